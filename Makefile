@@ -1,0 +1,70 @@
+# `make quickstart` and `make test` do all the set-up themselves; `make help` lists the rest.
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install --constraint constraints.txt
+FACTS := constraints.txt pyproject.toml setup.py
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test check kill format protos diagrams clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
+
+quickstart: $(VENV)/.quickstart  ## the main job on text that is on this machine, without torch, in about two minutes
+	@$(BIN)/headrace quickstart
+
+test: $(VENV)/.dev  ## every test but the long suites
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+check: $(VENV)/.dev  ## ruff, mypy, pyright and the walls between the folders
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pytest -q tests/house
+
+kill: $(VENV)/.dev  ## the long suites: all seeds of the kills, and what is marked slow
+	$(BIN)/python -m pytest -m "slow or kill" $(PYTEST_ARGS)
+
+format: $(VENV)/.dev  ## put imports and layout in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+protos: $(VENV)/.dev  ## the stubs of protos/control.proto
+	$(BIN)/python -m grpc_tools.protoc -Iheadrace/protos=protos --python_out=.typing --pyi_out=.typing \
+		--grpc_python_out=.typing headrace/protos/control.proto
+
+diagrams: $(VENV)/.dev  ## the state diagrams in docs/architecture.md, from the transition tables
+	$(BIN)/python -m headrace.cli.diagrams docs/architecture.md
+
+clean:  ## remove .venv and what the tools keep; ./data stays
+	rm -rf $(VENV) build dist headrace.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# The stamps below make the set-up happen once, and again when a pin or the packaging changes.
+
+$(VENV)/.made:
+	@test "$$(uname -s)" = Linux || { echo "headrace runs on Linux only (shared memory, futex, memfd); this is $$(uname -s)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "headrace needs Python 3.11 or later and '$(PYTHON)' is none; name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "'$(PYTHON)' has no venv module; install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) -V)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.quickstart: $(VENV)/.made $(FACTS)
+	@echo "installing headrace and what it needs into $(VENV) (once; about a minute)"
+	@$(INSTALL) -e '.[quickstart]'
+	@touch $@
+
+# torch first and by itself: where a CPU build lies behind the pin it is taken, and the rest finds it there.
+$(VENV)/.dev: $(VENV)/.made $(FACTS)
+	@echo "installing torch into $(VENV) (once)"
+	@$(INSTALL) torch==2.13.0
+	@echo "installing headrace, its tests and its checkers into $(VENV) (once; a minute or two)"
+	@$(INSTALL) -e '.[dev,loader,quickstart]'
+	@touch $@ $(VENV)/.quickstart

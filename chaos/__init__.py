@@ -1,0 +1,1 @@
+"""Faults, checkers and the simulator."""

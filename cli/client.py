@@ -1,0 +1,152 @@
+"""The controller as commands see it: a synchronous client of the Control service."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from headrace.cli.errors import CliError
+from headrace.pipeline.graph import Pipeline
+from headrace.protos import control_pb2 as pb
+from headrace.protos import control_pb2_grpc as rpc
+
+#: Seconds that the controller has to answer a question.
+ANSWER_S = 15.0
+#: Seconds that it has to take up a pipeline: it reads the dataset's whole ledger first.
+APPLY_S = 90.0
+#: Seconds between two readings of a run that is watched.
+WATCH_S = 0.25
+MESSAGE_BYTES_MAX = 64 << 20
+#: States in which a run stays.
+ENDED = ("completed", "stopped", "cancelled", "failed")
+DEFAULT_CONTROLLER = "127.0.0.1:7420"
+
+
+class ApplyRefused(CliError):  # noqa: N818 - named after what is so
+    """The controller does not take up the pipeline; `details` are the differences, a line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a pipeline is run, apart from what it is."""
+
+    amend: bool = False
+    fuse: bool = True
+    replicas: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBroke:
+    """A watched stream ended with this error."""
+
+    error: Exception
+
+
+class Client:
+    """One connection to a controller. Raises grpc.RpcError where it does not answer."""
+
+    def __init__(self, address: str) -> None:
+        options = [
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        self.address = address
+        self._channel = grpc.insecure_channel(address, options=options)
+        self._stub: Any = rpc.ControlStub(self._channel)  # type: ignore[no-untyped-call,unused-ignore]
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    def apply(self, pipeline: Pipeline, options: RunOptions) -> tuple[str, ...]:
+        """Have the pipeline run; the controller's warnings. Raises ApplyRefused."""
+        request = pb.ApplyRequest(
+            pipeline_json=json.dumps(pipeline.to_dict()),
+            amend=options.amend,
+            fuse=options.fuse,
+            replicas=options.replicas,
+        )
+        reply: pb.ApplyReply = self._stub.Apply(request, timeout=APPLY_S, wait_for_ready=True)
+        if not reply.accepted:
+            raise ApplyRefused(reply.reason, reply.differences)
+        return tuple(reply.warnings)
+
+    def status(self, pipeline: str = "") -> pb.StatusReply:
+        """Everything as it stands, or one pipeline of it."""
+        reply: pb.StatusReply = self._stub.Status(pb.StatusRequest(pipeline=pipeline), timeout=ANSWER_S)
+        return reply
+
+    def stop(self, pipeline: str, *, cancel: bool) -> None:
+        """Have a pipeline stop: with what is held committed, or at once. Raises CliError."""
+        reply: pb.StopReply = self._stub.Stop(pb.StopRequest(pipeline=pipeline, cancel=cancel), timeout=ANSWER_S)
+        if not reply.accepted:
+            raise CliError(reply.reason)
+
+    def watch(self, pipeline: str) -> SimpleQueue[pb.StatusReply | StreamBroke]:
+        """A queue that gets the status again and again, and a StreamBroke when it ends."""
+        found: SimpleQueue[pb.StatusReply | StreamBroke] = SimpleQueue()
+        stream = self._stub.Watch(pb.WatchRequest(pipeline=pipeline, interval_s=WATCH_S))
+
+        def listen() -> None:
+            try:
+                for reply in stream:
+                    found.put(reply)
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever reads the queue
+                found.put(StreamBroke(error))
+                return
+            found.put(StreamBroke(CliError("the controller ended the stream")))
+
+        threading.Thread(target=listen, name="watch", daemon=True).start()
+        return found
+
+    def wait_for_worker(self, deadline_s: float, between: Any) -> None:
+        """Return once a worker is registered; `between()` is called at each try and may raise."""
+        deadline = time.monotonic() + deadline_s
+        while not self.status().workers:
+            between()
+            if time.monotonic() > deadline:
+                raise CliError(f"no worker registered within {deadline_s:.0f} s")
+            time.sleep(0.01)
+
+
+def controller_address(given: str) -> str:
+    """The address on the command line, else of HEADRACE_CONTROLLER, else the usual one."""
+    return given or os.environ.get("HEADRACE_CONTROLLER", "") or DEFAULT_CONTROLLER
+
+
+def pipeline_of(reply: pb.StatusReply, name: str) -> pb.PipelineStatus | None:
+    """One pipeline's status in a reply."""
+    return next((item for item in reply.pipelines if item.pipeline == name), None)
+
+
+def plain(message: Any) -> dict[str, Any]:
+    """A protobuf message as JSON: integers stay integers, bytes become hex, all fields are there."""
+    return {field.name: _plain_field(field, getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+
+
+def _plain_field(field: Any, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain_value(value[key]) for key in sorted(value)}
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence) and not hasattr(value, "__len__"):
+        return _plain_value(value)
+    return [_plain_value(item) for item in value]
+
+
+def _plain_value(value: Any) -> Any:
+    if hasattr(value, "DESCRIPTOR"):
+        return plain(value)
+    return value.hex() if isinstance(value, bytes) else value

@@ -1,0 +1,172 @@
+"""The controller and the worker of an embedded run: processes that live exactly as long as this one.
+
+Both hold the read end of a pipe, the lifeline, whose write end is here alone: when this process ends, however it
+ends, they read the end of the pipe and go. Both start at once, since most of their start-up is imports; the worker
+is told the controller's address through a pipe of its own as soon as there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO
+
+from headrace.cli.errors import ProcessDied
+
+#: Seconds in which the controller must serve, and the worker register.
+START_S = 30.0
+#: Seconds that both have to end by themselves before they are killed.
+END_S = 10.0
+#: Seconds in which a process whose connection broke is seen to be dead.
+DEATH_S = 2.0
+#: Lines and bytes of a dead process's log that are shown.
+STORY_LINES = 20
+STORY_BYTES = 16 << 10
+AGAIN = "run the same command again: it goes on where it stopped"
+
+
+@dataclass(slots=True)
+class _Child:
+    name: str
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+
+
+class Embedded:
+    """Starts a controller and a worker on this machine, and ends them with the `with` block."""
+
+    def __init__(self, cores: int) -> None:
+        self.started_at = time.monotonic()
+        self._address = ""
+        self._lifeline_read, self._lifeline = os.pipe()
+        self._ready, ready_write = os.pipe()
+        told_read, self._told = os.pipe()
+        lifeline = str(self._lifeline_read)
+        controller = ["--listen", "127.0.0.1:0", "--ready-fd", str(ready_write), "--lifeline-fd", lifeline]
+        worker = ["--controller-fd", str(told_read), "--name", "local", "--cores", str(cores), "--lifeline-fd", lifeline]
+        self._children: list[_Child] = []
+        try:
+            self._start("controller", "headrace.controller.server", controller, ready_write)
+            self._start("worker", "headrace.worker.daemon", worker, told_read)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(ready_write)
+            os.close(told_read)
+
+    def __enter__(self) -> Embedded:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def address(self) -> str:
+        """Where the controller serves; waits for it, and passes it on to the worker. Raises ProcessDied."""
+        if self._address:
+            return self._address
+        deadline = time.monotonic() + START_S
+        line = b""
+        while not line.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._ready], [], [], left)[0]:
+                raise ProcessDied(f"the controller did not serve within {START_S:.0f} s", self._story("controller"))
+            part = os.read(self._ready, 256)
+            if not part:
+                self.check(within_s=DEATH_S)
+                raise ProcessDied("the controller ended before it served", self._story("controller"))
+            line += part
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._told, line)
+        self._address = line.decode().strip()
+        return self._address
+
+    def check(self, *, within_s: float = 0.0) -> None:
+        """Raise ProcessDied if one of the two has ended, or does within `within_s` seconds."""
+        deadline = time.monotonic() + within_s
+        while True:
+            for child in self._children:
+                code = child.process.poll()
+                if code is not None:
+                    raise ProcessDied(f"the {child.name} {_ending(code)}; {AGAIN}", self._story(child.name))
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(0.02)
+
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of controller and worker."""
+        return tuple(child.process.pid for child in self._children)
+
+    def close(self) -> None:
+        """Let go of the lifeline, and see both end; kill what stays."""
+        for fd in (self._lifeline, self._lifeline_read, self._ready, self._told):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._lifeline = self._lifeline_read = self._ready = self._told = -1
+        deadline = time.monotonic() + END_S
+        for child in self._children:
+            try:
+                child.process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+            child.log.close()
+        self._children.clear()
+
+    def _start(self, name: str, module: str, arguments: list[str], pipe: int) -> None:
+        """A process in a session of its own: Ctrl-C is for this one, which decides what becomes of them."""
+        folder = os.environ.get("HEADRACE_LOGS")
+        if folder:
+            log: IO[bytes] = open(os.path.join(folder, f"{name}.log"), "w+b")  # noqa: SIM115 - closed by close()
+        else:
+            log = tempfile.TemporaryFile(prefix="headrace-")  # noqa: SIM115 - has no name, so nothing stays behind
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(pipe, self._lifeline_read),
+            start_new_session=True,
+        )
+        self._children.append(_Child(name, process, log))
+
+    def _story(self, name: str) -> list[str]:
+        """The last lines that a process wrote."""
+        child = next(child for child in self._children if child.name == name)
+        size = os.fstat(child.log.fileno()).st_size
+        tail = os.pread(child.log.fileno(), STORY_BYTES, max(0, size - STORY_BYTES))
+        lines = tail.decode(errors="replace").splitlines()[-STORY_LINES:]
+        return [f"{name}: {line}" for line in lines]
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        word = signal.Signals(-code).name
+    except ValueError:
+        word = "unknown"
+    return f"was killed by signal {-code} ({word})"
+
+
+def seconds_since_start() -> float:
+    """How long this process has lived, the start of the interpreter included."""
+    with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))

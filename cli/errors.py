@@ -1,0 +1,75 @@
+"""What ends a command, as a line for people and an exit code for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+#: Faults of a file, the store, a pipeline or a daemon.
+EXIT_FAULT = 1
+#: A command line that cannot be understood.
+EXIT_USAGE = 2
+#: Ended by Ctrl-C: 128 and the number of SIGINT, as shells have it.
+EXIT_INTERRUPTED = 130
+
+
+class CliError(Exception):
+    """A command that cannot be carried out: one line that says why and what to do, then details, a line each."""
+
+    exit_code = EXIT_FAULT
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        self.details = tuple(details)
+        super().__init__(message)
+
+
+class UsageError(CliError):
+    """The command line names something that does not exist or cannot be read as what it should be."""
+
+    exit_code = EXIT_USAGE
+
+
+class ProcessDied(CliError):  # noqa: N818 - named after what is so
+    """The controller or the worker of an embedded run ended by itself."""
+
+
+def explain(error: BaseException) -> CliError | None:
+    """An error of the system around us as a CliError; None where it is a fault of Headrace itself.
+
+    The classes are looked up only now: importing them at the start would cost each command what few need.
+    """
+    if isinstance(error, CliError):
+        return error
+    if _is_ours(error):
+        first, *details = str(error).splitlines() or [type(error).__name__]
+        return CliError(first, details)
+    if type(error).__module__.startswith("grpc"):
+        return _explain_rpc(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return CliError(f"{error.filename}: {error.strerror}")
+    return None
+
+
+def _is_ours(error: BaseException) -> bool:
+    from headrace.loader.errors import LoaderError
+    from headrace.pipeline.errors import PipelineError
+    from headrace.store.entries import EntryError
+    from headrace.store.errors import StoreError
+    from headrace.store.fold import FoldError
+
+    if isinstance(error, (PipelineError, StoreError, LoaderError, EntryError, FoldError)):
+        return True
+    return any(kind.__name__ == "InputError" and "headrace" in kind.__module__ for kind in type(error).__mro__)
+
+
+def _explain_rpc(error: BaseException) -> CliError | None:
+    code = getattr(error, "code", None)
+    if not callable(code):
+        return None
+    details = str(getattr(error, "details", lambda: "")() or "")
+    status = code()
+    name = getattr(status, "name", str(status))
+    if name == "UNAVAILABLE":
+        return CliError("the controller does not answer; is `headrace controller` running there?", [details])
+    if name == "DEADLINE_EXCEEDED":
+        return CliError("the controller did not answer in time; try again, or look at its log")
+    return CliError(f"the controller answered {name}: {details}")

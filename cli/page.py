@@ -1,0 +1,193 @@
+"""Pages for people: what a run did, what it removed, what a dataset holds. Text from records is shown escaped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.report import MB, REASONS_SHOWN, Balance, RunReport, StageSpeed
+
+ACCENT = "cyan"
+GOOD = "green"
+BAD = "red"
+FAINT = "dim"
+#: Columns of a page; wider terminals keep the rest empty, so that numbers stay beside their names.
+WIDTH_MAX = 96
+
+
+def console(stream: IO[str] | None = None) -> Console:
+    """A console for one of the standard streams, no wider than a page."""
+    made = Console(file=stream or sys.stdout, highlight=False, soft_wrap=False)
+    if made.width > WIDTH_MAX:
+        made.width = WIDTH_MAX
+    return made
+
+
+def run_page(report: RunReport) -> RenderableType:
+    """The end of a run: title, balance, tokens, speed."""
+    parts: list[RenderableType] = [
+        Text(),
+        title(report.pipeline, f"{report.state} in {seconds(report.seconds)}", good=report.state == "completed"),
+        place(report.dataset),
+        Text(),
+        balance_page(report.balance),
+        Text(),
+        facts_page(_run_facts(report)),
+    ]
+    if report.stages:
+        parts += [Text(), stage_table(report.stages)]
+    parts += [Text(f"note  {safe(line)}", style="yellow") for line in report.warnings]
+    return Group(*parts)
+
+
+def title(name: str, rest: str, *, good: bool = True) -> Text:
+    """The first line of a page."""
+    mark = Text("● ", style=GOOD if good else "yellow")
+    return Text.assemble(mark, (safe(name), "bold"), " ", (safe(rest), FAINT if good else "yellow"))
+
+
+def place(uri: str) -> Text:
+    """Where a dataset is."""
+    return Text("  " + safe(uri), style=FAINT, overflow="fold")
+
+
+def balance_page(balance: Balance) -> RenderableType:
+    """Read = kept + filtered by reason + duplicate + quarantined."""
+    counts = balance.counts
+    table = Table.grid(padding=(0, 2))
+    table.add_column(min_width=12)
+    table.add_column(justify="right", min_width=11)
+    table.add_column(justify="right", min_width=6)
+    table.add_column(overflow="fold")
+    table.add_column(justify="right")
+    table.add_row(Text("read", "bold"), Text(number(balance.records_read), "bold"), "", "", "")
+    rows: tuple[tuple[str, int, Mapping[str, int], str], ...] = (
+        ("kept", counts.kept, {}, GOOD),
+        ("filtered", counts.filtered, counts.filtered_by, ""),
+        ("duplicate", counts.duplicate, {}, ""),
+        ("quarantined", counts.quarantined, counts.quarantined_by, "yellow" if counts.quarantined else ""),
+    )
+    for name, value, reasons, style in rows:
+        share = percent(value, balance.records_read)
+        shown = _reason_rows(reasons)
+        first = shown[0] if shown else (Text(), Text())
+        table.add_row(Text(f"  {name}", style), Text(number(value), style), Text(share, FAINT), *first)
+        for reason in shown[1:]:
+            table.add_row("", "", "", *reason)
+    return Group(Padding(table, (0, 2)), _verdict_line(balance))
+
+
+def _verdict_line(balance: Balance) -> Text:
+    counts = balance.counts
+    parts = (counts.kept, counts.filtered, counts.duplicate, counts.quarantined)
+    sums = f"{number(balance.records_read)} = " + " + ".join(number(part) for part in parts)
+    if not balance.balanced:
+        return Text(f"  ✗ NOT balanced  {sums}; run `headrace dataset verify`", style=f"bold {BAD}")
+    if not balance.complete:
+        return Text.assemble(("  ✓ balanced so far  ", GOOD), (sums, FAINT), ("  more input is open", "yellow"))
+    return Text.assemble(("  ✓ balanced  ", f"bold {GOOD}"), (sums, FAINT))
+
+
+def _reason_rows(reasons: Mapping[str, int]) -> list[tuple[Text, Text]]:
+    ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    rows = [(Text(safe(name), FAINT), Text(number(count), FAINT)) for name, count in ranked[:REASONS_SHOWN]]
+    rest = ranked[REASONS_SHOWN:]
+    if rest:
+        rows.append((Text(f"{len(rest)} more reasons", FAINT), Text(number(sum(count for _, count in rest)), FAINT)))
+    return rows
+
+
+def _run_facts(report: RunReport) -> list[tuple[str, str]]:
+    balance, counts = report.balance, report.balance.counts
+    speed = report.bytes_read / report.seconds / MB if report.seconds > 0 else 0.0
+    facts = [
+        ("tokens", f"{number(counts.tokens)} in {number(counts.sequences)} sequences, {padding(balance)} padding"),
+        ("shards", f"{number(balance.shards)}, dataset version {balance.version}"),
+        ("this run", f"{megabytes(report.bytes_read)} read in {seconds(report.seconds)}, {speed:.1f} MB/s"),
+    ]
+    if report.records_resumed:
+        facts.append(("resumed", f"{number(report.records_resumed)} records were closed before this run"))
+    if report.first_batch_s > 0:
+        facts.append(("first batch", f"after {report.first_batch_s:.2f} s"))
+    if report.tokenizer_engine:
+        facts.append(("tokenizer", f"engine {safe(report.tokenizer_engine)}"))
+    return facts
+
+
+def facts_page(facts: Sequence[tuple[str, str]]) -> RenderableType:
+    """Names and what they are, in two columns."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(min_width=12, style=FAINT)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(name, Text(safe(value)))
+    return Padding(table, (0, 2))
+
+
+def stage_table(stages: Sequence[StageSpeed]) -> RenderableType:
+    """Speed by stage: what one core of it gets through while it works, and its share of all work."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=FAINT)
+    table.add_column("stage", min_width=14, overflow="fold")
+    for name in ("records", "removed", "MB/s a core", "work"):
+        table.add_column(name, justify="right")
+    whole = sum(stage.busy_s for stage in stages)
+    for stage in stages:
+        table.add_row(
+            Text(safe(stage.stage), ACCENT),
+            number(stage.records),
+            number(stage.dropped) if stage.dropped else "",
+            f"{stage.mb_s:,.1f}" if stage.busy_s > 0 else "",
+            percent(stage.busy_s, whole),
+        )
+    return Padding(table, (0, 2))
+
+
+def plain_table(headers: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[int] = ()) -> RenderableType:
+    """A table without lines; the columns of `right` are flush right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=FAINT)
+    for index, header in enumerate(headers):
+        table.add_column(header, justify="right" if index in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(safe(str(cell))) for cell in row))
+    return Padding(table, (0, 2))
+
+
+def safe(text: str) -> str:
+    """Text without control characters, which a terminal would obey."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+
+
+def number(value: int) -> str:
+    """An integer with its thousands set apart."""
+    return f"{value:,}"
+
+
+def percent(part: float, whole: float) -> str:
+    """A share with one digit."""
+    return f"{100 * part / whole:.1f}%" if whole else ""
+
+
+def padding(balance: Balance) -> str:
+    """The share of padding with as many digits as it needs."""
+    share = 100 * balance.padding_share
+    return f"{share:.2f}%" if share >= 0.01 or share == 0 else f"{share:.2g}%"
+
+
+def megabytes(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / MB:,.1f} MB" if count < 1000 * MB else f"{count / MB / 1000:,.2f} GB"
+
+
+def seconds(value: float) -> str:
+    """A span of time for people."""
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

@@ -1,0 +1,216 @@
+"""The progress of a run while it runs: a live page on a terminal, now and then a line where there is none."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.page import ACCENT, FAINT, MB, megabytes, number, padding, safe, seconds
+from headrace.cli.report import Balance, closed_balance
+from headrace.protos import control_pb2 as pb
+
+#: Seconds over which the speed shown is an average.
+SPEED_WINDOW_S = 5.0
+#: Seconds between two lines where there is no terminal.
+LINE_S = 5.0
+#: Seconds of a run before its end is foretold.
+FORETELL_S = 2.0
+
+
+class Progress(Protocol):
+    """What shows a run; used as a context, from one thread."""
+
+    def __enter__(self) -> Progress: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def update(self, status: pb.PipelineStatus) -> None:
+        """Show this status."""
+
+    def note(self, line: str) -> None:
+        """Show a line that stays."""
+
+
+class Meter:
+    """Bytes over time: the speed now, the share done, and the time left. Time is an argument."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int]] = deque()
+        self._began_at: float | None = None
+
+    def take(self, now: float, done: int) -> None:
+        """`done` bytes were read up to `now`."""
+        if done and self._began_at is None:
+            self._began_at = now
+        self._points.append((now, done))
+        while len(self._points) > 2 and self._points[1][0] <= now - SPEED_WINDOW_S:
+            self._points.popleft()
+
+    @property
+    def speed(self) -> float:
+        """Bytes a second over the last seconds."""
+        (t0, b0), (t1, b1) = self._points[0], self._points[-1]
+        return (b1 - b0) / (t1 - t0) if t1 > t0 else 0.0
+
+    def left_s(self, now: float, rest: int) -> float | None:
+        """Seconds until `rest` more bytes are read; None as long as it would be a guess."""
+        if self._began_at is None or now - self._began_at < FORETELL_S or self.speed <= 0 or rest <= 0:
+            return None
+        return rest / self.speed
+
+
+def source_stages(status: pb.PipelineStatus) -> list[pb.StageProgress]:
+    """The stages of a status that read input: heads of tasks which no link feeds."""
+    fed = {link.receiver for link in status.links}
+    heads = {task.stages[0] for task in status.tasks if task.stages and task.task not in fed}
+    return [stage for stage in status.stages if stage.stage in heads]
+
+
+def input_bytes_read(status: pb.PipelineStatus) -> int:
+    """Uncompressed bytes that the sources of this run have read."""
+    return sum(stage.bytes for stage in source_stages(status))
+
+
+class LivePage:
+    """A page on a terminal that renews itself and is gone when the run ends."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self._console = console
+        self._name = name
+        self._meter = Meter()
+        self._began_at = time.monotonic()
+        self._status = pb.PipelineStatus(pipeline=name, state="starting")
+        self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._page)
+
+    def __enter__(self) -> LivePage:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def update(self, status: pb.PipelineStatus) -> None:
+        """Show this status."""
+        self._meter.take(time.monotonic(), input_bytes_read(status))
+        self._status = status
+
+    def note(self, line: str) -> None:
+        """Show a line that stays above the page."""
+        self._console.print(Text(safe(line), style="yellow"))
+
+    def _page(self) -> RenderableType:
+        status, now = self._status, time.monotonic()
+        parts: list[RenderableType] = [self._head(status, now)]
+        if status.stages:
+            parts += [self._bar(status, now), Text(), stage_rows(status, now - self._began_at), Text(), self._foot(status)]
+        return Group(*parts)
+
+    def _head(self, status: pb.PipelineStatus, now: float) -> Text:
+        ready = sum(task.state == "ready" for task in status.tasks)
+        tasks = f"{ready} of {len(status.tasks)} tasks" if ready < len(status.tasks) else f"{ready} tasks"
+        rest = f"{status.state or 'starting'}, {seconds(now - self._began_at)}" + (f", {tasks}" if status.tasks else "")
+        return Text.assemble(("● ", ACCENT), (safe(self._name), "bold"), " ", (rest, FAINT))
+
+    def _bar(self, status: pb.PipelineStatus, now: float) -> RenderableType:
+        done, whole = input_bytes_read(status) + resumed_bytes(status), int(status.input_bytes)
+        left = self._meter.left_s(now, whole - done)
+        line = Table.grid(padding=(0, 2))
+        line.add_column(width=34)
+        line.add_column(no_wrap=True)
+        size = f"{megabytes(done)} of {megabytes(whole)}" if whole else megabytes(done)
+        text = f"{size}  {self._meter.speed / MB:.1f} MB/s" + (f"  {seconds(left)} left" if left is not None else "")
+        bar = ProgressBar(
+            total=max(1, whole), completed=min(done, max(1, whole)), width=32, complete_style=ACCENT, finished_style=ACCENT
+        )
+        line.add_row(bar, Text(text))
+        return line
+
+    def _foot(self, status: pb.PipelineStatus) -> Text:
+        return Text("  " + closed_line(status), style=FAINT)
+
+
+class Lines:
+    """A line at each change of state and every few seconds; for logs and pipes."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self._console = console
+        self._name = name
+        self._meter = Meter()
+        self._next_at = 0.0
+        self._state = ""
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    def update(self, status: pb.PipelineStatus) -> None:
+        """Print a line if it is time for one."""
+        now = time.monotonic()
+        done, whole = input_bytes_read(status), int(status.input_bytes)
+        self._meter.take(now, done)
+        if now < self._next_at and status.state == self._state:
+            return
+        self._next_at, self._state = now + LINE_S, status.state
+        progress = f"{megabytes(done)} of {megabytes(whole)}, {self._meter.speed / MB:.1f} MB/s; " if whole else ""
+        self._print(f"{self._name}: {status.state}: {progress}{closed_line(status)}")
+
+    def note(self, line: str) -> None:
+        """Print a line."""
+        self._print(line)
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(safe(line)), soft_wrap=True)
+
+
+def resumed_bytes(status: pb.PipelineStatus) -> int:
+    """Bytes of input that were closed before this run, as far as the controller says so."""
+    text = status.facts.get("bytes_resumed", "")
+    return int(text) if text.isdigit() else 0
+
+
+def stage_rows(status: pb.PipelineStatus, elapsed_s: float) -> RenderableType:
+    """A row a stage: how many tasks run it, its records, what it removed, its speed while it works, its load."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=FAINT)
+    table.add_column("  stage", min_width=16, overflow="fold")
+    for name in ("tasks", "records", "removed", "MB/s a core", "cores"):
+        table.add_column(name, justify="right", min_width=len(name))
+    for stage in status.stages:
+        tasks = sum(stage.stage in task.stages and task.state == "ready" for task in status.tasks)
+        table.add_row(
+            Text("  " + safe(stage.stage), ACCENT),
+            str(tasks),
+            number(stage.records),
+            number(stage.dropped) if stage.dropped else "",
+            f"{stage.bytes / stage.busy_s / MB:,.1f}" if stage.busy_s > 0 else "",
+            f"{stage.busy_s / elapsed_s:.2f}" if elapsed_s > 0 else "",
+        )
+    return table
+
+
+def closed_line(status: pb.PipelineStatus) -> str:
+    """What the ledger holds by now."""
+    balance: Balance = closed_balance(status)
+    counts = balance.counts
+    line = f"in the ledger: {number(counts.records)} records, {number(counts.tokens)} tokens, {status.shards} shards"
+    return line + (f", {padding(balance)} padding" if counts.sequences else "")
+
+
+def progress_for(console: Console, name: str) -> Progress:
+    """A live page on a terminal, else lines."""
+    return LivePage(console, name) if console.is_terminal and not console.is_dumb_terminal else Lines(console, name)

@@ -1,0 +1,182 @@
+"""What a run did and what its dataset holds: the balance, as an object for programs and as a page for people.
+
+The balance is read from the dataset's ledger and not from the run's progress. `records_read` comes from what sources
+said of their fragments, the verdicts from what sinks closed; that the two agree is what "balanced" means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.protos import control_pb2 as pb
+from headrace.store.entries import Counts, decode_entry
+from headrace.store.fold import LedgerState
+from headrace.store.log import Log
+from headrace.store.objects import open_store
+
+#: Reasons that the page shows for each verdict; the rest is summed up. `--json` has them all.
+REASONS_SHOWN = 8
+MB = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The records of a dataset, over all of its sinks. `padding` is in tokens, `version` 0 before the first."""
+
+    records_read: int
+    counts: Counts
+    shards: int
+    version: int
+    balanced: bool
+    #: Whether each listed fragment was read to its end and is closed.
+    complete: bool
+
+    @property
+    def padding_share(self) -> float:
+        """Padding as a share of all tokens in the sequences, 0 to 1."""
+        whole = self.counts.tokens + self.counts.padding
+        return self.counts.padding / whole if whole else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        counts = self.counts
+        return {
+            "records_read": self.records_read,
+            "kept": counts.kept,
+            "filtered": counts.filtered,
+            "filtered_by": dict(counts.filtered_by),
+            "duplicate": counts.duplicate,
+            "quarantined": counts.quarantined,
+            "quarantined_by": dict(counts.quarantined_by),
+            "edited": dict(counts.edited),
+            "balanced": self.balanced,
+            "complete": self.complete,
+            "tokens": counts.tokens,
+            "sequences": counts.sequences,
+            "padding": counts.padding,
+            "padding_share": round(self.padding_share, 6),
+            "shards": self.shards,
+            "version": self.version,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpeed:
+    """One stage in one run. `busy_s` is summed over its replicas, so `mb_s` is the speed of one core."""
+
+    stage: str
+    records: int
+    dropped: int
+    bytes: int
+    busy_s: float
+
+    @property
+    def mb_s(self) -> float:
+        """Megabytes that one replica gets through in a second of work."""
+        return self.bytes / self.busy_s / MB if self.busy_s > 0 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "stage": self.stage,
+            "records": self.records,
+            "dropped": self.dropped,
+            "bytes": self.bytes,
+            "busy_s": round(self.busy_s, 3),
+            "mb_s": round(self.mb_s, 2),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """One run and the dataset behind it."""
+
+    pipeline: str
+    dataset: str
+    state: str
+    pipeline_version: str
+    balance: Balance
+    bytes_read: int
+    seconds: float
+    first_batch_s: float
+    records_resumed: int
+    tokenizer_engine: str
+    stages: tuple[StageSpeed, ...] = ()
+    warnings: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: the keys of `headrace run --json`."""
+        return {
+            "pipeline": self.pipeline,
+            "dataset": self.dataset,
+            "state": self.state,
+            "pipeline_version": self.pipeline_version,
+            **self.balance.to_dict(),
+            "bytes_read": self.bytes_read,
+            "seconds": round(self.seconds, 3),
+            "first_batch_s": round(self.first_batch_s, 3),
+            "records_resumed": self.records_resumed,
+            "tokenizer_engine": self.tokenizer_engine,
+            "stages": [stage.to_dict() for stage in self.stages],
+            "warnings": list(self.warnings),
+            "facts": dict(self.facts),
+        }
+
+
+def read_ledger(dataset: str) -> LedgerState:
+    """The fold of a dataset's whole ledger. Raises StoreError, EntryError, FoldError."""
+    state = LedgerState()
+    for number, data in Log(open_store(dataset)).read():
+        state.apply(number, decode_entry(data))
+    return state
+
+
+def balance_of(ledger: LedgerState) -> Balance:
+    """What a ledger says became of the records."""
+    total = Counts()
+    read, agreed, complete = 0, True, bool(ledger.fragments)
+    sinks = tuple(ledger.counts)
+    for counts in ledger.counts.values():
+        total = total + counts
+    for sink in sinks:
+        closed = ended = 0
+        for state in ledger.fragments.values():
+            covered = state.of(sink).size
+            closed += covered
+            ended += covered if state.count is None else state.count
+            complete = complete and state.done((sink,))
+        read += ended
+        agreed = agreed and closed == ledger.counts[sink].records
+    balanced = agreed and (read == total.records or not complete)
+    return Balance(read, total, len(ledger.shards), ledger.version, balanced, complete and bool(sinks))
+
+
+def speeds(stages: Sequence[pb.StageProgress]) -> tuple[StageSpeed, ...]:
+    """The rows of a status as StageSpeed."""
+    return tuple(StageSpeed(item.stage, item.records, item.dropped, item.bytes, item.busy_s) for item in stages)
+
+
+def closed_balance(status: pb.PipelineStatus) -> Balance:
+    """What a running pipeline has closed so far, by the controller's word."""
+    total = Counts()
+    for counts in status.counts.values():
+        total = total + _counts_from(counts)
+    return Balance(total.records, total, status.shards, 0, balanced=True, complete=False)
+
+
+def _counts_from(counts: pb.Counts) -> Counts:
+    return Counts(
+        kept=counts.kept,
+        filtered=counts.filtered,
+        duplicate=counts.duplicate,
+        quarantined=counts.quarantined,
+        filtered_by=dict(counts.filtered_by),
+        quarantined_by=dict(counts.quarantined_by),
+        edited=dict(counts.edited),
+        tokens=counts.tokens,
+        sequences=counts.sequences,
+        padding=counts.padding,
+    )

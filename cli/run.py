@@ -1,0 +1,206 @@
+"""`headrace run`: a pipeline on this machine, from the pipeline file to the balance.
+
+Controller and worker are started first, as processes, and import what they need while the pipeline file is read here.
+From then on this command is a client like any other: it applies, watches, and asks to stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.embedded import AGAIN, DEATH_S, START_S, Embedded, seconds_since_start, usable_cores
+from headrace.cli.errors import EXIT_INTERRUPTED, CliError
+
+if TYPE_CHECKING:
+    from headrace.cli.client import Client, RunOptions
+    from headrace.cli.progress import Progress
+    from headrace.cli.report import RunReport
+    from headrace.pipeline.graph import Pipeline
+    from headrace.protos import control_pb2 as pb
+
+#: Seconds between two looks at the signals and processes while nothing else happens.
+TICK_S = 0.1
+
+
+@dataclass(slots=True)
+class Interrupts:
+    """How often the user pressed Ctrl-C (or the process was sent SIGTERM), and what was made of it."""
+
+    asked: int = 0
+    obeyed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that has come to its end."""
+
+    status: pb.PipelineStatus
+    warnings: tuple[str, ...]
+    applied_after_s: float
+    interrupted: bool
+
+
+def run_file(path: Path, given: list[str], make_options: Callable[[], RunOptions], *, as_json: bool) -> int:
+    """Run a pipeline file; the exit code."""
+    if not path.is_file():
+        from headrace.cli.load import load_build
+
+        load_build(path)
+
+    def read() -> Pipeline:
+        from headrace.cli.load import load
+
+        return load(path, given)
+
+    with catch_signals() as interrupts:
+        report, interrupted = run_embedded(read, make_options, interrupts)
+    show(report, as_json=as_json)
+    return EXIT_INTERRUPTED if interrupted else 0
+
+
+def run_embedded(
+    read: Callable[[], Pipeline], make_options: Callable[[], RunOptions], interrupts: Interrupts
+) -> tuple[RunReport, bool]:
+    """Run the pipeline that `read` gives with a controller and a worker of its own.
+
+    The report, and whether the user ended it. Raises CliError where the run fails or a process dies.
+    """
+    with Embedded(usable_cores()) as embedded:
+        pipeline = read()
+        from headrace.cli.client import Client, ENDED
+
+        with Client(embedded.address()) as client:
+            client.wait_for_worker(START_S, embedded.check)
+            ended = _carry(client, pipeline, make_options(), embedded, interrupts)
+            assert ended.status.state in ENDED
+    if ended.status.state == "failed":
+        raise CliError(ended.status.failure or "the run failed and did not say why")
+    return _report(pipeline, ended), ended.interrupted
+
+
+def _carry(
+    client: Client, pipeline: Pipeline, options: RunOptions, embedded: Embedded, interrupts: Interrupts
+) -> Ended:
+    """Apply the pipeline and see it through to its end."""
+    from headrace.cli.page import console
+    from headrace.cli.progress import progress_for
+
+    applied_after_s = seconds_since_start()
+    with _deaths_explained(embedded):
+        warnings = client.apply(pipeline, options)
+        with progress_for(console(sys.stderr), pipeline.name) as progress:
+            for line in warnings:
+                progress.note(f"headrace: {line}")
+            status = watch_to_end(client, pipeline.name, progress, interrupts, embedded.check)
+        if status.state == "failed":
+            embedded.check(within_s=DEATH_S if "worker" in status.failure else 0.0)
+    return Ended(status, warnings, applied_after_s, interrupts.asked > 0 and status.state != "completed")
+
+
+def watch_to_end(
+    client: Client, name: str, progress: Progress, interrupts: Interrupts, check: Callable[[], None]
+) -> pb.PipelineStatus:
+    """Show a run until it has ended; its last status. `check` is called now and then and may raise."""
+    from headrace.cli.client import ENDED, StreamBroke, pipeline_of
+
+    updates = client.watch(name)
+    while True:
+        _obey(client, name, progress, interrupts)
+        try:
+            update = updates.get(timeout=TICK_S)
+        except Empty:
+            check()
+            continue
+        if isinstance(update, StreamBroke):
+            raise update.error
+        status = pipeline_of(update, name)
+        if status is None:
+            raise CliError(f"the controller knows no pipeline {name!r} any more")
+        progress.update(status)
+        if status.state in ENDED:
+            return status
+
+
+def _obey(client: Client, name: str, progress: Progress, interrupts: Interrupts) -> None:
+    """The first Ctrl-C stops with what is held committed, the second at once."""
+    if interrupts.asked <= interrupts.obeyed:
+        return
+    cancel = interrupts.asked > 1
+    interrupts.obeyed = interrupts.asked
+    word = "cancelling" if cancel else "stopping: what is held is being committed (Ctrl-C again: at once)"
+    progress.note(f"headrace: {word}")
+    client.stop(name, cancel=cancel)
+
+
+@contextlib.contextmanager
+def _deaths_explained(embedded: Embedded) -> Iterator[None]:
+    """A connection that breaks because a process died is told as that death."""
+    import grpc
+
+    try:
+        yield
+    except (grpc.RpcError, CliError) as error:
+        if isinstance(error, grpc.RpcError) or str(error).startswith("the controller ended"):
+            embedded.check(within_s=DEATH_S)
+            raise CliError(f"the connection to the controller broke; {AGAIN}", [str(error).splitlines()[0]]) from error
+        raise
+
+
+@contextlib.contextmanager
+def catch_signals() -> Iterator[Interrupts]:
+    """Count SIGINT and SIGTERM instead of dying of them; a third one ends the process as usual."""
+    interrupts = Interrupts()
+
+    def heard(number: int, frame: Any) -> None:
+        interrupts.asked += 1
+        if interrupts.asked > 2:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
+    from headrace.cli.progress import input_bytes_read
+    from headrace.cli.report import RunReport, balance_of, read_ledger, speeds
+
+    status = ended.status
+    first = ended.applied_after_s + status.first_batch_s if status.first_batch_s > 0 else 0.0
+    facts = dict(status.facts)
+    return RunReport(
+        pipeline=pipeline.name,
+        dataset=pipeline.dataset,
+        state=status.state,
+        pipeline_version=status.version,
+        balance=balance_of(read_ledger(pipeline.dataset)),
+        bytes_read=input_bytes_read(status),
+        seconds=seconds_since_start(),
+        first_batch_s=first,
+        records_resumed=int(status.records_resumed),
+        tokenizer_engine=facts.get("tokenizer_engine", ""),
+        stages=speeds(status.stages),
+        warnings=ended.warnings,
+        facts=facts,
+    )
+
+
+def show(report: RunReport, *, as_json: bool) -> None:
+    """The report on standard output."""
+    if as_json:
+        print(json.dumps(report.to_dict()))
+        return
+    from headrace.cli.page import console, run_page
+
+    console(sys.stdout).print(run_page(report))

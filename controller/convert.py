@@ -1,0 +1,194 @@
+"""Between the control protocol's messages and the core's own: one function for each, and no decisions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from headrace.controller.core import messages as core
+from headrace.protos import control_pb2 as pb
+from headrace.store.entries import Counts, Fragment, Range, StoredObject
+from headrace.store.intervals import Gap
+
+
+def fragment_from(message: pb.Fragment) -> Fragment:
+    """A fragment as the ledger names it."""
+    m = message
+    return Fragment(m.id, m.stage, m.uri, m.version, m.start, m.end, m.reader, m.size)
+
+
+def fragment_to(fragment: Fragment) -> pb.Fragment:
+    """A fragment for the wire."""
+    f = fragment
+    return pb.Fragment(
+        id=f.id, stage=f.stage, uri=f.uri, version=f.version, start=f.start, end=f.end, reader=f.reader, size=f.size
+    )
+
+
+def counts_from(message: pb.Counts) -> Counts:
+    """The counts of a shard."""
+    m = message
+    return Counts(
+        kept=m.kept,
+        filtered=m.filtered,
+        duplicate=m.duplicate,
+        quarantined=m.quarantined,
+        filtered_by=dict(m.filtered_by),
+        quarantined_by=dict(m.quarantined_by),
+        edited=dict(m.edited),
+        tokens=m.tokens,
+        sequences=m.sequences,
+        padding=m.padding,
+    )
+
+
+def counts_to(counts: Counts) -> pb.Counts:
+    """Counts for the wire."""
+    return pb.Counts(
+        kept=counts.kept,
+        filtered=counts.filtered,
+        duplicate=counts.duplicate,
+        quarantined=counts.quarantined,
+        filtered_by=dict(counts.filtered_by),
+        quarantined_by=dict(counts.quarantined_by),
+        edited=dict(counts.edited),
+        tokens=counts.tokens,
+        sequences=counts.sequences,
+        padding=counts.padding,
+    )
+
+
+def range_from(message: pb.Range) -> Range:
+    """A range without its coverage."""
+    return Range(message.fragment, message.first, message.count, message.offset, message.length)
+
+
+def range_to(item: Range) -> pb.Range:
+    """A range for the wire, without coverage."""
+    return pb.Range(fragment=item.fragment, first=item.first, count=item.count, offset=item.offset, length=item.length)
+
+
+def gaps_to(gaps: Iterable[Gap]) -> list[pb.Gap]:
+    """Gaps for the wire."""
+    return [pb.Gap(first=gap.first, end=gap.end, offset=gap.offset) for gap in gaps]
+
+
+def task_event(message: pb.TaskEvent) -> core.Event | None:
+    """What a task reported, as an event of the core; None for progress, which decides nothing."""
+    task, attempt = message.task, message.attempt
+    match message.WhichOneof("event"):
+        case "ready":
+            return core.TaskReady(task, attempt, dict(message.ready.facts))
+        case "exited":
+            return core.TaskExited(task, attempt, message.exited.code, message.exited.story)
+        case "failed":
+            return core.TaskFailed(task, attempt, message.failed.error, message.failed.final)
+        case "listed":
+            listed = message.listed
+            fragments = tuple(fragment_from(item) for item in listed.fragments)
+            return core.SourceListed(task, attempt, listed.stage, fragments, listed.last, listed.error)
+        case "read":
+            return core.FragmentWasRead(task, attempt, message.read.fragment, message.read.count, message.read.error)
+        case "proposed":
+            return _proposed(task, attempt, message.proposed)
+        case "swept":
+            return _swept(task, attempt, message.swept)
+        case _:
+            return None
+
+
+def _proposed(task: str, attempt: int, m: pb.Proposed) -> core.ShardProposed:
+    return core.ShardProposed(
+        task=task,
+        attempt=attempt,
+        proposal=m.proposal,
+        sink=m.sink,
+        version=m.version,
+        epoch=m.epoch,
+        ranges=tuple(range_from(item) for item in m.ranges),
+        coverage=tuple(core.Coverage(item.kept, item.verdicts) for item in m.ranges),
+        objects=tuple(StoredObject(item.role, item.key, item.checksum, item.size) for item in m.objects),
+        counts=counts_from(m.counts),
+    )
+
+
+def _swept(task: str, attempt: int, m: pb.Swept) -> core.TaskSwept:
+    pending = tuple(
+        (item.fragment, tuple(Gap(gap.first, gap.end, gap.offset) for gap in item.gaps)) for item in m.pending
+    )
+    held = tuple((item.sink, tuple(range_from(inner) for inner in item.ranges)) for item in m.held)
+    return core.TaskSwept(task, attempt, m.sweep, pending, held)
+
+
+_OUTCOMES: dict[core.Outcome, Any] = {
+    core.Outcome.ACCEPTED: pb.Answer.ACCEPTED,
+    core.Outcome.OVERLAPS: pb.Answer.OVERLAPS,
+    core.Outcome.REFUSED: pb.Answer.REFUSED,
+}
+
+
+def to_worker(command: core.Command, term: int, seal: pb.SealPolicy | None) -> pb.ToWorker | None:
+    """A command of the core for the worker that it names; None if it is none for a worker."""
+    match command:
+        case core.MakeLink():
+            return pb.ToWorker(term=term, link=_link(command))
+        case core.KillTask():
+            kill = pb.KillTask(task=command.task, attempt=command.attempt, reason=command.reason)
+            return pb.ToWorker(term=term, kill=kill)
+        case (
+            core.StartTask()
+            | core.StopTask()
+            | core.ListSource()
+            | core.ReadFragment()
+            | core.SweepTask()
+            | core.SealSink()
+            | core.AnswerProposal()
+        ):
+            message = pb.TaskCommand(task=command.task, attempt=command.attempt, term=term)
+            _fill(message, command, seal)
+            return pb.ToWorker(term=term, task=message)
+        case _:
+            return None
+
+
+def _fill(message: pb.TaskCommand, command: core.Command, seal: pb.SealPolicy | None) -> None:
+    match command:
+        case core.StartTask():
+            message.start.pipeline_json = json.dumps(command.pipeline)
+            message.start.stages.extend(command.stages)
+            message.start.epoch, message.start.version = command.epoch, command.version
+            message.start.replica = command.replica
+            if seal is not None:
+                message.start.seal.CopyFrom(seal)
+        case core.StopTask():
+            message.stop.reason = command.reason
+        case core.ListSource():
+            message.list.stage = command.stage
+        case core.ReadFragment():
+            message.read.fragment.CopyFrom(fragment_to(command.fragment))
+            message.read.gaps.extend(gaps_to(command.gaps))
+        case core.SweepTask():
+            message.sweep.sweep, message.sweep.halt = command.sweep, command.halt
+        case core.SealSink():
+            message.seal.reason = command.reason
+        case core.AnswerProposal():
+            message.answer.proposal = command.proposal
+            message.answer.outcome = _OUTCOMES[command.outcome]
+            message.answer.overlaps.extend(range_to(item) for item in command.overlaps)
+            message.answer.reason = command.reason
+        case _:
+            raise TypeError(f"no task command: {type(command).__name__}")
+
+
+def _link(command: core.MakeLink) -> pb.MakeLink:
+    return pb.MakeLink(
+        link=command.link,
+        transport=command.transport,
+        sender=command.sender,
+        sender_attempt=command.sender_attempt,
+        receiver=command.receiver,
+        receiver_attempt=command.receiver_attempt,
+        sender_end=pb.LinkEnd(link=command.link, stage=command.receiver_stage, peer=command.receiver, sends=True),
+        receiver_end=pb.LinkEnd(link=command.link, stage=command.sender_stage, peer=command.sender, sends=False),
+    )

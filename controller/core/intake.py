@@ -1,0 +1,195 @@
+"""What is to be read, by whom, and what was lost on the way.
+
+A fragment waits in the queue, or is assigned to one source task, or has been sent. What was sent and is not closed is
+soft state in links and sinks. When a task dies nobody can say what it alone held, so the controller does not guess: it
+lets a marker sweep through every link. A source says at the marker what it was given and has not sent; a sink says
+what it holds when the marker has come in on all its inputs. Whatever is open and in neither is lost, and is read again:
+
+    lost = [0, end) - closed - pending at sources - held at sinks
+
+The marker travels behind the data, so nothing that was sent before it can still be on its way. The same sweep finds
+the end of a run: when all has been sent and nothing is lost, the sinks seal.
+
+Prior art: the aligned barriers of Chandy and Lamport (1985), as in Apache Flink, without the checkpoint behind them.
+Known weakness: a sweep waits for the slowest path, and for tasks that are starting again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.controller.core.messages import TaskSwept
+from headrace.store.entries import Fragment, Range
+from headrace.store.fold import FragmentState, LedgerState
+from headrace.store.intervals import UNBOUNDED, Gap, IntervalSet
+
+#: Bytes and fragments that a source task is given ahead of what it reads, so that it never waits for an answer.
+AHEAD_BYTES = 8 << 20
+AHEAD_FRAGMENTS = 256
+
+
+class Intake:
+    """Fragments of one run: queued, assigned, sent; and the sweep in progress."""
+
+    def __init__(self, ledger: LedgerState, sinks: tuple[str, ...]) -> None:
+        self._ledger = ledger
+        self._sinks = sinks
+        self._queue: dict[str, deque[tuple[bytes, tuple[Gap, ...]]]] = {}
+        self._assigned: dict[bytes, str] = {}
+        self._loads: dict[str, dict[bytes, int]] = {}
+        #: Ends that a source reported and the ledger may not hold yet.
+        self._ends: dict[bytes, int] = {}
+        #: Fragments of this run that are not done.
+        self._open: dict[bytes, None] = {}
+        self.sweep = 0
+        self._awaited: set[str] = set()
+        self._pending: dict[bytes, list[Gap]] = {}
+        self._held: dict[tuple[str, bytes], list[Range]] = {}
+
+    # -- the queue --
+
+    def admit(self, fragment: bytes) -> None:
+        """Take up a fragment that the ledger knows, unless it is done."""
+        state = self._ledger.fragments[fragment]
+        if state.done(self._sinks):
+            return
+        self._open[fragment] = None
+        self._enqueue(fragment, self._gaps(state, {}, ()))
+
+    def settle(self, fragments: Iterable[bytes]) -> None:
+        """Forget those of these fragments that have become done."""
+        for fragment in fragments:
+            if fragment in self._open and self._ledger.fragments[fragment].done(self._sinks):
+                del self._open[fragment]
+
+    @property
+    def done(self) -> bool:
+        """Every admitted fragment is done."""
+        return not self._open
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nobody reads."""
+        return not self._assigned and not any(self._queue.values())
+
+    def assign(self, stage: str, task: str) -> list[tuple[Fragment, tuple[Gap, ...]]]:
+        """What to hand to a source task now, so that it has AHEAD_BYTES in front of it."""
+        queue = self._queue.get(stage)
+        load = self._loads.setdefault(task, {})
+        given: list[tuple[Fragment, tuple[Gap, ...]]] = []
+        ahead = sum(load.values())
+        while queue and len(load) < AHEAD_FRAGMENTS and (not load or ahead < AHEAD_BYTES):
+            name, gaps = queue.popleft()
+            fragment = self._ledger.fragments[name].fragment
+            self._assigned[name] = task
+            load[name] = fragment.size
+            ahead += fragment.size
+            given.append((fragment, gaps))
+        return given
+
+    def was_read(self, task: str, fragment: bytes, count: int) -> bool:
+        """Note that a task has sent a fragment; False for stale news. `count` -1: the end was not asked for."""
+        if self._assigned.get(fragment) != task:
+            return False
+        del self._assigned[fragment]
+        self._loads[task].pop(fragment, None)
+        if count >= 0:
+            self._ends[fragment] = count
+        return True
+
+    def task_died(self, task: str) -> None:
+        """Let go of what a task was given; the next sweep finds what is lost."""
+        for fragment in self._loads.pop(task, {}):
+            self._assigned.pop(fragment, None)
+        self._awaited.clear()
+
+    def drop_queue(self) -> None:
+        """Nothing more is handed out."""
+        self._queue.clear()
+
+    # -- the sweep --
+
+    @property
+    def sweeping(self) -> bool:
+        """Whether a sweep is under way."""
+        return bool(self._awaited)
+
+    def begin_sweep(self, tasks: Iterable[str]) -> int:
+        """Start a sweep through these tasks and give its number."""
+        self.sweep += 1
+        self._awaited = set(tasks)
+        self._pending.clear()
+        self._held.clear()
+        return self.sweep
+
+    def swept(self, event: TaskSwept) -> bool:
+        """Take one task's answer; True when it was the last."""
+        if event.sweep != self.sweep or event.task not in self._awaited:
+            return False
+        for fragment, gaps in event.pending:
+            self._pending.setdefault(fragment, []).extend(gaps)
+        for sink, ranges in event.held:
+            for item in ranges:
+                self._held.setdefault((sink, item.fragment), []).append(item)
+        self._awaited.discard(event.task)
+        return not self._awaited
+
+    def abort_sweep(self) -> None:
+        """Forget the sweep under way; its answers will be stale."""
+        self._awaited.clear()
+
+    def held_are_closed(self) -> bool:
+        """Whether all that sinks held at the last sweep has been closed since."""
+        if self._awaited:
+            return False
+        for (sink, fragment), ranges in self._held.items():
+            closed = self._ledger.fragments[fragment].of(sink)
+            for item in ranges:
+                if sum(end - first for first, end in closed.overlap(item.first, item.end)) < item.count:
+                    return False
+        return True
+
+    def requeue_lost(self) -> int:
+        """Queue what is open and held by nobody; how many fragments that concerned."""
+        lost = 0
+        waiting = {name for queue in self._queue.values() for name, _ in queue}
+        for fragment in self._open:
+            if fragment in waiting or fragment in self._assigned:
+                continue
+            state = self._ledger.fragments[fragment]
+            held = {sink: self._held.get((sink, fragment), []) for sink in self._sinks}
+            gaps = self._gaps(state, held, self._pending.get(fragment, ()))
+            if gaps:
+                self._enqueue(fragment, gaps)
+                lost += 1
+        return lost
+
+    def _enqueue(self, fragment: bytes, gaps: tuple[Gap, ...]) -> None:
+        stage = self._ledger.fragments[fragment].fragment.stage
+        if gaps:
+            self._queue.setdefault(stage, deque()).append((fragment, gaps))
+
+    def _gaps(
+        self, state: FragmentState, held: Mapping[str, Sequence[Range]], pending: Sequence[Gap]
+    ) -> tuple[Gap, ...]:
+        """What some sink has neither closed nor in its hands nor coming to it."""
+        count = state.count if state.count is not None else self._ends.get(state.fragment.id)
+        wanted: list[list[Gap]] = []
+        for sink in self._sinks:
+            covered = state.of(sink).copy()
+            for item in held.get(sink, ()):
+                covered.cover(item.first, item.end, item.offset, item.stop)
+            for gap in pending:
+                if gap.first < gap.end:
+                    covered.cover(gap.first, gap.end, gap.offset)
+            wanted.append(covered.gaps(UNBOUNDED if count is None else count))
+        if len(wanted) == 1:
+            return tuple(wanted[0])
+        union = IntervalSet()
+        offsets: dict[int, int] = {}
+        for gaps in wanted:
+            for gap in gaps:
+                union.cover(gap.first, gap.end, gap.offset)
+                offsets.setdefault(gap.first, gap.offset)
+        return tuple(Gap(first, end, offsets.get(first, -1)) for first, end in union)

@@ -1,0 +1,282 @@
+"""Leadership of one log: who may write, and what is written next.
+
+Theory. A log is a row of numbered objects that can be created once. Whoever creates entry n as `Led(term)` leads that
+term, because every reader folds the same entries in the same order; nobody needs a lease or a clock that others trust.
+A leader that was frozen and wakes finds the next number taken, folds it, and steps down.
+
+Rules.
+1. The bytes of entry n are fixed at the first attempt. After an unresolved write the same bytes are tried again, so
+   the only answers are "mine" and "another's".
+2. Entry n + 1 is not tried before n is known.
+3. Nothing is done in a term before its `Led` is durable.
+4. A standby waits for silence by its own monotonic clock (TAKEOVER_S), unless the last leader resigned, or its death is
+   proved on this host, or the log is empty. Waiting is courtesy; safety comes from rules 1 and 2.
+
+Known weakness: a leader cut off from the store for TAKEOVER_S loses its term, and what sinks propose meanwhile waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from headrace.controller.core.messages import (
+    Command,
+    EntryRefused,
+    EntryUnresolved,
+    EntryWritten,
+    LogRead,
+    ReadLog,
+    TimePassed,
+    WriteEntry,
+)
+from headrace.store.entries import Beat, Change, Entry, Led, Resigned
+from headrace.store.fold import LedgerState
+
+#: Seconds of silence after which a standby takes over.
+TAKEOVER_S = 6.0
+#: Seconds without an entry after which a leader writes a Beat.
+BEAT_S = 2.0
+#: Seconds between two looks at a log that another leads.
+WATCH_S = 0.5
+#: Seconds before an unresolved write is tried again, doubled each time up to RETRY_S_MAX.
+RETRY_S = 0.2
+RETRY_S_MAX = 5.0
+#: Changes in one entry; a page of a listing counts as one.
+CHANGES_MAX = 1024
+
+
+class LeaderState(Enum):
+    """Where a would-be leader stands."""
+
+    READING = "reading"
+    WATCHING = "watching"
+    CAMPAIGNING = "campaigning"
+    LEADING = "leading"
+    RESIGNING = "resigning"
+    RESIGNED = "resigned"
+    DEPOSED = "deposed"
+    DENIED = "denied"
+
+
+class Turn(Enum):
+    """What moves it."""
+
+    LOG_IS_FREE = "log is free"
+    LOG_IS_LED = "log is led"
+    LEADER_IS_ALIVE = "leader is alive"
+    LED_WRITTEN = "Led written"
+    LED_REFUSED = "Led refused"
+    WRITE_REFUSED = "write refused"
+    RESIGN_ASKED = "resign asked"
+    RESIGNATION_WRITTEN = "resignation written"
+
+
+TRANSITIONS: dict[tuple[LeaderState, Turn], LeaderState] = {
+    (LeaderState.READING, Turn.LOG_IS_FREE): LeaderState.CAMPAIGNING,
+    (LeaderState.READING, Turn.LOG_IS_LED): LeaderState.WATCHING,
+    (LeaderState.READING, Turn.LEADER_IS_ALIVE): LeaderState.DENIED,
+    (LeaderState.WATCHING, Turn.LOG_IS_FREE): LeaderState.CAMPAIGNING,
+    (LeaderState.WATCHING, Turn.LOG_IS_LED): LeaderState.WATCHING,
+    (LeaderState.WATCHING, Turn.LEADER_IS_ALIVE): LeaderState.DENIED,
+    (LeaderState.CAMPAIGNING, Turn.LED_WRITTEN): LeaderState.LEADING,
+    (LeaderState.CAMPAIGNING, Turn.LED_REFUSED): LeaderState.WATCHING,
+    (LeaderState.LEADING, Turn.WRITE_REFUSED): LeaderState.DEPOSED,
+    (LeaderState.LEADING, Turn.RESIGN_ASKED): LeaderState.RESIGNING,
+    (LeaderState.RESIGNING, Turn.RESIGNATION_WRITTEN): LeaderState.RESIGNED,
+    (LeaderState.RESIGNING, Turn.WRITE_REFUSED): LeaderState.DEPOSED,
+}
+
+
+class InvalidTransitionError(RuntimeError):
+    """A turn that the state does not know: a defect of ours, with the history that led here."""
+
+
+@dataclass(slots=True)
+class Write:
+    """The one entry on its way to the store."""
+
+    number: int
+    entry: Entry
+    resolved: bool = True
+    attempts: int = 1
+    retry_at: float = 0.0
+
+
+class Leadership:
+    """The state machine of one log. `handle` is its door; `committed` drains what became durable."""
+
+    def __init__(self, log: str, identity: Mapping[str, Any], *, standby: bool = False) -> None:
+        self.log = log
+        self.identity = dict(identity)
+        self.standby = standby
+        self.state = LeaderState.READING
+        self.ledger = LedgerState()
+        #: The term that this process leads, 0 while it leads none.
+        self.term = 0
+        self._queue: list[Change] = []
+        self._write: Write | None = None
+        self._committed: list[tuple[int, Entry]] = []
+        self._heard_at = 0.0
+        self._wrote_at = 0.0
+        self._watch_at: float | None = None
+        self._history: list[str] = []
+
+    # -- what others ask --
+
+    def open(self) -> list[Command]:
+        """Begin: read the log."""
+        return [ReadLog(self.log, self.ledger.number)]
+
+    def submit(self, *changes: Change) -> None:
+        """Queue changes for the next entry; they are durable when `committed` gives them back."""
+        self._queue.extend(changes)
+
+    def resign(self) -> None:
+        """Write what is queued, then hand the log over."""
+        if self.state is LeaderState.LEADING:
+            self._turn(Turn.RESIGN_ASKED)
+            self._queue.append(Resigned(self.term))
+
+    def committed(self) -> list[tuple[int, Entry]]:
+        """Entries that became durable since the last call, in order."""
+        done, self._committed = self._committed, []
+        return done
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing is queued or on its way."""
+        return not self._queue and self._write is None
+
+    def wake_at(self) -> float | None:
+        """When `handle(TimePassed())` is wanted next."""
+        if self.state is LeaderState.WATCHING:
+            return self._watch_at
+        if self._write is not None:
+            return None if self._write.resolved else self._write.retry_at
+        if self.state is LeaderState.LEADING:
+            return self._wrote_at + BEAT_S
+        return None
+
+    def story(self) -> list[str]:
+        """The last transitions, oldest first."""
+        return list(self._history)
+
+    # -- the door --
+
+    def handle(self, event: object, now: float) -> list[Command]:
+        """Take one event; give the commands that follow from it."""
+        match event:
+            case LogRead():
+                return self._on_read(event, now)
+            case EntryWritten():
+                return self._on_written(event, now)
+            case EntryRefused():
+                return self._on_refused(event, now)
+            case EntryUnresolved():
+                return self._on_unresolved(event, now)
+            case TimePassed():
+                return self._on_time(now)
+            case _:
+                raise TypeError(f"leadership of {self.log} knows no {type(event).__name__}")
+
+    def flush(self, now: float) -> list[Command]:
+        """Group commit: one entry of all that is queued, unless one is on its way."""
+        if self._write is not None or self.state not in (LeaderState.LEADING, LeaderState.RESIGNING):
+            return []
+        if not self._queue:
+            return []
+        batch, self._queue = self._queue[:CHANGES_MAX], self._queue[CHANGES_MAX:]
+        return self._begin(Entry(self.term, tuple(batch)), now)
+
+    # -- inside --
+
+    def _on_read(self, event: LogRead, now: float) -> list[Command]:
+        if self.state not in (LeaderState.READING, LeaderState.WATCHING):
+            return []
+        for number, entry in event.entries:
+            self.ledger.apply(number, entry)
+        first_look = self.state is LeaderState.READING
+        if event.entries or first_look:
+            self._heard_at = now
+        free = self.ledger.number < 0 or self.ledger.resigned or event.leader_alive is False
+        if free or now - self._heard_at >= TAKEOVER_S:
+            return self._campaign(now)
+        if event.leader_alive and not self.standby:
+            self._turn(Turn.LEADER_IS_ALIVE)
+            return []
+        self._turn(Turn.LOG_IS_LED)
+        self._watch_at = now + WATCH_S
+        return []
+
+    def _campaign(self, now: float) -> list[Command]:
+        self._turn(Turn.LOG_IS_FREE)
+        term = self.ledger.term + 1
+        return self._begin(Entry(term, (Led(term, self.identity),)), now)
+
+    def _begin(self, entry: Entry, now: float) -> list[Command]:
+        number = self.ledger.number + 1
+        self._write = Write(number, entry)
+        self._wrote_at = now
+        return [WriteEntry(self.log, number, entry)]
+
+    def _on_written(self, event: EntryWritten, now: float) -> list[Command]:
+        write = self._write
+        if write is None or write.number != event.number:
+            return []
+        self._write = None
+        self.ledger.apply(write.number, write.entry)
+        self._committed.append((write.number, write.entry))
+        if self.state is LeaderState.CAMPAIGNING:
+            self.term = write.entry.term
+            self._turn(Turn.LED_WRITTEN)
+        elif any(isinstance(change, Resigned) for change in write.entry.changes):
+            self._turn(Turn.RESIGNATION_WRITTEN)
+        self._wrote_at = now
+        return self.flush(now)
+
+    def _on_refused(self, event: EntryRefused, now: float) -> list[Command]:
+        write = self._write
+        if write is None or write.number != event.number:
+            return []
+        self._write = None
+        self.ledger.apply(event.number, event.entry)
+        if self.state is LeaderState.CAMPAIGNING:
+            self._turn(Turn.LED_REFUSED)
+            self._heard_at, self._watch_at = now, now + WATCH_S
+        else:
+            self._turn(Turn.WRITE_REFUSED)
+            self._queue.clear()
+        return []
+
+    def _on_unresolved(self, event: EntryUnresolved, now: float) -> list[Command]:
+        write = self._write
+        if write is not None and write.number == event.number:
+            write.resolved = False
+            write.retry_at = now + min(RETRY_S_MAX, RETRY_S * 2 ** (write.attempts - 1))
+        return []
+
+    def _on_time(self, now: float) -> list[Command]:
+        write = self._write
+        if write is not None:
+            if write.resolved or now < write.retry_at:
+                return []
+            write.resolved, write.attempts = True, write.attempts + 1
+            return [WriteEntry(self.log, write.number, write.entry)]
+        if self.state is LeaderState.WATCHING and self._watch_at is not None and now >= self._watch_at:
+            self._watch_at = None
+            return [ReadLog(self.log, self.ledger.number)]
+        if self.state is LeaderState.LEADING and now - self._wrote_at >= BEAT_S:
+            if not self._queue:
+                self._queue.append(Beat(self.term))
+            return self.flush(now)
+        return []
+
+    def _turn(self, turn: Turn) -> None:
+        target = TRANSITIONS.get((self.state, turn))
+        if target is None:
+            raise InvalidTransitionError(f"{self.log}: {self.state.value} on {turn.value!r} after {self._history[-8:]}")
+        self._history = [*self._history[-31:], f"{self.state.value} --{turn.value}--> {target.value}"]
+        self.state = target

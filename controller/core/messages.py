@@ -1,0 +1,404 @@
+"""Events that reach the controller's machines, and the commands they give: the whole vocabulary of the core.
+
+Events are in the past tense, commands in the imperative. Each carries what is needed to act on it and nothing that
+refers to a socket, a process or a clock. `cause` on a command names the event that led to it, from the ledger entry
+or worker that started the chain, so that a log line on a worker can be followed back to the controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias
+
+from headrace.store.entries import Counts, Entry, Fragment, Range, StoredObject
+from headrace.store.intervals import Gap
+
+# ---- what workers and tasks report ----
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRegistered:
+    """A worker opened its session. `tasks` are those that it still runs, as (name, attempt)."""
+
+    worker: str
+    host: str
+    cores: int
+    memory_bytes: int
+    pid: int = 0
+    tasks: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker's session ended or went silent."""
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReady:
+    """A task has built its stages. `facts` are words for people, such as the tokenizer's engine."""
+
+    task: str
+    attempt: int
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class TaskExited:
+    """A task's process is gone. `code` is negative for a signal."""
+
+    task: str
+    attempt: int
+    code: int
+    story: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    """A task says what it cannot do; `final` where trying again cannot help."""
+
+    task: str
+    attempt: int
+    error: str
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SourceListed:
+    """A page of a source's listing; `error` ends it."""
+
+    task: str
+    attempt: int
+    stage: str
+    fragments: tuple[Fragment, ...]
+    last: bool
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentWasRead:
+    """A task sent all it was asked for of a fragment. `count` is -1 unless it read to the end."""
+
+    task: str
+    attempt: int
+    fragment: bytes
+    count: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Which records of a range were kept and which have another verdict: one bit a record, lowest first."""
+
+    kept: bytes
+    verdicts: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ShardProposed:
+    """A sink wrote a shard and asks that the ledger name it. `coverage` stands beside `ranges`."""
+
+    task: str
+    attempt: int
+    proposal: int
+    sink: str
+    version: str
+    epoch: int
+    ranges: tuple[Range, ...]
+    coverage: tuple[Coverage, ...]
+    objects: tuple[StoredObject, ...]
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSwept:
+    """A marker has passed a task on all its inputs.
+
+    `pending` are the gaps that a source was given and had not sent when it let the marker go, `held` the ranges that
+    a sink held when the marker reached it.
+    """
+
+    task: str
+    attempt: int
+    sweep: int
+    pending: tuple[tuple[bytes, tuple[Gap, ...]], ...] = ()
+    held: tuple[tuple[str, tuple[Range, ...]], ...] = ()
+
+
+# ---- what the log says ----
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """The entries behind the last that was asked for, to the log's end.
+
+    `leader_alive` is what this host can prove of the process named by the last Led: None where it cannot.
+    """
+
+    log: str
+    entries: tuple[tuple[int, Entry], ...]
+    leader_alive: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EntryWritten:
+    """Entry `number` is durable with the bytes that were asked for."""
+
+    log: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRefused:
+    """Another entry stands at `number`."""
+
+    log: str
+    number: int
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class EntryUnresolved:
+    """Nobody knows whether entry `number` was written."""
+
+    log: str
+    number: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestWritten:
+    """The derived manifest stands; or, with `error`, it could not be written."""
+
+    log: str
+    error: str = ""
+
+
+# ---- what people ask, and time ----
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRequested:
+    """Somebody applied a pipeline. `request` is returned with the answer."""
+
+    request: int
+    pipeline: Mapping[str, Any]
+    amend: bool = False
+    fuse: bool = True
+    replicas: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """Somebody wants a pipeline to stop: with what is held committed, or at once."""
+
+    pipeline: str
+    cancel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """A timer that the machine asked for has run out."""
+
+
+Event: TypeAlias = (
+    WorkerRegistered
+    | WorkerLost
+    | TaskReady
+    | TaskExited
+    | TaskFailed
+    | SourceListed
+    | FragmentWasRead
+    | ShardProposed
+    | TaskSwept
+    | LogRead
+    | EntryWritten
+    | EntryRefused
+    | EntryUnresolved
+    | ManifestWritten
+    | PipelineRequested
+    | StopRequested
+    | TimePassed
+)
+
+
+# ---- commands ----
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Read a log's entries behind `after`."""
+
+    log: str
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteEntry:
+    """Create entry `number` of a log. The bytes of one number never change."""
+
+    log: str
+    number: int
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Start attempt `attempt` of a task on a worker."""
+
+    worker: str
+    task: str
+    attempt: int
+    stages: tuple[str, ...]
+    pipeline: Mapping[str, Any]
+    version: str
+    epoch: int
+    replica: int
+
+
+@dataclass(frozen=True, slots=True)
+class MakeLink:
+    """Join two tasks of one worker."""
+
+    worker: str
+    link: str
+    transport: str
+    sender: str
+    sender_attempt: int
+    sender_stage: str
+    receiver: str
+    receiver_attempt: int
+    receiver_stage: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillTask:
+    """End a task that must not go on."""
+
+    worker: str
+    task: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopTask:
+    """Ask a task to end by itself."""
+
+    worker: str
+    task: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListSource:
+    """Ask a task to list a source."""
+
+    worker: str
+    task: str
+    attempt: int
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFragment:
+    """Ask a task to read the gaps of a fragment."""
+
+    worker: str
+    task: str
+    attempt: int
+    fragment: Fragment
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTask:
+    """Ask a task to let marker `sweep` pass; `halt` makes sources let go of what they have not sent."""
+
+    worker: str
+    task: str
+    attempt: int
+    sweep: int
+    halt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SealSink:
+    """Ask a task's sinks to seal what they hold."""
+
+    worker: str
+    task: str
+    attempt: int
+    reason: str
+
+
+class Outcome(Enum):
+    """Answers to a proposal."""
+
+    ACCEPTED = "accepted"
+    OVERLAPS = "overlaps"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerProposal:
+    """Tell a sink what became of its proposal."""
+
+    worker: str
+    task: str
+    attempt: int
+    proposal: int
+    outcome: Outcome
+    overlaps: tuple[Range, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """Tell whoever applied a pipeline whether it runs."""
+
+    request: int
+    accepted: bool
+    reason: str = ""
+    differences: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteManifest:
+    """Derive the manifest of a dataset from its ledger."""
+
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRun:
+    """A run came to its end: completed, stopped, cancelled or failed with a reason."""
+
+    pipeline: str
+    outcome: str
+    reason: str = ""
+
+
+Command: TypeAlias = (
+    ReadLog
+    | WriteEntry
+    | StartTask
+    | MakeLink
+    | KillTask
+    | StopTask
+    | ListSource
+    | ReadFragment
+    | SweepTask
+    | SealSink
+    | AnswerProposal
+    | AnswerRequest
+    | WriteManifest
+    | ReportRun
+)

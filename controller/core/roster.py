@@ -1,0 +1,115 @@
+"""The tasks of one run: which attempt of each is alive, and when the next one starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from headrace.controller.core.leadership import InvalidTransitionError
+from headrace.controller.core.planner import Plan, TaskPlan
+
+#: Seconds before a task that died starts again, doubled for each death in a row up to RESTART_S_MAX.
+RESTART_S = 0.1
+RESTART_S_MAX = 10.0
+#: Deaths in a row after which a run gives up.
+DEATHS_MAX = 8
+#: Seconds that a task must have been ready for its earlier deaths to be forgotten.
+HEALTHY_S = 20.0
+
+
+class TaskState(Enum):
+    """Where a task stands."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    READY = "ready"
+    STOPPED = "stopped"
+
+
+class TaskTurn(Enum):
+    """What moves a task."""
+
+    START_DUE = "start due"
+    BECAME_READY = "became ready"
+    EXITED = "exited"
+    STOP_ASKED = "stop asked"
+
+
+TRANSITIONS: dict[tuple[TaskState, TaskTurn], TaskState] = {
+    (TaskState.WAITING, TaskTurn.START_DUE): TaskState.STARTING,
+    (TaskState.STARTING, TaskTurn.BECAME_READY): TaskState.READY,
+    (TaskState.STARTING, TaskTurn.EXITED): TaskState.WAITING,
+    (TaskState.READY, TaskTurn.EXITED): TaskState.WAITING,
+    (TaskState.WAITING, TaskTurn.STOP_ASKED): TaskState.STOPPED,
+    (TaskState.STARTING, TaskTurn.STOP_ASKED): TaskState.STOPPED,
+    (TaskState.READY, TaskTurn.STOP_ASKED): TaskState.STOPPED,
+}
+
+
+@dataclass(slots=True)
+class Task:
+    """One task and its attempts. Attempt 0 means that none was made yet."""
+
+    plan: TaskPlan
+    state: TaskState = TaskState.WAITING
+    attempt: int = 0
+    deaths: int = 0
+    restarts: int = 0
+    start_at: float = 0.0
+    ready_at: float = 0.0
+    story: str = ""
+
+    def turn(self, turn: TaskTurn) -> None:
+        """Move along the table; InvalidTransitionError if it knows no such step."""
+        target = TRANSITIONS.get((self.state, turn))
+        if target is None:
+            raise InvalidTransitionError(f"task {self.plan.name}: {self.state.value} on {turn.value!r}")
+        self.state = target
+
+
+class Roster:
+    """Every task of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.tasks: dict[str, Task] = {task.name: Task(task) for task in plan.tasks}
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks.values())
+
+    def current(self, name: str, attempt: int) -> Task | None:
+        """The task if `attempt` is its living attempt; None for news of the dead."""
+        task = self.tasks.get(name)
+        if task is None or task.attempt != attempt or task.state not in (TaskState.STARTING, TaskState.READY):
+            return None
+        return task
+
+    @property
+    def stable(self) -> bool:
+        """Whether each task is ready."""
+        return all(task.state is TaskState.READY for task in self)
+
+    def due(self, now: float) -> list[Task]:
+        """Move the tasks whose time has come to their next attempt, and give them."""
+        started: list[Task] = []
+        for task in self:
+            if task.state is TaskState.WAITING and now >= task.start_at:
+                task.turn(TaskTurn.START_DUE)
+                task.attempt += 1
+                started.append(task)
+        return started
+
+    def died(self, task: Task, story: str, now: float) -> bool:
+        """Note a death and set the next start; False if the task has died too often in a row."""
+        if task.state is TaskState.READY and now - task.ready_at >= HEALTHY_S:
+            task.deaths = 0
+        task.turn(TaskTurn.EXITED)
+        task.deaths += 1
+        task.restarts += 1
+        task.story = story
+        task.start_at = now + min(RESTART_S_MAX, RESTART_S * 2 ** (task.deaths - 1))
+        return task.deaths < DEATHS_MAX
+
+    def wake_at(self) -> float | None:
+        """When the next task is due."""
+        return min((task.start_at for task in self if task.state is TaskState.WAITING), default=None)

@@ -1,0 +1,80 @@
+"""The log's I/O: reading entries and creating them, one thread a log, so that no write passes another."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from headrace.controller.core.messages import EntryRefused, EntryUnresolved, EntryWritten, LogRead, ReadLog, WriteEntry
+from headrace.controller.process import is_alive
+from headrace.store.entries import Entry, Led, decode_entry, encode_entry
+from headrace.store.errors import StoreError
+from headrace.store.log import Appended, Log
+from headrace.store.objects import ObjectStore, open_store
+
+
+@dataclass(slots=True)
+class _OpenLog:
+    store: ObjectStore
+    log: Log
+    thread: ThreadPoolExecutor
+    leader: Led | None = None
+
+
+class Logs:
+    """The logs that this controller has opened, by dataset URI."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, _OpenLog] = {}
+
+    async def read(self, command: ReadLog) -> LogRead:
+        """Entries behind the last known one. Raises StoreError."""
+        opened = self._open(command.log)
+        return await asyncio.get_running_loop().run_in_executor(opened.thread, self._read, opened, command)
+
+    async def write(self, command: WriteEntry) -> EntryWritten | EntryRefused | EntryUnresolved:
+        """Create one entry, and say what stands there now."""
+        opened = self._open(command.log)
+        return await asyncio.get_running_loop().run_in_executor(opened.thread, self._write, opened, command)
+
+    def store(self, dataset: str) -> ObjectStore:
+        """The dataset's store. Raises StoreError for a URI that cannot be opened."""
+        return self._open(dataset).store
+
+    def close(self) -> None:
+        """End the threads; what is being written is finished."""
+        for opened in self._logs.values():
+            opened.thread.shutdown(wait=True)
+
+    def _open(self, dataset: str) -> _OpenLog:
+        opened = self._logs.get(dataset)
+        if opened is None:
+            store = open_store(dataset)
+            opened = _OpenLog(store, Log(store), ThreadPoolExecutor(max_workers=1, thread_name_prefix="log"))
+            self._logs[dataset] = opened
+        return opened
+
+    def _read(self, opened: _OpenLog, command: ReadLog) -> LogRead:
+        entries: list[tuple[int, Entry]] = []
+        for number, data in opened.log.read(command.after):
+            entry = decode_entry(data)
+            entries.append((number, entry))
+            for change in entry.changes:
+                if isinstance(change, Led):
+                    opened.leader = change
+        alive = is_alive(opened.leader.leader) if opened.leader else None
+        return LogRead(command.log, tuple(entries), alive)
+
+    def _write(self, opened: _OpenLog, command: WriteEntry) -> EntryWritten | EntryRefused | EntryUnresolved:
+        try:
+            result = opened.log.append(command.number, encode_entry(command.entry))
+        except StoreError as error:
+            return EntryUnresolved(command.log, command.number, str(error))
+        if isinstance(result, Appended):
+            return EntryWritten(command.log, command.number)
+        entry = decode_entry(result.existing)
+        for change in entry.changes:
+            if isinstance(change, Led):
+                opened.leader = change
+        return EntryRefused(command.log, command.number, entry)

@@ -1,0 +1,217 @@
+"""The controller as a process: a gRPC server around the shell.
+
+    python -m headrace.controller.server --listen 127.0.0.1:7420
+
+With `--ready-fd` it writes the address it serves to a file descriptor; with `--lifeline-fd` it ends when that
+descriptor reaches its end, so that an embedded controller never outlives whoever started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import grpc
+import setproctitle
+import uvloop
+
+from headrace.controller.convert import task_event
+from headrace.controller.core import messages as core
+from headrace.controller.core.cluster import Controller
+from headrace.controller.process import identity
+from headrace.controller.shell import Session, Shell
+from headrace.controller.status import reply
+from headrace.protos import control_pb2 as pb
+from headrace.protos import control_pb2_grpc as rpc
+
+logger = logging.getLogger("headrace.controller")
+
+#: Bytes of one message; a page of a listing and a proposal of many ranges must fit.
+MESSAGE_BYTES_MAX = 64 << 20
+#: Seconds that a worker may be silent before its session is dropped.
+SILENCE_S = 10.0
+HEARTBEAT_S = 1.0
+#: Seconds that an apply waits for the dataset's log before it is answered.
+APPLY_S = 60.0
+#: Plain text is allowed here only.
+LOOPBACK = ("127.", "localhost", "[::1]")
+
+
+class Servicer(rpc.ControlServicer):
+    """The Control service."""
+
+    # ruff: noqa: ARG002
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._version = version("headrace")
+        self._numbers = itertools.count(1)
+
+    async def Attend(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.FromWorker], context: Any
+    ) -> AsyncIterator[pb.ToWorker]:
+        """A worker's session."""
+        first = await asyncio.wait_for(anext(request_iterator), SILENCE_S)
+        register = first.register
+        refusal = self._refusal(register)
+        if refusal:
+            yield pb.ToWorker(refusal=pb.Refusal(reason=refusal))
+            return
+        session = Session(register.worker)
+        self._shell.sessions[register.worker] = session
+        yield pb.ToWorker(welcome=pb.Welcome(controller=str(os.getpid()), heartbeat_s=HEARTBEAT_S))
+        self._shell.post(_registered(register))
+        reader = asyncio.create_task(self._listen(session, request_iterator))
+        try:
+            while (message := await session.outbox.get()) is not None:
+                yield message
+        finally:
+            reader.cancel()
+            if self._shell.sessions.get(register.worker) is session:
+                del self._shell.sessions[register.worker]
+                self._shell.post(core.WorkerLost(register.worker, "its session ended"))
+
+    async def Apply(self, request: pb.ApplyRequest, context: Any) -> pb.ApplyReply:  # noqa: N802
+        """Take up a pipeline; answered once it is known whether it may write its dataset."""
+        try:
+            pipeline = json.loads(request.pipeline_json)
+        except ValueError as error:
+            return pb.ApplyReply(accepted=False, reason=f"the pipeline is not JSON: {error}")
+        number = next(self._numbers)
+        answered: asyncio.Future[core.AnswerRequest] = asyncio.get_running_loop().create_future()
+        self._shell.requests[number] = answered
+        name = str(pipeline.get("name", ""))
+        if request.HasField("seal"):
+            self._shell.seal[name] = request.seal
+        if name not in self._shell.core.runs or self._shell.core.runs[name].over:
+            self._shell.progress.pop(name, None)
+        self._shell.post(
+            core.PipelineRequested(number, pipeline, amend=request.amend, fuse=request.fuse, replicas=request.replicas)
+        )
+        try:
+            answer = await asyncio.wait_for(answered, APPLY_S)
+        except TimeoutError:
+            return pb.ApplyReply(accepted=False, reason=f"no answer from the dataset's ledger after {APPLY_S:.0f} s")
+        return pb.ApplyReply(
+            accepted=answer.accepted, reason=answer.reason, differences=answer.differences, warnings=answer.warnings
+        )
+
+    async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:  # noqa: N802
+        """Everything as it stands."""
+        return reply(self._shell, self._version, request.pipeline)
+
+    async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.StatusReply]:  # noqa: N802
+        """The status again and again, at least each `interval_s`, and at once when a run ends."""
+        interval = max(0.05, request.interval_s or 1.0)
+        while True:
+            changed = self._shell.changed
+            yield reply(self._shell, self._version, request.pipeline)
+            earliest = time.monotonic() + min(interval, 0.05)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), interval)
+            await asyncio.sleep(max(0.0, earliest - time.monotonic()))
+
+    async def Stop(self, request: pb.StopRequest, context: Any) -> pb.StopReply:  # noqa: N802
+        """Stop a pipeline, with what is held committed, or cancel it."""
+        run = self._shell.core.runs.get(request.pipeline)
+        if run is None:
+            known = ", ".join(self._shell.core.runs) or "none"
+            return pb.StopReply(accepted=False, reason=f"no pipeline {request.pipeline!r}; there are: {known}")
+        self._shell.post(core.StopRequested(request.pipeline, request.cancel))
+        return pb.StopReply(accepted=True)
+
+    def _refusal(self, register: pb.Register) -> str:
+        if register.version != self._version:
+            return f"worker {register.worker} is Headrace {register.version}, the controller {self._version}"
+        if register.worker in self._shell.sessions:
+            return f"a worker named {register.worker!r} is attended already: give this one another --name"
+        return ""
+
+    async def _listen(self, session: Session, messages: AsyncIterator[pb.FromWorker]) -> None:
+        try:
+            while True:
+                message = await asyncio.wait_for(anext(messages), SILENCE_S)
+                if message.WhichOneof("message") == "task":
+                    self._shell.task_event(message.task, task_event(message.task))
+        except (StopAsyncIteration, TimeoutError, grpc.RpcError, asyncio.CancelledError) as error:
+            logger.info("worker %s: session over (%s)", session.worker, type(error).__name__)
+        finally:
+            session.outbox.put_nowait(None)
+
+
+def _registered(register: pb.Register) -> core.WorkerRegistered:
+    return core.WorkerRegistered(
+        worker=register.worker,
+        host=register.host,
+        cores=register.cores,
+        memory_bytes=register.memory_bytes,
+        pid=register.pid,
+        tasks=tuple((item.task, item.attempt) for item in register.tasks),
+    )
+
+
+async def serve(listen: str, *, ready_fd: int = -1, lifeline_fd: int = -1) -> int:
+    """Serve until a signal or the lifeline's end; the exit code."""
+    if not listen.startswith(LOOPBACK):
+        logger.error("plain text is allowed on loopback only: listen on 127.0.0.1, not on %s", listen)
+        return 2
+    shell = Shell(Controller(identity()))
+    options = [
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.so_reuseport", 0),
+    ]
+    server = grpc.aio.server(options=options)
+    rpc.add_ControlServicer_to_server(Servicer(shell), server)  # type: ignore[no-untyped-call]
+    try:
+        port = server.add_insecure_port(listen)
+    except RuntimeError:
+        logger.error("cannot listen on %s: another process does; choose another address with --listen", listen)
+        return 1
+    await server.start()
+    address = f"{listen.rsplit(':', 1)[0]}:{port}"
+    logger.info("controller serves on %s", address)
+    if ready_fd >= 0:
+        os.write(ready_fd, f"{address}\n".encode())
+        os.close(ready_fd)
+    await _until_told(lifeline_fd)
+    await server.stop(grace=0.2)
+    await shell.close()
+    return 0
+
+
+async def _until_told(lifeline_fd: int) -> None:
+    """Wait for SIGTERM, SIGINT, or the end of the lifeline."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    if lifeline_fd >= 0:
+        loop.add_reader(lifeline_fd, told.set)
+    await told.wait()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse arguments and serve."""
+    parser = argparse.ArgumentParser(prog="headrace controller", description="Hold topologies and write ledgers.")
+    parser.add_argument("--listen", default="127.0.0.1:7420", help="address and port (port 0: any)")
+    parser.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
+    parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    setproctitle.setproctitle("headrace controller")
+    return uvloop.run(serve(args.listen, ready_fd=args.ready_fd, lifeline_fd=args.lifeline_fd))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

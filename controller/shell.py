@@ -1,0 +1,172 @@
+"""The controller's shell: it executes what the core commands, and what it learns goes back as an event.
+
+Everything runs on one event loop; the core is called from there alone. Log writes run on a thread of their own and
+return as events. The shell keeps what decides nothing: sessions, progress, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from headrace.controller.convert import to_worker
+from headrace.controller.core import messages as core
+from headrace.controller.core.cluster import Controller
+from headrace.controller.logs import Logs
+from headrace.controller.progress import RunProgress
+from headrace.protos import control_pb2 as pb
+from headrace.store.dataset import Dataset, write_manifest
+from headrace.store.entries import EntryError
+from headrace.store.errors import StoreError
+from headrace.store.fold import FoldError
+
+logger = logging.getLogger("headrace.controller")
+
+
+class Session:
+    """One worker's stream: messages wait here until the stream takes them."""
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        self.outbox: asyncio.Queue[pb.ToWorker | None] = asyncio.Queue()
+
+
+class Shell:
+    """Runs one Controller."""
+
+    def __init__(self, controller: Controller) -> None:
+        self.core = controller
+        self.sessions: dict[str, Session] = {}
+        self.progress: dict[str, RunProgress] = {}
+        self.requests: dict[int, asyncio.Future[core.AnswerRequest]] = {}
+        self.seal: dict[str, pb.SealPolicy] = {}
+        self.changed = asyncio.Event()
+        self._logs = Logs()
+        self._events: deque[object] = deque()
+        self._draining = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def post(self, event: object) -> None:
+        """Give one event to the core, and execute what follows. Called on the loop's thread."""
+        self._events.append(event)
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            while self._events:
+                self._step(self._events.popleft())
+        finally:
+            self._draining = False
+        self._set_timer()
+
+    def task_event(self, message: pb.TaskEvent, event: core.Event | None) -> None:
+        """Take a task's message: progress is kept here, the rest is for the core."""
+        progress = self._progress_of(message.task)
+        if progress is not None:
+            progress.take(message)
+        if event is not None:
+            self.post(event)
+
+    async def close(self) -> None:
+        """Wait for writes under way and end the threads."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=10.0)
+        await asyncio.to_thread(self._logs.close)
+
+    def _step(self, event: object) -> None:
+        try:
+            commands = self.core.handle(event, time.monotonic())
+        except FoldError as error:
+            logger.exception("the ledger contradicts itself")
+            commands = self._give_up(event, f"{error}; run `headrace dataset verify`")
+        self._execute(commands)
+
+    def _execute(self, commands: Iterable[core.Command]) -> None:
+        for command in commands:
+            match command:
+                case core.ReadLog():
+                    self._start(self._read(command))
+                case core.WriteEntry():
+                    self._start(self._write(command))
+                case core.WriteManifest():
+                    self._start(self._manifest(command))
+                case core.AnswerRequest():
+                    waiting = self.requests.pop(command.request, None)
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(command)
+                case core.ReportRun():
+                    logger.info("pipeline %s: %s %s", command.pipeline, command.outcome, command.reason)
+                    self._wake_watchers()
+                case _:
+                    self._send(command)
+
+    def _send(self, command: core.Command) -> None:
+        name = command.sender if isinstance(command, core.MakeLink) else getattr(command, "task", "")
+        pipeline = name.split("/", 1)[0]
+        run = self.core.runs.get(pipeline)
+        message = to_worker(command, run.leadership.term if run else 0, self.seal.get(pipeline))
+        session = self.sessions.get(getattr(command, "worker", ""))
+        if session is not None and message is not None:
+            session.outbox.put_nowait(message)
+
+    def _give_up(self, event: object, reason: str) -> list[core.Command]:
+        log = getattr(event, "log", None)
+        commands: list[core.Command] = []
+        for run in self.core.runs.values():
+            if run.leadership.log == log:
+                commands += run.give_up(reason)
+        return commands
+
+    def _start(self, work: object) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read(self, command: core.ReadLog) -> None:
+        try:
+            event: object = await self._logs.read(command)
+        except (StoreError, EntryError) as error:
+            self._execute(self._give_up(command, str(error)))
+            return
+        self.post(event)
+
+    async def _write(self, command: core.WriteEntry) -> None:
+        self.post(await self._logs.write(command))
+        self._wake_watchers()
+
+    async def _manifest(self, command: core.WriteManifest) -> None:
+        run = next((run for run in reversed(self.core.runs.values()) if run.leadership.log == command.log), None)
+        if run is None:
+            return
+        dataset = Dataset(self._logs.store(command.log), run.ledger)
+        error = ""
+        try:
+            await asyncio.to_thread(lambda: write_manifest(dataset.store, dataset.manifest()))
+        except StoreError as problem:
+            error = str(problem)
+        self.post(core.ManifestWritten(command.log, error))
+
+    def _progress_of(self, task: str) -> RunProgress | None:
+        pipeline = task.split("/", 1)[0]
+        if pipeline not in self.core.runs:
+            return None
+        return self.progress.setdefault(pipeline, RunProgress())
+
+    def _set_timer(self) -> None:
+        wake_at = self.core.wake_at()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake_at is not None:
+            delay = max(0.0, wake_at - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay, self.post, core.TimePassed())
+
+    def _wake_watchers(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()

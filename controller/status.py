@@ -1,0 +1,74 @@
+"""The status that people and the CLI see: a reading of the core and of the tasks' progress."""
+
+from __future__ import annotations
+
+import os
+
+from headrace.controller.convert import counts_to
+from headrace.controller.core.roster import Task
+from headrace.controller.core.run import Run
+from headrace.controller.progress import RunProgress
+from headrace.controller.shell import Shell
+from headrace.protos import control_pb2 as pb
+
+
+def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
+    """The workers, and the pipelines (or the one asked for)."""
+    answer = pb.StatusReply(controller=str(os.getpid()), version=version)
+    for worker in shell.core.workers.values():
+        answer.workers.append(
+            pb.WorkerStatus(
+                worker=worker.worker, host=worker.host, cores=worker.cores, pid=worker.pid, state="registered"
+            )
+        )
+    for name, run in shell.core.runs.items():
+        if pipeline in ("", name):
+            answer.pipelines.append(_pipeline(run, shell.progress.get(name) or RunProgress()))
+    return answer
+
+
+def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
+    fragments = [run.ledger.fragments[name] for name in run.seen if name in run.ledger.fragments]
+    status = pb.PipelineStatus(
+        pipeline=run.pipeline.name,
+        dataset=run.pipeline.dataset,
+        state=run.state.value,
+        version=run.version,
+        term=run.leadership.term,
+        epoch=run.ledger.epoch,
+        ledger_entries=run.ledger.number + 1,
+        fragments=len(fragments),
+        fragments_done=sum(state.done(run.sinks) for state in fragments),
+        input_bytes=sum(state.fragment.size for state in fragments),
+        shards=len(run.ledger.shards),
+        failure=run.reason,
+        facts=progress.facts,
+        first_batch_s=(progress.first_batch_at or progress.started_at) - progress.started_at,
+        records_resumed=run.records_resumed,
+        stages=progress.stages(),
+    )
+    for sink, counts in run.ledger.counts.items():
+        status.counts[sink].CopyFrom(counts_to(counts))
+    for task in run.roster or ():
+        status.tasks.append(_task(task, progress))
+    if run.plan is not None:
+        for link in run.plan.links:
+            status.links.append(
+                pb.LinkStatus(link=link.name, sender=link.sender, receiver=link.receiver, transport=link.transport)
+            )
+    return status
+
+
+def _task(task: Task, progress: RunProgress) -> pb.TaskStatus:
+    status = pb.TaskStatus(
+        task=task.plan.name,
+        stages=task.plan.stages,
+        worker=task.plan.worker,
+        state=task.state.value,
+        attempt=task.attempt,
+        restarts=task.restarts,
+    )
+    latest = progress.of(task.plan.name, task.attempt)
+    if latest is not None:
+        status.progress.CopyFrom(latest)
+    return status

@@ -1,0 +1,1 @@
+"""The training side: order, datasets, batches."""

@@ -1,0 +1,1 @@
+"""What a user declares: graphs, stages, parameters. Pure."""

@@ -1,0 +1,203 @@
+"""The declared graph: stages as plain data, joined into a DAG.
+
+A declaration never holds code. A stage names its implementation by import path and carries JSON parameters;
+the source text of the user's own functions travels as text in `Pipeline.modules`. So a pipeline can be hashed,
+compared, logged in the ledger and sent to a worker that has never seen the file it came from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from headrace.pipeline.errors import PipelineError
+
+#: Stages a pipeline may hold; a graph beyond it is a mistake of a generator, not a pipeline.
+STAGES_MAX = 256
+#: Bytes of source text of the user's own modules that may be shipped.
+MODULES_BYTES_MAX = 4 << 20
+
+
+class StageKind(Enum):
+    """What a stage may do with a batch."""
+
+    SOURCE = "source"
+    TRANSFORM = "transform"
+    SINK = "sink"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One node of the graph.
+
+    `target` is the import path of its implementation, `module:name`. `parameters` is JSON. `identity` holds the
+    facts about its inputs that change its output but are no parameters, such as the hash of a tokenizer's file;
+    `volatile` names the parameters that do not change what a record becomes (a path whose content is hashed in
+    `identity`, a batch size), so that they are no part of the pipeline's version. `replicas` None means as many
+    as there are cores.
+    """
+
+    name: str
+    kind: StageKind
+    target: str
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    volatile: tuple[str, ...] = ()
+    replicas: int | None = None
+    after: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The stage as JSON."""
+        return {
+            "name": self.name,
+            "kind": self.kind.value,
+            "target": self.target,
+            "parameters": dict(self.parameters),
+            "identity": dict(self.identity),
+            "volatile": list(self.volatile),
+            "replicas": self.replicas,
+            "after": list(self.after),
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Stage:
+        """The inverse of `to_dict`; raises PipelineError on anything else."""
+        try:
+            return Stage(
+                name=str(data["name"]),
+                kind=StageKind(data["kind"]),
+                target=str(data["target"]),
+                parameters=dict(data["parameters"]),
+                identity=dict(data.get("identity", {})),
+                volatile=tuple(data.get("volatile", ())),
+                replicas=data.get("replicas"),
+                after=tuple(data.get("after", ())),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise PipelineError(f"not a stage: {error!r} in {str(data)[:200]}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A graph of stages that writes one dataset.
+
+    `dataset` is the URI that the sinks write to and whose ledger accounts for every record. `modules` maps module
+    names to the source text of the user's own stages.
+    """
+
+    name: str
+    dataset: str
+    stages: tuple[Stage, ...]
+    modules: Mapping[str, str] = field(default_factory=dict[str, str])
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @staticmethod
+    def chain(name: str, dataset: str, *stages: Stage) -> Pipeline:
+        """A pipeline whose stages follow one another in the order given."""
+        linked = [
+            replace(stage, after=(stages[index - 1].name,) if index else ()) for index, stage in enumerate(stages)
+        ]
+        return Pipeline(name=name, dataset=dataset, stages=tuple(linked))
+
+    def stage(self, name: str) -> Stage:
+        """The stage of that name; KeyError if there is none."""
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise KeyError(name)
+
+    def downstream(self, name: str) -> tuple[str, ...]:
+        """The names of the stages that read from `name`, in declared order."""
+        return tuple(stage.name for stage in self.stages if name in stage.after)
+
+    def of_kind(self, kind: StageKind) -> tuple[Stage, ...]:
+        """The stages of one kind, in declared order."""
+        return tuple(stage for stage in self.stages if stage.kind is kind)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The pipeline as JSON."""
+        return {
+            "name": self.name,
+            "dataset": self.dataset,
+            "stages": [stage.to_dict() for stage in self.stages],
+            "modules": dict(self.modules),
+            "environment": dict(self.environment),
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Pipeline:
+        """The inverse of `to_dict`; raises PipelineError on anything else."""
+        try:
+            return Pipeline(
+                name=str(data["name"]),
+                dataset=str(data["dataset"]),
+                stages=tuple(Stage.from_dict(stage) for stage in data["stages"]),
+                modules=dict(data.get("modules", {})),
+                environment=dict(data.get("environment", {})),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise PipelineError(f"not a pipeline: {error!r}") from error
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the verdicts and bytes that this pipeline makes, as flat `path -> value`.
+
+        The dataset's name, the number of replicas and volatile parameters are no part of it.
+        """
+        facts: dict[str, Any] = {}
+        for stage in self.stages:
+            facts[f"{stage.name}.target"] = stage.target
+            facts[f"{stage.name}.after"] = ",".join(stage.after)
+            for key, value in stage.parameters.items():
+                if key not in stage.volatile:
+                    facts[f"{stage.name}.{key}"] = value
+            for key, value in stage.identity.items():
+                facts[f"{stage.name}.{key}"] = value
+        for module, text in self.modules.items():
+            facts[f"source of {module}"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return facts
+
+    def version(self) -> str:
+        """The hash of graph, stage sources, environment lock and tokenizer: 16 hex digits."""
+        canonical = json.dumps([self.identity(), dict(self.environment)], sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """What changed from one identity to another, a line each, in the order of the names."""
+    lines: list[str] = []
+    for key in sorted({*before, *after}):
+        old, new = before.get(key, "(absent)"), after.get(key, "(absent)")
+        if old != new:
+            lines.append(f"{key}: {_short(old)} -> {_short(new)}")
+    return lines
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def chain_order(stages: Sequence[Stage]) -> list[Stage]:
+    """The stages so that each stands behind those it reads from; raises PipelineError that names a cycle."""
+    by_name = {stage.name: stage for stage in stages}
+    done: dict[str, bool] = {}
+    order: list[Stage] = []
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        if done.get(name):
+            return
+        if name in path:
+            loop = " -> ".join((*path[path.index(name) :], name))
+            raise PipelineError(f"the graph has a cycle: {loop}; a stage cannot read from what it feeds")
+        for upstream in by_name[name].after:
+            visit(upstream, (*path, name))
+        done[name] = True
+        order.append(by_name[name])
+
+    for stage in stages:
+        visit(stage.name, ())
+    return order

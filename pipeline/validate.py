@@ -1,0 +1,84 @@
+"""Checks of a whole pipeline: everything that can be known before a single record is read."""
+
+from __future__ import annotations
+
+import re
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import MODULES_BYTES_MAX, STAGES_MAX, Pipeline, Stage, StageKind, chain_order
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def validate(pipeline: Pipeline) -> None:
+    """Raise PipelineError, naming stage and remedy, unless the pipeline can run."""
+    if not _NAME.fullmatch(pipeline.name):
+        raise PipelineError(f"pipeline name {pipeline.name!r}: use a-z, 0-9, - and _, a letter first, at most 63")
+    if not pipeline.dataset:
+        raise PipelineError(f"pipeline {pipeline.name!r} names no dataset: give it the URI to write to")
+    if not pipeline.stages:
+        raise PipelineError(f"pipeline {pipeline.name!r} has no stages: give it a source and a sink")
+    if len(pipeline.stages) > STAGES_MAX:
+        raise PipelineError(f"pipeline {pipeline.name!r} has {len(pipeline.stages)} stages, the limit is {STAGES_MAX}")
+    size = sum(len(text) for text in pipeline.modules.values())
+    if size > MODULES_BYTES_MAX:
+        raise PipelineError(f"the user's modules hold {size} bytes, the limit is {MODULES_BYTES_MAX}")
+    _validate_names(pipeline)
+    for stage in pipeline.stages:
+        _validate_stage(stage, pipeline)
+    chain_order(pipeline.stages)
+    _validate_reach(pipeline)
+    _validate_single_path(pipeline)
+
+
+def _validate_names(pipeline: Pipeline) -> None:
+    seen: set[str] = set()
+    for stage in pipeline.stages:
+        if not _NAME.fullmatch(stage.name):
+            raise PipelineError(f"stage name {stage.name!r}: use a-z, 0-9, - and _, a letter first, at most 63")
+        if stage.name in seen:
+            raise PipelineError(f"two stages are named {stage.name!r}: give one another name with name=...")
+        seen.add(stage.name)
+    for stage in pipeline.stages:
+        for upstream in stage.after:
+            if upstream not in seen:
+                known = ", ".join(sorted(seen))
+                raise PipelineError(f"stage {stage.name!r} reads from {upstream!r}, which is not here: {known}")
+
+
+def _validate_stage(stage: Stage, pipeline: Pipeline) -> None:
+    if not _TARGET.fullmatch(stage.target):
+        raise PipelineError(f"stage {stage.name!r}: target {stage.target!r} is not of the form package.module:name")
+    if stage.replicas is not None and stage.replicas < 1:
+        raise PipelineError(f"stage {stage.name!r}: replicas is {stage.replicas}; it must be at least 1")
+    if stage.kind is StageKind.SOURCE and stage.after:
+        raise PipelineError(f"source {stage.name!r} reads from {stage.after[0]!r}: a source has nothing before it")
+    if stage.kind is not StageKind.SOURCE and not stage.after:
+        raise PipelineError(f"stage {stage.name!r} reads from nothing: put it behind a source")
+    if stage.kind is StageKind.SINK and pipeline.downstream(stage.name):
+        raise PipelineError(f"sink {stage.name!r} feeds {pipeline.downstream(stage.name)[0]!r}: a sink ends its path")
+
+
+def _validate_reach(pipeline: Pipeline) -> None:
+    if not pipeline.of_kind(StageKind.SOURCE):
+        raise PipelineError(f"pipeline {pipeline.name!r} has no source: begin it with read_jsonl or another source")
+    if not pipeline.of_kind(StageKind.SINK):
+        raise PipelineError(f"pipeline {pipeline.name!r} has no sink: end it with write_tokens or another sink")
+    for stage in pipeline.stages:
+        if stage.kind is not StageKind.SINK and not pipeline.downstream(stage.name):
+            raise PipelineError(f"nothing reads from stage {stage.name!r}: its records would vanish; add a sink")
+
+
+def _validate_single_path(pipeline: Pipeline) -> None:
+    """A record that reached a sink on two paths would be counted twice."""
+    for source in pipeline.of_kind(StageKind.SOURCE):
+        paths: dict[str, int] = {source.name: 1}
+        for stage in chain_order(pipeline.stages):
+            if stage.after:
+                paths[stage.name] = sum(paths.get(upstream, 0) for upstream in stage.after)
+            if paths.get(stage.name, 0) > 1:
+                raise PipelineError(
+                    f"two paths lead from source {source.name!r} to stage {stage.name!r}: "
+                    "each record would arrive twice; end one path in a sink of its own"
+                )

@@ -1,0 +1,1 @@
+"""The control protocol and its generated stubs."""

@@ -1,0 +1,696 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Fragment(_message.Message):
+    __slots__ = ("id", "stage", "uri", "version", "start", "end", "reader", "size")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    URI_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    READER_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    id: bytes
+    stage: str
+    uri: str
+    version: str
+    start: int
+    end: int
+    reader: str
+    size: int
+    def __init__(self, id: _Optional[bytes] = ..., stage: _Optional[str] = ..., uri: _Optional[str] = ..., version: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., reader: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+
+class Gap(_message.Message):
+    __slots__ = ("first", "end", "offset")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    end: int
+    offset: int
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class Range(_message.Message):
+    __slots__ = ("fragment", "first", "count", "offset", "length", "kept", "verdicts")
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    fragment: bytes
+    first: int
+    count: int
+    offset: int
+    length: int
+    kept: bytes
+    verdicts: bytes
+    def __init__(self, fragment: _Optional[bytes] = ..., first: _Optional[int] = ..., count: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., kept: _Optional[bytes] = ..., verdicts: _Optional[bytes] = ...) -> None: ...
+
+class StoredObject(_message.Message):
+    __slots__ = ("role", "key", "checksum", "size")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    key: str
+    checksum: str
+    size: int
+    def __init__(self, role: _Optional[str] = ..., key: _Optional[str] = ..., checksum: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+
+class Counts(_message.Message):
+    __slots__ = ("kept", "filtered", "duplicate", "quarantined", "filtered_by", "quarantined_by", "edited", "tokens", "sequences", "padding")
+    class FilteredByEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class QuarantinedByEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class EditedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_BY_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_BY_FIELD_NUMBER: _ClassVar[int]
+    EDITED_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    kept: int
+    filtered: int
+    duplicate: int
+    quarantined: int
+    filtered_by: _containers.ScalarMap[str, int]
+    quarantined_by: _containers.ScalarMap[str, int]
+    edited: _containers.ScalarMap[str, int]
+    tokens: int
+    sequences: int
+    padding: int
+    def __init__(self, kept: _Optional[int] = ..., filtered: _Optional[int] = ..., duplicate: _Optional[int] = ..., quarantined: _Optional[int] = ..., filtered_by: _Optional[_Mapping[str, int]] = ..., quarantined_by: _Optional[_Mapping[str, int]] = ..., edited: _Optional[_Mapping[str, int]] = ..., tokens: _Optional[int] = ..., sequences: _Optional[int] = ..., padding: _Optional[int] = ...) -> None: ...
+
+class LinkEnd(_message.Message):
+    __slots__ = ("link", "stage", "peer", "sends", "ticket")
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    SENDS_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    link: str
+    stage: str
+    peer: str
+    sends: bool
+    ticket: bytes
+    def __init__(self, link: _Optional[str] = ..., stage: _Optional[str] = ..., peer: _Optional[str] = ..., sends: _Optional[bool] = ..., ticket: _Optional[bytes] = ...) -> None: ...
+
+class StartTask(_message.Message):
+    __slots__ = ("pipeline_json", "stages", "epoch", "version", "replica", "seal")
+    PIPELINE_JSON_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    SEAL_FIELD_NUMBER: _ClassVar[int]
+    pipeline_json: str
+    stages: _containers.RepeatedScalarFieldContainer[str]
+    epoch: int
+    version: str
+    replica: int
+    seal: SealPolicy
+    def __init__(self, pipeline_json: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., version: _Optional[str] = ..., replica: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ...) -> None: ...
+
+class SealPolicy(_message.Message):
+    __slots__ = ("target_bytes", "held_bytes_max", "age_s")
+    TARGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    target_bytes: int
+    held_bytes_max: int
+    age_s: float
+    def __init__(self, target_bytes: _Optional[int] = ..., held_bytes_max: _Optional[int] = ..., age_s: _Optional[float] = ...) -> None: ...
+
+class ListSource(_message.Message):
+    __slots__ = ("stage",)
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    stage: str
+    def __init__(self, stage: _Optional[str] = ...) -> None: ...
+
+class ReadFragment(_message.Message):
+    __slots__ = ("fragment", "gaps")
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    GAPS_FIELD_NUMBER: _ClassVar[int]
+    fragment: Fragment
+    gaps: _containers.RepeatedCompositeFieldContainer[Gap]
+    def __init__(self, fragment: _Optional[_Union[Fragment, _Mapping]] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ...) -> None: ...
+
+class Sweep(_message.Message):
+    __slots__ = ("sweep", "halt")
+    SWEEP_FIELD_NUMBER: _ClassVar[int]
+    HALT_FIELD_NUMBER: _ClassVar[int]
+    sweep: int
+    halt: bool
+    def __init__(self, sweep: _Optional[int] = ..., halt: _Optional[bool] = ...) -> None: ...
+
+class Seal(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("proposal", "outcome", "overlaps", "reason")
+    class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[Answer.Outcome]
+        ACCEPTED: _ClassVar[Answer.Outcome]
+        OVERLAPS: _ClassVar[Answer.Outcome]
+        REFUSED: _ClassVar[Answer.Outcome]
+    UNKNOWN: Answer.Outcome
+    ACCEPTED: Answer.Outcome
+    OVERLAPS: Answer.Outcome
+    REFUSED: Answer.Outcome
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    OVERLAPS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    proposal: int
+    outcome: Answer.Outcome
+    overlaps: _containers.RepeatedCompositeFieldContainer[Range]
+    reason: str
+    def __init__(self, proposal: _Optional[int] = ..., outcome: _Optional[_Union[Answer.Outcome, str]] = ..., overlaps: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class OpenLink(_message.Message):
+    __slots__ = ("link", "transport", "handles")
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    HANDLES_FIELD_NUMBER: _ClassVar[int]
+    link: LinkEnd
+    transport: str
+    handles: bytes
+    def __init__(self, link: _Optional[_Union[LinkEnd, _Mapping]] = ..., transport: _Optional[str] = ..., handles: _Optional[bytes] = ...) -> None: ...
+
+class CloseLink(_message.Message):
+    __slots__ = ("link", "reason")
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    link: str
+    reason: str
+    def __init__(self, link: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class StopTask(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class TaskCommand(_message.Message):
+    __slots__ = ("task", "attempt", "term", "cause", "start", "list", "read", "sweep", "seal", "answer", "open", "close", "stop")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
+    SWEEP_FIELD_NUMBER: _ClassVar[int]
+    SEAL_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    attempt: int
+    term: int
+    cause: str
+    start: StartTask
+    list: ListSource
+    read: ReadFragment
+    sweep: Sweep
+    seal: Seal
+    answer: Answer
+    open: OpenLink
+    close: CloseLink
+    stop: StopTask
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., term: _Optional[int] = ..., cause: _Optional[str] = ..., start: _Optional[_Union[StartTask, _Mapping]] = ..., list: _Optional[_Union[ListSource, _Mapping]] = ..., read: _Optional[_Union[ReadFragment, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., open: _Optional[_Union[OpenLink, _Mapping]] = ..., close: _Optional[_Union[CloseLink, _Mapping]] = ..., stop: _Optional[_Union[StopTask, _Mapping]] = ...) -> None: ...
+
+class TaskReady(_message.Message):
+    __slots__ = ("facts",)
+    class FactsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    facts: _containers.ScalarMap[str, str]
+    def __init__(self, facts: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class FragmentsListed(_message.Message):
+    __slots__ = ("stage", "fragments", "last", "error")
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    stage: str
+    fragments: _containers.RepeatedCompositeFieldContainer[Fragment]
+    last: bool
+    error: str
+    def __init__(self, stage: _Optional[str] = ..., fragments: _Optional[_Iterable[_Union[Fragment, _Mapping]]] = ..., last: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
+
+class FragmentRead(_message.Message):
+    __slots__ = ("fragment", "count", "error")
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    fragment: bytes
+    count: int
+    error: str
+    def __init__(self, fragment: _Optional[bytes] = ..., count: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class Proposed(_message.Message):
+    __slots__ = ("proposal", "sink", "version", "epoch", "ranges", "objects", "counts")
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    SINK_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    proposal: int
+    sink: str
+    version: str
+    epoch: int
+    ranges: _containers.RepeatedCompositeFieldContainer[Range]
+    objects: _containers.RepeatedCompositeFieldContainer[StoredObject]
+    counts: Counts
+    def __init__(self, proposal: _Optional[int] = ..., sink: _Optional[str] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., objects: _Optional[_Iterable[_Union[StoredObject, _Mapping]]] = ..., counts: _Optional[_Union[Counts, _Mapping]] = ...) -> None: ...
+
+class Swept(_message.Message):
+    __slots__ = ("sweep", "pending", "held")
+    SWEEP_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    sweep: int
+    pending: _containers.RepeatedCompositeFieldContainer[PendingFragment]
+    held: _containers.RepeatedCompositeFieldContainer[HeldRanges]
+    def __init__(self, sweep: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[PendingFragment, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[HeldRanges, _Mapping]]] = ...) -> None: ...
+
+class PendingFragment(_message.Message):
+    __slots__ = ("fragment", "gaps")
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    GAPS_FIELD_NUMBER: _ClassVar[int]
+    fragment: bytes
+    gaps: _containers.RepeatedCompositeFieldContainer[Gap]
+    def __init__(self, fragment: _Optional[bytes] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ...) -> None: ...
+
+class HeldRanges(_message.Message):
+    __slots__ = ("sink", "ranges")
+    SINK_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    sink: str
+    ranges: _containers.RepeatedCompositeFieldContainer[Range]
+    def __init__(self, sink: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("stages", "held_bytes", "links", "busy_s")
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    stages: _containers.RepeatedCompositeFieldContainer[StageProgress]
+    held_bytes: int
+    links: _containers.RepeatedCompositeFieldContainer[LinkProgress]
+    busy_s: float
+    def __init__(self, stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., held_bytes: _Optional[int] = ..., links: _Optional[_Iterable[_Union[LinkProgress, _Mapping]]] = ..., busy_s: _Optional[float] = ...) -> None: ...
+
+class StageProgress(_message.Message):
+    __slots__ = ("stage", "records", "bytes", "busy_s", "dropped", "skipped_bytes")
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    stage: str
+    records: int
+    bytes: int
+    busy_s: float
+    dropped: int
+    skipped_bytes: int
+    def __init__(self, stage: _Optional[str] = ..., records: _Optional[int] = ..., bytes: _Optional[int] = ..., busy_s: _Optional[float] = ..., dropped: _Optional[int] = ..., skipped_bytes: _Optional[int] = ...) -> None: ...
+
+class LinkProgress(_message.Message):
+    __slots__ = ("link", "frames", "bytes", "in_flight_bytes", "blocked")
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_FIELD_NUMBER: _ClassVar[int]
+    link: str
+    frames: int
+    bytes: int
+    in_flight_bytes: int
+    blocked: int
+    def __init__(self, link: _Optional[str] = ..., frames: _Optional[int] = ..., bytes: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., blocked: _Optional[int] = ...) -> None: ...
+
+class TaskFailed(_message.Message):
+    __slots__ = ("error", "final")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    final: bool
+    def __init__(self, error: _Optional[str] = ..., final: _Optional[bool] = ...) -> None: ...
+
+class TaskEvent(_message.Message):
+    __slots__ = ("task", "attempt", "cause", "ready", "listed", "read", "proposed", "swept", "progress", "failed", "exited")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    LISTED_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
+    PROPOSED_FIELD_NUMBER: _ClassVar[int]
+    SWEPT_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    EXITED_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    attempt: int
+    cause: str
+    ready: TaskReady
+    listed: FragmentsListed
+    read: FragmentRead
+    proposed: Proposed
+    swept: Swept
+    progress: Progress
+    failed: TaskFailed
+    exited: TaskExited
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., cause: _Optional[str] = ..., ready: _Optional[_Union[TaskReady, _Mapping]] = ..., listed: _Optional[_Union[FragmentsListed, _Mapping]] = ..., read: _Optional[_Union[FragmentRead, _Mapping]] = ..., proposed: _Optional[_Union[Proposed, _Mapping]] = ..., swept: _Optional[_Union[Swept, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., exited: _Optional[_Union[TaskExited, _Mapping]] = ...) -> None: ...
+
+class TaskExited(_message.Message):
+    __slots__ = ("code", "story")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    STORY_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    story: str
+    def __init__(self, code: _Optional[int] = ..., story: _Optional[str] = ...) -> None: ...
+
+class Register(_message.Message):
+    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    version: str
+    cores: int
+    memory_bytes: int
+    host: str
+    pid: int
+    tasks: _containers.RepeatedCompositeFieldContainer[RunningTask]
+    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ...) -> None: ...
+
+class RunningTask(_message.Message):
+    __slots__ = ("task", "attempt")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    attempt: int
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class MakeLink(_message.Message):
+    __slots__ = ("link", "sender", "sender_attempt", "receiver", "receiver_attempt", "transport", "window_bytes", "sender_end", "receiver_end")
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    SENDER_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SENDER_END_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_END_FIELD_NUMBER: _ClassVar[int]
+    link: str
+    sender: str
+    sender_attempt: int
+    receiver: str
+    receiver_attempt: int
+    transport: str
+    window_bytes: int
+    sender_end: LinkEnd
+    receiver_end: LinkEnd
+    def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., sender_attempt: _Optional[int] = ..., receiver: _Optional[str] = ..., receiver_attempt: _Optional[int] = ..., transport: _Optional[str] = ..., window_bytes: _Optional[int] = ..., sender_end: _Optional[_Union[LinkEnd, _Mapping]] = ..., receiver_end: _Optional[_Union[LinkEnd, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("term", "controller", "heartbeat_s")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    controller: str
+    heartbeat_s: float
+    def __init__(self, term: _Optional[int] = ..., controller: _Optional[str] = ..., heartbeat_s: _Optional[float] = ...) -> None: ...
+
+class KillTask(_message.Message):
+    __slots__ = ("task", "attempt", "reason")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    attempt: int
+    reason: str
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("sent",)
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    sent: int
+    def __init__(self, sent: _Optional[int] = ...) -> None: ...
+
+class FromWorker(_message.Message):
+    __slots__ = ("register", "task", "heartbeat")
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    register: Register
+    task: TaskEvent
+    heartbeat: Heartbeat
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., task: _Optional[_Union[TaskEvent, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class ToWorker(_message.Message):
+    __slots__ = ("term", "welcome", "task", "link", "kill", "refusal", "heartbeat")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    KILL_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    welcome: Welcome
+    task: TaskCommand
+    link: MakeLink
+    kill: KillTask
+    refusal: Refusal
+    heartbeat: Heartbeat
+    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class ApplyRequest(_message.Message):
+    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal")
+    PIPELINE_JSON_FIELD_NUMBER: _ClassVar[int]
+    AMEND_FIELD_NUMBER: _ClassVar[int]
+    FUSE_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    SEAL_FIELD_NUMBER: _ClassVar[int]
+    pipeline_json: str
+    amend: bool
+    fuse: bool
+    replicas: int
+    seal: SealPolicy
+    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ...) -> None: ...
+
+class ApplyReply(_message.Message):
+    __slots__ = ("accepted", "reason", "differences", "warnings")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    reason: str
+    differences: _containers.RepeatedScalarFieldContainer[str]
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., differences: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ("pipeline",)
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    pipeline: str
+    def __init__(self, pipeline: _Optional[str] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("pipeline", "interval_s")
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    pipeline: str
+    interval_s: float
+    def __init__(self, pipeline: _Optional[str] = ..., interval_s: _Optional[float] = ...) -> None: ...
+
+class WorkerStatus(_message.Message):
+    __slots__ = ("worker", "host", "cores", "pid", "state")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    host: str
+    cores: int
+    pid: int
+    state: str
+    def __init__(self, worker: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+
+class TaskStatus(_message.Message):
+    __slots__ = ("task", "stages", "worker", "state", "attempt", "restarts", "progress")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    stages: _containers.RepeatedScalarFieldContainer[str]
+    worker: str
+    state: str
+    attempt: int
+    restarts: int
+    progress: Progress
+    def __init__(self, task: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., restarts: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
+
+class LinkStatus(_message.Message):
+    __slots__ = ("link", "sender", "receiver", "transport")
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    link: str
+    sender: str
+    receiver: str
+    transport: str
+    def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., receiver: _Optional[str] = ..., transport: _Optional[str] = ...) -> None: ...
+
+class PipelineStatus(_message.Message):
+    __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed")
+    class CountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Counts
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Counts, _Mapping]] = ...) -> None: ...
+    class FactsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTS_DONE_FIELD_NUMBER: _ClassVar[int]
+    INPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BATCH_S_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_RESUMED_FIELD_NUMBER: _ClassVar[int]
+    pipeline: str
+    dataset: str
+    state: str
+    version: str
+    term: int
+    epoch: int
+    ledger_entries: int
+    fragments: int
+    fragments_done: int
+    input_bytes: int
+    shards: int
+    counts: _containers.MessageMap[str, Counts]
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskStatus]
+    links: _containers.RepeatedCompositeFieldContainer[LinkStatus]
+    stages: _containers.RepeatedCompositeFieldContainer[StageProgress]
+    failure: str
+    facts: _containers.ScalarMap[str, str]
+    first_batch_s: float
+    records_resumed: int
+    def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ...) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("workers", "pipelines", "controller", "version")
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    PIPELINES_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
+    pipelines: _containers.RepeatedCompositeFieldContainer[PipelineStatus]
+    controller: str
+    version: str
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., pipelines: _Optional[_Iterable[_Union[PipelineStatus, _Mapping]]] = ..., controller: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
+class StopRequest(_message.Message):
+    __slots__ = ("pipeline", "cancel")
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    pipeline: str
+    cancel: bool
+    def __init__(self, pipeline: _Optional[str] = ..., cancel: _Optional[bool] = ...) -> None: ...
+
+class StopReply(_message.Message):
+    __slots__ = ("accepted", "reason")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    reason: str
+    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...

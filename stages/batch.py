@@ -1,0 +1,122 @@
+"""The batch as stages see it: kept rows, verdicts for the rest, and the name that it carries to the shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+
+def make_schema(**columns: pa.DataType) -> pa.Schema:
+    """The schema of these columns, in the order given."""
+    return pa.schema([pa.field(name, kind) for name, kind in columns.items()])
+
+
+#: The hidden column that ties each row to its record: the record's ordinal in its fragment.
+ROW = "__row"
+#: Bytes of a quarantined record that are kept to look at; what is cut off is said in the reason.
+RAW_BYTES_MAX = 1 << 20
+
+#: A row a record that is not kept. `raw` is null unless the verdict is quarantined.
+VERDICTS = make_schema(
+    row=pa.int64(),
+    id=pa.string(),
+    stage=pa.string(),
+    verdict=pa.string(),
+    reason=pa.string(),
+    duplicate_of=pa.string(),
+    raw=pa.binary(),
+)
+
+FILTERED = "filtered"
+DUPLICATE = "duplicate"
+QUARANTINED = "quarantined"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A range of a fragment's records on its way from a source to a sink.
+
+    `rows` holds the kept records: the hidden column `__row` (int64, ascending), `id`, `text` and `metadata`
+    (strings, the last a JSON object or null) behind a source; stages may replace or add columns. `verdicts` holds a
+    row of VERDICTS for each record that is not kept. Rows and verdicts together are exactly the ordinals from
+    `first` to `first + count`. `offset` and `length` are the bytes of the uncompressed fragment that the range
+    covers; -1 where the reader cannot tell. `edits` counts records whose text a stage changed.
+    """
+
+    fragment: bytes
+    uri: str
+    first: int
+    count: int
+    offset: int
+    length: int
+    rows: pa.RecordBatch
+    verdicts: pa.RecordBatch
+    edits: dict[str, int] = field(default_factory=dict)
+
+    def with_rows(self, rows: pa.RecordBatch) -> Batch:
+        """The same range with other rows; only for a stage that keeps each record."""
+        return replace(self, rows=rows)
+
+    def keep(self, mask: npt.NDArray[np.bool_], stage: str, reasons: Sequence[str | None]) -> Batch:
+        """Keep the rows where `mask` holds; filter the others for `reasons[i]` (one for each row of the batch)."""
+        if mask.all():
+            return self
+        lost = np.flatnonzero(~mask).tolist()
+        places = pa.array(lost, pa.int64())
+        verdicts = make_verdicts(
+            rows=self.rows.column(ROW).take(places),
+            ids=self.rows.column("id").take(places),
+            stage=stage,
+            verdict=FILTERED,
+            reasons=[reasons[int(index)] for index in lost],
+        )
+        return replace(self, rows=self.rows.filter(pa.array(mask)), verdicts=join_verdicts(self.verdicts, verdicts))
+
+
+def make_verdicts(
+    *,
+    rows: pa.Array[Any],
+    ids: pa.Array[Any],
+    stage: str,
+    verdict: str,
+    reasons: Sequence[str | None],
+    raw: Sequence[bytes | None] | None = None,
+) -> pa.RecordBatch:
+    """A table of VERDICTS for records that one stage did not keep."""
+    count = len(rows)
+    return pa.record_batch(
+        [
+            rows.cast(pa.int64()),
+            ids.cast(pa.string()),
+            pa.repeat(pa.scalar(stage), count),
+            pa.repeat(pa.scalar(verdict), count),
+            pa.array(reasons, pa.string()),
+            pa.nulls(count, pa.string()),
+            pa.array(raw, pa.binary()) if raw is not None else pa.nulls(count, pa.binary()),
+        ],
+        schema=VERDICTS,
+    )
+
+
+def no_verdicts() -> pa.RecordBatch:
+    """An empty table of VERDICTS."""
+    return _EMPTY
+
+
+def join_verdicts(*parts: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of several tables of VERDICTS in one."""
+    filled = [part for part in parts if part.num_rows]
+    if len(filled) == 1:
+        return filled[0]
+    if not filled:
+        return _EMPTY
+    return pa.Table.from_batches(filled).combine_chunks().to_batches()[0]
+
+
+_EMPTY = pa.record_batch([pa.array([], kind.type) for kind in VERDICTS], schema=VERDICTS)

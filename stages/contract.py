@@ -1,0 +1,77 @@
+"""What a source, a transform and a sink must be.
+
+A task builds each stage once from its parameters and calls it from one thread. A stage holds no state that a record's
+fate depends on, so that reading a record again gives the same verdict. A sink's `write` may run on a second thread,
+one call at a time, while `measure` is called on the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.stages.batch import Batch
+from headrace.stages.errors import FragmentChanged as FragmentChanged
+from headrace.stages.errors import InputError as InputError
+from headrace.store.entries import Counts, Fragment, StoredObject
+from headrace.store.intervals import Gap
+from headrace.store.objects import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentEnd:
+    """A fragment was read to its end: it holds `count` records."""
+
+    count: int
+
+
+@dataclass(slots=True)
+class Shard:
+    """What a sink wrote: objects by role, and what became of the records."""
+
+    objects: tuple[StoredObject, ...]
+    counts: Counts
+
+
+class Source(Protocol):
+    """Lists fragments and reads their gaps."""
+
+    #: Bytes of uncompressed input that were read into batches, and bytes that had to be passed over to reach a gap.
+    bytes_read: int
+    bytes_skipped: int
+
+    def list(self) -> Iterator[Fragment]:
+        """Every fragment under the source, in a stable order. Raises InputError."""
+        ...
+
+    def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
+        """The records of the gaps in order, as batches that never cross a gap's edge.
+
+        A gap whose `offset` is known is read by seeking. When the last gap is unbounded, the last item is a
+        FragmentEnd. Raises InputError, FragmentChanged.
+        """
+        ...
+
+
+class Transform(Protocol):
+    """Gives each batch back with what it keeps and a verdict for each row that it does not."""
+
+    def process(self, batch: Batch) -> Batch:
+        """The batch after this stage. An exception quarantines: the runtime finds the record that raised."""
+        ...
+
+
+class Sink(Protocol):
+    """Writes batches into objects."""
+
+    def measure(self, batch: Batch) -> int:
+        """How many bytes of the shard's target size the batch's kept rows will take."""
+        ...
+
+    def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
+        """Write a shard of whole batches under `prefix`, create-if-absent, under names that follow from the bytes.
+
+        The same batches in the same order give the same objects.
+        """
+        ...

@@ -1,0 +1,13 @@
+"""Errors of stages that end a run: in the input as a whole, or in the code of a stage. A record's fault is none."""
+
+
+class InputError(Exception):
+    """A source cannot be listed or read: what, where, and what to do. Ends the run with exit code 1."""
+
+
+class FragmentChanged(InputError):  # noqa: N818 (named for what happened)
+    """The object behind a fragment is not the one that was listed."""
+
+
+class StageContractError(Exception):
+    """A stage gave back something that is no answer to the batch it was given; ends the run and names the stage."""

@@ -1,0 +1,211 @@
+"""The source of JSON Lines files: a record a line, {"id": ..., "text": ..., anything else as metadata}."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import orjson
+
+from headrace.stages.batch import Batch
+from headrace.stages.contract import FragmentChanged, FragmentEnd, InputError
+from headrace.stages.lines import BOM, Lines, first_line_from, scan_lines
+from headrace.stages.listing import check_unchanged, find_files, list_fragments, open_fragment
+from headrace.stages.records import Columns
+from headrace.store.entries import Fragment
+from headrace.store.intervals import UNBOUNDED, Gap
+
+SUFFIXES = (".jsonl", ".ndjson", ".json")
+IN_DIRECTORY = ("*.jsonl", "*.ndjson")
+#: Part of each fragment's name: a change of what is a record, and which number it has, needs another.
+READER = "jsonl/1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Records that lie end to end: their lines and, for each, the byte of the file behind it."""
+
+    lines: list[bytes]
+    ends: list[int]
+    overlong_bytes: int
+    offset: int
+
+
+def find_jsonl(patterns: Sequence[str]) -> list[str]:
+    """The files that match; raises InputError for none and for a kind of file that cannot be read."""
+    paths = find_files(patterns, IN_DIRECTORY)
+    for path in paths:
+        if not path.endswith(SUFFIXES):
+            known = ", ".join(SUFFIXES)
+            raise InputError(f"{path!r} is not one of {known}: narrow the glob, and decompress or convert other files")
+    return paths
+
+
+class JsonlSource:
+    """Reads JSON Lines; blank lines are no records, and what is not a record of text is quarantined alone.
+
+    `fragment_bytes` cuts large files into ranges; a range owns the lines that begin in it. A batch holds at most
+    `batch_records` records and about `batch_bytes` bytes. A line above `max_record_bytes` is quarantined.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        input: list[str],  # noqa: A002 (the word of the command line)
+        text_key: str = "text",
+        id_key: str = "id",
+        fragment_bytes: int = 64 << 20,
+        batch_bytes: int = 1 << 20,
+        batch_records: int = 4096,
+        max_record_bytes: int = 8 << 20,
+    ) -> None:
+        self.name = name
+        self.patterns = input
+        self.text_key, self.id_key = text_key, id_key
+        self.fragment_bytes, self.batch_bytes = fragment_bytes, batch_bytes
+        self.batch_records, self.max_record_bytes = batch_records, max_record_bytes
+        self.bytes_read = 0
+        self.bytes_skipped = 0
+
+    def list(self) -> Iterator[Fragment]:
+        """Every range of every file, in the order of their paths. Raises InputError."""
+        paths = find_jsonl(self.patterns)
+        return list_fragments(paths, stage=self.name, reader=READER, fragment_bytes=self.fragment_bytes)
+
+    def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
+        """The records of the gaps. A batch's bytes reach from the end of the record before it to its last newline."""
+        with open_fragment(fragment) as file:
+            begin = self._first_byte(file, fragment)
+            ordinal, at = 0, begin
+            for gap in gaps:
+                if gap.offset >= 0 and gap.first:
+                    ordinal, at = gap.first, fragment.start + gap.offset
+                elif ordinal > gap.first:
+                    ordinal, at = 0, begin
+                ordinal, at = yield from self._read_gap(file, fragment, gap, ordinal, at)
+            check_unchanged(file, fragment)
+        if gaps and gaps[-1].end == UNBOUNDED:
+            yield FragmentEnd(ordinal)
+
+    def _first_byte(self, file: BinaryIO, fragment: Fragment) -> int:
+        if not fragment.start:
+            return 0
+        return first_line_from(file, fragment.start, _end(fragment), self.batch_bytes)
+
+    def _read_gap(
+        self, file: BinaryIO, fragment: Fragment, gap: Gap, ordinal: int, at: int
+    ) -> Generator[Batch, None, tuple[int, int]]:
+        """Read on from record `ordinal` at byte `at`; returns both as they stand behind the gap."""
+        for run in self._runs(file, fragment, at):
+            low = min(max(gap.first - ordinal, 0), len(run.lines))
+            high = min(gap.end - ordinal, len(run.lines))
+            if low:
+                self.bytes_skipped += run.ends[low - 1] - at
+                at = run.ends[low - 1]
+            for begin in range(low, high, self.batch_records):
+                end = min(begin + self.batch_records, high)
+                yield self._batch(fragment, ordinal + begin, run, slice(begin, end), at)
+                at = run.ends[end - 1]
+            ordinal += high
+            if ordinal >= gap.end:
+                return ordinal, at
+        if ordinal < gap.first or gap.end != UNBOUNDED:
+            raise FragmentChanged(
+                f"{fragment.uri} ends after record {ordinal}, but records {gap.first}.. were to be read again: "
+                "the file is not what it was when it was listed"
+            )
+        return ordinal, at
+
+    def _runs(self, file: BinaryIO, fragment: Fragment, at: int) -> Iterator[_Run]:
+        start = at
+        if at == 0:
+            file.seek(0)
+            start = len(BOM) if file.read(len(BOM)) == BOM else 0
+        blocks = scan_lines(
+            file, start, _end(fragment), block_bytes=self.batch_bytes, line_bytes_max=self.max_record_bytes
+        )
+        for block in blocks:
+            check_unchanged(file, fragment)
+            run = _records(block)
+            if run.lines:
+                yield run
+
+    def _batch(self, fragment: Fragment, first: int, run: _Run, part: slice, at: int) -> Batch:
+        columns = Columns(f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri)
+        lines = run.lines[part]
+        if run.overlong_bytes:
+            self._reject_overlong(columns, first, lines[0], run.overlong_bytes, run.offset)
+        else:
+            self._parse(columns, first, lines, run.ends[part])
+        stop = run.ends[part][-1]
+        self.bytes_read += stop - at
+        return columns.batch(fragment, self.name, first, len(lines), at - fragment.start, stop - at)
+
+    def _parse(self, columns: Columns, first: int, lines: Sequence[bytes], ends: Sequence[int]) -> None:
+        loads, limit, text_key, id_key = orjson.loads, self.max_record_bytes, self.text_key, self.id_key
+        for ordinal, line in enumerate(lines, first):
+            if len(line) > limit:
+                self._reject_overlong(columns, ordinal, line, len(line), ends[ordinal - first] - len(line) - 1)
+                continue
+            try:
+                record = loads(line)
+            except orjson.JSONDecodeError as error:
+                columns.reject(ordinal, None, _why_not_json(line, error), line)
+                continue
+            if type(record) is not dict:
+                columns.reject(ordinal, None, f"not a JSON object: the line holds {_kind(record)}", line)
+                continue
+            identity = record.get(id_key)
+            known = type(identity) is str or type(identity) is int
+            text = record.pop(text_key, None)
+            if type(text) is not str:
+                columns.reject(ordinal, identity if known else None, self._why_no_text(line, text), line)
+                continue
+            if known:
+                del record[id_key]
+            columns.keep(ordinal, identity if known else None, text, record)
+
+    def _why_no_text(self, line: bytes, text: Any) -> str:
+        if text is None and self.text_key not in orjson.loads(line):
+            return f'no text: the record has no field "{self.text_key}"'
+        return f'text is not a string: field "{self.text_key}" holds {_kind(text)}'
+
+    def _reject_overlong(self, columns: Columns, ordinal: int, head: bytes, size: int, offset: int) -> None:
+        reason = f"line too long: {size} bytes at byte {offset} of the file, the limit is {self.max_record_bytes}"
+        columns.reject(ordinal, None, reason, head, size)
+
+
+def _end(fragment: Fragment) -> int:
+    return sys.maxsize if fragment.end < 0 else fragment.end
+
+
+def _records(block: Lines) -> _Run:
+    """The lines of a block that are records."""
+    if block.overlong_bytes:
+        return _Run(block.lines, [block.stop], block.overlong_bytes, block.offset)
+    lines: list[bytes] = []
+    ends: list[int] = []
+    stop = block.offset
+    for line in block.lines:
+        stop += len(line) + 1
+        if line and not line.isspace():
+            lines.append(line)
+            ends.append(stop)
+    if ends and ends[-1] > block.stop:
+        ends[-1] = block.stop
+    return _Run(lines, ends, 0, block.offset)
+
+
+def _why_not_json(line: bytes, error: orjson.JSONDecodeError) -> str:
+    try:
+        line.decode()
+    except UnicodeDecodeError as broken:
+        return f"invalid UTF-8: byte 0x{line[broken.start]:02x} at byte {broken.start} of the line"
+    return f"malformed JSON: {error.msg} at character {error.pos} of the line"
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")

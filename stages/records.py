@@ -1,0 +1,82 @@
+"""The columns of a batch while a source fills them, a record at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from headrace.stages.batch import QUARANTINED, RAW_BYTES_MAX, ROW, Batch, make_schema, make_verdicts, no_verdicts
+from headrace.store.entries import Fragment
+
+#: What a source's batches hold.
+SOURCE_ROWS = make_schema(**{ROW: pa.int64()}, id=pa.string(), text=pa.string(), metadata=pa.string())
+
+
+def cut_raw(reason: str, raw: bytes, size: int) -> tuple[str, bytes]:
+    """The bytes that are kept of a quarantined record of `size` bytes, and the reason, which says what is cut off."""
+    if size <= RAW_BYTES_MAX:
+        return reason, raw
+    kept = raw[:RAW_BYTES_MAX]
+    return f"{reason} (the first {len(kept)} of {size} bytes are kept)", kept
+
+
+class Columns:
+    """Records of one fragment: those that are kept, and those that cannot be read."""
+
+    __slots__ = ("_bad", "_ids", "_metadata", "_prefix", "_rows", "_texts")
+
+    def __init__(self, prefix: str) -> None:
+        #: A record without an id of its own is named `<prefix>#<ordinal>`.
+        self._prefix = prefix
+        self._rows: list[int] = []
+        self._ids: list[str] = []
+        self._texts: list[str] = []
+        self._metadata: list[bytes | None] = []
+        self._bad: list[tuple[int, str, str, bytes]] = []
+
+    def keep(self, ordinal: int, identity: str | int | None, text: str, metadata: dict[str, Any]) -> None:
+        """Add a record; quarantines it where its metadata cannot be written as JSON."""
+        name = f"{self._prefix}#{ordinal}" if identity is None else str(identity)
+        try:
+            packed = orjson.dumps(metadata) if metadata else None
+        except orjson.JSONEncodeError as error:
+            self.reject(ordinal, identity, f"metadata is no JSON: {error}", text.encode())
+            return
+        self._rows.append(ordinal)
+        self._ids.append(name)
+        self._texts.append(text)
+        self._metadata.append(packed)
+
+    def reject(
+        self, ordinal: int, identity: str | int | None, reason: str, raw: bytes, raw_bytes: int | None = None
+    ) -> None:
+        """Quarantine a record of `raw_bytes` bytes, of which `raw` may be a prefix."""
+        name = f"{self._prefix}#{ordinal}" if identity is None else str(identity)
+        reason, kept = cut_raw(reason, raw, len(raw) if raw_bytes is None else raw_bytes)
+        self._bad.append((ordinal, name, reason, kept))
+
+    def batch(self, fragment: Fragment, stage: str, first: int, count: int, offset: int, length: int) -> Batch:
+        """The batch of these records."""
+        columns = [
+            pa.array(self._rows, pa.int64()),
+            pa.array(self._ids, pa.string()),
+            pa.array(self._texts, pa.string()),
+            pa.array(self._metadata, pa.string()),
+        ]
+        rows = pa.record_batch(columns, schema=SOURCE_ROWS)
+        return Batch(fragment.id, fragment.uri, first, count, offset, length, rows, self._verdicts(stage))
+
+    def _verdicts(self, stage: str) -> pa.RecordBatch:
+        if not self._bad:
+            return no_verdicts()
+        ordinals, ids, reasons, raw = zip(*self._bad, strict=True)
+        return make_verdicts(
+            rows=pa.array(ordinals, pa.int64()),
+            ids=pa.array(ids, pa.string()),
+            stage=stage,
+            verdict=QUARANTINED,
+            reasons=reasons,
+            raw=raw,
+        )

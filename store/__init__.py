@@ -1,0 +1,1 @@
+"""Object stores, the shard format, the ledger and datasets."""

@@ -1,0 +1,209 @@
+"""A dataset as its ledger tells it: shards, balance, manifest. Reading one changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from headrace.store.entries import Closed, Counts, EntryError, StoredObject, decode_entry
+from headrace.store.errors import FormatError, InvalidUri
+from headrace.store.fold import FoldError, LedgerState
+from headrace.store.log import Log
+from headrace.store.objects import ObjectStore, open_store
+from headrace.store.shards import read_header
+from headrace.store.verify import Report, verify_shards
+
+#: The version of `manifest.json`; a reader refuses one that it does not know.
+MANIFEST_FORMAT: Final = 1
+MANIFEST_KEY: Final = "manifest.json"
+#: The roles of a shard's objects (`StoredObject.role`) that the manifest names.
+TOKENS: Final = "tokens"
+DOCUMENTS: Final = "documents"
+VERDICTS: Final = "verdicts"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """A shard that the ledger names; keys are relative to the dataset."""
+
+    #: The number of the entry that names it.
+    number: int
+    closed: Closed
+
+    def object(self, role: str) -> StoredObject | None:
+        """The object of that role, or None where the sink wrote none."""
+        return next((item for item in self.closed.objects if item.role == role), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shard as the manifest names it; `checksum` is that of the tokens, `records` are all that it closes."""
+        objects = {role: self.object(role) for role in (TOKENS, DOCUMENTS, VERDICTS)}
+        tokens, counts = objects[TOKENS], self.closed.counts
+        return {
+            **{role: None if item is None else item.key for role, item in objects.items()},
+            "checksum": None if tokens is None else tokens.checksum,
+            "records": counts.records,
+            "kept": counts.kept,
+            "token_count": counts.tokens,
+            "sequences": counts.sequences,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the tokens of a dataset mean; None where neither shard nor pipeline tells."""
+
+    #: The hash of the tokenizer's file.
+    tokenizer: str | None
+    #: tokens
+    seq_len: int | None
+    pad_id: int | None
+    eos_id: int | None
+    #: The hash that names the pipeline applied last.
+    pipeline_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What became of the records of one sink: read = kept + filtered + duplicate + quarantined."""
+
+    counts: Counts
+    #: Records of all fragments whose end is logged.
+    records_ended: int
+    fragments: int
+    #: Fragments of which something is not closed, or whose end is not logged.
+    fragments_open: int
+
+    @property
+    def balanced(self) -> bool:
+        """Whether each record of each listed fragment has its one verdict."""
+        return self.fragments_open == 0 and self.counts.records == self.records_ended
+
+
+def fold_ledger(store: ObjectStore, state: LedgerState | None = None) -> LedgerState:
+    """Fold the ledger's entries behind `state` (from the start by default) into it, and return it.
+
+    Raises `FormatError` for an entry that cannot be read or contradicts those before it.
+    """
+    state = LedgerState() if state is None else state
+    for number, data in Log(store).read(after=state.number):
+        try:
+            state.apply(number, decode_entry(data))
+        except (EntryError, FoldError) as error:
+            raise FormatError(f"{store.uri}: ledger entry {number}: {error}; restore the entry from a copy") from error
+    return state
+
+
+class Dataset:
+    """A dataset up to the ledger's last entry when it was opened."""
+
+    __slots__ = ("_shards", "state", "store")
+
+    def __init__(self, store: ObjectStore, state: LedgerState) -> None:
+        self.store = store
+        self.state = state
+        self._shards = tuple(ShardRecord(shard.number, shard.closed) for shard in state.shards)
+
+    @staticmethod
+    def open(uri: str) -> Dataset:
+        """Fold the ledger of the dataset at `uri`. Raises `InvalidUri` where there is none, and `FormatError`."""
+        store = open_store(uri)
+        state = fold_ledger(store)
+        if state.number < 0:
+            raise InvalidUri(
+                f"{store.uri} holds no dataset (its ledger has no entry); check the URI, or run a pipeline"
+            )
+        return Dataset(store, state)
+
+    @property
+    def uri(self) -> str:
+        """The URI of the dataset's store."""
+        return self.store.uri
+
+    @property
+    def shards(self) -> tuple[ShardRecord, ...]:
+        """Every shard that the ledger names, in its order."""
+        return self._shards
+
+    def describe(self) -> Description:
+        """Read the first shard's header; where there is no shard, what the pipeline declares."""
+        facts = self._facts()
+        tokenizer = next((facts[name] for name in _TOKENIZER_NAMES if facts.get(name) not in (None, "")), None)
+        return Description(
+            tokenizer=None if tokenizer is None else str(tokenizer),
+            seq_len=_integer(facts.get("seq_len")),
+            pad_id=_integer(facts.get("pad_id")),
+            eos_id=_integer(facts.get("eos_id")),
+            pipeline_version=self.state.pipeline_version,
+        )
+
+    def balance(self, sink: str | None = None) -> Balance:
+        """Count what became of the records of `sink`; it may be left out where there is one at most."""
+        if sink is None:
+            names = sorted(self.state.counts)
+            if len(names) > 1:
+                raise ValueError(f"{self.uri} has the sinks {', '.join(names)}; name one")
+            sink = names[0] if names else ""
+        fragments = self.state.fragments.values()
+        return Balance(
+            counts=self.state.counts.get(sink, Counts()),
+            records_ended=sum(fragment.count or 0 for fragment in fragments),
+            fragments=len(fragments),
+            fragments_open=sum(not _done(fragment.count, fragment.closed.get(sink)) for fragment in fragments),
+        )
+
+    def manifest(self) -> dict[str, Any]:
+        """Return `manifest.json`: the shards of the newest published version, or all where none was published."""
+        described, published = self.describe(), self.state.version_number
+        return {
+            "format": MANIFEST_FORMAT,
+            "dataset": str(self.state.pipeline.get("name", "")),
+            "version": self.state.version,
+            "pipeline": described.pipeline_version,
+            "tokenizer": described.tokenizer or "",
+            "seq_len": described.seq_len or 0,
+            "pad_id": described.pad_id or 0,
+            "eos_id": described.eos_id,
+            "shards": [
+                shard.to_dict()
+                for shard in self._shards
+                if (published < 0 or shard.number <= published) and shard.object(TOKENS) is not None
+            ],
+        }
+
+    def verify(self) -> Report:
+        """Check every object that the ledger names, and that its tables account for every record that it closes."""
+        return verify_shards(self.store, self.state)
+
+    def _facts(self) -> Mapping[str, Any]:
+        for shard in self._shards:
+            tokens = shard.object(TOKENS)
+            if tokens is not None:
+                return read_header(self.store, tokens.key).metadata
+        facts: dict[str, Any] = {}
+        for stage in self.state.pipeline.get("stages", ()):
+            # Identity holds a tokenizer's hash, and the parameter of the same name only its path.
+            facts = {**stage.get("parameters", {}), **facts}
+            facts.update({name: value for name, value in stage.get("identity", {}).items() if value is not None})
+        return facts
+
+
+_TOKENIZER_NAMES = ("tokenizer_sha256", "tokenizer_hash", "tokenizer")
+
+
+def _done(count: int | None, closed: Any) -> bool:
+    return count is not None and (count == 0 if closed is None else closed.tiles(count))
+
+
+def _integer(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def write_manifest(store: ObjectStore, manifest: Mapping[str, Any]) -> None:
+    """Write `manifest.json`. It is derived: the ledger alone decides what is in the dataset."""
+    store.replace(MANIFEST_KEY, [orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])

@@ -1,0 +1,279 @@
+"""The changes that a ledger entry holds, and their bytes.
+
+An entry is one object of the log: a term and a list of changes. Everything durable is a change here; a reader that
+folds the entries in order knows all that Headrace knows. The codec is msgpack with the change's name first, so an
+entry can be read by anyone with a msgpack library (docs/format.md). Decoding is total: any bytes give an entry or
+an EntryError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias, cast
+
+import msgpack
+import xxhash
+
+#: The version of the encoding below; a reader refuses one that it does not know.
+ENTRY_FORMAT = 1
+
+
+class EntryError(ValueError):
+    """Bytes that are no ledger entry of a format known here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A piece of input as the ledger names it.
+
+    `id` is the xxh3-128 of source stage, URI, object version, range and reader. `start` and `end` are bytes
+    (`end` -1: to the end of the object). `version` is the object's ETag or size-mtime-inode when it was listed.
+    """
+
+    id: bytes
+    stage: str
+    uri: str
+    version: str
+    start: int
+    end: int
+    reader: str
+    size: int
+
+    @staticmethod
+    def named(stage: str, uri: str, version: str, *, start: int, end: int, reader: str, size: int) -> Fragment:
+        """The fragment of these facts, under the name that follows from them."""
+        facts = "\0".join((stage, uri, version, str(start), str(end), reader))
+        identity = xxhash.xxh3_128_digest(facts.encode("utf-8", "surrogateescape"))
+        return Fragment(identity, stage, uri, version, start, end, reader, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Records `first` to `first + count` of a fragment; `offset` and `length` are its bytes, or -1."""
+
+    fragment: bytes
+    first: int
+    count: int
+    offset: int = -1
+    length: int = -1
+
+    @property
+    def end(self) -> int:
+        """The ordinal behind the last record."""
+        return self.first + self.count
+
+    @property
+    def stop(self) -> int:
+        """The byte behind the last record, or -1."""
+        return self.offset + self.length if self.offset >= 0 and self.length >= 0 else -1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object that an entry names: its role in the shard, key, checksum (`xxh3-128:<hex>`) and size in bytes."""
+
+    role: str
+    key: str
+    checksum: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of the records of a shard.
+
+    `filtered` is keyed `stage/reason`, `quarantined_by` likewise, `edited` by stage. `padding` is in tokens.
+    """
+
+    kept: int = 0
+    filtered: int = 0
+    duplicate: int = 0
+    quarantined: int = 0
+    filtered_by: Mapping[str, int] = field(default_factory=dict[str, int])
+    quarantined_by: Mapping[str, int] = field(default_factory=dict[str, int])
+    edited: Mapping[str, int] = field(default_factory=dict[str, int])
+    tokens: int = 0
+    sequences: int = 0
+    padding: int = 0
+
+    @property
+    def records(self) -> int:
+        """Every record counted once."""
+        return self.kept + self.filtered + self.duplicate + self.quarantined
+
+    def __add__(self, other: Counts) -> Counts:
+        def merged(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
+            return {key: left.get(key, 0) + right.get(key, 0) for key in sorted({*left, *right})}
+
+        values: dict[str, Any] = {}
+        for entry in fields(Counts):
+            left, right = getattr(self, entry.name), getattr(other, entry.name)
+            values[entry.name] = left + right if isinstance(left, int) else merged(left, right)
+        return Counts(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """A term begins. `leader` names the process: host, boot, pid and its start, so that its death can be proved."""
+
+    term: int
+    leader: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Resigned:
+    """The leader of `term` has stopped by itself; whoever comes next need not wait for it."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The leader lives and had nothing else to say."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineApplied:
+    """The pipeline that makes the dataset from here on, as JSON, with its version."""
+
+    version: str
+    pipeline: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRaised:
+    """Data of earlier epochs is fenced off; the epoch's number is that of this entry."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentsListed:
+    """A page of a source's listing; only fragments that the ledger did not know."""
+
+    fragments: tuple[Fragment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentEnded:
+    """A fragment was read to its end and holds `count` records."""
+
+    fragment: bytes
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A shard and the ranges that it closes for one sink."""
+
+    sink: str
+    version: str
+    epoch: int
+    ranges: tuple[Range, ...]
+    objects: tuple[StoredObject, ...]
+    counts: Counts
+
+    def identity(self) -> bytes:
+        """The name of the proposal: equal for the same ranges and objects, whoever proposes them and when."""
+        facts: list[Any] = [self.sink, [(r.fragment, r.first, r.count) for r in self.ranges]]
+        facts.append([(o.role, o.key, o.checksum) for o in self.objects])
+        return xxhash.xxh3_128_digest(msgpack.packb(facts))
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPublished:
+    """The dataset as it stands here has a number that people may name."""
+
+    version: int
+    reason: str
+
+
+Change: TypeAlias = (
+    Led | Resigned | Beat | PipelineApplied | EpochRaised | FragmentsListed | FragmentEnded | Closed | VersionPublished
+)
+
+_CHANGES: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        Led,
+        Resigned,
+        Beat,
+        PipelineApplied,
+        EpochRaised,
+        FragmentsListed,
+        FragmentEnded,
+        Closed,
+        VersionPublished,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object of the log."""
+
+    term: int
+    changes: tuple[Change, ...]
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """The entry's bytes: the same for the same entry, always."""
+    body = [ENTRY_FORMAT, entry.term, [[type(change).__name__, _plain(change)] for change in entry.changes]]
+    return msgpack.packb(body, use_bin_type=True)
+
+
+def decode_entry(data: bytes) -> Entry:
+    """The entry that these bytes hold; EntryError on any other bytes."""
+    try:
+        body: Any = msgpack.unpackb(data, raw=False, strict_map_key=True)
+        known, term, changes = body
+        if known != ENTRY_FORMAT:
+            raise EntryError(f"ledger entry of format {known!r}; this Headrace reads {ENTRY_FORMAT}: upgrade it")
+        return Entry(int(term), tuple(_build(name, values) for name, values in changes))
+    except EntryError:
+        raise
+    except Exception as error:
+        raise EntryError(f"not a ledger entry ({len(data)} bytes): {type(error).__name__}: {error}") from error
+
+
+def _plain(change: Any) -> list[Any]:
+    """The values of a dataclass in the order of its fields, nested ones likewise."""
+
+    def value(item: Any) -> Any:
+        if isinstance(item, (Fragment, Range, StoredObject, Counts)):
+            return _plain(item)
+        if isinstance(item, tuple):
+            items: tuple[Any, ...] = item
+            return [value(inner) for inner in items]
+        if isinstance(item, Mapping):
+            mapping = cast("Mapping[str, Any]", item)
+            return {key: value(mapping[key]) for key in sorted(mapping)}
+        return item
+
+    return [value(getattr(change, entry.name)) for entry in fields(change)]
+
+
+_NESTED: dict[tuple[str, str], Callable[[Any], Any]] = {
+    ("FragmentsListed", "fragments"): lambda items: tuple(Fragment(*item) for item in items),
+    ("Closed", "ranges"): lambda items: tuple(Range(*item) for item in items),
+    ("Closed", "objects"): lambda items: tuple(StoredObject(*item) for item in items),
+    ("Closed", "counts"): lambda item: Counts(*item),
+}
+
+
+def _build(name: str, values: list[Any]) -> Change:
+    kind = _CHANGES.get(name)
+    if kind is None:
+        raise EntryError(f"a change named {name!r} is not known to this Headrace: upgrade it")
+    names = [entry.name for entry in fields(kind)]
+    if len(names) != len(values):
+        raise EntryError(f"{name} has {len(values)} values, expected {len(names)}")
+    built = {key: _NESTED.get((name, key), _same)(value) for key, value in zip(names, values, strict=True)}
+    return cast("Change", kind(**built))
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,52 @@
+"""The ways a store can fail; each message says what failed, where, and what to do about it."""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """The base of every error that `headrace.store` raises for reasons outside its caller's code."""
+
+
+class ObjectMissing(StoreError):  # noqa: N818 - named after what is so
+    """No object stands under the key that was asked for."""
+
+    def __init__(self, key: str, uri: str) -> None:
+        self.key = key
+        self.uri = uri
+        super().__init__(f"{uri}: no object {key!r}; check the dataset's URI, or run `headrace dataset verify {uri}`")
+
+    def __reduce__(self) -> tuple[type[ObjectMissing], tuple[str, str]]:
+        return type(self), (self.key, self.uri)
+
+
+class StoreUnavailable(StoreError):  # noqa: N818 - named after what is so
+    """The store refused or failed an operation that would succeed on a healthy store; trying again may help."""
+
+
+class ChecksumMismatch(StoreError):  # noqa: N818 - named after what is so
+    """An object's bytes are not those that the ledger recorded."""
+
+    def __init__(self, key: str, uri: str, expected: str, found: str) -> None:
+        self.key = key
+        self.uri = uri
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            f"{uri}: object {key!r} has checksum {found}, the ledger recorded {expected}; "
+            "the object was changed after it was written, restore it from a copy"
+        )
+
+    def __reduce__(self) -> tuple[type[ChecksumMismatch], tuple[str, str, str, str]]:
+        return type(self), (self.key, self.uri, self.expected, self.found)
+
+
+class InvalidUri(StoreError):  # noqa: N818 - named after what is so
+    """A store's URI cannot be understood or opened."""
+
+
+class InvalidKey(StoreError):  # noqa: N818 - named after what is so
+    """An object's key breaks the rules that all stores share (see `headrace.store.objects.validate_key`)."""
+
+
+class FormatError(StoreError):
+    """Stored bytes or names do not follow the format of `docs/format.md`."""

@@ -1,0 +1,168 @@
+"""The fold of a dataset's ledger: what a reader knows after entry n, and nothing that it learned elsewhere.
+
+Controller, loader, `dataset verify` and the simulator use this one class. `apply` refuses an entry that breaks an
+invariant of the ledger (docs/ledger.md numbers them as DESIGN does), because every reader will fold what was
+written: a bad entry is worse than a stopped pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.store.entries import (
+    Beat,
+    Change,
+    Closed,
+    Counts,
+    Entry,
+    EpochRaised,
+    Fragment,
+    FragmentEnded,
+    FragmentsListed,
+    Led,
+    PipelineApplied,
+    Range,
+    Resigned,
+    VersionPublished,
+)
+from headrace.store.intervals import UNBOUNDED, Gap, IntervalSet
+
+
+class FoldError(RuntimeError):
+    """An entry that contradicts those before it: the log was damaged or written by a broken leader."""
+
+
+@dataclass(slots=True)
+class FragmentState:
+    """A fragment and what of it each sink has closed."""
+
+    fragment: Fragment
+    #: The number of records, once the fragment was read to its end.
+    count: int | None = None
+    closed: dict[str, IntervalSet] = field(default_factory=dict[str, IntervalSet])
+
+    def of(self, sink: str) -> IntervalSet:
+        """The closed intervals of one sink."""
+        return self.closed.setdefault(sink, IntervalSet())
+
+    def open_gaps(self, sink: str) -> list[Gap]:
+        """What a sink has not closed."""
+        return self.of(sink).gaps(UNBOUNDED if self.count is None else self.count)
+
+    def done(self, sinks: tuple[str, ...]) -> bool:
+        """Whether the closed intervals of each of these sinks tile the fragment and its end is logged."""
+        return self.count is not None and all(self.of(sink).tiles(self.count) for sink in sinks)
+
+
+@dataclass(slots=True)
+class ClosedShard:
+    """A shard that the ledger names, and the number of the entry that does."""
+
+    number: int
+    closed: Closed
+
+
+@dataclass(slots=True)
+class LedgerState:
+    """All that the ledger of one dataset says up to entry `number` (-1: nothing yet)."""
+
+    number: int = -1
+    term: int = 0
+    leader: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    resigned: bool = True
+    pipeline: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    pipeline_version: str = ""
+    pipeline_number: int = -1
+    epoch: int = 0
+    fragments: dict[bytes, FragmentState] = field(default_factory=dict[bytes, FragmentState])
+    shards: list[ClosedShard] = field(default_factory=list[ClosedShard])
+    accepted: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    counts: dict[str, Counts] = field(default_factory=dict[str, Counts])
+    version: int = 0
+    version_number: int = -1
+
+    def apply(self, number: int, entry: Entry) -> None:
+        """Fold entry `number`; FoldError, naming entry and reason, if it cannot follow what was folded."""
+        if number != self.number + 1:
+            raise FoldError(f"entry {number} does not follow entry {self.number}: the log has a hole")
+        if entry.term < self.term:
+            raise FoldError(f"entry {number} is of term {entry.term} behind term {self.term}")
+        if entry.term > self.term and not (entry.changes and isinstance(entry.changes[0], Led)):
+            raise FoldError(f"entry {number} is the first of term {entry.term} and does not begin with Led")
+        for change in entry.changes:
+            self._change(number, entry.term, change)
+        self.number = number
+
+    def conflicts(self, closed: Closed) -> list[Range]:
+        """The parts of a proposal's ranges that its sink has closed already."""
+        found: list[Range] = []
+        for item in closed.ranges:
+            state = self.fragments.get(item.fragment)
+            if state is not None:
+                for first, end in state.of(closed.sink).overlap(item.first, item.end):
+                    found.append(Range(item.fragment, first, end - first))
+        return found
+
+    def _change(self, number: int, term: int, change: Change) -> None:
+        match change:
+            case Led():
+                if change.term != term or change.term <= self.term:
+                    raise FoldError(f"entry {number}: Led({change.term}) in term {term} behind term {self.term}")
+                self.term, self.leader, self.resigned = change.term, change.leader, False
+            case Resigned():
+                self.resigned = True
+            case PipelineApplied():
+                self.pipeline, self.pipeline_version = change.pipeline, change.version
+                self.pipeline_number = number
+            case EpochRaised():
+                self.epoch = number
+            case FragmentsListed():
+                self._listed(number, change)
+            case FragmentEnded():
+                self._ended(number, change)
+            case Closed():
+                self._closed(number, change)
+            case VersionPublished():
+                self.version, self.version_number = change.version, number
+            case Beat():
+                pass
+            case _:
+                raise FoldError(f"entry {number}: {type(change).__name__} does not belong into a dataset's ledger")
+
+    def _listed(self, number: int, change: FragmentsListed) -> None:
+        for fragment in change.fragments:
+            if fragment.id in self.fragments:
+                raise FoldError(f"entry {number} lists {fragment.uri} again: a fragment is never cut anew")
+            self.fragments[fragment.id] = FragmentState(fragment)
+
+    def _ended(self, number: int, change: FragmentEnded) -> None:
+        state = self._known(number, change.fragment)
+        if state.count is not None and state.count != change.count:
+            raise FoldError(f"entry {number}: {state.fragment.uri} ended at {state.count}, now at {change.count}")
+        for intervals in state.closed.values():
+            if intervals.overlap(change.count, UNBOUNDED):
+                raise FoldError(f"entry {number}: {state.fragment.uri} ends at {change.count}, closed beyond it")
+        state.count = change.count
+
+    def _closed(self, number: int, change: Closed) -> None:
+        if sum(item.count for item in change.ranges) != change.counts.records:
+            raise FoldError(f"entry {number}: a shard of {change.counts.records} verdicts closes another number")
+        for item in change.ranges:
+            state = self._known(number, item.fragment)
+            if state.count is not None and item.end > state.count:
+                raise FoldError(f"entry {number} closes {state.fragment.uri} up to {item.end}, it has {state.count}")
+            held = state.of(change.sink).overlap(item.first, item.end)
+            if held:
+                raise FoldError(f"entry {number} closes records {held[:4]} of {state.fragment.uri} a second time")
+            state.of(change.sink).add(item.first, item.end, item.offset, item.stop)
+        self.shards.append(ClosedShard(number, change))
+        self.accepted[change.identity()] = number
+        self.counts[change.sink] = self.counts.get(change.sink, Counts()) + change.counts
+
+    def _known(self, number: int, fragment: bytes) -> FragmentState:
+        state = self.fragments.get(fragment)
+        if state is None:
+            raise FoldError(f"entry {number} speaks of fragment {fragment.hex()}, which was never listed")
+        return state

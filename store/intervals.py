@@ -1,0 +1,137 @@
+"""Disjoint intervals of record ordinals, with the bytes that they cover: what of a fragment is closed.
+
+The set is kept as sorted, merged runs, so a fragment closed from end to end costs one run, however many batches
+it was read in. Each run knows the byte offsets at its two edges where the reader could tell them, so that a gap
+behind it can be read by seeking.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+#: The end of an interval that reaches as far as the fragment does.
+UNBOUNDED = 1 << 62
+#: A byte offset that the reader could not tell.
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Ordinals from `first` up to `end` (exclusive; UNBOUNDED: to the fragment's end).
+
+    `offset` is the byte of the uncompressed fragment at which record `first` begins, or UNKNOWN.
+    """
+
+    first: int
+    end: int
+    offset: int = UNKNOWN
+
+
+class OverlapError(ValueError):
+    """An interval meets ordinals that the set holds already."""
+
+    def __init__(self, first: int, end: int, held: list[tuple[int, int]]) -> None:
+        super().__init__(f"records {first}..{end - 1} overlap {held[:4]}")
+        self.held = held
+
+
+class IntervalSet:
+    """A set of ordinals as merged runs `[first, end)`."""
+
+    __slots__ = ("_ends", "_firsts", "_offsets", "_stops")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+        self._offsets: list[int] = []
+        self._stops: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(zip(self._firsts, self._ends, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IntervalSet) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"IntervalSet({list(self)})"
+
+    @property
+    def size(self) -> int:
+        """How many ordinals the set holds."""
+        return sum(self._ends) - sum(self._firsts)
+
+    def copy(self) -> IntervalSet:
+        """An independent set with the same runs."""
+        twin = IntervalSet()
+        twin._firsts, twin._ends = self._firsts.copy(), self._ends.copy()
+        twin._offsets, twin._stops = self._offsets.copy(), self._stops.copy()
+        return twin
+
+    def overlap(self, first: int, end: int) -> list[tuple[int, int]]:
+        """The parts of `[first, end)` that the set holds already."""
+        low = bisect_right(self._ends, first)
+        high = bisect_left(self._firsts, end)
+        return [(max(first, self._firsts[i]), min(end, self._ends[i])) for i in range(low, high)]
+
+    def add(self, first: int, end: int, offset: int = UNKNOWN, stop: int = UNKNOWN) -> None:
+        """Add `[first, end)`, whose bytes are `[offset, stop)`; OverlapError if any of it is held already."""
+        if not 0 <= first < end:
+            raise ValueError(f"not an interval of records: {first}..{end}")
+        held = self.overlap(first, end)
+        if held:
+            raise OverlapError(first, end, held)
+        self._insert(bisect_left(self._firsts, first), first, end, offset, stop)
+
+    def cover(self, first: int, end: int, offset: int = UNKNOWN, stop: int = UNKNOWN) -> None:
+        """Add what of `[first, end)` is not held yet; the union, never an error."""
+        position, start = first, offset
+        for held_first, held_end in self.overlap(first, end):
+            if held_first > position:
+                self.add(position, held_first, start, UNKNOWN)
+            position, start = held_end, UNKNOWN
+        if position < end:
+            self.add(position, end, start, stop)
+
+    def gaps(self, end: int = UNBOUNDED) -> list[Gap]:
+        """What of `[0, end)` the set does not hold, in order."""
+        found: list[Gap] = []
+        position, offset = 0, 0
+        for i, first in enumerate(self._firsts):
+            if first >= end:
+                break
+            if first > position:
+                found.append(Gap(position, first, offset))
+            position, offset = self._ends[i], self._stops[i]
+        if position < end:
+            found.append(Gap(position, end, offset))
+        return found
+
+    def tiles(self, end: int) -> bool:
+        """Whether the set is exactly `[0, end)`."""
+        if end == 0:
+            return not self._firsts
+        return self._firsts == [0] and self._ends == [end]
+
+    def _insert(self, at: int, first: int, end: int, offset: int, stop: int) -> None:
+        joins_left = at > 0 and self._ends[at - 1] == first
+        joins_right = at < len(self._firsts) and self._firsts[at] == end
+        if joins_left and joins_right:
+            self._ends[at - 1], self._stops[at - 1] = self._ends[at], self._stops[at]
+            for column in (self._firsts, self._ends, self._offsets, self._stops):
+                del column[at]
+        elif joins_left:
+            self._ends[at - 1], self._stops[at - 1] = end, stop
+        elif joins_right:
+            self._firsts[at], self._offsets[at] = first, offset
+        else:
+            self._firsts.insert(at, first)
+            self._ends.insert(at, end)
+            self._offsets.insert(at, offset)
+            self._stops.insert(at, stop)

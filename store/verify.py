@@ -1,0 +1,229 @@
+"""Checking a dataset against its ledger: objects by checksum, records by ordinal, documents by their pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from headrace.store.entries import Closed, StoredObject
+from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
+from headrace.store.fold import LedgerState
+from headrace.store.objects import ObjectStore
+from headrace.store.shards import read_shard, read_table, verify_object
+
+#: Problems that are told of one shard; the rest of them only repeat the story.
+PROBLEMS_PER_SHARD_MAX = 50
+_RESTORE = "restore it from a copy, or write the dataset again"
+_BROKEN_SINK = "the sink that wrote it is broken, write the dataset again and report it"
+
+Ordinals = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was checked, and each problem in one line that names object and remedy."""
+
+    shards: int
+    objects: int
+    #: bytes of the objects that were read
+    size: int
+    records: int
+    problems: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def verify_shards(store: ObjectStore, state: LedgerState, progress: Callable[[int, int], None] | None = None) -> Report:
+    """Check every shard of the folded ledger, one at a time; `progress` is told (shards done, shards in all).
+
+    Raises `StoreUnavailable` where the store cannot be read at all.
+    """
+    problems: list[str] = []
+    objects = size = records = 0
+    for done, shard in enumerate(state.shards, start=1):
+        closed = shard.closed
+        found: list[str] = []
+        intact: dict[str, StoredObject] = {}
+        for item in closed.objects:
+            problem = _object_problem(store, item)
+            if problem is None:
+                intact[item.role] = item
+                size += item.size
+            else:
+                found.append(problem)
+        for problem in _content_problems(store, state, closed, intact):
+            found.append(f"{problem}; {_BROKEN_SINK}")
+        problems += [f"entry {shard.number}: {problem}" for problem in found[:PROBLEMS_PER_SHARD_MAX]]
+        objects += len(closed.objects)
+        records += closed.counts.records
+        if progress is not None:
+            progress(done, len(state.shards))
+    problems += _manifest_problems(store, state)
+    return Report(len(state.shards), objects, size, records, tuple(problems))
+
+
+def _object_problem(store: ObjectStore, item: StoredObject) -> str | None:
+    try:
+        size = verify_object(store, item.key, item.checksum)
+    except ObjectMissing:
+        return f"{item.key} is missing ({item.role}, {item.size} bytes); {_RESTORE}"
+    except (ChecksumMismatch, FormatError) as error:
+        return str(error)
+    return None if size == item.size else f"{item.key} has {size} bytes, the ledger recorded {item.size}; {_RESTORE}"
+
+
+def _content_problems(
+    store: ObjectStore, state: LedgerState, closed: Closed, intact: dict[str, StoredObject]
+) -> Iterator[str]:
+    """Yield what the tables of one shard say otherwise than the ledger; objects known to be broken are left out."""
+    documents = verdicts = None
+    try:
+        if "documents" in intact:
+            documents = read_table(store, intact["documents"].key, ["fragment", "row", "tokens"])
+        if "verdicts" in intact:
+            verdicts = read_table(store, intact["verdicts"].key, ["fragment", "row", "verdict"])
+        if documents is not None and verdicts is not None:
+            yield from _ordinal_problems(state, closed, documents, verdicts, intact["verdicts"].key)
+            yield from _count_problems(closed, documents, verdicts, intact["verdicts"].key)
+        if documents is not None and "tokens" in intact:
+            yield from _piece_problems(closed, read_shard(store, intact["tokens"].key), documents, intact["tokens"].key)
+        if verdicts is not None:
+            yield from _quarantine_problems(store, closed, verdicts, intact)
+    except (FormatError, pa.ArrowException, KeyError) as error:
+        yield f"a table or shard cannot be read: {error}"
+
+
+def _ordinal_problems(
+    state: LedgerState, closed: Closed, documents: pa.Table, verdicts: pa.Table, key: str
+) -> Iterator[str]:
+    """Conservation: documents and verdicts together are the ordinals of the ranges, each once."""
+    found = _ordinals(documents, verdicts)
+    expected: dict[str, list[Ordinals]] = {}
+    for item in closed.ranges:
+        expected.setdefault(item.fragment.hex(), []).append(np.arange(item.first, item.end))
+    for fragment in sorted(expected.keys() | found.keys()):
+        closes = np.concatenate(expected.get(fragment, [np.zeros(0, np.int64)]))
+        holds = found.get(fragment, np.zeros(0, np.int64))
+        known = state.fragments.get(_unhex(fragment))
+        name = f"fragment {fragment}" if known is None else known.fragment.uri
+        unique, times = np.unique(holds, return_counts=True)
+        for verb, wrong in (
+            ("lack", np.setdiff1d(closes, unique)),
+            ("hold beyond its ranges", np.setdiff1d(unique, closes)),
+            ("hold more than once", unique[times > 1]),
+        ):
+            if wrong.size:
+                yield f"{key} and its documents {verb} {wrong.size} records of {name}, first record {wrong[0]}"
+
+
+def _ordinals(*tables: pa.Table) -> dict[str, Ordinals]:
+    """Return the record ordinals of the tables' rows, by fragment."""
+    both = pa.concat_tables([table.select(["fragment", "row"]) for table in tables])
+    encoded: Any = both.column("fragment").combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    codes = np.asarray(encoded.indices.fill_null(-1))
+    rows = np.asarray(both.column("row").fill_null(-1), dtype=np.int64)
+    names = [str(name) for name in encoded.dictionary.to_pylist()]
+    found = {name: rows[codes == code] for code, name in enumerate(names)}
+    if (codes < 0).any():
+        found["(null)"] = rows[codes < 0]
+    return found
+
+
+def _unhex(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""
+
+
+def _count_problems(closed: Closed, documents: pa.Table, verdicts: pa.Table, key: str) -> Iterator[str]:
+    given = [str(verdict) for verdict in verdicts.column("verdict").to_pylist()]
+    counts = closed.counts
+    expected = {"filtered": counts.filtered, "duplicate": counts.duplicate, "quarantined": counts.quarantined}
+    if documents.num_rows != counts.kept:
+        yield f"{key}: its documents table has {documents.num_rows} rows, the ledger counts {counts.kept} kept"
+    for verdict in sorted({*given, *expected}):
+        if given.count(verdict) != expected.get(verdict, 0):
+            yield f"{key} has {given.count(verdict)} {verdict}, the ledger counts {expected.get(verdict, 0)}"
+
+
+def _piece_problems(
+    closed: Closed, arrays: dict[str, npt.NDArray[Any]], documents: pa.Table, key: str
+) -> Iterator[str]:
+    """Pieces lie apart inside the sequences, and a document's are as long as its row says."""
+    sequences, seq_len = arrays["tokens"].shape
+    names = ("piece_document", "piece_sequence", "piece_start", "piece_length")
+    document, sequence, start, length = (arrays[name].astype(np.int64) for name in names)
+    tokens = np.asarray(documents.column("tokens").fill_null(0), dtype=np.int64)
+    if not document.shape == sequence.shape == start.shape == length.shape:
+        yield f"{key}: its piece arrays differ in length"
+        return
+    outside = (document < 0) | (document >= tokens.size) | (sequence < 0) | (sequence >= sequences)
+    outside |= (start < 0) | (length < 1) | (start + length > seq_len)
+    if outside.any():
+        yield f"{key}: {outside.sum()} pieces lie outside of sequences or documents, first piece {outside.argmax()}"
+        return
+    begin = sequence * seq_len + start
+    order = np.argsort(begin, kind="stable")
+    overlaps = begin[order][1:] < (begin + length)[order][:-1]
+    if overlaps.any():
+        yield f"{key}: {overlaps.sum()} pieces overlap, first in sequence {sequence[order][1:][overlaps][0]}"
+    if (np.diff(document) < 0).any():
+        yield f"{key}: its pieces are not in the order of the documents"
+    sums = np.bincount(document, weights=length, minlength=tokens.size).astype(np.int64)
+    wrong = np.flatnonzero(sums != tokens)
+    if wrong.size:
+        at = int(wrong[0])
+        yield f"{key}: {wrong.size} documents differ from their pieces, row {at} has {tokens[at]} tokens, {sums[at]} there"
+    counts, total = closed.counts, int(length.sum())
+    if (total, sequences, sequences * seq_len - total) != (counts.tokens, counts.sequences, counts.padding):
+        yield (
+            f"{key} has {total} tokens in {sequences} sequences, the ledger counts {counts.tokens} "
+            f"in {counts.sequences} with {counts.padding} of padding"
+        )
+
+
+def _quarantine_problems(
+    store: ObjectStore, closed: Closed, verdicts: pa.Table, intact: dict[str, StoredObject]
+) -> Iterator[str]:
+    """Each quarantined record's raw bytes are kept."""
+    named = any(item.role == "quarantine" for item in closed.objects)
+    if named and "quarantine" not in intact:
+        return
+    mask = np.array([verdict == "quarantined" for verdict in verdicts.column("verdict").to_pylist()], dtype=np.bool_)
+    expected = _ordinals(verdicts.filter(pa.array(mask))) if mask.any() else {}
+    found = _ordinals(read_table(store, intact["quarantine"].key, ["fragment", "row"])) if named else {}
+    for fragment in sorted(expected.keys() | found.keys()):
+        wanted, held = (np.sort(part.get(fragment, np.zeros(0, np.int64))) for part in (expected, found))
+        if not np.array_equal(wanted, held):
+            yield (
+                f"{intact['quarantine'].key if named else intact['verdicts'].key}: {held.size} raw records of fragment "
+                f"{fragment} are kept for {wanted.size} quarantined ones"
+            )
+
+
+def _manifest_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
+    """A manifest may be older than the ledger, but never names what the ledger does not."""
+    try:
+        manifest = orjson.loads(store.get("manifest.json"))
+        named = {shard["tokens"]: shard["checksum"] for shard in manifest["shards"]}
+    except ObjectMissing:
+        return
+    except (ValueError, KeyError, TypeError) as error:
+        yield f"manifest.json cannot be read ({type(error).__name__}: {error}); run the pipeline again to derive it"
+        return
+    known = {item.key: item.checksum for shard in state.shards for item in shard.closed.objects}
+    for key in sorted(named.keys(), key=str):
+        if known.get(key) != named[key]:
+            yield f"manifest.json names {key} with {named[key]}, the ledger does not; run the pipeline again to derive it"

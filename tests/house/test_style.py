@@ -1,0 +1,113 @@
+"""The style that a script can hold: sizes with a ratchet, and words that must not stand in the tree.
+
+A function over the limit says why in a comment with `long:`; the two lists below are what was over a limit when the
+test was written, with its size then. They may only shrink: a new entry, or a larger number, fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 500
+
+#: Functions over the limit that do not say why, as `path:name`, with their lines.
+LONG_FUNCTIONS: dict[str, int] = {}
+#: Files over the limit, with their lines.
+LONG_FILES: dict[str, int] = {}
+
+TEXTS = {".py", ".pyi", ".md", ".toml", ".txt", ".proto", ".service", ".env", ".yml", ".yaml", ".cfg", ".json", ""}
+SKIPPED = {"build", "dist", "data", "node_modules", "__pycache__"}
+#: What names one machine or one index and so has no place here.
+BANNED = re.compile(r"/work/|/tmp/hv|/opt/pypi|/opt/wheels|/root/|--(extra-)?index-url|find-links|pypi\.org/simple", re.I)
+#: What was left for later without saying so to anyone.
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+
+
+def tree() -> Iterator[Path]:
+    """The files of the tree that people wrote; hidden folders (but .ci) and generated stubs left out."""
+    for path in sorted(ROOT.rglob("*")):
+        parts = path.relative_to(ROOT).parts
+        hidden = any(part.startswith(".") and part != ".ci" for part in parts[:-1])
+        if path.is_file() and not hidden and not SKIPPED & set(parts) and "_pb2" not in path.name:
+            yield path
+
+
+def sources() -> Iterator[Path]:
+    return (path for path in tree() if path.suffix == ".py")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def long_functions(name: str, text: str) -> dict[str, int]:
+    """The functions over the limit without a comment that says why, with their lines."""
+    lines = text.splitlines()
+    found: dict[str, int] = {}
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.end_lineno is None:
+            continue
+        size = node.end_lineno - node.lineno + 1
+        if size > FUNCTION_LINES_MAX and not any("# long:" in line for line in lines[node.lineno - 1 : node.end_lineno]):
+            found[f"{name}:{node.name}"] = size
+    return found
+
+
+def grown(found: dict[str, int], known: dict[str, int]) -> dict[str, int]:
+    """What is over its limit and either new or larger than it was."""
+    return {name: size for name, size in found.items() if size > known.get(name, 0)}
+
+
+def test_no_function_grows_past_a_screen() -> None:
+    found: dict[str, int] = {}
+    for path in sources():
+        found |= long_functions(name_of(path), path.read_text(encoding="utf-8"))
+    assert grown(found, LONG_FUNCTIONS) == {}, f"over {FUNCTION_LINES_MAX} lines: split it, or say `# long: why`"
+    assert LONG_FUNCTIONS.keys() <= found.keys(), "the ratchet turns: take what was mended off the list"
+
+
+def test_no_file_grows_past_its_limit() -> None:
+    sizes = {name_of(path): path.read_text(encoding="utf-8").count("\n") for path in sources()}
+    found = {name: size for name, size in sizes.items() if size > FILE_LINES_MAX}
+    assert grown(found, LONG_FILES) == {}, f"over {FILE_LINES_MAX} lines: two files, each with a description of its own"
+    assert LONG_FILES.keys() <= found.keys(), "the ratchet turns: take what was mended off the list"
+
+
+@pytest.mark.parametrize("words", [BANNED, UNFINISHED], ids=["one machine", "unfinished"])
+def test_no_banned_word_stands_in_the_tree(words: re.Pattern[str]) -> None:
+    found: list[str] = []
+    for path in tree():
+        if path == Path(__file__) or path.suffix not in TEXTS:
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if match := words.search(line):
+                found.append(f"{name_of(path)}:{number}: {match[0]}")
+    assert found == []
+
+
+def test_no_test_sleeps() -> None:
+    found: list[str] = []
+    for path in sources():
+        if not name_of(path).startswith("tests/"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"time.sleep", "sleep", "asyncio.sleep"}:
+                found.append(f"{name_of(path)}:{node.lineno}")
+    assert found == [], "wait for an event with a deadline, or drive a fake clock"
+
+
+def test_a_long_function_is_found_unless_it_says_why() -> None:
+    body = "\n".join(f"    x{number} = {number}" for number in range(FUNCTION_LINES_MAX))
+    assert long_functions("a.py", f"def silent():\n{body}") == {"a.py:silent": FUNCTION_LINES_MAX + 1}
+    assert long_functions("a.py", f"def frank():\n    # long: one table\n{body}") == {}
+
+
+def test_the_ratchet_refuses_what_is_new_and_what_grew() -> None:
+    assert grown({"a": 80, "b": 75, "c": 71}, {"a": 79, "b": 75}) == {"a": 80, "c": 71}

@@ -1,0 +1,29 @@
+"""The systemd units are accepted by systemd itself, where it is installed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+UNITS = Path(__file__).resolve().parents[2] / "systemd"
+ANALYZE = shutil.which("systemd-analyze")
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("unit", sorted(UNITS.glob("*.service")), ids=lambda path: path.name)
+def test_a_unit_passes_verify(unit: Path, tmp_path: Path) -> None:
+    # verify wants the command to exist; where headrace is installed is the administrator's business
+    text = re.sub(r"^(Exec\w+=)\S+", r"\g<1>/bin/true", unit.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    copy = tmp_path / unit.name
+    copy.write_text(text, encoding="utf-8")
+    command = [str(ANALYZE), "verify", "--man=no", "--recursive-errors=no", str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_controller_and_worker_have_a_unit_each() -> None:
+    assert {path.name for path in UNITS.glob("*.service")} == {"headrace-controller.service", "headrace-worker.service"}

@@ -1,0 +1,270 @@
+"""The walls of the house: which folder may import which, and what a pure module must not know.
+
+Both are read from the syntax of every file, imports inside functions and behind TYPE_CHECKING included: a wall with
+a door that opens only sometimes is no wall. What libraries import in their turn is not followed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: What each folder may import of ours, beside itself.
+MAY_IMPORT: dict[str, set[str]] = {
+    "pipeline": set(),
+    "transport": set(),
+    "store": set(),
+    "protos": set(),
+    "loader": {"store"},
+    "stages": {"pipeline", "store"},
+    "controller": {"pipeline", "store", "protos"},
+    "worker": {"pipeline", "stages", "transport", "store", "protos"},
+    "cli": {"pipeline", "transport", "store", "protos", "loader", "stages", "controller", "worker", "chaos"},
+    "chaos": {"pipeline", "transport", "store", "protos", "loader", "stages", "controller", "worker", "cli"},
+}
+
+#: What a pure module imports neither itself nor through another module of ours: I/O, clocks, randomness.
+IMPURE = {
+    "asyncio",
+    "datetime",
+    "grpc",
+    "multiprocessing",
+    "numpy.random",
+    "random",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+}
+
+#: The pure files outside the `core/` folders and `pipeline/`.
+PURE_FILES = {
+    "loader/order.py",
+    "store/entries.py",
+    "store/fold.py",
+    "store/intervals.py",
+    "store/packing.py",
+    "transport/credit.py",
+    "transport/frame.py",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One name that a file imports: dotted and absolute, and where it says so."""
+
+    name: str
+    line: int
+
+
+class House:
+    """The folders below one root, as modules and what each of them imports."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        files = (file for folder in MAY_IMPORT for file in sorted((root / folder).rglob("*.py")))
+        self.files = {self.module_of(file): file for file in files if "_pb2" not in file.name}
+        self.imports = {module: list(self._imports(module, file)) for module, file in self.files.items()}
+
+    def module_of(self, file: Path) -> str:
+        """`headrace.store.fold` for `store/fold.py`."""
+        parts = ("headrace", *file.relative_to(self.root).with_suffix("").parts)
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    def path_of(self, module: str) -> str:
+        """The file of a module, relative to the root."""
+        return self.files[module].relative_to(self.root).as_posix()
+
+    def breaches(self) -> list[str]:
+        """Every import that goes through a wall."""
+        found: list[str] = []
+        for module, imports in self.imports.items():
+            folder = module.split(".")[1]
+            for item in imports:
+                first, *rest = item.name.split(".")
+                if first in MAY_IMPORT:
+                    found.append(f"{self.path_of(module)}:{item.line} imports {item.name}, not headrace.{item.name}")
+                elif first == "headrace" and rest and rest[0] != folder and rest[0] not in MAY_IMPORT[folder]:
+                    found.append(f"{self.path_of(module)}:{item.line} imports {item.name}: {folder}/ may not")
+        return found
+
+    def pure_modules(self) -> list[str]:
+        """The modules that know no I/O, no clock and no randomness."""
+        return [module for module in self.files if self._is_pure(module)]
+
+    def impurities(self) -> list[str]:
+        """Every way by which a pure module reaches something impure, as a chain of files."""
+        found: list[str] = []
+        for pure in self.pure_modules():
+            ways: dict[str, tuple[str, ...]] = {pure: (self.path_of(pure),)}
+            pending = [pure]
+            while pending:
+                module = pending.pop()
+                for item in self.imports[module]:
+                    if self._impure(item.name):
+                        found.append(f"{' -> '.join(ways[module])}:{item.line} imports {item.name}")
+                for target in self._loaded_by(module):
+                    if target not in ways:
+                        ways[target] = (*ways[module], self.path_of(target))
+                        pending.append(target)
+        return found
+
+    def _is_pure(self, module: str) -> bool:
+        path = self.path_of(module)
+        return path in PURE_FILES or path.startswith("pipeline/") or "core" in path.split("/")[:-1]
+
+    @staticmethod
+    def _impure(name: str) -> bool:
+        return any(name == banned or name.startswith(f"{banned}.") for banned in IMPURE)
+
+    def _loaded_by(self, module: str) -> Iterator[str]:
+        """The modules of ours that importing this one runs: what it names, and the `__init__` of every parent."""
+        for name in [module, *(item.name for item in self.imports[module])]:
+            parts = name.split(".")
+            for length in range(2, len(parts) + 1):
+                if (candidate := ".".join(parts[:length])) in self.files:
+                    yield candidate
+
+    def _imports(self, module: str, file: Path) -> Iterator[Import]:
+        tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
+        package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+        aliases = _numpy_names(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                yield from (Import(alias.name, node.lineno) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = _absolute(package, node)
+                yield Import(base, node.lineno)
+                yield from (Import(f"{base}.{alias.name}", node.lineno) for alias in node.names)
+            elif isinstance(node, ast.Call) and (name := _imported_by_call(node)):
+                yield Import(name, node.lineno)
+            elif isinstance(node, ast.Attribute) and node.attr == "random":
+                if isinstance(node.value, ast.Name) and node.value.id in aliases:
+                    yield Import("numpy.random", node.lineno)
+
+
+def _absolute(package: str, node: ast.ImportFrom) -> str:
+    """The module that a `from` names, with its leading dots resolved."""
+    if not node.level:
+        return node.module or ""
+    parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*parents, *([node.module] if node.module else [])])
+
+
+def _imported_by_call(node: ast.Call) -> str | None:
+    """The module of `import_module("...")` or `__import__("...")`, where the name is written out."""
+    function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if function in {"import_module", "__import__"} and node.args and isinstance(node.args[0], ast.Constant):
+        return str(node.args[0].value)
+    return None
+
+
+def _numpy_names(tree: ast.AST) -> set[str]:
+    """What a file calls numpy."""
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import))
+    return {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "numpy"}
+
+
+@pytest.fixture(scope="module")
+def house() -> House:
+    return House(ROOT)
+
+
+def test_no_folder_imports_one_that_it_may_not(house: House) -> None:
+    assert house.breaches() == []
+
+
+def test_no_pure_module_reaches_io_a_clock_or_randomness(house: House) -> None:
+    assert house.impurities() == []
+
+
+def test_every_folder_with_code_has_its_line_in_the_table() -> None:
+    beside = {"tests", "benchmarks", "examples", "docs", "systemd"}
+    folders = {path.parent.name for path in ROOT.glob("*/*.py") if not path.parent.name.startswith(".")}
+    assert folders - beside == set(MAY_IMPORT)
+
+
+def test_every_pure_file_of_the_table_exists(house: House) -> None:
+    pure = {house.path_of(module) for module in house.pure_modules()}
+    assert pure >= PURE_FILES
+    assert {"controller/core/__init__.py", "worker/core/__init__.py"} <= pure
+
+
+def test_importing_a_folder_runs_no_code(house: House) -> None:
+    full: list[str] = []
+    for module, file in house.files.items():
+        body = ast.parse(file.read_text(encoding="utf-8")).body if file.name == "__init__.py" else []
+        if any(not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)) for node in body):
+            full.append(house.path_of(module))
+    assert full == [], "an __init__.py holds a docstring and nothing else"
+
+
+def plant(root: Path, **files: str) -> House:
+    """A house of a few files, `store__log="import time"` for store/log.py; empty `__init__`s are added."""
+    for name, text in files.items():
+        file = root / f"{name.replace('__', '/')}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        (file.parent / "__init__.py").touch()
+    return House(root)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import headrace.worker.daemon",
+        "from headrace.worker import daemon",
+        "from headrace import worker",
+        "from ..worker import daemon",
+        "def late():\n    from headrace.worker.daemon import run",
+        "import importlib\nimportlib.import_module('headrace.worker.daemon')",
+        "import worker",
+    ],
+)
+def test_a_planted_hole_in_a_wall_is_found(tmp_path: Path, text: str) -> None:
+    assert plant(tmp_path, store__log=text).breaches()
+
+
+def test_a_permitted_import_is_no_hole(tmp_path: Path) -> None:
+    planted = plant(tmp_path, worker__daemon="from headrace.store import log", store__log="from . import errors")
+    assert planted.breaches() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import time",
+        "from time import monotonic",
+        "import asyncio.events",
+        "import numpy.random",
+        "from numpy import random",
+        "import numpy as np\nnp.random.default_rng(1)",
+        "def late():\n    import socket",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import grpc",
+    ],
+)
+def test_a_planted_impurity_in_a_core_is_found(tmp_path: Path, text: str) -> None:
+    assert plant(tmp_path, worker__core__supervisor=text).impurities()
+
+
+def test_an_impurity_two_modules_away_is_found_and_the_way_to_it_named(tmp_path: Path) -> None:
+    planted = plant(
+        tmp_path,
+        controller__core__planner="from headrace.store import fold",
+        store__fold="from headrace.store.helper import now",
+        store__helper="import time",
+    )
+    assert "controller/core/planner.py -> store/fold.py -> store/helper.py:1 imports time" in planted.impurities()
+
+
+def test_an_impurity_in_the_init_of_a_parent_is_found(tmp_path: Path) -> None:
+    planted = plant(tmp_path, controller__core__planner="", worker__daemon="import time")
+    assert planted.impurities() == []
+    (tmp_path / "controller" / "__init__.py").write_text("import time", encoding="utf-8")
+    assert House(tmp_path).impurities()

@@ -1,0 +1,129 @@
+"""The fields of a batch against a slow reference that walks token by token."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.loader.assemble import Batch, assemble
+from headrace.loader.batches import Loader
+from headrace.loader.dataset import TokenDataset, open_dataset
+
+ARRAYS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "documents", "positions")
+
+
+def reference_row(arrays: dict[str, np.ndarray], shard: int, row: int) -> tuple[list[Any], ...]:
+    """Per token of one row: its label, its position, and the segment that it lies in."""
+    seq_len = arrays["tokens"].shape[1]
+    owner: list[tuple[int, int, int]] = [(-1, -1, -1)] * seq_len
+    for sequence, start, length, document in zip(
+        *(arrays[f"piece_{name}"].tolist() for name in ("sequence", "start", "length", "document")), strict=True
+    ):
+        if sequence == row:
+            owner[start : start + length] = [(shard, document, start)] * length
+    labels, places, segments = [], [], []
+    for at, mine in enumerate(owner):
+        goes_on = mine[0] >= 0 and at + 1 < seq_len and owner[at + 1] == mine
+        labels.append(int(arrays["tokens"][row, at + 1]) if goes_on else -100)
+        fresh = at == 0 or owner[at - 1] != mine
+        places.append(0 if fresh else places[-1] + 1)
+        if fresh:
+            segments.append((mine[:2], at))
+    return arrays["tokens"][row].tolist(), labels, places, segments
+
+
+def reference(uri: str, dataset: TokenDataset, samples: list[tuple[int, int]], batch_size: int) -> dict[str, Any]:
+    seq_len = dataset.seq_len
+    fields: dict[str, list[Any]] = {"tokens": [], "labels": [], "position_ids": [], "documents": [], "cu_seqlens": []}
+    for at, (shard, row) in enumerate(samples):
+        arrays = safetensors.numpy.load_file(Path(uri) / dataset.manifest.shards[shard].tokens)
+        tokens, labels, places, segments = reference_row(arrays, shard, row)
+        fields["tokens"].append(tokens)
+        fields["labels"].append(labels)
+        fields["position_ids"].append(places)
+        fields["documents"] += [list(document) for document, _ in segments]
+        fields["cu_seqlens"] += [at * seq_len + start for _, start in segments]
+    for at in range(len(samples), batch_size):
+        fields["tokens"].append([dataset.manifest.pad_id] * seq_len)
+        fields["labels"].append([-100] * seq_len)
+        fields["position_ids"].append(list(range(seq_len)))
+        fields["documents"].append([-1, -1])
+        fields["cu_seqlens"].append(at * seq_len)
+    fields["cu_seqlens"].append(batch_size * seq_len)
+    return fields
+
+
+def assert_same(batch: Batch, expected: dict[str, Any]) -> None:
+    for name, values in expected.items():
+        assert batch[name].tolist() == values, name  # type: ignore[literal-required]
+    assert np.array_equal(batch["loss_mask"], batch["labels"] != -100)
+    assert batch["max_seqlen"] == max(np.diff(expected["cu_seqlens"]))
+
+
+@given(
+    picked=st.lists(st.sampled_from([(0, 0), (0, 4), (2, 0), (2, 3), (2, 8), (3, 1), (3, 2)]), max_size=9),
+    padding=st.integers(0, 3),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_batch_of_any_rows_equals_the_slow_reference(tiny_dataset: str, picked: list[tuple[int, int]], padding: int):
+    batch_size = len(picked) + padding
+    if batch_size == 0:
+        return
+    dataset = open_dataset(tiny_dataset)
+    table = np.array(picked, dtype=np.int64).reshape(-1, 2)
+    batch = assemble(dataset, np.arange(len(picked)), table[:, 0], table[:, 1], batch_size)
+    assert_same(batch, reference(tiny_dataset, dataset, picked, batch_size))
+
+
+@given(seed=st.integers(0, 10**6), seq_len=st.integers(1, 9))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_packing_equals_the_slow_reference(make_dataset: Any, seed: int, seq_len: int):
+    uri = make_dataset(sequences=(4, 3), seq_len=seq_len, seed=seed)
+    dataset = open_dataset(uri)
+    (batch,) = Loader(dataset, batch_size=8, last="pad", prefetch=0)
+    shard, row = Loader(dataset, batch_size=8, last="pad").order.locate(np.arange(7, dtype=np.uint64))
+    samples = list(zip(shard.tolist(), row.tolist(), strict=True))
+    assert_same(batch, reference(uri, dataset, samples, 8))
+
+
+def test_segments_tile_the_flattened_batch_and_cross_no_sequence(tiny_dataset: str):
+    for batch in Loader(tiny_dataset, batch_size=5, last="pad"):
+        bounds = batch["cu_seqlens"]
+        assert (bounds[0], bounds[-1]) == (0, 5 * 16)
+        assert (np.diff(bounds) > 0).all()
+        assert set(range(0, 80, 16)) <= set(bounds.tolist())
+        assert len(batch["documents"]) == len(bounds) - 1
+
+
+def test_the_fields_have_the_types_that_are_promised(tiny_dataset: str):
+    batch = next(iter(Loader(tiny_dataset, batch_size=4)))
+    kinds = {name: str(batch[name].dtype) for name in ARRAYS}  # type: ignore[literal-required]
+    assert kinds == {
+        "tokens": "int32",
+        "labels": "int32",
+        "loss_mask": "bool",
+        "position_ids": "int32",
+        "cu_seqlens": "int32",
+        "documents": "int64",
+        "positions": "int64",
+    }
+    assert isinstance(batch["max_seqlen"], int)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_every_piece_of_the_dataset_is_a_segment_once_in_a_padded_pass(tiny_dataset: str, world_size: int):
+    dataset = open_dataset(tiny_dataset)
+    found: list[tuple[int, ...]] = []
+    for rank in range(world_size):
+        for batch in Loader(dataset, batch_size=4, rank=rank, world_size=world_size, last="pad"):
+            found += [tuple(pair) for pair in batch["documents"].tolist() if pair[0] >= 0]
+    expected = [
+        (shard, document)
+        for shard, entry in enumerate(dataset.manifest.shards)
+        for document in safetensors.numpy.load_file(Path(tiny_dataset) / entry.tokens)["piece_document"].tolist()
+    ]
+    assert sorted(found) == sorted(expected)

@@ -1,0 +1,204 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.loader.order import SAMPLES_MAX, Layout, Order, OrderMode, Permutation, derive_key
+
+ANY_SIZE = st.one_of(st.integers(1, 3000), st.integers(1, 1_000_000))
+
+
+def layout_of(samples: int, shards: int = 3) -> Layout:
+    cuts = np.sort(np.random.default_rng(samples).integers(0, samples + 1, shards - 1))
+    return Layout(np.diff(np.concatenate(([0], cuts, [samples]))))
+
+
+def rows_of(order: Order, positions: np.ndarray) -> np.ndarray:
+    return order.layout.join(*order.locate(positions.astype(np.uint64)))
+
+
+def test_the_permutation_is_a_bijection_at_every_size_to_two_thousand_and_its_inverse_undoes_it():
+    for n in range(1, 2001):
+        permutation = Permutation(n, derive_key(n, 0, 1))
+        values = np.arange(n, dtype=np.uint64)
+        images = permutation.apply(values)
+        assert np.array_equal(np.sort(images), values), n
+        assert np.array_equal(permutation.inverse(images), values), n
+
+
+@given(n=ANY_SIZE, key=st.integers(0, 2**64 - 1))
+@settings(max_examples=30, deadline=None)
+def test_the_permutation_is_a_bijection_at_any_size_to_a_million(n: int, key: int):
+    seen = np.zeros(n, dtype=np.int8)
+    seen[Permutation(n, key).apply(np.arange(n, dtype=np.uint64)).astype(np.int64)] += 1
+    assert seen.all()
+
+
+@pytest.mark.parametrize("n", [10**12, 2**62 - 57, SAMPLES_MAX, 2**40 + 1])
+def test_a_huge_permutation_stays_in_range_and_its_inverse_undoes_it(n: int):
+    values = np.random.default_rng(n % 1000).integers(0, n, 200_000, dtype=np.uint64)
+    values = np.unique(np.concatenate((values, np.array([0, 1, n - 2, n - 1], dtype=np.uint64))))
+    permutation = Permutation(n, 7)
+    images = permutation.apply(values)
+    assert int(images.max()) < n
+    assert np.unique(images).size == values.size
+    assert np.array_equal(permutation.inverse(images), values)
+
+
+@given(n=st.integers(1, SAMPLES_MAX), key=st.integers(0, 2**64 - 1), data=st.data())
+def test_one_value_is_permuted_as_an_array_of_it(n: int, key: int, data: st.DataObject):
+    value = data.draw(st.integers(0, n - 1))
+    permutation = Permutation(n, key)
+    assert permutation.at(value) == permutation.apply(np.array([value], dtype=np.uint64))[0]
+
+
+@pytest.mark.parametrize("n", [0, -1, SAMPLES_MAX + 1])
+def test_a_permutation_of_an_impossible_size_is_refused(n: int):
+    with pytest.raises(ValueError, match="1 to 2\\^62"):
+        Permutation(n, 0)
+
+
+@pytest.mark.parametrize("mode", OrderMode)
+def test_every_order_of_every_small_dataset_is_a_bijection_with_an_inverse(mode: OrderMode):
+    for samples in range(1, 400):
+        for window_blocks, block_rows in ((1, 1), (3, 4), (2, 7), (256, 64)):
+            order = Order(layout_of(samples), 5, 1, mode, window_blocks, block_rows)
+            positions = np.arange(samples, dtype=np.uint64)
+            shard, row = order.locate(positions)
+            assert np.array_equal(np.sort(order.layout.join(shard, row)), np.arange(samples)), samples
+            assert np.array_equal(order.inverse(shard, row), positions), samples
+
+
+@given(
+    samples=ANY_SIZE,
+    mode=st.sampled_from(OrderMode),
+    window_blocks=st.integers(1, 300),
+    block_rows=st.integers(1, 200),
+    seed=st.integers(0, 2**64 - 1),
+)
+@settings(max_examples=30, deadline=None)
+def test_an_order_is_a_bijection_with_any_blocks_and_windows(
+    samples: int, mode: OrderMode, window_blocks: int, block_rows: int, seed: int
+):
+    order = Order(layout_of(samples, 7), seed, 0, mode, window_blocks, block_rows)
+    seen = np.zeros(samples, dtype=np.int8)
+    seen[rows_of(order, np.arange(samples))] += 1
+    assert seen.all()
+
+
+@pytest.mark.parametrize("mode", OrderMode)
+def test_an_order_of_a_million_million_samples_gives_distinct_rows_and_finds_them_again(mode: OrderMode):
+    order = Order(Layout(np.full(1000, 10**9) + (np.arange(1000) == 999)), 1, 2, mode)
+    ends = np.array([0, 10**12], dtype=np.uint64)
+    run = np.arange(5 * 10**11, 5 * 10**11 + 50_000, dtype=np.uint64)
+    scattered = np.random.default_rng(0).integers(0, 10**12, 50_000, dtype=np.uint64)
+    positions = np.unique(np.concatenate((ends, run, scattered)))
+    shard, row = order.locate(positions)
+    assert np.unique(order.layout.join(shard, row)).size == positions.size
+    assert np.array_equal(order.inverse(shard, row), positions)
+
+
+def test_positions_in_any_split_give_the_rows_of_the_whole():
+    order = Order(layout_of(10_007), 3, 0, OrderMode.WINDOWED, 5, 8)
+    whole = rows_of(order, np.arange(10_007))
+    mixed = np.random.default_rng(0).permutation(10_007)
+    assert np.array_equal(rows_of(order, mixed), whole[mixed])
+    assert np.array_equal(
+        np.concatenate([rows_of(order, part) for part in np.array_split(np.arange(10_007), 997)]), whole
+    )
+
+
+def test_a_window_reads_only_its_own_blocks():
+    order = Order(layout_of(64 * 100), 3, 0, OrderMode.WINDOWED, window_blocks=10, block_rows=64)
+    blocks = rows_of(order, np.arange(order.layout.samples)) // 64
+    assert [np.unique(window).size for window in blocks.reshape(10, 640)] == [10] * 10
+
+
+def test_seed_and_pass_each_give_an_unrelated_order():
+    layout = layout_of(50_000)
+    orders = [
+        rows_of(Order(layout, seed, pass_), np.arange(50_000)) for seed, pass_ in ((0, 0), (1, 0), (0, 1), (1, 1))
+    ]
+    for at, one in enumerate(orders):
+        for other in orders[at + 1 :]:
+            assert (one == other).sum() < 20
+            assert abs(np.corrcoef(one, other)[0, 1]) < 0.03
+
+
+def test_the_full_order_looks_uniform_to_a_chi_square_over_place_and_image():
+    order = Order(Layout(np.array([100_000])), 11, 0, OrderMode.FULL)
+    cells = np.histogram2d(np.arange(100_000), rows_of(order, np.arange(100_000)), bins=20)[0]
+    chi = float(((cells - 250) ** 2 / 250).sum())
+    assert 361 - 5 * np.sqrt(2 * 361) < chi < 361 + 5 * np.sqrt(2 * 361)
+
+
+def test_neighbours_in_the_full_order_come_from_unrelated_places():
+    rows = rows_of(Order(Layout(np.array([100_000])), 4, 0, OrderMode.FULL), np.arange(100_000))
+    assert abs(np.corrcoef(rows[1:], rows[:-1])[0, 1]) < 0.02
+    assert (np.abs(np.diff(rows)) < 10).mean() < 0.0005
+
+
+@pytest.mark.parametrize("mode", OrderMode)
+def test_the_order_of_a_construction_never_changes(mode: OrderMode):
+    order = Order(Layout(np.array([70, 0, 33])), 42, 7, mode, 4, 8)
+    expected = {
+        OrderMode.SEQUENTIAL: [0, 1, 2, 3, 4, 5, 6, 7],
+        OrderMode.WINDOWED: [36, 13, 38, 43, 35, 32, 73, 45],
+        OrderMode.FULL: [100, 58, 95, 97, 18, 51, 41, 62],
+    }[mode]
+    assert rows_of(order, np.arange(8)).tolist() == expected
+
+
+def test_a_position_past_the_end_is_refused():
+    with pytest.raises(IndexError, match="past the end of a pass of 10"):
+        Order(layout_of(10)).locate(np.array([10], dtype=np.uint64))
+
+
+def test_a_row_outside_of_its_shard_has_no_position():
+    order = Order(Layout(np.array([4, 6])))
+    with pytest.raises(IndexError, match="outside of its shard"):
+        order.inverse(np.array([0]), np.array([4]))
+    with pytest.raises(IndexError, match="shards 0 to 1"):
+        order.inverse(np.array([2]), np.array([0]))
+
+
+@pytest.mark.parametrize("field", ["seed", "pass_", "block_rows", "window_blocks"])
+def test_a_negative_argument_of_an_order_is_refused(field: str):
+    with pytest.raises(ValueError, match="got"):
+        Order(layout_of(10), **{field: -1})
+
+
+def test_the_root_depends_on_the_shards_and_on_their_identity():
+    roots = {
+        Layout(np.array(counts), identity).root
+        for counts, identity in (
+            ([3, 4], b""),
+            ([4, 3], b""),
+            ([7], b""),
+            ([3, 4, 0], b""),
+            ([3, 4], b"x"),
+        )
+    }
+    assert len(roots) == 5
+
+
+def test_a_layout_keeps_eight_bytes_a_shard():
+    assert Layout(np.full(1000, 10**9)).ends.nbytes == 8000
+
+
+def spread_of_batch_means(order: Order, batch: int) -> float:
+    """Standard deviation of the mean row of a batch, over that of independent draws (docs/order.md)."""
+    samples = order.layout.samples // batch * batch
+    means = rows_of(order, np.arange(samples)).reshape(-1, batch).mean(axis=1) / order.layout.samples
+    return float(means.std() * np.sqrt(12 * batch))
+
+
+@pytest.mark.parametrize("window_blocks", [64, 256, 1024])
+def test_a_window_spreads_batches_as_the_documentation_says(window_blocks: int):
+    order = Order(Layout(np.full(100, 3000)), 1, 0, OrderMode.WINDOWED, window_blocks, 16)
+    assert spread_of_batch_means(order, 128) == pytest.approx(np.sqrt(1 + 128 / window_blocks), rel=0.1)
+
+
+def test_the_full_order_spreads_batches_as_independent_draws_do():
+    order = Order(Layout(np.full(100, 3000)), 1, 0, OrderMode.FULL)
+    assert spread_of_batch_means(order, 128) == pytest.approx(1, abs=0.05)

@@ -1,0 +1,160 @@
+"""What the file store does beyond the contract: leftovers, faults of the disk, symbolic links."""
+
+import errno
+import os
+import pathlib
+import signal
+
+import pytest
+
+from headrace.store import files
+from headrace.store.errors import InvalidUri, ObjectMissing, StoreUnavailable
+from headrace.store.files import FileStore
+
+LONG_AGO_S = 1
+
+
+def _leftover(root: pathlib.Path, boot: str, pid: int, modified_s: int | None = LONG_AGO_S) -> pathlib.Path:
+    path = root / ".tmp" / f"{boot}.{pid}.0.00ff00ff.tmp"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"half a shard")
+    if modified_s is not None:
+        os.utime(path, (modified_s, modified_s))
+    return path
+
+
+def _dead_pid() -> int:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return pid
+
+
+def test_nothing_is_made_before_the_first_write(tmp_path: pathlib.Path) -> None:
+    store = FileStore(tmp_path / "a" / "b")
+    assert list(store.list("")) == []
+    assert store.head("k") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_leaves_no_temporary_file(tmp_path: pathlib.Path) -> None:
+    store = FileStore(tmp_path)
+    store.create("a/k", [b"x"])
+    store.create("a/k", [b"y"])
+    store.replace("a/k", [b"z"])
+    assert list((tmp_path / ".tmp").iterdir()) == []
+    assert (tmp_path / "a" / "k").stat().st_nlink == 1
+
+
+def test_an_old_leftover_of_a_dead_process_is_removed_at_open_and_never_listed(tmp_path: pathlib.Path) -> None:
+    leftover = _leftover(tmp_path, files._boot_id(), _dead_pid())
+    elsewhere = _leftover(tmp_path, "0badb007", os.getpid())
+    assert list(FileStore(tmp_path).list("")) == []
+    assert not leftover.exists()
+    assert not elsewhere.exists()
+
+
+def test_a_leftover_that_may_still_be_written_stays(tmp_path: pathlib.Path) -> None:
+    ours = _leftover(tmp_path, files._boot_id(), os.getpid())
+    young = _leftover(tmp_path, files._boot_id(), _dead_pid(), modified_s=None)
+    foreign = tmp_path / ".tmp" / "notes.txt"
+    foreign.write_text("not ours")
+    os.utime(foreign, (LONG_AGO_S, LONG_AGO_S))
+    assert list(FileStore(tmp_path).list("")) == []
+    assert ours.exists()
+    assert young.exists()
+    assert foreign.exists()
+
+
+def test_a_writer_killed_before_the_link_leaves_no_object(tmp_path: pathlib.Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        os.link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        FileStore(tmp_path).create("k", [b"x" * 1000])
+        os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    store = FileStore(tmp_path)
+    assert len(list((tmp_path / ".tmp").iterdir())) == 1
+    assert list(store.list("")) == []
+    assert store.create("k", [b"y"]) is True
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.ENOSPC, "free space on the disk"),
+        (errno.EDQUOT, "quota"),
+        (errno.EACCES, "right to read and write"),
+        (errno.EROFS, "mounted read-only"),
+        (errno.EIO, "kernel log"),
+    ],
+)
+def test_a_fault_of_the_disk_names_store_key_size_and_remedy(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
+) -> None:
+    store = FileStore(tmp_path)
+
+    def fail(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "writev", fail)
+    with pytest.raises(StoreUnavailable, match=rf"cannot create 'a/k' \(5 bytes\).*{remedy}") as caught:
+        store.create("a/k", [b"12", b"345"])
+    assert store.uri in str(caught.value)
+    with pytest.raises(StoreUnavailable, match=remedy):
+        store.replace("a/k", [b"12345"])
+    monkeypatch.undo()
+    assert store.head("a/k") is None
+    assert list((tmp_path / ".tmp").iterdir()) == []
+    assert store.create("a/k", [b"12345"]) is True
+
+
+def test_a_kernel_that_takes_a_few_bytes_at_a_time_is_given_the_rest(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [b"", b"abc", b"d", b"", b"efghij", b"k"]
+    monkeypatch.setattr(os, "writev", lambda fd, views: os.write(fd, b"".join(views)[:2]))
+    store = FileStore(tmp_path)
+    store.create("k", parts)
+    assert store.get("k") == b"abcdefghijk"
+
+
+def test_a_missing_directory_is_made_again(tmp_path: pathlib.Path) -> None:
+    store = FileStore(tmp_path / "dataset")
+    store.create("a/k", [b"x"])
+    (tmp_path / "dataset").rename(tmp_path / "moved")
+    assert store.create("a/k", [b"y"]) is True
+
+
+def test_an_object_where_a_folder_is_needed_is_told_apart_from_a_taken_key(tmp_path: pathlib.Path) -> None:
+    store = FileStore(tmp_path)
+    store.create("a", [b"x"])
+    store.create("b/c", [b"x"])
+    with pytest.raises(StoreUnavailable, match="an object stands where a directory is needed"):
+        store.create("a/k", [b"x"])
+    with pytest.raises(StoreUnavailable, match="other objects lie below it"):
+        store.create("b", [b"x"])
+
+
+def test_a_root_that_is_a_file_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(InvalidUri, match="is a file, not a directory"):
+        FileStore(tmp_path / "file")
+
+
+def test_files_that_others_put_there_are_listed_only_under_names_that_are_keys(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "good").write_bytes(b"x")
+    (tmp_path / "line\nfeed").write_bytes(b"x")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    assert [info.key for info in FileStore(tmp_path).list("")] == ["good"]
+
+
+def test_a_dangling_link_is_missing_and_still_never_overwritten(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "k").symlink_to(tmp_path / "nowhere")
+    store = FileStore(tmp_path)
+    with pytest.raises(ObjectMissing):
+        store.get("k")
+    assert store.create("k", [b"x"]) is False

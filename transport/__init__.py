@@ -1,0 +1,1 @@
+"""Links between tasks: frames, credit and one module a transport."""

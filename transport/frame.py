@@ -1,0 +1,233 @@
+"""The frame: one batch, or one message about batches, as bytes. Pure.
+
+A frame is a header of 72 bytes, the metadata, zeros up to the next multiple of 64, and the body. All
+integers are little endian.
+
+    offset  size  field
+         0     4  magic "HRF1"
+         4     1  format version
+         5     1  kind
+         6     2  flags
+         8     8  epoch
+        16    16  fragment
+        32     8  first record (ordinal in the fragment)
+        40     8  count of records
+        48     4  metadata length in bytes
+        52     4  reserved, zero
+        56     8  body length in bytes
+        64     8  xxh3-64 of the 64 bytes before this field, then all bytes after it
+        72        metadata (msgpack), padding, body (Arrow IPC)
+
+So the checksum covers every byte but itself: a flipped bit in kind or flags is found as well as one in the
+body. The body starts at a multiple of 64 from the start of the frame, so in a buffer that is itself aligned
+(the ring's records are) Arrow reads its arrays in place with the alignment that it recommends.
+
+Metadata and body are opaque here. Decoding is total: any bytes give a frame or a `FrameError`, and nothing is
+allocated that grows with the lengths in the header.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import Enum
+
+import xxhash
+from headrace.transport.errors import (
+    FrameChecksumError,
+    FrameError,
+    FrameKindError,
+    FrameMagicError,
+    FrameOversizeError,
+    FrameTrailingError,
+    FrameTruncatedError,
+    FrameVersionError,
+)
+
+#: What a frame's parts may be: anything flat that has the buffer protocol and these types' slicing.
+Bytes = bytes | bytearray | memoryview
+
+MAGIC = b"HRF1"
+FORMAT_VERSION = 1
+#: No frame on any link is larger than this, header included, in bytes.
+FRAME_LIMIT_BYTES = 64 << 20
+FRAGMENT_BYTES = 16
+BODY_ALIGNMENT_BYTES = 64
+
+_HEADER = struct.Struct("<4sBBHQ16sQQI4xQ")
+_CHECKSUM = struct.Struct("<Q")
+_CHECKSUM_AT = _HEADER.size
+#: The size of the header with its checksum, and so of the smallest frame, in bytes.
+HEADER_BYTES = _HEADER.size + _CHECKSUM.size
+_ZEROS = bytes(BODY_ALIGNMENT_BYTES)
+
+
+class FrameKind(Enum):
+    """What a frame is for. Values are on the wire and never change their meaning."""
+
+    DATA = 1
+    SWEEP = 2
+    END = 3
+    ABORT = 4
+    GRANT = 5
+    HELLO = 6
+
+
+_KINDS = {kind.value: kind for kind in FrameKind}
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A batch on its way: the range `first .. first + count` of `fragment`, its metadata and its rows.
+
+    `fragment` has 16 bytes; `epoch`, `first` and `count` are unsigned 64-bit, `flags` unsigned 16-bit.
+    `metadata` (msgpack) and `body` (Arrow IPC) are one flat buffer each. A frame that came from a link holds
+    views of that link's memory: see `contract`.
+    """
+
+    kind: FrameKind
+    epoch: int
+    fragment: bytes
+    first: int
+    count: int
+    metadata: Bytes
+    body: Bytes
+    flags: int = 0
+
+
+def encoded_size(frame: Frame) -> int:
+    """Return the size of the encoded frame in bytes."""
+    return _body_offset(_size(frame.metadata)) + _size(frame.body)
+
+
+def encode(frame: Frame) -> bytes:
+    """Return the frame as bytes. Raises as `encode_into` does."""
+    buffer = bytearray(encoded_size(frame))
+    encode_into(frame, memoryview(buffer))
+    return bytes(buffer)
+
+
+def encode_into(frame: Frame, buffer: memoryview) -> int:
+    """Write the frame to the start of `buffer` (flat, writable bytes) and return its size in bytes.
+
+    Metadata and body are copied once, straight to where they stay. Raises FrameOversizeError for a frame over
+    FRAME_LIMIT_BYTES, and FrameError for a field out of range or a buffer that is too small.
+    """
+    metadata, body = _flat(frame.metadata), _flat(frame.body)
+    metadata_end = HEADER_BYTES + metadata.nbytes
+    body_start = _body_offset(metadata.nbytes)
+    total = body_start + body.nbytes
+    if total > FRAME_LIMIT_BYTES:
+        raise FrameOversizeError(f"frame of {total} bytes: the limit is {FRAME_LIMIT_BYTES}; cut smaller batches")
+    if total > buffer.nbytes:
+        raise FrameError(f"frame of {total} bytes: the buffer given has {buffer.nbytes}")
+    _write_header(frame, buffer, metadata.nbytes, body.nbytes)
+    buffer[HEADER_BYTES:metadata_end] = metadata
+    buffer[metadata_end:body_start] = _ZEROS[: body_start - metadata_end]
+    buffer[body_start:total] = body
+    _CHECKSUM.pack_into(buffer, _CHECKSUM_AT, _checksum(buffer, total))
+    return total
+
+
+def frame_size(header: Bytes, limit_bytes: int = FRAME_LIMIT_BYTES) -> int:
+    """Return the size in bytes of the frame that begins with `header`, for who reads from a stream.
+
+    Raises the FrameError that `decode` would raise for these first HEADER_BYTES bytes; the checksum is not yet
+    looked at, so the answer is a claim, but never one above `limit_bytes`.
+    """
+    if len(header) < HEADER_BYTES:
+        raise FrameTruncatedError(f"{len(header)} bytes, and a header alone has {HEADER_BYTES}")
+    magic, version, _, _, _, _, _, _, metadata_bytes, body_bytes = _HEADER.unpack_from(header)
+    return _checked_size(magic, version, metadata_bytes, body_bytes, limit_bytes)
+
+
+def decode(buffer: Bytes, limit_bytes: int = FRAME_LIMIT_BYTES, *, verify: bool = True) -> Frame:
+    """Read the one frame that `buffer` is, from its first byte to its last.
+
+    Metadata and body of the result are views into `buffer`; nothing is copied. `verify=False` skips the checksum
+    and is for a reader that has checked it already. Raises a subclass of FrameError for anything else than a frame
+    of at most `limit_bytes`.
+    """
+    view = memoryview(buffer)
+    size = view.nbytes
+    if size < HEADER_BYTES:
+        raise FrameTruncatedError(f"{size} bytes, and a header alone has {HEADER_BYTES}")
+    (magic, version, kind_value, flags, epoch, fragment, first, count, metadata_bytes, body_bytes) = (
+        _HEADER.unpack_from(view)
+    )
+    total = _checked_size(magic, version, metadata_bytes, body_bytes, limit_bytes)
+    if size < total:
+        raise FrameTruncatedError(f"{size} bytes of a frame of {total}")
+    if size > total:
+        raise FrameTrailingError(f"{size - total} bytes after a frame of {total}")
+    if verify:
+        _verify(view, total)
+    kind = _KINDS.get(kind_value)
+    if kind is None:
+        raise FrameKindError(f"frame of unknown kind {kind_value}; the peer may be a newer release")
+    metadata = view[HEADER_BYTES : HEADER_BYTES + metadata_bytes]
+    return Frame(kind, epoch, fragment, first, count, metadata, view[total - body_bytes :], flags)
+
+
+def _verify(view: memoryview, total: int) -> None:
+    expected: int = _CHECKSUM.unpack_from(view, _CHECKSUM_AT)[0]
+    actual = _checksum(view, total)
+    if actual != expected:
+        raise FrameChecksumError(f"frame of {total} bytes: checksum {actual:016x}, the header says {expected:016x}")
+
+
+def _checked_size(magic: bytes, version: int, metadata_bytes: int, body_bytes: int, limit_bytes: int) -> int:
+    if magic != MAGIC:
+        raise FrameMagicError(f"no frame: it begins with {magic!r}, not {MAGIC!r}")
+    if version != FORMAT_VERSION:
+        raise FrameVersionError(f"frame format version {version}; this release reads {FORMAT_VERSION}")
+    total = _body_offset(metadata_bytes) + body_bytes
+    if total > limit_bytes:
+        raise FrameOversizeError(
+            f"frame of {total} bytes ({metadata_bytes} metadata, {body_bytes} body): the limit is {limit_bytes}"
+        )
+    return total
+
+
+def _write_header(frame: Frame, buffer: memoryview, metadata_bytes: int, body_bytes: int) -> None:
+    # "16s" would pad or cut a fragment in silence.
+    if len(frame.fragment) != FRAGMENT_BYTES:
+        raise FrameError(f"fragment of {len(frame.fragment)} bytes: it has {FRAGMENT_BYTES}")
+    try:
+        _HEADER.pack_into(
+            buffer,
+            0,
+            MAGIC,
+            FORMAT_VERSION,
+            frame.kind.value,
+            frame.flags,
+            frame.epoch,
+            frame.fragment,
+            frame.first,
+            frame.count,
+            metadata_bytes,
+            body_bytes,
+        )
+    except struct.error as error:
+        raise FrameError(
+            f"frame field out of range: epoch {frame.epoch}, first {frame.first}, count {frame.count}, "
+            f"flags {frame.flags}: {error}"
+        ) from error
+
+
+def _checksum(buffer: memoryview, total: int) -> int:
+    digest = xxhash.xxh3_64(buffer[:_CHECKSUM_AT])
+    digest.update(buffer[HEADER_BYTES:total])
+    return digest.intdigest()
+
+
+def _body_offset(metadata_bytes: int) -> int:
+    return (HEADER_BYTES + metadata_bytes + BODY_ALIGNMENT_BYTES - 1) & -BODY_ALIGNMENT_BYTES
+
+
+def _size(data: Bytes) -> int:
+    return len(data) if type(data) is bytes else memoryview(data).nbytes
+
+
+def _flat(data: Bytes) -> memoryview:
+    view = memoryview(data)
+    # Arrow's buffers are signed bytes to Python, and a slice takes only its own format.
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")

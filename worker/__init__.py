@@ -1,0 +1,1 @@
+"""The worker daemon and the task runtime."""

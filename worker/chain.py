@@ -1,0 +1,103 @@
+"""The stages of one task, built and timed: a batch goes in at one end and comes out at the other, verdicts and all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from headrace.pipeline.graph import Pipeline, StageKind
+from headrace.protos import control_pb2 as pb
+from headrace.stages.batch import Batch
+from headrace.stages.build import build_stage, process_safely
+from headrace.stages.contract import FragmentEnd, Sink, Source, Transform
+from headrace.store.entries import Fragment
+from headrace.store.intervals import Gap
+
+
+@dataclass(slots=True)
+class StageStatistics:
+    """What one stage of this task has done. `bytes` are those of the source that the batches cover."""
+
+    records: int = 0
+    bytes: int = 0
+    busy_s: float = 0.0
+    dropped: int = 0
+
+
+class Chain:
+    """A fused chain: perhaps a source, then transforms, then perhaps a sink."""
+
+    def __init__(self, pipeline: Pipeline, names: Sequence[str]) -> None:
+        self.source: Source | None = None
+        self.source_name = ""
+        self.sink: Sink | None = None
+        self.sink_name = ""
+        self.transforms: list[tuple[str, Transform]] = []
+        self.statistics = {name: StageStatistics() for name in names}
+        self.facts: dict[str, str] = {}
+        for name in names:
+            stage = pipeline.stage(name)
+            built = build_stage(stage, pipeline.modules)
+            if stage.kind is StageKind.SOURCE:
+                self.source, self.source_name = built, name
+            elif stage.kind is StageKind.SINK:
+                self.sink, self.sink_name = built, name
+            else:
+                self.transforms.append((name, built))
+            engine = getattr(built, "engine", None)
+            if engine:
+                self.facts["tokenizer_engine"] = str(engine)
+        self.downstream = pipeline.downstream(names[-1])
+
+    def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
+        """The source's batches, timed."""
+        assert self.source is not None
+        statistics = self.statistics[self.source_name]
+        batches = self.source.read(fragment, gaps)
+        while True:
+            started = time.perf_counter()
+            item = next(batches, None)
+            statistics.busy_s += time.perf_counter() - started
+            if item is None:
+                return
+            if isinstance(item, Batch):
+                self._count(statistics, item, item.count, item.verdicts.num_rows)
+            yield item
+
+    def process(self, batch: Batch) -> Batch:
+        """The batch behind the last transform."""
+        for name, transform in self.transforms:
+            statistics = self.statistics[name]
+            before = batch.rows.num_rows
+            started = time.perf_counter()
+            batch = process_safely(transform, batch, name)
+            statistics.busy_s += time.perf_counter() - started
+            self._count(statistics, batch, before, before - batch.rows.num_rows)
+        return batch
+
+    def gathered(self, batch: Batch, busy_s: float) -> None:
+        """A batch was handed to the sink."""
+        statistics = self.statistics[self.sink_name]
+        self._count(statistics, batch, batch.rows.num_rows, 0)
+        statistics.busy_s += busy_s
+
+    def progress(self, sink_busy_s: float) -> list[pb.StageProgress]:
+        """A row a stage. `sink_busy_s` is the time of the thread that writes."""
+        rows: list[pb.StageProgress] = []
+        for name, item in self.statistics.items():
+            row = pb.StageProgress(
+                stage=name, records=item.records, bytes=item.bytes, busy_s=item.busy_s, dropped=item.dropped
+            )
+            if name == self.source_name and self.source is not None:
+                row.bytes, row.skipped_bytes = self.source.bytes_read, self.source.bytes_skipped
+            if name == self.sink_name:
+                row.busy_s += sink_busy_s
+            rows.append(row)
+        return rows
+
+    @staticmethod
+    def _count(statistics: StageStatistics, batch: Batch, records: int, dropped: int) -> None:
+        statistics.records += records
+        statistics.bytes += max(0, batch.length)
+        statistics.dropped += dropped

@@ -1,0 +1,1 @@
+"""The pure state machines of the worker and its tasks: events in, commands out."""

@@ -1,0 +1,273 @@
+"""What a sink holds, when it seals, and what becomes of each proposal: the pure half of a sink.
+
+A batch is gathered, then part of a shard that is being written, then of a proposal that waits for its answer, then
+closed. Until it is closed it is held: its records are in this task's hands and a sweep says so. A shard is sealed when
+the kept rows reach the target size, or the held bytes their limit, or the oldest batch its age, or when the controller
+asks. So nothing stays open for want of kept rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from headrace.store.entries import Range
+from headrace.store.intervals import IntervalSet
+
+#: Seconds without an answer after which a proposal is made again; the same proposal gets the same answer.
+PROPOSE_AGAIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SealPolicy:
+    """When a shard is sealed. `held_bytes_max` bounds all that gathers, `age_s` is the age of the oldest batch."""
+
+    target_bytes: int = 32 << 20
+    held_bytes_max: int = 128 << 20
+    age_s: float = 30.0
+
+
+class ShardState(Enum):
+    """Where a shard of this sink stands."""
+
+    WRITING = "writing"
+    PROPOSED = "proposed"
+    CLOSED = "closed"
+
+
+class ShardTurn(Enum):
+    """What moves a shard."""
+
+    WRITTEN = "written"
+    ACCEPTED = "accepted"
+    OVERLAPS = "overlaps"
+
+
+TRANSITIONS: dict[tuple[ShardState, ShardTurn], ShardState] = {
+    (ShardState.WRITING, ShardTurn.WRITTEN): ShardState.PROPOSED,
+    (ShardState.PROPOSED, ShardTurn.ACCEPTED): ShardState.CLOSED,
+    (ShardState.PROPOSED, ShardTurn.OVERLAPS): ShardState.WRITING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchGathered:
+    """A batch arrived. `target_bytes` count towards the shard's size, `held_bytes` are what it occupies."""
+
+    range: Range
+    target_bytes: int
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealAsked:
+    """The controller wants what is gathered to be committed."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWritten:
+    """The objects of a shard are durable."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAccepted:
+    """The ledger names the shard."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOverlapped:
+    """Parts of the shard's ranges are closed already."""
+
+    shard: int
+    overlaps: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """A timer has run out."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteShard:
+    """Write a shard of these ranges, in this order. A range may be a part of the batch that it came in."""
+
+    shard: int
+    ranges: tuple[Range, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeShard:
+    """Propose a shard that is written."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseShard:
+    """Let go of the batches of a shard."""
+
+    shard: int
+
+
+Event = BatchGathered | SealAsked | ShardWritten | ShardAccepted | ShardOverlapped | TimePassed
+Command = WriteShard | ProposeShard | ReleaseShard
+
+
+@dataclass(slots=True)
+class _Shard:
+    number: int
+    ranges: tuple[Range, ...]
+    held_bytes: int
+    state: ShardState = ShardState.WRITING
+    proposed_at: float = 0.0
+
+    def turn(self, turn: ShardTurn) -> None:
+        target = TRANSITIONS.get((self.state, turn))
+        if target is None:
+            raise ValueError(f"shard {self.number}: {self.state.value} on {turn.value!r}")
+        self.state = target
+
+
+class Gathering:
+    """The state machine of one sink in one task."""
+
+    def __init__(self, policy: SealPolicy) -> None:
+        self.policy = policy
+        self._ranges: list[Range] = []
+        self._target = 0
+        self._bytes = 0
+        self._oldest: float | None = None
+        self._seal: str = ""
+        self._shards: dict[int, _Shard] = {}
+        self._count = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all batches that are not closed."""
+        return self._bytes + sum(shard.held_bytes for shard in self._shards.values())
+
+    @property
+    def accepts(self) -> bool:
+        """Whether another batch may come: what gathers is below its limits, or can be written at once."""
+        return not self._due_by_size() and self._bytes < self.policy.held_bytes_max
+
+    def held(self) -> list[Range]:
+        """Every range in this sink's hands, for a sweep."""
+        return [*self._ranges, *(item for shard in self._shards.values() for item in shard.ranges)]
+
+    def wake_at(self) -> float | None:
+        """When `handle(TimePassed())` is wanted next."""
+        times = [shard.proposed_at + PROPOSE_AGAIN_S for shard in self._proposed()]
+        if self._oldest is not None and not self._writing():
+            times.append(self._oldest + self.policy.age_s)
+        return min(times, default=None)
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take one event; give the commands that follow from it."""
+        commands: list[Command] = []
+        match event:
+            case BatchGathered():
+                self._gather(event, now)
+            case SealAsked():
+                self._seal = event.reason if self._ranges else ""
+            case ShardWritten():
+                commands += self._written(event.shard, now)
+            case ShardAccepted():
+                commands += self._accepted(event.shard)
+            case ShardOverlapped():
+                commands += self._overlapped(event)
+            case TimePassed():
+                commands += self._propose_again(now)
+        return commands + self._seal_if_due(now)
+
+    def _gather(self, event: BatchGathered, now: float) -> None:
+        self._ranges.append(event.range)
+        self._target += event.target_bytes
+        self._bytes += event.held_bytes
+        if self._oldest is None:
+            self._oldest = now
+
+    def _due_by_size(self) -> bool:
+        return self._target >= self.policy.target_bytes or self._bytes >= self.policy.held_bytes_max
+
+    def _seal_if_due(self, now: float) -> list[Command]:
+        if not self._ranges or self._writing():
+            return []
+        reason = self._seal
+        if not reason and self._due_by_size():
+            reason = "size"
+        if not reason and self._oldest is not None and now - self._oldest >= self.policy.age_s:
+            reason = "age"
+        if not reason:
+            return []
+        shard = _Shard(self._count, tuple(self._ranges), self._bytes)
+        self._count += 1
+        self._shards[shard.number] = shard
+        self._ranges, self._target, self._bytes, self._oldest, self._seal = [], 0, 0, None, ""
+        return [WriteShard(shard.number, shard.ranges, reason)]
+
+    def _writing(self) -> bool:
+        return any(shard.state is ShardState.WRITING for shard in self._shards.values())
+
+    def _proposed(self) -> list[_Shard]:
+        return [shard for shard in self._shards.values() if shard.state is ShardState.PROPOSED]
+
+    def _written(self, number: int, now: float) -> list[Command]:
+        shard = self._shards[number]
+        shard.turn(ShardTurn.WRITTEN)
+        shard.proposed_at = now
+        return [ProposeShard(number)]
+
+    def _accepted(self, number: int) -> list[Command]:
+        shard = self._shards.get(number)
+        if shard is None or shard.state is not ShardState.PROPOSED:
+            return []
+        shard.turn(ShardTurn.ACCEPTED)
+        del self._shards[number]
+        return [ReleaseShard(number)]
+
+    def _overlapped(self, event: ShardOverlapped) -> list[Command]:
+        shard = self._shards.get(event.shard)
+        if shard is None or shard.state is not ShardState.PROPOSED:
+            return []
+        shard.turn(ShardTurn.OVERLAPS)
+        shard.ranges = without(shard.ranges, event.overlaps)
+        if shard.ranges:
+            return [WriteShard(shard.number, shard.ranges, "overlap")]
+        del self._shards[shard.number]
+        return [ReleaseShard(shard.number)]
+
+    def _propose_again(self, now: float) -> list[Command]:
+        again: list[Command] = []
+        for shard in self._proposed():
+            if now - shard.proposed_at >= PROPOSE_AGAIN_S:
+                shard.proposed_at = now
+                again.append(ProposeShard(shard.number))
+        return again
+
+
+def without(ranges: Sequence[Range], closed: Sequence[Range]) -> tuple[Range, ...]:
+    """What is left of `ranges` when `closed` is cut out. A part that is cut loses the byte offsets at the cut."""
+    gone: dict[bytes, IntervalSet] = {}
+    for item in closed:
+        gone.setdefault(item.fragment, IntervalSet()).cover(item.first, item.end)
+    left: list[Range] = []
+    for item in ranges:
+        holes = gone.get(item.fragment, IntervalSet()).overlap(item.first, item.end)
+        if not holes:
+            left.append(item)
+            continue
+        position = item.first
+        for first, end in [*holes, (item.end, item.end)]:
+            if position < first:
+                left.append(Range(item.fragment, position, first - position))
+            position = end
+    return tuple(left)

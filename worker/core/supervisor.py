@@ -1,0 +1,211 @@
+"""The worker's machine: which task processes live, and what is done about each.
+
+It decides nothing about the pipeline: the controller says which attempt runs here. It sees to it that an attempt that
+was told to end does end, that its links are cut when it dies, and that the controller hears of each death.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+#: Seconds that a task may take to end by itself.
+STOP_GRACE_S = 5.0
+
+
+class ProcessState(Enum):
+    """Where a task's process stands."""
+
+    RUNNING = "running"
+    STOPPING = "stopping"
+    KILLED = "killed"
+    GONE = "gone"
+
+
+class ProcessTurn(Enum):
+    """What moves it."""
+
+    STOP_ASKED = "stop asked"
+    KILL_ASKED = "kill asked"
+    GRACE_OVER = "grace over"
+    EXITED = "exited"
+
+
+TRANSITIONS: dict[tuple[ProcessState, ProcessTurn], ProcessState] = {
+    (ProcessState.RUNNING, ProcessTurn.STOP_ASKED): ProcessState.STOPPING,
+    (ProcessState.RUNNING, ProcessTurn.KILL_ASKED): ProcessState.KILLED,
+    (ProcessState.RUNNING, ProcessTurn.EXITED): ProcessState.GONE,
+    (ProcessState.STOPPING, ProcessTurn.STOP_ASKED): ProcessState.STOPPING,
+    (ProcessState.STOPPING, ProcessTurn.KILL_ASKED): ProcessState.KILLED,
+    (ProcessState.STOPPING, ProcessTurn.GRACE_OVER): ProcessState.KILLED,
+    (ProcessState.STOPPING, ProcessTurn.EXITED): ProcessState.GONE,
+    (ProcessState.KILLED, ProcessTurn.STOP_ASKED): ProcessState.KILLED,
+    (ProcessState.KILLED, ProcessTurn.KILL_ASKED): ProcessState.KILLED,
+    (ProcessState.KILLED, ProcessTurn.EXITED): ProcessState.GONE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StartAsked:
+    """The controller wants attempt `attempt` of a task here."""
+
+    task: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """A task was told to end by itself."""
+
+    task: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillAsked:
+    """An attempt must not go on."""
+
+    task: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessExited:
+    """A process is gone; `code` is negative for a signal."""
+
+    task: str
+    attempt: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """A timer has run out."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnProcess:
+    """Start a process for an attempt."""
+
+    task: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillProcess:
+    """Send SIGKILL."""
+
+    task: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutLinks:
+    """Abort every link of an attempt, so that its peers learn of its death."""
+
+    task: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportExit:
+    """Tell the controller."""
+
+    task: str
+    attempt: int
+    code: int
+
+
+Event = StartAsked | StopAsked | KillAsked | ProcessExited | TimePassed
+Command = SpawnProcess | KillProcess | CutLinks | ReportExit
+
+
+@dataclass(slots=True)
+class _Process:
+    task: str
+    attempt: int
+    state: ProcessState = ProcessState.RUNNING
+    kill_at: float | None = None
+
+    def turn(self, turn: ProcessTurn) -> None:
+        target = TRANSITIONS.get((self.state, turn))
+        if target is None:
+            raise ValueError(f"task {self.task} attempt {self.attempt}: {self.state.value} on {turn.value!r}")
+        self.state = target
+
+
+class Supervisor:
+    """The state machine of one worker."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, _Process] = {}
+
+    def running(self) -> list[tuple[str, int]]:
+        """The attempts that live, for a registration."""
+        return [(process.task, process.attempt) for process in self._processes.values()]
+
+    def alive(self, task: str, attempt: int) -> bool:
+        """Whether that attempt lives here."""
+        process = self._processes.get(task)
+        return process is not None and process.attempt == attempt
+
+    def wake_at(self) -> float | None:
+        """When `handle(TimePassed())` is wanted next."""
+        times = [process.kill_at for process in self._processes.values() if process.kill_at is not None]
+        return min(times, default=None)
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take one event; give the commands that follow from it."""
+        match event:
+            case StartAsked():
+                return self._start(event)
+            case StopAsked():
+                return self._stop(event, now)
+            case KillAsked():
+                return self._kill(event.task, event.attempt, ProcessTurn.KILL_ASKED)
+            case ProcessExited():
+                return self._exited(event)
+            case TimePassed():
+                late = [p for p in self._processes.values() if p.kill_at is not None and now >= p.kill_at]
+                return [command for p in late for command in self._kill(p.task, p.attempt, ProcessTurn.GRACE_OVER)]
+
+    def _start(self, event: StartAsked) -> list[Command]:
+        commands: list[Command] = []
+        older = self._processes.get(event.task)
+        if older is not None:
+            if older.attempt >= event.attempt:
+                return []
+            # The controller gave the older attempt up; its death needs no report, its links no longer matter.
+            commands.append(KillProcess(older.task, older.attempt))
+            commands.append(CutLinks(older.task, older.attempt, "a newer attempt takes its place"))
+        self._processes[event.task] = _Process(event.task, event.attempt)
+        return [*commands, SpawnProcess(event.task, event.attempt)]
+
+    def _stop(self, event: StopAsked, now: float) -> list[Command]:
+        process = self._processes.get(event.task)
+        if process is not None and process.attempt == event.attempt:
+            process.turn(ProcessTurn.STOP_ASKED)
+            if process.state is ProcessState.STOPPING and process.kill_at is None:
+                process.kill_at = now + STOP_GRACE_S
+        return []
+
+    def _kill(self, task: str, attempt: int, turn: ProcessTurn) -> list[Command]:
+        process = self._processes.get(task)
+        if process is None or process.attempt != attempt or process.state is ProcessState.KILLED:
+            return []
+        process.turn(turn)
+        process.kill_at = None
+        return [KillProcess(task, attempt)]
+
+    def _exited(self, event: ProcessExited) -> list[Command]:
+        process = self._processes.get(event.task)
+        if process is None or process.attempt != event.attempt:
+            return []
+        process.turn(ProcessTurn.EXITED)
+        del self._processes[event.task]
+        ending = f"signal {-event.code}" if event.code < 0 else f"exit code {event.code}"
+        return [
+            CutLinks(event.task, event.attempt, f"task {event.task} died by {ending}"),
+            ReportExit(event.task, event.attempt, event.code),
+        ]

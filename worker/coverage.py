@@ -1,0 +1,81 @@
+"""Conservation by ordinals, checked where the rows are: each record of a batch has exactly one fate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.stages.batch import ROW, Batch
+from headrace.store.entries import Range
+
+
+class ConservationError(RuntimeError):
+    """A stage lost, invented or repeated a record: a defect of the stage."""
+
+
+def ordinals(column: Any) -> npt.NDArray[np.int64]:
+    """The ordinals of a column, as numpy."""
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def fates(batch: Batch) -> npt.NDArray[np.bool_]:
+    """`[count]`: whether each record of the batch was kept. ConservationError unless each has exactly one fate."""
+    kept = ordinals(batch.rows.column(ROW)) - batch.first
+    other = ordinals(batch.verdicts.column("row")) - batch.first
+    everyone = np.concatenate([kept, other])
+    where = f"{batch.uri}, records {batch.first}..{batch.first + batch.count - 1}"
+    if len(everyone) and (everyone.min() < 0 or everyone.max() >= batch.count):
+        raise ConservationError(f"{where}: a row or verdict for a record outside the batch")
+    times = np.bincount(everyone, minlength=batch.count)
+    if (times != 1).any():
+        at = int(np.flatnonzero(times != 1)[0])
+        raise ConservationError(f"{where}: record {batch.first + at} has {int(times[at])} fates, not one")
+    mask = np.zeros(batch.count, dtype=np.bool_)
+    mask[kept] = True
+    return mask
+
+
+def part(batch: Batch, item: Range) -> Batch:
+    """The records of `item` alone; the batch itself where that is all of it."""
+    if item.first == batch.first and item.count == batch.count:
+        return batch
+    return replace(
+        batch,
+        first=item.first,
+        count=item.count,
+        offset=item.offset,
+        length=item.length,
+        rows=_between(batch.rows, ROW, item),
+        verdicts=_between(batch.verdicts, "row", item),
+        edits={},
+    )
+
+
+def join(covered: Sequence[tuple[Range, npt.NDArray[np.bool_]]]) -> list[tuple[Range, bytes, bytes]]:
+    """Neighbouring ranges in one, with the bits of the kept and of the others, lowest bit first."""
+    joined: list[tuple[Range, list[npt.NDArray[np.bool_]]]] = []
+    for item, mask in sorted(covered, key=lambda pair: (pair[0].fragment, pair[0].first)):
+        last = joined[-1][0] if joined else None
+        if last is not None and last.fragment == item.fragment and last.end == item.first:
+            length = item.stop - last.offset if last.offset >= 0 and item.stop >= 0 else -1
+            whole = Range(
+                last.fragment, last.first, last.count + item.count, last.offset if length >= 0 else -1, length
+            )
+            joined[-1] = (whole, [*joined[-1][1], mask])
+        else:
+            joined.append((item, [mask]))
+    return [(item, *_bits(np.concatenate(masks))) for item, masks in joined]
+
+
+def _bits(mask: npt.NDArray[np.bool_]) -> tuple[bytes, bytes]:
+    return np.packbits(mask, bitorder="little").tobytes(), np.packbits(~mask, bitorder="little").tobytes()
+
+
+def _between(batch: pa.RecordBatch, column: str, item: Range) -> pa.RecordBatch:
+    values = ordinals(batch.column(column))
+    return batch.filter(pa.array((values >= item.first) & (values < item.end)))

@@ -1,0 +1,239 @@
+"""The worker daemon: attends a controller, and supervises the task processes of one node.
+
+    python -m headrace.worker.daemon --controller 127.0.0.1:7420 --name node1
+
+Tasks talk to it over socket pairs and it passes their words on; what it decides itself (when a process must be killed,
+which links are cut) is decided by worker/core/supervisor.py. When the controller is gone the tasks go on with what
+they have, and the worker tries to register again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Sequence
+from importlib.metadata import version
+
+import grpc
+import setproctitle
+import uvloop
+
+from headrace.protos import control_pb2 as pb
+from headrace.protos import control_pb2_grpc as rpc
+from headrace.worker.core import supervisor as core
+from headrace.worker.processes import Processes, TaskProcess
+
+logger = logging.getLogger("headrace.worker")
+
+MESSAGE_BYTES_MAX = 64 << 20
+#: Seconds between two heartbeats, and of silence after which a session is given up.
+HEARTBEAT_S = 1.0
+#: Seconds before a lost session is opened again, doubled each time up to RECONNECT_S_MAX.
+RECONNECT_S = 0.2
+RECONNECT_S_MAX = 5.0
+#: Messages that wait for a controller that is away; tasks repeat what matters (proposals), so older ones may go.
+WAITING_MESSAGES_MAX = 100_000
+
+
+class Daemon:
+    """One worker."""
+
+    def __init__(self, name: str, cores: int) -> None:
+        self.name, self.cores = name, cores
+        self._supervisor = core.Supervisor()
+        self._processes = Processes(self._said, self._exited)
+        self._orders: dict[tuple[str, int], pb.TaskCommand] = {}
+        self._outbox: asyncio.Queue[pb.FromWorker] = asyncio.Queue(WAITING_MESSAGES_MAX)
+        self._stories: dict[tuple[str, int], str] = {}
+        self._term = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.refused = ""
+
+    async def attend(self, address: str) -> None:
+        """Attend the controller, again and again, until it refuses this worker."""
+        delay = RECONNECT_S
+        while not self.refused:
+            try:
+                await self._session(address)
+                delay = RECONNECT_S
+            except grpc.aio.AioRpcError as error:
+                logger.warning("controller %s: %s; trying again in %.1f s", address, error.code().name, delay)
+            if not self.refused:
+                await asyncio.sleep(delay)
+                delay = min(RECONNECT_S_MAX, delay * 2)
+
+    def close(self) -> None:
+        """End every task."""
+        self._processes.kill_all()
+
+    async def _session(self, address: str) -> None:
+        options = [
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ]
+        async with grpc.aio.insecure_channel(address, options=options) as channel:
+            stub = rpc.ControlStub(channel)  # type: ignore[no-untyped-call]
+            call = stub.Attend(self._messages())
+            async for message in call:
+                self._take(message)
+
+    async def _messages(self) -> AsyncIterator[pb.FromWorker]:
+        """What this worker says in one session: who it is, then everything that waits."""
+        yield pb.FromWorker(register=self._register())
+        while True:
+            try:
+                yield await asyncio.wait_for(self._outbox.get(), HEARTBEAT_S)
+            except TimeoutError:
+                yield pb.FromWorker(heartbeat=pb.Heartbeat(sent=time.monotonic_ns()))
+
+    def _register(self) -> pb.Register:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        register = pb.Register(
+            worker=self.name,
+            version=version("headrace"),
+            cores=self.cores,
+            memory_bytes=memory,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+        for task, attempt in self._supervisor.running():
+            register.tasks.append(pb.RunningTask(task=task, attempt=attempt))
+        return register
+
+    # -- the controller's words --
+
+    def _take(self, message: pb.ToWorker) -> None:
+        kind = message.WhichOneof("message")
+        if message.term and message.term < self._term:
+            # The terms of two datasets are not comparable; each task knows its own through its version and epoch.
+            logger.debug("a command of term %d behind term %d", message.term, self._term)
+        self._term = max(self._term, message.term)
+        match kind:
+            case "refusal":
+                self.refused = message.refusal.reason
+            case "task":
+                self._task_command(message.task)
+            case "link":
+                self._processes.link(message.link)
+            case "kill":
+                self._do(core.KillAsked(message.kill.task, message.kill.attempt))
+            case _:
+                pass
+
+    def _task_command(self, message: pb.TaskCommand) -> None:
+        if message.WhichOneof("command") == "start":
+            self._orders[message.task, message.attempt] = message
+            self._do(core.StartAsked(message.task, message.attempt))
+            return
+        self._processes.send(message.task, message.attempt, message)
+        if message.WhichOneof("command") == "stop":
+            self._do(core.StopAsked(message.task, message.attempt))
+
+    # -- the tasks' words --
+
+    def _said(self, _item: TaskProcess, event: pb.TaskEvent) -> None:
+        if not self._outbox.full():
+            self._outbox.put_nowait(pb.FromWorker(task=event))
+
+    def _exited(self, item: TaskProcess, code: int) -> None:
+        self._stories[item.task, item.attempt] = self._processes.story(item)
+        self._do(core.ProcessExited(item.task, item.attempt, code))
+        self._stories.pop((item.task, item.attempt), None)
+
+    def _do(self, event: core.Event) -> None:
+        for command in self._supervisor.handle(event, time.monotonic()):
+            match command:
+                case core.SpawnProcess():
+                    order = self._orders.pop((command.task, command.attempt))
+                    self._processes.spawn(command.task, command.attempt, order)
+                case core.KillProcess():
+                    self._processes.kill(command.task, command.attempt)
+                case core.CutLinks():
+                    self._processes.cut_links(command.task, command.attempt, command.reason)
+                case core.ReportExit():
+                    self._report_exit(command)
+        self._set_timer()
+
+    def _report_exit(self, command: core.ReportExit) -> None:
+        story = self._stories.get((command.task, command.attempt), "")
+        exited = pb.TaskExited(code=command.code, story=story[-4000:])
+        event = pb.TaskEvent(task=command.task, attempt=command.attempt, exited=exited)
+        self._outbox.put_nowait(pb.FromWorker(task=event))
+
+    def _set_timer(self) -> None:
+        wake_at = self._supervisor.wake_at()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake_at is not None:
+            delay = max(0.0, wake_at - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._do, core.TimePassed())
+
+
+async def work(controller: str, *, name: str, cores: int, controller_fd: int = -1, lifeline_fd: int = -1) -> int:
+    """Attend until a signal, the lifeline's end, or a refusal; the exit code."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    if lifeline_fd >= 0:
+        loop.add_reader(lifeline_fd, told.set)
+    daemon = Daemon(name, cores)
+    attending = asyncio.create_task(_attend(daemon, controller, controller_fd))
+    waiting = asyncio.create_task(told.wait())
+    try:
+        await asyncio.wait({attending, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (attending, waiting):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        daemon.close()
+    if daemon.refused:
+        logger.error("the controller refuses this worker: %s", daemon.refused)
+        return 1
+    return 0
+
+
+async def _attend(daemon: Daemon, controller: str, controller_fd: int) -> None:
+    if controller_fd >= 0:
+        controller = await asyncio.to_thread(_read_line, controller_fd)
+    if controller:
+        await daemon.attend(controller)
+
+
+def _read_line(descriptor: int) -> str:
+    with os.fdopen(descriptor) as pipe:
+        return pipe.readline().strip()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse arguments and work."""
+    parser = argparse.ArgumentParser(prog="headrace worker", description="Run the tasks of one node.")
+    parser.add_argument("--controller", default="127.0.0.1:7420", help="the controller's address")
+    parser.add_argument("--name", default=socket.gethostname(), help="this worker's name; each has its own")
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), help="cores to offer")
+    parser.add_argument("--controller-fd", type=int, default=-1, help=argparse.SUPPRESS)
+    parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    setproctitle.setproctitle(f"headrace worker {args.name}")
+    return uvloop.run(
+        work(
+            args.controller,
+            name=args.name,
+            cores=args.cores,
+            controller_fd=args.controller_fd,
+            lifeline_fd=args.lifeline_fd,
+        )
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

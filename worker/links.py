@@ -1,0 +1,62 @@
+"""A task's ends of its links: opened when the worker brings them, given up when their peer is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import cycle, islice
+
+import msgpack
+
+from headrace.protos import control_pb2 as pb
+from headrace.transport.contract import Receiver, Sender
+from headrace.transport.errors import LinkAborted, LinkClosed
+from headrace.transport.frame import Frame
+from headrace.transport.ring import RingReceiver, RingSender
+from headrace.transport.ring_memory import RingHandles
+
+
+class Inbox:
+    """The receiving side of a task: its input links, read in turn."""
+
+    def __init__(self, closed: Callable[[str], None]) -> None:
+        self._links: dict[str, Receiver] = {}
+        self._closed = closed
+        self._turn = 0
+
+    def receivers(self) -> list[Receiver]:
+        """Every receiver, to wait on."""
+        return list(self._links.values())
+
+    def open(self, link: str, receiver: Receiver) -> None:
+        """A link stands."""
+        self._links[link] = receiver
+
+    def close(self, link: str) -> None:
+        """A link is gone, by the worker's word."""
+        if self._links.pop(link, None) is not None:
+            self._closed(link)
+
+    def receive(self, take: Callable[[str, Frame], None]) -> bool:
+        """Give the next frame of some link to `take`, and release it; False if there is none anywhere."""
+        names = list(self._links)
+        self._turn += 1
+        for name in islice(cycle(names), self._turn % max(1, len(names)), self._turn % max(1, len(names)) + len(names)):
+            try:
+                received = self._links[name].try_receive()
+            except (LinkClosed, LinkAborted):
+                self.close(name)
+                continue
+            if received is None:
+                continue
+            try:
+                take(name, received.frame)
+            finally:
+                received.release()
+            return True
+        return False
+
+
+def attach(message: pb.OpenLink, descriptors: tuple[int, int, int]) -> Sender | Receiver:
+    """This task's end of a ring."""
+    handles = RingHandles.from_description(msgpack.unpackb(message.handles)).with_descriptors(*descriptors)
+    return RingSender(handles) if message.link.sends else RingReceiver(handles)

@@ -1,0 +1,95 @@
+"""The sending side of a task: for each downstream stage the links to its replicas, and the batch that waits."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from headrace.transport.contract import Sender
+from headrace.transport.errors import LinkAborted
+from headrace.transport.frame import Frame
+
+
+class Outbox:
+    """Sends each batch to one replica of every downstream stage, the one with the most credit.
+
+    One batch waits at most; while it does the task takes no other, which is all that backpressure is.
+    """
+
+    def __init__(self, stages: tuple[str, ...]) -> None:
+        self._links: dict[str, dict[str, Sender]] = {stage: {} for stage in stages}
+        self._waiting: deque[tuple[str, Frame]] = deque()
+        #: The last marker that each link has taken.
+        self._marked: dict[str, int] = {}
+
+    @property
+    def empty(self) -> bool:
+        """Nothing waits."""
+        return not self._waiting
+
+    def senders(self) -> list[Sender]:
+        """Every sender, to wait on."""
+        return [sender for links in self._links.values() for sender in links.values()]
+
+    def open(self, stage: str, link: str, sender: Sender) -> None:
+        """A link to a replica of `stage` stands."""
+        self._links[stage][link] = sender
+        self._marked.pop(link, None)
+
+    def close(self, link: str) -> None:
+        """A link is gone."""
+        for links in self._links.values():
+            links.pop(link, None)
+
+    def put(self, frame: Frame) -> None:
+        """Queue a frame for every downstream stage, and send what can be sent."""
+        self._waiting.extend((stage, frame) for stage in self._links)
+        self.flush()
+
+    def mark(self, frame: Frame, sweep: int) -> bool:
+        """Send a marker on every link; False if one had no room: then call again with the same marker."""
+        for links in self._links.values():
+            for link in list(links):
+                if self._marked.get(link) != sweep:
+                    if not self._mark(links, link, frame):
+                        return False
+                    self._marked[link] = sweep
+        return True
+
+    def flush(self) -> bool:
+        """Send what waits; whether anything moved."""
+        moved = False
+        while self._waiting:
+            stage, frame = self._waiting[0]
+            if not self._send(stage, frame):
+                break
+            self._waiting.popleft()
+            moved = True
+        return moved
+
+    def finish(self) -> None:
+        """Close every link in order."""
+        for sender in self.senders():
+            sender.close()
+
+    def _send(self, stage: str, frame: Frame) -> bool:
+        links = self._links[stage]
+        offers: list[tuple[int, str]] = []
+        for name, sender in list(links.items()):
+            try:
+                offers.append((sender.credit_bytes(), name))
+            except LinkAborted:
+                del links[name]
+        for _, name in sorted(offers, reverse=True):
+            try:
+                if links[name].try_send(frame):
+                    return True
+            except LinkAborted:
+                del links[name]
+        return False
+
+    def _mark(self, links: dict[str, Sender], link: str, frame: Frame) -> bool:
+        try:
+            return links[link].try_send(frame)
+        except LinkAborted:
+            del links[link]
+            return True

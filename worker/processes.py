@@ -1,0 +1,201 @@
+"""Task processes and the rings between them: what the supervisor's commands become."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgpack
+
+from headrace.protos import control_pb2 as pb
+from headrace.transport.ring_memory import RingOwner, create_ring
+from headrace.worker.channel import Channel, ChannelClosed
+
+logger = logging.getLogger("headrace.worker")
+
+#: Lines of a task's standard error that are kept for its story.
+STORY_LINES = 20
+_READ_BYTES = 64 << 10
+
+
+@dataclass(slots=True)
+class TaskProcess:
+    """A task's process, its channel, and the end of what it said on standard error."""
+
+    task: str
+    attempt: int
+    process: subprocess.Popen[bytes]
+    channel: Channel
+    story: deque[str] = field(default_factory=lambda: deque[str](maxlen=STORY_LINES))
+    _rest: bytes = b""
+
+    def take_errors(self) -> bool:
+        """Read what the process wrote; False at the end."""
+        assert self.process.stderr is not None
+        try:
+            data = os.read(self.process.stderr.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return True
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop() if data else b""
+        for line in lines:
+            text = line.decode("utf-8", "replace")
+            self.story.append(text)
+            logger.warning("task %s: %s", self.task, text)
+        return bool(data)
+
+
+@dataclass(slots=True)
+class _Ring:
+    owner: RingOwner
+    ends: tuple[tuple[str, int], tuple[str, int]]
+
+
+class Processes:
+    """Every task process of this worker. Called on the event loop's thread."""
+
+    def __init__(self, said: Callable[[TaskProcess, pb.TaskEvent], None], exited: Callable[[TaskProcess, int], None]):
+        self._said = said
+        self._exited = exited
+        self._processes: dict[str, TaskProcess] = {}
+        self._rings: dict[str, _Ring] = {}
+
+    def spawn(self, task: str, attempt: int, order: pb.TaskCommand) -> None:
+        """Start a process and give it the order that it is born with."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        command = [sys.executable, "-m", "headrace.worker.task", "--control-fd", str(theirs.fileno())]
+        process = subprocess.Popen(  # noqa: S603
+            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0
+        )
+        theirs.close()
+        assert process.stderr is not None
+        os.set_blocking(process.stderr.fileno(), False)
+        item = TaskProcess(task, attempt, process, Channel(ours))
+        self._processes[task] = item
+        loop = asyncio.get_running_loop()
+        loop.add_reader(item.channel.fileno(), self._readable, item)
+        loop.add_reader(process.stderr.fileno(), self._errors, item)
+        self._watch(item)
+        self.send(task, attempt, order)
+
+    def send(self, task: str, attempt: int, message: pb.TaskCommand, descriptors: tuple[int, ...] = ()) -> None:
+        """Pass a command on; a task that is gone takes none."""
+        item = self._processes.get(task)
+        if item is None or item.attempt != attempt:
+            return
+        try:
+            item.channel.send(message.SerializeToString(), descriptors)
+        except ChannelClosed:
+            return
+        if item.channel.wants_to_write:
+            asyncio.get_running_loop().add_writer(item.channel.fileno(), self._writable, item)
+
+    def kill(self, task: str, attempt: int) -> None:
+        """SIGKILL."""
+        item = self._processes.get(task)
+        if item is not None and item.attempt == attempt:
+            item.process.send_signal(signal.SIGKILL)
+
+    def story(self, item: TaskProcess) -> str:
+        """The end of a task's standard error."""
+        while item.process.stderr is not None and not item.process.stderr.closed and item.take_errors():
+            if not item.story or len(item.story) >= STORY_LINES:
+                break
+        return "\n".join(item.story)
+
+    def link(self, message: pb.MakeLink) -> None:
+        """Make a ring and bring each end to its task."""
+        ends = ((message.sender, message.sender_attempt), (message.receiver, message.receiver_attempt))
+        self._drop_ring(message.link, "a newer link takes its place")
+        window = {"window_bytes": message.window_bytes} if message.window_bytes else {}
+        generation = (message.sender_attempt << 32) | message.receiver_attempt
+        handles = create_ring(message.link, generation=generation, **window)
+        described = msgpack.packb(handles.describe())
+        for (task, attempt), end in zip(ends, (message.sender_end, message.receiver_end), strict=True):
+            command = pb.TaskCommand(task=task, attempt=attempt)
+            command.open.link.CopyFrom(end)
+            command.open.transport, command.open.handles = "ring", described
+            self.send(task, attempt, command, handles.descriptors())
+        self._rings[message.link] = _Ring(RingOwner(handles), ends)
+
+    def cut_links(self, task: str, attempt: int, reason: str) -> None:
+        """Abort every ring that one attempt had an end of."""
+        for name, ring in list(self._rings.items()):
+            if (task, attempt) in ring.ends:
+                self._drop_ring(name, reason)
+                for peer, other in ring.ends:
+                    if peer != task:
+                        close = pb.TaskCommand(task=peer, attempt=other)
+                        close.close.link, close.close.reason = name, reason
+                        self.send(peer, other, close)
+
+    def kill_all(self) -> None:
+        """End every task at once, and wait for the last."""
+        for item in self._processes.values():
+            item.process.send_signal(signal.SIGKILL)
+        for item in self._processes.values():
+            item.process.wait()
+
+    def _drop_ring(self, name: str, reason: str) -> None:
+        ring = self._rings.pop(name, None)
+        if ring is not None:
+            ring.owner.abort(reason)
+            ring.owner.close()
+
+    def _readable(self, item: TaskProcess) -> None:
+        try:
+            messages = item.channel.receive()
+        except ChannelClosed:
+            asyncio.get_running_loop().remove_reader(item.channel.fileno())
+            return
+        for data in messages:
+            self._said(item, pb.TaskEvent.FromString(data))
+
+    def _writable(self, item: TaskProcess) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            item.channel.flush()
+        except ChannelClosed:
+            loop.remove_writer(item.channel.fileno())
+            return
+        if not item.channel.wants_to_write:
+            loop.remove_writer(item.channel.fileno())
+
+    def _errors(self, item: TaskProcess) -> None:
+        assert item.process.stderr is not None
+        if not item.take_errors():
+            asyncio.get_running_loop().remove_reader(item.process.stderr.fileno())
+
+    def _watch(self, item: TaskProcess) -> None:
+        """Learn of the process's end from a pidfd, without a thread or a signal handler."""
+        loop = asyncio.get_running_loop()
+        pidfd = os.pidfd_open(item.process.pid)
+
+        def ended() -> None:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            self._ended(item)
+
+        loop.add_reader(pidfd, ended)
+
+    def _ended(self, item: TaskProcess) -> None:
+        loop = asyncio.get_running_loop()
+        code = item.process.wait()
+        self._readable(item)
+        assert item.process.stderr is not None
+        loop.remove_reader(item.process.stderr.fileno())
+        loop.remove_writer(item.channel.fileno())
+        loop.remove_reader(item.channel.fileno())
+        if self._processes.get(item.task) is item:
+            del self._processes[item.task]
+        self._exited(item, code)
+        item.process.stderr.close()
+        item.channel.close()

@@ -1,0 +1,385 @@
+"""A task: one process that runs one attempt of a fused chain of stages, and dies with its worker.
+
+    python -m headrace.worker.task --control-fd N
+
+It talks to its worker over the control channel alone. One loop on one thread takes commands, reads or receives a
+batch, runs the stages, hands the result to a sink or a link, and sleeps when there is nothing to do; only a sink's
+writes run beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import setproctitle
+
+from headrace.pipeline.graph import Pipeline
+from headrace.protos import control_pb2 as pb
+from headrace.stages.batch import Batch
+from headrace.stages.contract import FragmentEnd, InputError
+from headrace.store.entries import Fragment
+from headrace.store.errors import StoreError
+from headrace.store.intervals import Gap
+from headrace.store.objects import open_store
+from headrace.transport.contract import LinkEnd, Receiver, Sender
+from headrace.transport.errors import TransportError
+from headrace.transport.frame import Frame, FrameKind
+from headrace.worker.chain import Chain
+from headrace.worker.channel import Channel, ChannelClosed
+from headrace.worker.core.gathering import SealPolicy
+from headrace.worker.core.reading import Reading
+from headrace.worker.core.sweeping import Sweeping
+from headrace.worker.links import Inbox, attach
+from headrace.worker.outbox import Outbox
+from headrace.worker.sinking import Sinking
+from headrace.worker.wire import batch_to_frame, frame_to_batch, sweep_frame
+
+#: Seconds between two reports of progress.
+PROGRESS_S = 0.2
+#: Fragments in one page of a listing.
+PAGE_FRAGMENTS = 512
+#: Exit code of a task that was told to stop.
+STOPPED = 0
+#: Exit code of a task whose worker is gone.
+ORPHANED = 75
+_PR_SET_PDEATHSIG = 1
+
+
+class Task:
+    """The shell of one attempt."""
+
+    def __init__(self, channel: Channel, start: pb.TaskCommand) -> None:
+        order = start.start
+        self._channel = channel
+        self._task, self._attempt = start.task, start.attempt
+        self._epoch = order.epoch
+        pipeline = Pipeline.from_dict(json.loads(order.pipeline_json))
+        self._chain = Chain(pipeline, list(order.stages))
+        self._reading = Reading()
+        self._sweeping = Sweeping()
+        self._inbox = Inbox(self._sweeping.closed)
+        self._outbox = Outbox(self._chain.downstream)
+        self._open: tuple[Fragment, Iterator[Batch | FragmentEnd]] | None = None
+        self._listing: Iterator[Fragment] | None = None
+        self._links: dict[str, LinkEnd] = {}
+        self._progress_at = 0.0
+        self._stopping = False
+        self._sink: Sinking | None = None
+        if self._chain.sink is not None:
+            self._sink = Sinking(
+                self._chain.sink_name,
+                self._chain.sink,
+                open_store(pipeline.dataset),
+                version=order.version,
+                epoch=order.epoch,
+                policy=_policy(order),
+            )
+
+    def run(self) -> int:
+        """Work until told to stop; the exit code."""
+        self._say(ready=pb.TaskReady(facts=self._chain.facts))
+        while not self._stopping:
+            self._take_commands()
+            moved = self._step()
+            self._finish_up()
+            if not moved and not self._stopping:
+                self._sleep()
+        self._outbox.finish()
+        return STOPPED
+
+    # -- one turn of the loop --
+
+    def _step(self) -> bool:
+        if not self._outbox.empty:
+            return self._outbox.flush()
+        if self._sweep():
+            return True
+        if self._sink is not None and not self._sink.accepts:
+            return False
+        if self._chain.source is not None:
+            return self._list() or self._read()
+        return self._inbox.receive(self._received)
+
+    def _sweep(self) -> bool:
+        sweep = self._sweeping.due()
+        if sweep is None:
+            return False
+        if self._sweeping.halting:
+            self._reading.halt()
+            self._open = None
+        if self._chain.downstream and not self._outbox.mark(sweep_frame(sweep, self._epoch), sweep):
+            return False
+        self._sweeping.passed(sweep)
+        answer = pb.Swept(sweep=sweep)
+        for fragment, gaps in self._reading.pending():
+            answer.pending.append(pb.PendingFragment(fragment=fragment, gaps=[_gap(gap) for gap in gaps]))
+        if self._sink is not None:
+            answer.held.append(self._sink.held())
+        self._say(swept=answer)
+        return True
+
+    def _list(self) -> bool:
+        if self._listing is None:
+            return False
+        page = pb.FragmentsListed(stage=self._chain.source_name)
+        try:
+            for fragment in self._listing:
+                page.fragments.append(_fragment(fragment))
+                if len(page.fragments) == PAGE_FRAGMENTS:
+                    break
+            else:
+                page.last, self._listing = True, None
+        except InputError as error:
+            page.error, self._listing = str(error), None
+        self._say(listed=page)
+        return True
+
+    def _read(self) -> bool:
+        if self._open is None:
+            following = self._reading.next()
+            if following is None:
+                return False
+            self._open = (following[0], self._chain.read(*following))
+        fragment, items = self._open
+        try:
+            item = next(items, None)
+        except InputError as error:
+            self._say(read=pb.FragmentRead(fragment=fragment.id, count=-1, error=str(error)))
+            self._reading.ended(fragment.id)
+            self._open = None
+            return True
+        if isinstance(item, Batch):
+            stop = item.offset + item.length if item.offset >= 0 and item.length >= 0 else -1
+            self._deliver(item)
+            self._reading.sent(fragment.id, item.first, item.first + item.count, stop)
+            return True
+        self._reading.ended(fragment.id)
+        self._open = None
+        self._say(read=pb.FragmentRead(fragment=fragment.id, count=item.count if item is not None else -1))
+        return True
+
+    def _received(self, link: str, frame: Frame) -> None:
+        if frame.epoch != self._epoch:
+            raise TransportError(f"link {link}: a frame of epoch {frame.epoch}, this task is of {self._epoch}")
+        if frame.kind is FrameKind.SWEEP:
+            self._sweeping.arrived(link, frame.first)
+        elif frame.kind is FrameKind.DATA:
+            self._deliver(frame_to_batch(frame))
+
+    def _deliver(self, batch: Batch) -> None:
+        batch = self._chain.process(batch)
+        if self._sink is not None:
+            started = time.perf_counter()
+            self._sink.add(batch)
+            self._chain.gathered(batch, time.perf_counter() - started)
+        else:
+            self._outbox.put(batch_to_frame(batch, self._epoch))
+
+    def _finish_up(self) -> None:
+        """Timers, proposals, progress."""
+        now = time.monotonic()
+        if self._sink is not None:
+            self._sink.tick()
+            for proposal in self._sink.take_proposals():
+                self._say(proposed=proposal)
+        if now >= self._progress_at:
+            self._report(now)
+
+    def _sleep(self) -> None:
+        """Until a command, a frame, credit, the writer or a timer."""
+        now = time.monotonic()
+        deadline = self._progress_at
+        if self._sink is not None and (wake_at := self._sink.wake_at()) is not None:
+            deadline = min(deadline, wake_at)
+        poll = select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN | (select.POLLOUT if self._channel.wants_to_write else 0))
+        ends: list[LinkEnd] = []
+        if not self._outbox.empty or self._sweeping.due() is not None:
+            ends += self._outbox.senders()
+        elif self._sink is None or self._sink.accepts:
+            ends += self._inbox.receivers()
+        if self._sink is not None:
+            poll.register(self._sink.wake_fd, select.POLLIN)
+        armed: list[LinkEnd] = []
+        try:
+            for end in ends:
+                if not end.arm():
+                    return
+                armed.append(end)
+                poll.register(end.fileno(), select.POLLIN)
+            poll.poll(max(0.0, deadline - now) * 1000)
+        finally:
+            for end in armed:
+                end.disarm()
+            if self._sink is not None:
+                _drain(self._sink.wake_fd)
+
+    # -- the control channel --
+
+    def _take_commands(self) -> None:
+        if self._channel.wants_to_write:
+            self._channel.flush()
+        for data in self._channel.receive():
+            self._command(pb.TaskCommand.FromString(data))
+
+    def _command(self, message: pb.TaskCommand) -> None:
+        match message.WhichOneof("command"):
+            case "list":
+                assert self._chain.source is not None
+                self._listing = self._chain.source.list()
+            case "read":
+                gaps = [Gap(gap.first, gap.end, gap.offset) for gap in message.read.gaps]
+                self._reading.give(_fragment_from(message.read.fragment), gaps)
+            case "sweep":
+                self._sweeping.asked(message.sweep.sweep, halt=message.sweep.halt)
+            case "seal":
+                if self._sink is not None:
+                    self._sink.seal(message.seal.reason)
+            case "answer":
+                if self._sink is not None:
+                    self._sink.answered(message.answer)
+            case "open":
+                self._open_link(message.open)
+            case "close":
+                self._close_link(message.close.link)
+            case "stop":
+                self._stopping = True
+            case other:
+                raise ValueError(f"a task knows no command {other!r}")
+
+    def _open_link(self, message: pb.OpenLink) -> None:
+        popped = [self._channel.descriptors.popleft() for _ in range(3)]
+        end = attach(message, (popped[0], popped[1], popped[2]))
+        name = message.link.link
+        self._close_link(name)
+        self._links[name] = end
+        if message.link.sends:
+            self._outbox.open(message.link.stage, name, cast("Sender", end))
+        else:
+            self._inbox.open(name, cast("Receiver", end))
+            self._sweeping.opened(name)
+
+    def _close_link(self, name: str) -> None:
+        if name in self._links:
+            del self._links[name]
+            self._outbox.close(name)
+            self._inbox.close(name)
+
+    def _report(self, now: float) -> None:
+        self._progress_at = now + PROGRESS_S
+        progress = pb.Progress()
+        progress.stages.extend(self._chain.progress(self._sink.busy_s if self._sink else 0.0))
+        progress.held_bytes = self._sink.held_bytes if self._sink else 0
+        for name, end in self._links.items():
+            seen = end.statistics()
+            progress.links.append(
+                pb.LinkProgress(
+                    link=name,
+                    frames=seen.frames,
+                    bytes=seen.frame_bytes,
+                    in_flight_bytes=seen.in_flight_bytes,
+                    blocked=seen.blocked,
+                )
+            )
+        self._say(progress=progress)
+
+    def _say(self, **event: object) -> None:
+        message = pb.TaskEvent(task=self._task, attempt=self._attempt, **event)  # type: ignore[arg-type]
+        self._channel.send(message.SerializeToString())
+
+
+def _policy(order: pb.StartTask) -> SealPolicy:
+    if not order.HasField("seal"):
+        return SealPolicy()
+    default = SealPolicy()
+    return SealPolicy(
+        target_bytes=order.seal.target_bytes or default.target_bytes,
+        held_bytes_max=order.seal.held_bytes_max or default.held_bytes_max,
+        age_s=order.seal.age_s or default.age_s,
+    )
+
+
+def _drain(descriptor: int) -> None:
+    try:
+        os.eventfd_read(descriptor)
+    except BlockingIOError:
+        return
+
+
+def _gap(gap: Gap) -> pb.Gap:
+    return pb.Gap(first=gap.first, end=gap.end, offset=gap.offset)
+
+
+def _fragment(f: Fragment) -> pb.Fragment:
+    return pb.Fragment(
+        id=f.id, stage=f.stage, uri=f.uri, version=f.version, start=f.start, end=f.end, reader=f.reader, size=f.size
+    )
+
+
+def _fragment_from(m: pb.Fragment) -> Fragment:
+    return Fragment(m.id, m.stage, m.uri, m.version, m.start, m.end, m.reader, m.size)
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the worker dies (prctl(2)); the closed channel says so too."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _first_command(channel: Channel) -> pb.TaskCommand:
+    """Wait for the order that this attempt is born with. The worker is alive or the channel closes."""
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    while True:
+        poll.poll(1000)
+        for data in channel.receive():
+            return pb.TaskCommand.FromString(data)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the task that the worker asks for over the control channel."""
+    parser = argparse.ArgumentParser(prog="headrace task")
+    parser.add_argument("--control-fd", type=int, required=True)
+    args = parser.parse_args(argv)
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = Channel(socket.socket(fileno=args.control_fd))
+    task = attempt = None
+    try:
+        start = _first_command(channel)
+        task, attempt = start.task, start.attempt
+        setproctitle.setproctitle(f"headrace task {task} attempt {attempt}")
+        return Task(channel, start).run()
+    except ChannelClosed:
+        return ORPHANED
+    except (StoreError, TransportError, Exception) as error:  # noqa: BLE001
+        traceback.print_exc(file=sys.stderr)
+        _say_failure(channel, task or "", attempt or 0, error)
+        return 1
+
+
+def _say_failure(channel: Channel, task: str, attempt: int, error: Exception) -> None:
+    text = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+    failed = pb.TaskFailed(error=f"task {task}: {text}", final=False)
+    try:
+        channel.send(pb.TaskEvent(task=task, attempt=attempt, failed=failed).SerializeToString())
+    except ChannelClosed:
+        return
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Arrow's and the writer's threads hold nothing that must be flushed, and the ring's memory has views on it.
+    os._exit(code)

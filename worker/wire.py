@@ -1,0 +1,63 @@
+"""Batches as frames: Arrow IPC for the rows, msgpack for the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+
+from headrace.stages.batch import Batch, no_verdicts
+from headrace.transport.errors import FrameError
+from headrace.transport.frame import Frame, FrameKind
+
+
+def batch_to_frame(batch: Batch, epoch: int) -> Frame:
+    """The frame of a batch: one copy of the rows into an IPC message."""
+    verdicts = _to_ipc(batch.verdicts) if batch.verdicts.num_rows else b""
+    facts = [batch.uri, batch.offset, batch.length, batch.edits, bytes(verdicts)]
+    return Frame(
+        kind=FrameKind.DATA,
+        epoch=epoch,
+        fragment=batch.fragment,
+        first=batch.first,
+        count=batch.count,
+        metadata=msgpack.packb(facts, use_bin_type=True),
+        body=_to_ipc(batch.rows),
+    )
+
+
+def frame_to_batch(frame: Frame) -> Batch:
+    """The batch of a frame. Its memory is copied, so the frame may be released at once. FrameError if it is none."""
+    try:
+        uri, offset, length, edits, verdicts = msgpack.unpackb(frame.metadata, raw=False)
+        return Batch(
+            fragment=bytes(frame.fragment),
+            uri=uri,
+            first=frame.first,
+            count=frame.count,
+            offset=offset,
+            length=length,
+            rows=_from_ipc(bytes(frame.body)),
+            verdicts=_from_ipc(verdicts) if verdicts else no_verdicts(),
+            edits=edits,
+        )
+    except (ValueError, TypeError, KeyError, pa.ArrowException, msgpack.UnpackException) as error:
+        raise FrameError(f"a data frame of {len(frame.body)} bytes holds no batch: {error}") from error
+
+
+def sweep_frame(sweep: int, epoch: int) -> Frame:
+    """The marker of a sweep."""
+    return Frame(kind=FrameKind.SWEEP, epoch=epoch, fragment=bytes(16), first=sweep, count=0, metadata=b"", body=b"")
+
+
+def _to_ipc(batch: pa.RecordBatch) -> Any:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return memoryview(sink.getvalue())
+
+
+def _from_ipc(data: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        return reader.read_next_batch()
