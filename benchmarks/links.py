@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from headrace.transport.errors import LinkClosed
 from headrace.transport.frame import Frame, FrameKind
 from headrace.transport.ring import RingHandles, RingReceiver, RingSender, create_ring

@@ -6,11 +6,11 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import grpc
 
@@ -35,6 +35,10 @@ class ApplyRefused(CliError):  # noqa: N818 - named after what is so
     """The controller does not take up the pipeline; `details` are the differences, a line each."""
 
 
+class ControllerSilent(CliError):  # noqa: N818 - named after what is so
+    """The controller does not answer, or answers that it cannot."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """How a pipeline is run, apart from what it is."""
@@ -48,11 +52,11 @@ class RunOptions:
 class StreamBroke:
     """A watched stream ended with this error."""
 
-    error: Exception
+    error: ControllerSilent
 
 
 class Client:
-    """One connection to a controller. Raises grpc.RpcError where it does not answer."""
+    """One connection to a controller. Every call raises ControllerSilent where it does not answer."""
 
     def __init__(self, address: str) -> None:
         options = [
@@ -64,7 +68,7 @@ class Client:
         self._channel = grpc.insecure_channel(address, options=options)
         self._stub: Any = rpc.ControlStub(self._channel)  # type: ignore[no-untyped-call,unused-ignore]
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -80,19 +84,19 @@ class Client:
             fuse=options.fuse,
             replicas=options.replicas,
         )
-        reply: pb.ApplyReply = self._stub.Apply(request, timeout=APPLY_S, wait_for_ready=True)
+        reply: pb.ApplyReply = self._call("Apply", request, APPLY_S)
         if not reply.accepted:
             raise ApplyRefused(reply.reason, reply.differences)
         return tuple(reply.warnings)
 
     def status(self, pipeline: str = "") -> pb.StatusReply:
         """Everything as it stands, or one pipeline of it."""
-        reply: pb.StatusReply = self._stub.Status(pb.StatusRequest(pipeline=pipeline), timeout=ANSWER_S)
+        reply: pb.StatusReply = self._call("Status", pb.StatusRequest(pipeline=pipeline), ANSWER_S)
         return reply
 
     def stop(self, pipeline: str, *, cancel: bool) -> None:
         """Have a pipeline stop: with what is held committed, or at once. Raises CliError."""
-        reply: pb.StopReply = self._stub.Stop(pb.StopRequest(pipeline=pipeline, cancel=cancel), timeout=ANSWER_S)
+        reply: pb.StopReply = self._call("Stop", pb.StopRequest(pipeline=pipeline, cancel=cancel), ANSWER_S)
         if not reply.accepted:
             raise CliError(reply.reason)
 
@@ -105,15 +109,21 @@ class Client:
             try:
                 for reply in stream:
                     found.put(reply)
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever reads the queue
-                found.put(StreamBroke(error))
+            except grpc.RpcError as error:
+                found.put(StreamBroke(_silence(self.address, error)))
                 return
-            found.put(StreamBroke(CliError("the controller ended the stream")))
+            found.put(StreamBroke(ControllerSilent(f"the controller at {self.address} ended the stream")))
 
         threading.Thread(target=listen, name="watch", daemon=True).start()
         return found
 
-    def wait_for_worker(self, deadline_s: float, between: Any) -> None:
+    def _call(self, method: str, request: Any, within_s: float) -> Any:
+        try:
+            return getattr(self._stub, method)(request, timeout=within_s)
+        except grpc.RpcError as error:
+            raise _silence(self.address, error) from error
+
+    def wait_for_worker(self, deadline_s: float, between: Callable[[], None]) -> None:
         """Return once a worker is registered; `between()` is called at each try and may raise."""
         deadline = time.monotonic() + deadline_s
         while not self.status().workers:
@@ -121,6 +131,16 @@ class Client:
             if time.monotonic() > deadline:
                 raise CliError(f"no worker registered within {deadline_s:.0f} s")
             time.sleep(0.01)
+
+
+def _silence(address: str, error: Any) -> ControllerSilent:
+    code, details = str(error.code().name), str(error.details() or "")
+    if code == "UNAVAILABLE":
+        advice = "start one with `headrace controller`, or name another with --controller or HEADRACE_CONTROLLER"
+        return ControllerSilent(f"no controller answers at {address}: {advice}", [details])
+    if code == "DEADLINE_EXCEEDED":
+        return ControllerSilent(f"the controller at {address} did not answer in time; look at its log, then try again")
+    return ControllerSilent(f"the controller at {address} answered {code}: {details}")
 
 
 def controller_address(given: str) -> str:
@@ -135,18 +155,16 @@ def pipeline_of(reply: pb.StatusReply, name: str) -> pb.PipelineStatus | None:
 
 def plain(message: Any) -> dict[str, Any]:
     """A protobuf message as JSON: integers stay integers, bytes become hex, all fields are there."""
-    return {field.name: _plain_field(field, getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+    return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
 
 
-def _plain_field(field: Any, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain_value(value[key]) for key in sorted(value)}
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence) and not hasattr(value, "__len__"):
-        return _plain_value(value)
-    return [_plain_value(item) for item in value]
-
-
-def _plain_value(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    if isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, bytes):
+        return value.hex()
     if hasattr(value, "DESCRIPTOR"):
         return plain(value)
-    return value.hex() if isinstance(value, bytes) else value
+    if isinstance(value, Mapping):
+        return {key: _plain(value[key]) for key in sorted(value)}
+    return [_plain(item) for item in value]

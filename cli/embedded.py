@@ -17,7 +17,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO
+from typing import IO, Self
 
 from headrace.cli.errors import ProcessDied
 
@@ -51,7 +51,16 @@ class Embedded:
         told_read, self._told = os.pipe()
         lifeline = str(self._lifeline_read)
         controller = ["--listen", "127.0.0.1:0", "--ready-fd", str(ready_write), "--lifeline-fd", lifeline]
-        worker = ["--controller-fd", str(told_read), "--name", "local", "--cores", str(cores), "--lifeline-fd", lifeline]
+        worker = [
+            "--controller-fd",
+            str(told_read),
+            "--name",
+            "local",
+            "--cores",
+            str(cores),
+            "--lifeline-fd",
+            lifeline,
+        ]
         self._children: list[_Child] = []
         try:
             self._start("controller", "headrace.controller.server", controller, ready_write)
@@ -63,7 +72,7 @@ class Embedded:
             os.close(ready_write)
             os.close(told_read)
 
-    def __enter__(self) -> Embedded:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -130,7 +139,7 @@ class Embedded:
             log: IO[bytes] = open(os.path.join(folder, f"{name}.log"), "w+b")  # noqa: SIM115 - closed by close()
         else:
             log = tempfile.TemporaryFile(prefix="headrace-")  # noqa: SIM115 - has no name, so nothing stays behind
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 - this interpreter, and arguments of our own
             [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -42,8 +42,6 @@ def explain(error: BaseException) -> CliError | None:
     if _is_ours(error):
         first, *details = str(error).splitlines() or [type(error).__name__]
         return CliError(first, details)
-    if type(error).__module__.startswith("grpc"):
-        return _explain_rpc(error)
     if isinstance(error, OSError) and error.filename is not None:
         return CliError(f"{error.filename}: {error.strerror}")
     return None
@@ -52,24 +50,10 @@ def explain(error: BaseException) -> CliError | None:
 def _is_ours(error: BaseException) -> bool:
     from headrace.loader.errors import LoaderError
     from headrace.pipeline.errors import PipelineError
+    from headrace.stages.errors import InputError, StageContractError
     from headrace.store.entries import EntryError
     from headrace.store.errors import StoreError
     from headrace.store.fold import FoldError
 
-    if isinstance(error, (PipelineError, StoreError, LoaderError, EntryError, FoldError)):
-        return True
-    return any(kind.__name__ == "InputError" and "headrace" in kind.__module__ for kind in type(error).__mro__)
-
-
-def _explain_rpc(error: BaseException) -> CliError | None:
-    code = getattr(error, "code", None)
-    if not callable(code):
-        return None
-    details = str(getattr(error, "details", lambda: "")() or "")
-    status = code()
-    name = getattr(status, "name", str(status))
-    if name == "UNAVAILABLE":
-        return CliError("the controller does not answer; is `headrace controller` running there?", [details])
-    if name == "DEADLINE_EXCEEDED":
-        return CliError("the controller did not answer in time; try again, or look at its log")
-    return CliError(f"the controller answered {name}: {details}")
+    kinds = (PipelineError, InputError, StageContractError, StoreError, LoaderError, EntryError, FoldError)
+    return isinstance(error, kinds)

@@ -16,6 +16,7 @@ from headrace.cli.errors import CliError, UsageError
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
 from headrace.pipeline.validate import validate
+from headrace.stages.errors import InputError
 
 #: The name under which a pipeline file is imported, here and in each task.
 MODULE = "pipeline"
@@ -38,7 +39,9 @@ def load(path: Path, given: Sequence[str]) -> Pipeline:
         raise _from_user_code(error, path) from error
     if not isinstance(pipeline, Pipeline):
         kind = type(pipeline).__name__
-        raise CliError(f"{path.name}: build() returned {kind}, not a Pipeline; end it with `return Pipeline.chain(...)`")
+        raise CliError(
+            f"{path.name}: build() returned {kind}, not a Pipeline; end it with `return Pipeline.chain(...)`"
+        )
     return complete(pipeline, {MODULE: path.read_text(encoding="utf-8")})
 
 
@@ -47,7 +50,10 @@ def complete(pipeline: Pipeline, modules: Mapping[str, str]) -> Pipeline:
     used = {name: text for name, text in modules.items() if _refers_to(pipeline, name)}
     shipped = {**pipeline.modules, **used}
     whole = replace(
-        pipeline, dataset=absolute_uri(pipeline.dataset), modules=shipped, environment=environment(everything=bool(shipped))
+        pipeline,
+        dataset=absolute_uri(pipeline.dataset),
+        modules=shipped,
+        environment=environment(everything=bool(shipped)),
     )
     validate(whole)
     from headrace.stages.preflight import preflight
@@ -84,7 +90,9 @@ def load_build(path: Path) -> Callable[..., Any]:
         raise _from_user_code(error, path) from error
     build = getattr(module, "build", None)
     if not callable(build):
-        raise UsageError(f"{path.name} has no function build(): define `def build(input: str, output: str) -> Pipeline`")
+        raise UsageError(
+            f"{path.name} has no function build(): define `def build(input: str, output: str) -> Pipeline`"
+        )
     return typing.cast("Callable[..., Any]", build)
 
 
@@ -225,7 +233,7 @@ def _refers_to(pipeline: Pipeline, module: str) -> bool:
 
 def _from_user_code(error: Exception, path: Path) -> Exception:
     """An error raised by the user's file, with the line where it came from; our own errors as they are."""
-    if isinstance(error, (CliError, PipelineError)) or any(kind.__name__ == "InputError" for kind in type(error).__mro__):
+    if isinstance(error, (CliError, PipelineError, InputError)):
         return error
     if isinstance(error, SyntaxError):
         return CliError(f"{path.name}:{error.lineno}: {error.msg}: {(error.text or '').strip()}")
@@ -237,6 +245,10 @@ def _from_user_code(error: Exception, path: Path) -> Exception:
         trace = trace.tb_next
     where = path.name if line is None else f"{path.name}:{line}"
     advice = ""
-    if isinstance(error, ModuleNotFoundError) and error.name and (path.parent / f"{error.name.split('.')[0]}.py").exists():
+    if (
+        isinstance(error, ModuleNotFoundError)
+        and error.name
+        and (path.parent / f"{error.name.split('.')[0]}.py").exists()
+    ):
         advice = "; a pipeline file travels alone, so install what it imports as a package"
     return CliError(f"{where}: {type(error).__name__}: {error}{advice}")

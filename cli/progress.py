@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.page import ACCENT, FAINT, MB, megabytes, number, padding, safe, seconds
-from headrace.cli.report import Balance, closed_balance
+from headrace.cli.page import ACCENT, FAINT, megabytes, number, padding, safe, seconds
+from headrace.cli.report import MB, closed_balance
 from headrace.protos import control_pb2 as pb
 
 #: Seconds over which the speed shown is an average.
@@ -28,7 +28,7 @@ FORETELL_S = 2.0
 class Progress(Protocol):
     """What shows a run; used as a context, from one thread."""
 
-    def __enter__(self) -> Progress: ...
+    def __enter__(self) -> Self: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -92,7 +92,7 @@ class LivePage:
         self._status = pb.PipelineStatus(pipeline=name, state="starting")
         self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._page)
 
-    def __enter__(self) -> LivePage:
+    def __enter__(self) -> Self:
         self._live.start()
         return self
 
@@ -114,7 +114,13 @@ class LivePage:
         status, now = self._status, time.monotonic()
         parts: list[RenderableType] = [self._head(status, now)]
         if status.stages:
-            parts += [self._bar(status, now), Text(), stage_rows(status, now - self._began_at), Text(), self._foot(status)]
+            parts += [
+                self._bar(status, now),
+                Text(),
+                stage_rows(status, now - self._began_at),
+                Text(),
+                self._foot(status),
+            ]
         return Group(*parts)
 
     def _head(self, status: pb.PipelineStatus, now: float) -> Text:
@@ -132,7 +138,11 @@ class LivePage:
         size = f"{megabytes(done)} of {megabytes(whole)}" if whole else megabytes(done)
         text = f"{size}  {self._meter.speed / MB:.1f} MB/s" + (f"  {seconds(left)} left" if left is not None else "")
         bar = ProgressBar(
-            total=max(1, whole), completed=min(done, max(1, whole)), width=32, complete_style=ACCENT, finished_style=ACCENT
+            total=max(1, whole),
+            completed=min(done, max(1, whole)),
+            width=32,
+            complete_style=ACCENT,
+            finished_style=ACCENT,
         )
         line.add_row(bar, Text(text))
         return line
@@ -151,7 +161,7 @@ class Lines:
         self._next_at = 0.0
         self._state = ""
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -205,7 +215,7 @@ def stage_rows(status: pb.PipelineStatus, elapsed_s: float) -> RenderableType:
 
 def closed_line(status: pb.PipelineStatus) -> str:
     """What the ledger holds by now."""
-    balance: Balance = closed_balance(status)
+    balance = closed_balance(status)
     counts = balance.counts
     line = f"in the ledger: {number(counts.records)} records, {number(counts.tokens)} tokens, {status.shards} shards"
     return line + (f", {padding(balance)} padding" if counts.sequences else "")

@@ -75,15 +75,22 @@ def run_embedded(
     """
     with Embedded(usable_cores()) as embedded:
         pipeline = read()
-        from headrace.cli.client import Client, ENDED
 
-        with Client(embedded.address()) as client:
-            client.wait_for_worker(START_S, embedded.check)
+        from headrace.cli.client import Client
+
+        with Client(embedded.address()) as client, _deaths_explained(embedded):
+            client.wait_for_worker(START_S, lambda: _go_on(embedded, interrupts))
             ended = _carry(client, pipeline, make_options(), embedded, interrupts)
-            assert ended.status.state in ENDED
     if ended.status.state == "failed":
         raise CliError(ended.status.failure or "the run failed and did not say why")
     return _report(pipeline, ended), ended.interrupted
+
+
+def _go_on(embedded: Embedded, interrupts: Interrupts) -> None:
+    """Before the pipeline is applied there is nothing to commit: the first Ctrl-C ends the command."""
+    if interrupts.asked:
+        raise KeyboardInterrupt
+    embedded.check()
 
 
 def _carry(
@@ -94,14 +101,13 @@ def _carry(
     from headrace.cli.progress import progress_for
 
     applied_after_s = seconds_since_start()
-    with _deaths_explained(embedded):
-        warnings = client.apply(pipeline, options)
-        with progress_for(console(sys.stderr), pipeline.name) as progress:
-            for line in warnings:
-                progress.note(f"headrace: {line}")
-            status = watch_to_end(client, pipeline.name, progress, interrupts, embedded.check)
-        if status.state == "failed":
-            embedded.check(within_s=DEATH_S if "worker" in status.failure else 0.0)
+    warnings = client.apply(pipeline, options)
+    with progress_for(console(sys.stderr), pipeline.name) as progress:
+        for line in warnings:
+            progress.note(f"headrace: {line}")
+        status = watch_to_end(client, pipeline.name, progress, interrupts, embedded.check)
+    if status.state == "failed":
+        embedded.check(within_s=DEATH_S if "worker" in status.failure else 0.0)
     return Ended(status, warnings, applied_after_s, interrupts.asked > 0 and status.state != "completed")
 
 
@@ -143,15 +149,13 @@ def _obey(client: Client, name: str, progress: Progress, interrupts: Interrupts)
 @contextlib.contextmanager
 def _deaths_explained(embedded: Embedded) -> Iterator[None]:
     """A connection that breaks because a process died is told as that death."""
-    import grpc
+    from headrace.cli.client import ControllerSilent
 
     try:
         yield
-    except (grpc.RpcError, CliError) as error:
-        if isinstance(error, grpc.RpcError) or str(error).startswith("the controller ended"):
-            embedded.check(within_s=DEATH_S)
-            raise CliError(f"the connection to the controller broke; {AGAIN}", [str(error).splitlines()[0]]) from error
-        raise
+    except ControllerSilent as error:
+        embedded.check(within_s=DEATH_S)
+        raise CliError(f"the connection to the controller broke; {AGAIN}", [str(error)]) from error
 
 
 @contextlib.contextmanager
@@ -159,7 +163,7 @@ def catch_signals() -> Iterator[Interrupts]:
     """Count SIGINT and SIGTERM instead of dying of them; a third one ends the process as usual."""
     interrupts = Interrupts()
 
-    def heard(number: int, frame: Any) -> None:
+    def heard(_number: int, _frame: Any) -> None:
         interrupts.asked += 1
         if interrupts.asked > 2:
             raise KeyboardInterrupt

@@ -28,7 +28,7 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
 
 
 def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
-    fragments = [run.ledger.fragments[name] for name in run.seen if name in run.ledger.fragments]
+    fragments = [run.ledger.fragments[name] for name in run.listing.seen if name in run.ledger.fragments]
     status = pb.PipelineStatus(
         pipeline=run.pipeline.name,
         dataset=run.pipeline.dataset,
@@ -49,7 +49,7 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
     )
     for sink, counts in run.ledger.counts.items():
         status.counts[sink].CopyFrom(counts_to(counts))
-    for task in run.roster or ():
+    for task in run.crew or ():
         status.tasks.append(_task(task, progress))
     if run.plan is not None:
         for link in run.plan.links:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,8 @@ def make_schema(**columns: pa.DataType) -> pa.Schema:
 
 #: The hidden column that ties each row to its record: the record's ordinal in its fragment.
 ROW = "__row"
+#: The hidden column, where a stage has made it, of what was edited in a record: JSON, or null.
+LINEAGE = "__lineage"
 #: Bytes of a quarantined record that are kept to look at; what is cut off is said in the reason.
 RAW_BYTES_MAX = 1 << 20
 

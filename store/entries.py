@@ -246,8 +246,7 @@ def _plain(change: Any) -> list[Any]:
         if isinstance(item, (Fragment, Range, StoredObject, Counts)):
             return _plain(item)
         if isinstance(item, tuple):
-            items: tuple[Any, ...] = item
-            return [value(inner) for inner in items]
+            return [value(inner) for inner in cast("Any", item)]
         if isinstance(item, Mapping):
             mapping = cast("Mapping[str, Any]", item)
             return {key: value(mapping[key]) for key in sorted(mapping)}

@@ -80,8 +80,8 @@ def build_tokens(
 
     `flat_tokens` `[tokens]` are the documents' tokens end to end, `lengths` `[documents]` the tokens of each, in
     the order of the documents table. `dtype` is uint16 or uint32. `metadata` is what the caller knows of the
-    dataset; the layout's own facts (`seq_len`, `pad_id`, counts) are added to it. The same arguments give the same bytes. Raises ValueError
-    where they do not fit together.
+    dataset; the layout's own facts (`seq_len`, `pad_id`, counts) are added to it. The same arguments give the
+    same bytes. Raises ValueError where they do not fit together.
     """
     kind = np.dtype(dtype)
     sizes = np.asarray(lengths, dtype=np.int64).reshape(-1)

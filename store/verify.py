@@ -60,8 +60,7 @@ def verify_shards(store: ObjectStore, state: LedgerState, progress: Callable[[in
                 size += item.size
             else:
                 found.append(problem)
-        for problem in _content_problems(store, state, closed, intact):
-            found.append(f"{problem}; {_BROKEN_SINK}")
+        found += [f"{problem}; {_BROKEN_SINK}" for problem in _content_problems(store, state, closed, intact)]
         problems += [f"entry {shard.number}: {problem}" for problem in found[:PROBLEMS_PER_SHARD_MAX]]
         objects += len(closed.objects)
         records += closed.counts.records
@@ -132,12 +131,17 @@ def _ordinals(*tables: pa.Table) -> dict[str, Ordinals]:
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     codes = np.asarray(encoded.indices.fill_null(-1))
-    rows = np.asarray(both.column("row").fill_null(-1), dtype=np.int64)
+    rows = _integers(both, "row", -1)
     names = [str(name) for name in encoded.dictionary.to_pylist()]
     found = {name: rows[codes == code] for code, name in enumerate(names)}
     if (codes < 0).any():
         found["(null)"] = rows[codes < 0]
     return found
+
+
+def _integers(table: pa.Table, column: str, null: int) -> Ordinals:
+    values: Any = table.column(column)
+    return np.asarray(values.fill_null(null), dtype=np.int64)
 
 
 def _unhex(text: str) -> bytes:
@@ -162,10 +166,13 @@ def _piece_problems(
     closed: Closed, arrays: dict[str, npt.NDArray[Any]], documents: pa.Table, key: str
 ) -> Iterator[str]:
     """Pieces lie apart inside the sequences, and a document's are as long as its row says."""
+    if arrays["tokens"].ndim != 2:
+        yield f"{key}: its tokens have the shape {arrays['tokens'].shape}, not [sequences, seq_len]"
+        return
     sequences, seq_len = arrays["tokens"].shape
     names = ("piece_document", "piece_sequence", "piece_start", "piece_length")
     document, sequence, start, length = (arrays[name].astype(np.int64) for name in names)
-    tokens = np.asarray(documents.column("tokens").fill_null(0), dtype=np.int64)
+    tokens = _integers(documents, "tokens", 0)
     if not document.shape == sequence.shape == start.shape == length.shape:
         yield f"{key}: its piece arrays differ in length"
         return
@@ -185,7 +192,7 @@ def _piece_problems(
     wrong = np.flatnonzero(sums != tokens)
     if wrong.size:
         at = int(wrong[0])
-        yield f"{key}: {wrong.size} documents differ from their pieces, row {at} has {tokens[at]} tokens, {sums[at]} there"
+        yield f"{key}: {wrong.size} documents differ from their pieces, row {at} by {sums[at]} to {tokens[at]} tokens"
     counts, total = closed.counts, int(length.sum())
     if (total, sequences, sequences * seq_len - total) != (counts.tokens, counts.sequences, counts.padding):
         yield (
@@ -223,7 +230,8 @@ def _manifest_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
     except (ValueError, KeyError, TypeError) as error:
         yield f"manifest.json cannot be read ({type(error).__name__}: {error}); run the pipeline again to derive it"
         return
+    remedy = "the ledger does not; run the pipeline again to derive it"
     known = {item.key: item.checksum for shard in state.shards for item in shard.closed.objects}
     for key in sorted(named.keys(), key=str):
         if known.get(key) != named[key]:
-            yield f"manifest.json names {key} with {named[key]}, the ledger does not; run the pipeline again to derive it"
+            yield f"manifest.json names {key} with {named[key]}, {remedy}"

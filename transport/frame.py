@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import xxhash
+
 from headrace.transport.errors import (
     FrameChecksumError,
     FrameError,

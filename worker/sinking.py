@@ -54,12 +54,18 @@ class Sinking:
         return self._core.wake_at()
 
     def add(self, batch: Batch) -> None:
-        """Take a batch. Raises ConservationError if a record has not exactly one fate."""
+        """Take a batch. Raises ConservationError if a record has not exactly one fate.
+
+        What this sink holds already is left out: another sink's loss has the same range read again for both.
+        """
         mask = fates(batch)
-        item = Range(batch.fragment, batch.first, batch.count, batch.offset, batch.length)
-        self._batches[batch.fragment, batch.first] = (batch, mask)
-        held = batch.rows.nbytes + batch.verdicts.nbytes
-        self._do(core.BatchGathered(item, self._sink.measure(batch), held))
+        whole = Range(batch.fragment, batch.first, batch.count, batch.offset, batch.length)
+        for item in core.without((whole,), self._core.held(batch.fragment)):
+            fresh = part(batch, item)
+            start = item.first - batch.first
+            self._batches[item.fragment, item.first] = (fresh, mask[start : start + item.count])
+            held = fresh.rows.nbytes + fresh.verdicts.nbytes
+            self._do(core.BatchGathered(item, self._sink.measure(fresh), held))
 
     def seal(self, reason: str) -> None:
         """Write what is gathered."""

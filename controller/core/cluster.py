@@ -31,7 +31,8 @@ from headrace.controller.core.messages import (
     WorkerRegistered,
 )
 from headrace.controller.core.planner import WorkerFacts
-from headrace.controller.core.run import ENDED, Run
+from headrace.controller.core.run import Run
+from headrace.controller.core.run_states import ENDED
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
 from headrace.pipeline.validate import validate
@@ -97,7 +98,7 @@ class Controller:
             run.worker_joined(WorkerFacts(event.worker, event.cores))
         for name, attempt in event.tasks:
             owner = self.runs.get(name.split("/", 1)[0])
-            current = owner.roster.current(name, attempt) if owner and owner.roster else None
+            current = owner.crew.current(name, attempt) if owner and owner.crew else None
             if current is None or current.plan.worker != event.worker:
                 commands.append(KillTask(event.worker, name, attempt, "nobody knows this attempt any more"))
         return commands

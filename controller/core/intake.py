@@ -52,7 +52,7 @@ class Intake:
     def admit(self, fragment: bytes) -> None:
         """Take up a fragment that the ledger knows, unless it is done."""
         state = self._ledger.fragments[fragment]
-        if state.done(self._sinks):
+        if fragment in self._open or state.done(self._sinks):
             return
         self._open[fragment] = None
         self._enqueue(fragment, self._gaps(state, {}, ()))

@@ -54,6 +54,7 @@ class LeaderState(Enum):
     READING = "reading"
     WATCHING = "watching"
     CAMPAIGNING = "campaigning"
+    WITHDRAWING = "withdrawing"
     LEADING = "leading"
     RESIGNING = "resigning"
     RESIGNED = "resigned"
@@ -71,6 +72,7 @@ class Turn(Enum):
     LED_REFUSED = "Led refused"
     WRITE_REFUSED = "write refused"
     RESIGN_ASKED = "resign asked"
+    CAMPAIGN_DROPPED = "campaign dropped"
     RESIGNATION_WRITTEN = "resignation written"
 
 
@@ -83,6 +85,12 @@ TRANSITIONS: dict[tuple[LeaderState, Turn], LeaderState] = {
     (LeaderState.WATCHING, Turn.LEADER_IS_ALIVE): LeaderState.DENIED,
     (LeaderState.CAMPAIGNING, Turn.LED_WRITTEN): LeaderState.LEADING,
     (LeaderState.CAMPAIGNING, Turn.LED_REFUSED): LeaderState.WATCHING,
+    (LeaderState.READING, Turn.RESIGN_ASKED): LeaderState.RESIGNED,
+    (LeaderState.WATCHING, Turn.RESIGN_ASKED): LeaderState.RESIGNED,
+    (LeaderState.CAMPAIGNING, Turn.RESIGN_ASKED): LeaderState.WITHDRAWING,
+    (LeaderState.CAMPAIGNING, Turn.CAMPAIGN_DROPPED): LeaderState.RESIGNED,
+    (LeaderState.WITHDRAWING, Turn.LED_WRITTEN): LeaderState.RESIGNING,
+    (LeaderState.WITHDRAWING, Turn.LED_REFUSED): LeaderState.RESIGNED,
     (LeaderState.LEADING, Turn.WRITE_REFUSED): LeaderState.DEPOSED,
     (LeaderState.LEADING, Turn.RESIGN_ASKED): LeaderState.RESIGNING,
     (LeaderState.RESIGNING, Turn.RESIGNATION_WRITTEN): LeaderState.RESIGNED,
@@ -135,10 +143,19 @@ class Leadership:
         self._queue.extend(changes)
 
     def resign(self) -> None:
-        """Write what is queued, then hand the log over."""
-        if self.state is LeaderState.LEADING:
+        """Write what is queued, then hand the log over; who does not lead yet gives up the wish to."""
+        if (self.state, Turn.RESIGN_ASKED) in TRANSITIONS:
             self._turn(Turn.RESIGN_ASKED)
-            self._queue.append(Resigned(self.term))
+        if self.state is LeaderState.RESIGNING:
+            self._resign_last()
+
+    def drop_campaign(self) -> None:
+        """Give up a campaign whose `Led` was not handed to the store: nobody will ever see it."""
+        if self.state is LeaderState.CAMPAIGNING:
+            self._write = None
+            self._turn(Turn.CAMPAIGN_DROPPED)
+        else:
+            self.resign()
 
     def committed(self) -> list[tuple[int, Entry]]:
         """Entries that became durable since the last call, in order."""
@@ -158,7 +175,8 @@ class Leadership:
             return None if self._write.resolved else self._write.retry_at
         if self.state is LeaderState.LEADING:
             return self._wrote_at + BEAT_S
-        return None
+        # A resignation that was asked for between two events is queued and not on its way yet.
+        return self._wrote_at if self.state is LeaderState.RESIGNING else None
 
     def story(self) -> list[str]:
         """The last transitions, oldest first."""
@@ -196,10 +214,13 @@ class Leadership:
     def _on_read(self, event: LogRead, now: float) -> list[Command]:
         if self.state not in (LeaderState.READING, LeaderState.WATCHING):
             return []
-        for number, entry in event.entries:
+        fresh = [(number, entry) for number, entry in event.entries if number > self.ledger.number]
+        if fresh and fresh[0][0] != self.ledger.number + 1:
+            return []  # the answer to an earlier run's question about the same log
+        for number, entry in fresh:
             self.ledger.apply(number, entry)
         first_look = self.state is LeaderState.READING
-        if event.entries or first_look:
+        if fresh or first_look:
             self._heard_at = now
         free = self.ledger.number < 0 or self.ledger.resigned or event.leader_alive is False
         if free or now - self._heard_at >= TAKEOVER_S:
@@ -229,9 +250,11 @@ class Leadership:
         self._write = None
         self.ledger.apply(write.number, write.entry)
         self._committed.append((write.number, write.entry))
-        if self.state is LeaderState.CAMPAIGNING:
+        if self.state in (LeaderState.CAMPAIGNING, LeaderState.WITHDRAWING):
             self.term = write.entry.term
             self._turn(Turn.LED_WRITTEN)
+            if self.state is LeaderState.RESIGNING:
+                self._resign_last()
         elif any(isinstance(change, Resigned) for change in write.entry.changes):
             self._turn(Turn.RESIGNATION_WRITTEN)
         self._wrote_at = now
@@ -243,7 +266,7 @@ class Leadership:
             return []
         self._write = None
         self.ledger.apply(event.number, event.entry)
-        if self.state is LeaderState.CAMPAIGNING:
+        if self.state in (LeaderState.CAMPAIGNING, LeaderState.WITHDRAWING):
             self._turn(Turn.LED_REFUSED)
             self._heard_at, self._watch_at = now, now + WATCH_S
         else:
@@ -268,11 +291,13 @@ class Leadership:
         if self.state is LeaderState.WATCHING and self._watch_at is not None and now >= self._watch_at:
             self._watch_at = None
             return [ReadLog(self.log, self.ledger.number)]
-        if self.state is LeaderState.LEADING and now - self._wrote_at >= BEAT_S:
-            if not self._queue:
-                self._queue.append(Beat(self.term))
-            return self.flush(now)
-        return []
+        if self.state is LeaderState.LEADING and now - self._wrote_at >= BEAT_S and not self._queue:
+            self._queue.append(Beat(self.term))
+        return self.flush(now)
+
+    def _resign_last(self) -> None:
+        if not any(isinstance(change, Resigned) for change in self._queue):
+            self._queue.append(Resigned(self.term))
 
     def _turn(self, turn: Turn) -> None:
         target = TRANSITIONS.get((self.state, turn))

@@ -7,12 +7,14 @@ is `handle(event, now)`; what it has learned comes out as commands, and time com
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import Any
 
+from headrace.controller.core.admission import admit
 from headrace.controller.core.commit import Committer
+from headrace.controller.core.crew import Crew
 from headrace.controller.core.intake import Intake
 from headrace.controller.core.leadership import InvalidTransitionError, Leadership, LeaderState
+from headrace.controller.core.listing import Listing
 from headrace.controller.core.messages import (
     AnswerProposal,
     AnswerRequest,
@@ -22,9 +24,7 @@ from headrace.controller.core.messages import (
     EntryWritten,
     FragmentWasRead,
     KillTask,
-    ListSource,
     LogRead,
-    MakeLink,
     ManifestWritten,
     Outcome,
     ReadFragment,
@@ -32,7 +32,6 @@ from headrace.controller.core.messages import (
     SealSink,
     ShardProposed,
     SourceListed,
-    StartTask,
     StopRequested,
     StopTask,
     SweepTask,
@@ -44,69 +43,22 @@ from headrace.controller.core.messages import (
     WorkerLost,
     WriteManifest,
 )
-from headrace.controller.core.planner import Plan, WorkerFacts, move, plan
-from headrace.controller.core.roster import DEATHS_MAX, Roster, Task, TaskState, TaskTurn
+from headrace.controller.core.planner import Plan, WorkerFacts, plan
+from headrace.controller.core.roster import DEATHS_MAX, Task, TaskState, TaskTurn
+from headrace.controller.core.run_states import ENDED, TRANSITIONS, RunState, RunTurn
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Pipeline, StageKind, difference
+from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.store.entries import (
     Closed,
     Entry,
     EpochRaised,
-    Fragment,
     FragmentEnded,
     FragmentsListed,
     PipelineApplied,
     VersionPublished,
 )
 
-
-class RunState(Enum):
-    """Where a run stands."""
-
-    OPENING = "opening"
-    RUNNING = "running"
-    DRAINING = "draining"
-    EMPTIED = "emptied"
-    PUBLISHING = "publishing"
-    COMPLETED = "completed"
-    STOPPED = "stopped"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-
-
-class RunTurn(Enum):
-    """What moves a run."""
-
-    PIPELINE_ACCEPTED = "pipeline accepted"
-    STOP_ASKED = "stop asked"
-    CANCEL_ASKED = "cancel asked"
-    ALL_CLOSED = "all closed"
-    SINKS_EMPTY = "sinks empty"
-    RESIGNED = "resigned"
-    FAULT = "fault"
-
-
-TRANSITIONS: dict[tuple[RunState, RunTurn], RunState] = {
-    (RunState.OPENING, RunTurn.PIPELINE_ACCEPTED): RunState.RUNNING,
-    (RunState.OPENING, RunTurn.FAULT): RunState.FAILED,
-    (RunState.OPENING, RunTurn.CANCEL_ASKED): RunState.CANCELLED,
-    (RunState.RUNNING, RunTurn.STOP_ASKED): RunState.DRAINING,
-    (RunState.RUNNING, RunTurn.CANCEL_ASKED): RunState.CANCELLED,
-    (RunState.RUNNING, RunTurn.ALL_CLOSED): RunState.PUBLISHING,
-    (RunState.RUNNING, RunTurn.FAULT): RunState.FAILED,
-    (RunState.DRAINING, RunTurn.CANCEL_ASKED): RunState.CANCELLED,
-    (RunState.DRAINING, RunTurn.SINKS_EMPTY): RunState.EMPTIED,
-    (RunState.EMPTIED, RunTurn.RESIGNED): RunState.STOPPED,
-    (RunState.EMPTIED, RunTurn.CANCEL_ASKED): RunState.CANCELLED,
-    (RunState.EMPTIED, RunTurn.FAULT): RunState.FAILED,
-    (RunState.DRAINING, RunTurn.ALL_CLOSED): RunState.PUBLISHING,
-    (RunState.DRAINING, RunTurn.FAULT): RunState.FAILED,
-    (RunState.PUBLISHING, RunTurn.RESIGNED): RunState.COMPLETED,
-    (RunState.PUBLISHING, RunTurn.CANCEL_ASKED): RunState.CANCELLED,
-    (RunState.PUBLISHING, RunTurn.FAULT): RunState.FAILED,
-}
-
-ENDED = (RunState.COMPLETED, RunState.STOPPED, RunState.CANCELLED, RunState.FAILED)
+_WORKING = (RunState.RUNNING, RunState.DRAINING)
 
 
 class Run:
@@ -137,15 +89,10 @@ class Run:
         self._request: int | None = request
         self._workers = {worker.name: worker for worker in workers}
         self.plan: Plan | None = None
-        self.roster: Roster | None = None
+        self.crew: Crew | None = None
         self.intake = Intake(self.ledger, self.sinks)
         self.committer = Committer(self.ledger)
-        self._links: dict[str, tuple[int, int]] = {}
-        self._listing: dict[str, str] = {}
-        self._listed: dict[str, bool] = dict.fromkeys(self.sources, False)
-        #: Fragments in this run's listing.
-        self.seen: set[bytes] = set()
-        self._submitted_fragments: set[bytes] = set()
+        self.listing = Listing(self.ledger, self.sources, self.sinks)
         self._submitted_ends: set[bytes] = set()
         self._dirty = False
         self._settled = False
@@ -198,7 +145,7 @@ class Run:
         """When `handle(TimePassed())` is wanted next; None: only on an event."""
         if self.state in ENDED:
             return None if self.over else self.leadership.wake_at()
-        times = [self.leadership.wake_at(), self.roster.wake_at() if self.roster else None]
+        times = [self.leadership.wake_at(), self.crew.roster.wake_at() if self.crew else None]
         return min((time for time in times if time is not None), default=None)
 
     def _dispatch(self, event: object, now: float) -> list[Command]:
@@ -238,33 +185,16 @@ class Run:
         commands = self.leadership.handle(event, now)
         if self.leadership.state is LeaderState.DENIED:
             return []
-        changed: list[str] = []
-        if self.ledger.pipeline:
-            earlier = Pipeline.from_dict(self.ledger.pipeline)
-            changed = difference(earlier.identity(), self.pipeline.identity())
-            if changed and not self._amend:
-                reason = (
-                    f"dataset {self.pipeline.dataset} was made by another pipeline; write to a new dataset, or add "
-                    "--amend to process what is still open with this one"
-                )
-                return self._refuse(reason, tuple(changed))
-            fixed = [line for line in changed if line.split(".", 1)[0] in self.sinks and self.ledger.shards]
-            if fixed:
-                reason = (
-                    f"dataset {self.pipeline.dataset} holds shards of another form, and --amend cannot change them: "
-                    "write to a new dataset"
-                )
-                return self._refuse(reason, tuple(fixed))
-            if not changed and earlier.environment != self.pipeline.environment:
-                lines = difference(earlier.environment, self.pipeline.environment)
-                self._accept(commands, tuple(f"environment differs: {line}" for line in lines))
+        admission = admit(self.pipeline, self.ledger, amend=self._amend)
+        if admission.refusal:
+            return self._refuse(admission.refusal, admission.differences)
         if not self._workers:
             return self._refuse("no worker is registered: start one with `headrace worker`", ())
         try:
             self.plan = plan(self.pipeline, list(self._workers.values()), fuse=self._fuse, replicas=self._replicas)
         except PipelineError as error:
             return self._refuse(str(error), ())
-        self._accept(commands, ())
+        self._accept(commands, admission.warnings)
         self._shards_at_start = len(self.ledger.shards)
         counts = self.ledger.counts.get(self.sinks[0])
         self.records_resumed = counts.records if counts else 0
@@ -323,86 +253,35 @@ class Run:
     def _begin(self, now: float) -> list[Command]:
         assert self.plan is not None
         self._turn(RunTurn.PIPELINE_ACCEPTED)
-        self.roster = Roster(self.plan)
-        return self._start_due(now)
+        self.crew = Crew(self.plan, self.pipeline, self.version)
+        return self.crew.start_due(now, self.ledger.epoch)
 
     # -- tasks --
 
-    def _start_due(self, now: float) -> list[Command]:
-        if self.roster is None:
-            return []
-        description = self.pipeline.to_dict()
-        return [
-            StartTask(
-                worker=task.plan.worker,
-                task=task.plan.name,
-                attempt=task.attempt,
-                stages=task.plan.stages,
-                pipeline=description,
-                version=self.version,
-                epoch=self.ledger.epoch,
-                replica=task.plan.replica,
-            )
-            for task in self.roster.due(now)
-        ]
-
     def _ready(self, event: TaskReady, now: float) -> list[Command]:
-        task = self.roster.current(event.task, event.attempt) if self.roster else None
-        if task is None or task.state is TaskState.READY:
-            return []
-        task.turn(TaskTurn.BECAME_READY)
-        task.ready_at = now
-        return self._make_links()
-
-    def _make_links(self) -> list[Command]:
-        assert self.plan is not None
-        assert self.roster is not None
-        commands: list[Command] = []
-        for link in self.plan.links:
-            sender, receiver = self.roster.tasks[link.sender], self.roster.tasks[link.receiver]
-            pair = (sender.attempt, receiver.attempt)
-            ready = sender.state is TaskState.READY and receiver.state is TaskState.READY
-            if not ready or self._links.get(link.name) == pair:
-                continue
-            self._links[link.name] = pair
-            commands.append(
-                MakeLink(
-                    worker=sender.plan.worker,
-                    link=link.name,
-                    transport=link.transport,
-                    sender=link.sender,
-                    sender_attempt=sender.attempt,
-                    sender_stage=link.sender_stage,
-                    receiver=link.receiver,
-                    receiver_attempt=receiver.attempt,
-                    receiver_stage=link.receiver_stage,
-                    epoch=self.ledger.epoch,
-                )
-            )
-        return commands
+        return self.crew.ready(event, now, self.ledger.epoch) if self.crew else []
 
     def _exited(self, event: TaskExited, now: float) -> list[Command]:
-        task = self.roster.current(event.task, event.attempt) if self.roster else None
-        if task is None or self.roster is None:
+        task = self.crew.current(event.task, event.attempt) if self.crew else None
+        if task is None:
             return []
         signal = f"signal {-event.code}" if event.code < 0 else f"exit code {event.code}"
         story = f"{signal}: {event.story.strip()}" if event.story.strip() else signal
         return self._lost(task, story, now)
 
     def _lost(self, task: Task, story: str, now: float) -> list[Command]:
-        assert self.roster is not None
-        again = self.roster.died(task, story, now)
+        """A task's attempt is dead: what it alone held is to be found and read again."""
+        assert self.crew is not None
+        again = self.crew.roster.died(task, story, now)
         self.intake.task_died(task.plan.name)
-        for stage, lister in list(self._listing.items()):
-            if lister == task.plan.name:
-                del self._listing[stage]
+        self.listing.task_died(task.plan.name)
         self._dirty, self._settled = True, False
         if not again:
             return self._fail(f"task {task.plan.name} died {DEATHS_MAX} times in a row; the last time by {story}")
         return []
 
     def _task_failed(self, event: TaskFailed, now: float) -> list[Command]:
-        task = self.roster.current(event.task, event.attempt) if self.roster else None
+        task = self.crew.current(event.task, event.attempt) if self.crew else None
         if task is None:
             return []
         if event.final:
@@ -412,21 +291,17 @@ class Run:
 
     def _worker_lost(self, event: WorkerLost, now: float) -> list[Command]:
         self._workers.pop(event.worker, None)
-        if self.roster is None or self.plan is None:
+        if self.crew is None:
             return []
         commands: list[Command] = []
-        for task in self.roster:
-            alive = task.state in (TaskState.STARTING, TaskState.READY)
-            if alive and task.plan.worker == event.worker and self.state not in ENDED:
+        for task in self.crew.on_worker(event.worker):
+            if self.state not in ENDED:
                 commands += self._lost(task, f"worker {event.worker} was lost: {event.reason}", now)
-        if self._workers and self.state not in ENDED:
-            tasks = self.plan.tasks
-            target = min(self._workers, key=lambda name: (sum(task.worker == name for task in tasks), name))
-            self.plan = move(self.plan, event.worker, target)
-            for task in self.roster:
-                task.plan = self.plan.task(task.plan.name)
-        elif self.state not in ENDED:
-            commands += self._fail(f"worker {event.worker} was lost ({event.reason}) and there is no other")
+        if self.state in ENDED:
+            return commands
+        if not self._workers:
+            return commands + self._fail(f"worker {event.worker} was lost ({event.reason}) and there is no other")
+        self.crew.move(event.worker, sorted(self._workers))
         return commands
 
     def worker_joined(self, worker: WorkerFacts) -> None:
@@ -436,33 +311,21 @@ class Run:
     # -- input --
 
     def _source_listed(self, event: SourceListed) -> list[Command]:
-        if self._listing.get(event.stage) != event.task:
+        if not self.listing.expects(event):
             return []
         if event.error:
             return self._fail(event.error)
-        fresh: list[Fragment] = []
-        for fragment in event.fragments:
-            self.seen.add(fragment.id)
-            if fragment.id in self.ledger.fragments:
-                self.intake.admit(fragment.id)
-            elif fragment.id not in self._submitted_fragments:
-                self._submitted_fragments.add(fragment.id)
-                fresh.append(fragment)
+        fresh, known = self.listing.take(event)
+        for fragment in known:
+            self.intake.admit(fragment.id)
         if fresh:
             self.leadership.submit(FragmentsListed(tuple(fresh)))
-        if event.last:
-            self._listed[event.stage] = True
-            return self._check_vanished(event.stage)
-        return []
-
-    def _check_vanished(self, stage: str) -> list[Command]:
-        for state in self.ledger.fragments.values():
-            fragment = state.fragment
-            if fragment.stage == stage and fragment.id not in self.seen and not state.done(self.sinks):
-                return self._fail(
-                    f"{fragment.uri} was listed in an earlier run, is not read to its end, and has changed or vanished "
-                    f"since (then: {fragment.version}); put the old object back, or write to a new dataset"
-                )
+        gone = self.listing.vanished(event.stage) if event.last else None
+        if gone is not None:
+            return self._fail(
+                f"{gone.uri} was listed in an earlier run, is not read to its end, and has changed or vanished since "
+                f"(then: {gone.version}); put the old object back, or write to a new dataset"
+            )
         return []
 
     def _was_read(self, event: FragmentWasRead) -> list[Command]:
@@ -490,7 +353,7 @@ class Run:
         ]
 
     def _answer(self, task: str, attempt: int, proposal: int, outcome: Outcome) -> list[AnswerProposal]:
-        current = self.roster.current(task, attempt) if self.roster else None
+        current = self.crew.current(task, attempt) if self.crew else None
         if current is None:
             return []
         return [AnswerProposal(current.plan.worker, task, attempt, proposal, outcome)]
@@ -498,71 +361,51 @@ class Run:
     # -- what comes next --
 
     def _advance(self, now: float) -> list[Command]:
-        commands = self._start_due(now) if self.state in (RunState.RUNNING, RunState.DRAINING) else []
+        commands = self.crew.start_due(now, self.ledger.epoch) if self.crew and self.state in _WORKING else []
         if self.state is RunState.RUNNING:
-            commands += self._list_sources()
+            commands += self.listing.ask(self.crew or ())
             commands += self._assign()
-        if self.state in (RunState.RUNNING, RunState.DRAINING):
+        if self.state in _WORKING:
             commands += self._sweep_if_due()
-        if self.state in (RunState.RUNNING, RunState.DRAINING) and all(self._listed.values()):  # noqa: SIM102
-            if self.intake.done and self._everything_submitted_is_durable():
+        if self.state in _WORKING and self.listing.done:  # noqa: SIM102
+            if self.intake.done and self.leadership.quiet and self.committer.empty:
                 return [*commands, *self._publish(RunTurn.ALL_CLOSED)]
         if self.state is RunState.DRAINING and self._halted and not self._dirty and self.intake.held_are_closed():
             commands += self._publish_what_is_closed()
         return commands
 
-    def _everything_submitted_is_durable(self) -> bool:
-        return self.leadership.quiet and self.committer.empty
-
-    def _list_sources(self) -> list[Command]:
-        assert self.roster is not None
-        commands: list[Command] = []
-        for stage, done in self._listed.items():
-            if done or stage in self._listing:
-                continue
-            for task in self.roster:
-                if stage in task.plan.stages and task.state is TaskState.READY:
-                    self._listing[stage] = task.plan.name
-                    commands.append(ListSource(task.plan.worker, task.plan.name, task.attempt, stage))
-                    break
-        return commands
-
     def _assign(self) -> list[Command]:
-        assert self.roster is not None
-        if self._links_missing():
+        assert self.crew is not None
+        if self.crew.links_missing:
             return []
         commands: list[Command] = []
-        for task in self.roster:
+        for task in self.crew:
             head = task.plan.stages[0]
-            if head not in self._listed or task.state is not TaskState.READY:
+            if not self.listing.is_source(head) or task.state is not TaskState.READY:
                 continue
             for fragment, gaps in self.intake.assign(head, task.plan.name):
                 self._settled = False
                 commands.append(ReadFragment(task.plan.worker, task.plan.name, task.attempt, fragment, gaps))
         return commands
 
-    def _links_missing(self) -> bool:
-        """Before the first links stand, a source would read and have nowhere to send."""
-        return self.plan is not None and len(self._links) < len(self.plan.links)
-
     def _sweep_if_due(self) -> list[Command]:
-        assert self.roster is not None
-        if self.intake.sweeping or not self.roster.stable or self._links_missing():
+        assert self.crew is not None
+        if self.intake.sweeping or not self.crew.roster.stable or self.crew.links_missing:
             return []
-        drained = self.state is RunState.RUNNING and all(self._listed.values()) and self.intake.idle
+        drained = self.state is RunState.RUNNING and self.listing.done and self.intake.idle
         finish = drained and not self._settled and self.leadership.quiet and not self.intake.done
         halt = self.state is RunState.DRAINING and not self._halted
         if not (self._dirty or finish or halt):
             return []
         self._dirty = False
-        number = self.intake.begin_sweep(task.plan.name for task in self.roster)
+        number = self.intake.begin_sweep(task.plan.name for task in self.crew)
         return [
             SweepTask(task.plan.worker, task.plan.name, task.attempt, number, self.state is RunState.DRAINING)
-            for task in self.roster
+            for task in self.crew
         ]
 
     def _swept(self, event: TaskSwept) -> list[Command]:
-        if self.roster is None or self.roster.current(event.task, event.attempt) is None:
+        if self.crew is None or self.crew.current(event.task, event.attempt) is None:
             return []
         if not self.intake.swept(event):
             return []
@@ -570,16 +413,16 @@ class Run:
             self._halted = True
             return self._seal("stop")
         lost = self.intake.requeue_lost()
-        if lost == 0 and self.intake.idle and all(self._listed.values()):
+        if lost == 0 and self.intake.idle and self.listing.done:
             self._settled = True
             return self._seal("end")
         return []
 
     def _seal(self, reason: str) -> list[Command]:
-        assert self.roster is not None
+        assert self.crew is not None
         return [
             SealSink(task.plan.worker, task.plan.name, task.attempt, reason)
-            for task in self.roster
+            for task in self.crew
             if task.plan.stages[-1] in self.sinks
         ]
 
@@ -642,7 +485,7 @@ class Run:
 
     def _stop_tasks(self, reason: str) -> list[Command]:
         commands: list[Command] = []
-        for task in self.roster or ():
+        for task in self.crew or ():
             if task.state in (TaskState.STARTING, TaskState.READY):
                 commands.append(StopTask(task.plan.worker, task.plan.name, task.attempt, reason))
             if task.state is not TaskState.STOPPED:

@@ -25,7 +25,11 @@ LONG_FILES: dict[str, int] = {}
 TEXTS = {".py", ".pyi", ".md", ".toml", ".txt", ".proto", ".service", ".env", ".yml", ".yaml", ".cfg", ".json", ""}
 SKIPPED = {"build", "dist", "data", "node_modules", "__pycache__"}
 #: What names one machine or one index and so has no place here.
-BANNED = re.compile(r"/work/|/tmp/hv|/opt/pypi|/opt/wheels|/root/|--(extra-)?index-url|find-links|pypi\.org/simple", re.I)
+BANNED = re.compile(
+    r"/work/|/tmp/hv|/opt/pypi|/opt/wheels|/root/|--(extra-)?index-url|find-links|pypi\.org/simple", re.IGNORECASE
+)
+#: How a test would sleep.
+SLEEPS = {"sleep", "time.sleep", "asyncio.sleep"}
 #: What was left for later without saying so to anyone.
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
@@ -55,7 +59,9 @@ def long_functions(name: str, text: str) -> dict[str, int]:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.end_lineno is None:
             continue
         size = node.end_lineno - node.lineno + 1
-        if size > FUNCTION_LINES_MAX and not any("# long:" in line for line in lines[node.lineno - 1 : node.end_lineno]):
+        if size > FUNCTION_LINES_MAX and not any(
+            "# long:" in line for line in lines[node.lineno - 1 : node.end_lineno]
+        ):
             found[f"{name}:{node.name}"] = size
     return found
 
@@ -97,9 +103,8 @@ def test_no_test_sleeps() -> None:
     for path in sources():
         if not name_of(path).startswith("tests/"):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"time.sleep", "sleep", "asyncio.sleep"}:
-                found.append(f"{name_of(path)}:{node.lineno}")
+        calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+        found += [f"{name_of(path)}:{call.lineno}" for call in calls if ast.unparse(call.func) in SLEEPS]
     assert found == [], "wait for an event with a deadline, or drive a fake clock"
 
 

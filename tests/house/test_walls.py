@@ -100,28 +100,26 @@ class House:
 
     def impurities(self) -> list[str]:
         """Every way by which a pure module reaches something impure, as a chain of files."""
+        return [way for module in self.pure_modules() for way in self.ways(module, IMPURE)]
+
+    def ways(self, start: str, banned: set[str]) -> list[str]:
+        """Every way by which a module reaches one of the banned, through modules of ours, as a chain of files."""
         found: list[str] = []
-        for pure in self.pure_modules():
-            ways: dict[str, tuple[str, ...]] = {pure: (self.path_of(pure),)}
-            pending = [pure]
-            while pending:
-                module = pending.pop()
-                for item in self.imports[module]:
-                    if self._impure(item.name):
-                        found.append(f"{' -> '.join(ways[module])}:{item.line} imports {item.name}")
-                for target in self._loaded_by(module):
-                    if target not in ways:
-                        ways[target] = (*ways[module], self.path_of(target))
-                        pending.append(target)
+        chains: dict[str, tuple[str, ...]] = {start: (self.path_of(start),)}
+        pending = [start]
+        while pending:
+            module = pending.pop()
+            hits = [item for item in self.imports[module] if _within(item.name, banned)]
+            found += [f"{' -> '.join(chains[module])}:{item.line} imports {item.name}" for item in hits]
+            for target in self._loaded_by(module):
+                if target not in chains:
+                    chains[target] = (*chains[module], self.path_of(target))
+                    pending.append(target)
         return found
 
     def _is_pure(self, module: str) -> bool:
         path = self.path_of(module)
         return path in PURE_FILES or path.startswith("pipeline/") or "core" in path.split("/")[:-1]
-
-    @staticmethod
-    def _impure(name: str) -> bool:
-        return any(name == banned or name.startswith(f"{banned}.") for banned in IMPURE)
 
     def _loaded_by(self, module: str) -> Iterator[str]:
         """The modules of ours that importing this one runs: what it names, and the `__init__` of every parent."""
@@ -134,7 +132,7 @@ class House:
     def _imports(self, module: str, file: Path) -> Iterator[Import]:
         tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
         package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-        aliases = _numpy_names(tree)
+        randoms = {f"{name}.random" for name in _numpy_names(tree)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 yield from (Import(alias.name, node.lineno) for alias in node.names)
@@ -144,9 +142,13 @@ class House:
                 yield from (Import(f"{base}.{alias.name}", node.lineno) for alias in node.names)
             elif isinstance(node, ast.Call) and (name := _imported_by_call(node)):
                 yield Import(name, node.lineno)
-            elif isinstance(node, ast.Attribute) and node.attr == "random":
-                if isinstance(node.value, ast.Name) and node.value.id in aliases:
-                    yield Import("numpy.random", node.lineno)
+            elif isinstance(node, ast.Attribute) and ast.unparse(node) in randoms:
+                yield Import("numpy.random", node.lineno)
+
+
+def _within(name: str, modules: set[str]) -> bool:
+    """Whether a dotted name is one of the modules or lies in one."""
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
 def _absolute(package: str, node: ast.ImportFrom) -> str:
@@ -182,6 +184,14 @@ def test_no_folder_imports_one_that_it_may_not(house: House) -> None:
 
 def test_no_pure_module_reaches_io_a_clock_or_randomness(house: House) -> None:
     assert house.impurities() == []
+
+
+def test_a_task_starts_without_grpc_and_torch(house: House) -> None:
+    assert house.ways("headrace.worker.task", {"grpc", "torch"}) == []
+
+
+def test_the_loader_without_its_torch_edge_needs_no_torch(house: House) -> None:
+    assert house.ways("headrace.loader.batches", {"torch"}) == []
 
 
 def test_every_folder_with_code_has_its_line_in_the_table() -> None:

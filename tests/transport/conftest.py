@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from headrace.transport.contract import Receiver, Sender
 from headrace.transport.inline import create_inline
 from headrace.transport.ring import RingHandles, RingReceiver, RingSender, create_ring

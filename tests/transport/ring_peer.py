@@ -4,6 +4,7 @@ import json
 import sys
 
 import xxhash
+
 from headrace.transport.errors import LinkAborted, LinkClosed
 from headrace.transport.frame import Frame, FrameKind
 from headrace.transport.ring import RingHandles, RingReceiver, RingSender

@@ -4,10 +4,11 @@ import select
 import threading
 
 import pytest
+from link_kit import PATIENCE_S, MakePair, fill, frame_of, take, take_frame
+
 from headrace.transport.errors import FrameOversizeError, LinkAborted, LinkClosed
 from headrace.transport.frame import Frame, FrameKind, encoded_size
 from headrace.transport.wait import wait_any
-from link_kit import PATIENCE_S, MakePair, fill, frame_of, take, take_frame
 
 
 def readable(descriptor: int) -> bool:

@@ -3,6 +3,9 @@
 import struct
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
 from headrace.transport.errors import (
     FrameChecksumError,
     FrameError,
@@ -25,8 +28,6 @@ from headrace.transport.frame import (
     encoded_size,
     frame_size,
 )
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 U64 = st.integers(0, 2**64 - 1)
 FRAMES = st.builds(

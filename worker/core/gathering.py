@@ -159,9 +159,10 @@ class Gathering:
         """Whether another batch may come: what gathers is below its limits, or can be written at once."""
         return not self._due_by_size() and self._bytes < self.policy.held_bytes_max
 
-    def held(self) -> list[Range]:
-        """Every range in this sink's hands, for a sweep."""
-        return [*self._ranges, *(item for shard in self._shards.values() for item in shard.ranges)]
+    def held(self, fragment: bytes | None = None) -> list[Range]:
+        """Every range in this sink's hands, for a sweep; or those of one fragment."""
+        everything = [*self._ranges, *(item for shard in self._shards.values() for item in shard.ranges)]
+        return [item for item in everything if fragment is None or item.fragment == fragment]
 
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next."""

@@ -1,0 +1,108 @@
+"""`headrace apply`, `status` and `stop`: commands to a controller that runs somewhere else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from headrace.cli.client import Client, RunOptions, pipeline_of, plain
+from headrace.cli.errors import EXIT_FAULT, EXIT_INTERRUPTED, CliError
+from headrace.cli.load import load
+from headrace.cli.page import FAINT, console, facts_page, megabytes, number, plain_table, safe, title
+from headrace.cli.progress import closed_line, input_bytes_read, progress_for
+from headrace.cli.report import balance_of, read_ledger
+from headrace.cli.run import Interrupts, catch_signals, watch_to_end
+from headrace.protos import control_pb2 as pb
+
+
+def apply_file(path: Path, given: list[str], address: str, options: RunOptions, *, wait: bool, as_json: bool) -> int:
+    """Have a controller run a pipeline file; the exit code."""
+    pipeline = load(path, given)
+    with Client(address) as client:
+        client.status()  # an absent controller is told at once, not after the deadline of an apply
+        warnings = client.apply(pipeline, options)
+        for line in warnings:
+            print(f"headrace: {line}", file=sys.stderr)
+        if not wait:
+            applied = {"pipeline": pipeline.name, "dataset": pipeline.dataset, "version": pipeline.version()}
+            line = f"pipeline {pipeline.name} runs; see `headrace status {pipeline.name}`"
+            print(json.dumps({**applied, "warnings": list(warnings)}) if as_json else line)
+            return 0
+        with catch_signals() as interrupts:
+            status = _wait(client, pipeline.name, interrupts)
+    if status.state == "failed":
+        raise CliError(status.failure or "the run failed and did not say why")
+    _show_end(status, as_json=as_json)
+    return EXIT_INTERRUPTED if interrupts.asked and status.state != "completed" else 0
+
+
+def _wait(client: Client, name: str, interrupts: Interrupts) -> pb.PipelineStatus:
+    with progress_for(console(sys.stderr), name) as progress:
+        return watch_to_end(client, name, progress, interrupts, lambda: None)
+
+
+def _show_end(status: pb.PipelineStatus, *, as_json: bool) -> None:
+    from headrace.cli.page import balance_page
+
+    balance = balance_of(read_ledger(status.dataset))
+    if as_json:
+        print(json.dumps({**plain(status), **balance.to_dict()}))
+        return
+    out = console(sys.stdout)
+    out.print(title(status.pipeline, status.state, good=status.state == "completed"))
+    out.print(balance_page(balance))
+
+
+def show_status(address: str, pipeline: str, *, as_json: bool) -> int:
+    """Show what a controller knows; the exit code."""
+    with Client(address) as client:
+        reply = client.status(pipeline)
+    if pipeline and pipeline_of(reply, pipeline) is None:
+        raise CliError(f"the controller at {address} knows no pipeline {pipeline!r}; see `headrace status`")
+    if as_json:
+        print(json.dumps(plain(reply)))
+        return 0
+    out = console(sys.stdout)
+    out.print(title(f"controller {address}", f"process {reply.controller}, Headrace {reply.version}"))
+    workers = [(item.worker, item.state, item.cores, item.host, item.pid) for item in reply.workers]
+    if workers:
+        out.print()
+        out.print(plain_table(("worker", "state", "cores", "host", "process"), workers, right=(2, 4)))
+    else:
+        out.print("  no worker is registered: start one with `headrace worker`", style="yellow")
+    for item in reply.pipelines:
+        _show_pipeline(item)
+    if not reply.pipelines:
+        out.print("  no pipeline: give it one with `headrace apply`", style=FAINT)
+    return 0
+
+
+def _show_pipeline(status: pb.PipelineStatus) -> None:
+    out = console(sys.stdout)
+    out.print()
+    out.print(title(status.pipeline, status.state, good=status.state in ("running", "completed")))
+    facts = [
+        ("dataset", status.dataset),
+        ("input", f"{megabytes(input_bytes_read(status))} read in this run, of {megabytes(status.input_bytes)}"),
+        ("fragments", f"{number(status.fragments_done)} of {number(status.fragments)} closed"),
+        ("closed", closed_line(status)),
+    ]
+    if status.failure:
+        facts.append(("failure", status.failure))
+    out.print(facts_page(facts))
+    rows = [(task.task, ", ".join(task.stages), task.worker, task.state, task.restarts) for task in status.tasks]
+    if rows:
+        out.print()
+        out.print(plain_table(("task", "stages", "worker", "state", "restarts"), rows, right=(4,)))
+
+
+def stop_pipeline(address: str, pipeline: str, *, cancel: bool) -> int:
+    """Ask a controller to stop a pipeline; the exit code."""
+    with Client(address) as client:
+        if not client.status().pipelines:
+            print(f"headrace: the controller at {address} has no pipeline", file=sys.stderr)
+            return EXIT_FAULT
+        client.stop(pipeline, cancel=cancel)
+    print(f"pipeline {safe(pipeline)} {'is cancelled' if cancel else 'stops: what is held is being committed'}")
+    return 0

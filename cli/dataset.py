@@ -1,0 +1,180 @@
+"""`headrace dataset`: what stands in the store, read from the ledger."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from headrace.cli.errors import EXIT_FAULT, CliError
+from headrace.cli.page import (
+    FAINT,
+    balance_page,
+    console,
+    facts_page,
+    megabytes,
+    number,
+    padding,
+    place,
+    plain_table,
+    safe,
+    title,
+)
+from headrace.cli.report import balance_of
+from headrace.store.dataset import Dataset
+from headrace.store.log import Log
+from headrace.store.objects import ObjectStore, open_store
+from headrace.store.shards import read_table
+
+#: Quarantined records that `show --quarantine` prints; `--json` gives all of them.
+QUARANTINE_SHOWN = 20
+#: Characters of a quarantined record that are shown.
+RAW_SHOWN = 200
+#: Objects that `ls` looks at before it gives up on a folder.
+OBJECTS_MAX = 1_000_000
+
+
+def show_dataset(uri: str, *, quarantine: bool, as_json: bool) -> int:
+    """Show one dataset; the exit code."""
+    dataset = Dataset.open(uri)
+    balance = balance_of(dataset.state)
+    described = dataset.describe()
+    records = list(_quarantined(dataset)) if quarantine else []
+    facts = {
+        "dataset": dataset.uri,
+        "pipeline": str(dataset.state.pipeline.get("name", "")),
+        "pipeline_version": described.pipeline_version,
+        "tokenizer": described.tokenizer,
+        "seq_len": described.seq_len,
+        "eos_id": described.eos_id,
+        "pad_id": described.pad_id,
+        **balance.to_dict(),
+        "bytes": _bytes(dataset),
+        "fragments": len(dataset.state.fragments),
+        "ledger_entries": dataset.state.number + 1,
+        "term": dataset.state.term,
+        "epoch": dataset.state.epoch,
+    }
+    if as_json:
+        print(json.dumps({**facts, "quarantine": records} if quarantine else facts))
+        return 0
+    out = console(sys.stdout)
+    out.print(title(str(facts["pipeline"]) or "dataset", f"version {balance.version}", good=balance.balanced))
+    out.print(place(dataset.uri))
+    out.print()
+    out.print(balance_page(balance))
+    out.print()
+    sizes = f"{number(balance.shards)}, {megabytes(_bytes(dataset))}"
+    rows = [
+        ("tokens", f"{number(balance.counts.tokens)} in {number(balance.counts.sequences)} sequences"),
+        ("padding", padding(balance)),
+        ("shards", sizes),
+        ("seq_len", str(described.seq_len)),
+        ("tokenizer", str(described.tokenizer)),
+        ("ledger", f"{number(dataset.state.number + 1)} entries, term {dataset.state.term}"),
+    ]
+    out.print(facts_page(rows))
+    if quarantine:
+        _print_quarantine(records)
+    return 0
+
+
+def _bytes(dataset: Dataset) -> int:
+    return sum(item.size for shard in dataset.shards for item in shard.closed.objects)
+
+
+def _quarantined(dataset: Dataset) -> Iterator[dict[str, Any]]:
+    for shard in dataset.shards:
+        item = shard.object("quarantine")
+        if item is None:
+            continue
+        for row in read_table(dataset.store, item.key).to_pylist():
+            raw = row.get("raw")
+            yield {**row, "raw": None if raw is None else bytes(raw).decode("utf-8", "replace")}
+
+
+def _print_quarantine(records: list[dict[str, Any]]) -> None:
+    out = console(sys.stdout)
+    out.print()
+    rows = []
+    for record in records[:QUARANTINE_SHOWN]:
+        raw = safe((record["raw"] or "")[:RAW_SHOWN])
+        rows.append((record["id"], f"{record['stage']}: {record['reason']}", raw))
+    out.print(plain_table(("quarantined", "why", "record"), rows))
+    if len(records) > QUARANTINE_SHOWN:
+        more = number(len(records) - QUARANTINE_SHOWN)
+        out.print(f"  and {more} more; `--json` gives all of them", style=FAINT)
+
+
+def verify_dataset(uri: str, *, as_json: bool) -> int:
+    """Verify one dataset; the exit code is 1 where something is wrong."""
+    dataset = Dataset.open(uri)
+    report = dataset.verify()
+    if as_json:
+        found = {
+            "dataset": dataset.uri,
+            "sound": report.sound,
+            "shards": report.shards,
+            "objects": report.objects,
+            "bytes": report.size,
+            "records": report.records,
+            "problems": list(report.problems),
+        }
+        print(json.dumps(found))
+        return 0 if report.sound else EXIT_FAULT
+    checked = f"{number(report.shards)} shards, {number(report.objects)} objects, {number(report.records)} records"
+    out = console(sys.stdout)
+    if report.sound:
+        out.print(title(dataset.uri, f"sound: {checked}, {megabytes(report.size)}"))
+        return 0
+    raise CliError(f"{dataset.uri}: {len(report.problems)} problems in {checked}", report.problems)
+
+
+def list_datasets(root: str, *, as_json: bool) -> int:
+    """List the datasets below a folder; the exit code."""
+    store = open_store(root)
+    rows: list[dict[str, Any]] = []
+    for prefix in _ledgers(store):
+        uri = f"{store.uri.rstrip('/')}/{prefix}".rstrip("/")
+        dataset = Dataset.open(uri)
+        balance = balance_of(dataset.state)
+        rows.append(
+            {
+                "dataset": dataset.uri,
+                "pipeline": str(dataset.state.pipeline.get("name", "")),
+                "version": balance.version,
+                "records_read": balance.records_read,
+                "kept": balance.counts.kept,
+                "tokens": balance.counts.tokens,
+                "shards": balance.shards,
+                "complete": balance.complete,
+            }
+        )
+    if as_json:
+        print(json.dumps({"root": store.uri, "datasets": rows}))
+        return 0
+    if not rows:
+        print(f"no dataset below {store.uri}")
+        return 0
+    names = ("dataset", "pipeline", "version", "kept", "tokens", "shards")
+    cells = [
+        (row["dataset"], row["pipeline"], row["version"], number(row["kept"]), number(row["tokens"]), row["shards"])
+        for row in rows
+    ]
+    console(sys.stdout).print(plain_table(names, cells, right=(2, 3, 4, 5)))
+    return 0
+
+
+def _ledgers(store: ObjectStore) -> Iterator[str]:
+    """The places below the root where a ledger begins."""
+    first = Log(store).key(0)
+    after, looked = "", 0
+    while True:
+        for info in store.list("", after=after):
+            looked += 1
+            if looked > OBJECTS_MAX:
+                raise CliError(f"{store.uri} holds more than {OBJECTS_MAX:,} objects: name a folder below it")
+            if info.key == first or info.key.endswith("/" + first):
+                yield info.key.removesuffix(first)
+        return

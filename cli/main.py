@@ -1,0 +1,248 @@
+"""The `headrace` command: arguments in, one exit code out.
+
+Commands import what they need when they run, so that `headrace run` has started the controller and the worker before
+anything heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.errors import EXIT_FAULT, EXIT_INTERRUPTED, CliError, UsageError, explain
+
+if TYPE_CHECKING:
+    from headrace.cli.client import RunOptions
+
+app = typer.Typer(
+    name="headrace",
+    help="Raw text in, token shards out, every record accounted for.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+dataset_app = typer.Typer(help="Look at datasets.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(dataset_app, name="dataset")
+
+PipelineFile = Annotated[
+    Path, typer.Argument(metavar="PIPELINE.py", help="A file that defines build(...) -> Pipeline.")
+]
+Parameters = Annotated[
+    list[str], typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="A parameter of build(); may be repeated.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, and nothing else.")]
+Fuse = Annotated[bool, typer.Option("--fuse/--no-fuse", help="Run stages that follow one another in one task.")]
+Replicas = Annotated[int, typer.Option(min=0, help="Tasks of each stage; 0: as many as there are cores.")]
+Amend = Annotated[
+    bool, typer.Option("--amend", help="Go on with a dataset that another pipeline began: what is open becomes ours.")
+]
+ControllerAddress = Annotated[
+    str,
+    typer.Option("--controller", metavar="HOST:PORT", help="Else HEADRACE_CONTROLLER, else 127.0.0.1:7420."),
+]
+
+
+def _options(amend: bool, fuse: bool, replicas: int) -> RunOptions:
+    from headrace.cli.client import RunOptions
+
+    return RunOptions(amend=amend, fuse=fuse, replicas=replicas)
+
+
+@app.command()
+def run(
+    pipeline: PipelineFile,
+    parameter: Parameters = [],  # noqa: B006 - typer copies it
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Preview the first N records, and write nothing.")
+    ] = None,
+    fuse: Fuse = True,
+    replicas: Replicas = 0,
+    amend: Amend = False,
+    json: Json = False,
+) -> int:
+    """Run a pipeline on this machine; the same command again goes on where it stopped."""
+    if limit is not None:
+        from headrace.cli.preview import preview_file
+
+        return preview_file(pipeline, parameter, limit, as_json=json)
+    from headrace.cli.run import run_file
+
+    return run_file(pipeline, parameter, lambda: _options(amend, fuse, replicas), as_json=json)
+
+
+@app.command()
+def controller(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to serve; port 0: any.")] = "127.0.0.1:7420",
+) -> int:
+    """Serve as the controller: plan pipelines, write ledgers."""
+    from headrace.controller.server import main as serve
+
+    return serve(["--listen", listen])
+
+
+@app.command()
+def worker(
+    controller: ControllerAddress = "",
+    name: Annotated[str, typer.Option(help="The worker's name; else the host's.")] = "",
+    cores: Annotated[int, typer.Option(min=0, help="Cores to offer; 0: all that this process may use.")] = 0,
+) -> int:
+    """Serve as a worker: run the tasks that the controller gives it."""
+    import socket
+
+    from headrace.cli.client import controller_address
+    from headrace.cli.embedded import usable_cores
+    from headrace.worker.daemon import main as work
+
+    offered = str(cores or usable_cores())
+    arguments = ["--controller", controller_address(controller), "--name", name or socket.gethostname()]
+    return work([*arguments, "--cores", offered])
+
+
+@app.command()
+def apply(
+    pipeline: PipelineFile,
+    parameter: Parameters = [],  # noqa: B006 - typer copies it
+    controller: ControllerAddress = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Watch it to its end, and show the balance.")] = False,
+    fuse: Fuse = True,
+    replicas: Replicas = 0,
+    amend: Amend = False,
+    json: Json = False,
+) -> int:
+    """Give a pipeline to a controller."""
+    from headrace.cli.apply import apply_file
+    from headrace.cli.client import controller_address
+
+    options = _options(amend, fuse, replicas)
+    return apply_file(pipeline, parameter, controller_address(controller), options, wait=wait, as_json=json)
+
+
+@app.command()
+def status(
+    pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="One pipeline; else all.")] = "",
+    controller: ControllerAddress = "",
+    json: Json = False,
+) -> int:
+    """Show workers, pipelines and tasks."""
+    from headrace.cli.apply import show_status
+    from headrace.cli.client import controller_address
+
+    return show_status(controller_address(controller), pipeline, as_json=json)
+
+
+@app.command()
+def stop(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    controller: ControllerAddress = "",
+    now: Annotated[bool, typer.Option("--now", help="Cancel: do not commit what is held.")] = False,
+) -> int:
+    """Stop a pipeline; what its sinks hold is committed first."""
+    from headrace.cli.apply import stop_pipeline
+    from headrace.cli.client import controller_address
+
+    return stop_pipeline(controller_address(controller), pipeline, cancel=now)
+
+
+@app.command()
+def quickstart(
+    data: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("data"),
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin again: remove an earlier quickstart there.")] = False,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps; else what fits 20 seconds.")] = None,
+    json: Json = False,
+) -> int:
+    """Filter, tokenize and pack the text that is on this machine, and train on it."""
+    from headrace.cli.quickstart import quickstart as start
+
+    return start(data, fresh=fresh, steps=steps, as_json=json)
+
+
+@app.command()
+def version() -> int:
+    """Print the version."""
+    from importlib.metadata import version as installed
+
+    print(installed("headrace"))
+    return 0
+
+
+@dataset_app.command("ls")
+def dataset_ls(root: Annotated[str, typer.Argument(help="A folder, or its URI.")] = ".", json: Json = False) -> int:
+    """List the datasets below a folder."""
+    from headrace.cli.dataset import list_datasets
+
+    return list_datasets(root, as_json=json)
+
+
+@dataset_app.command("show")
+def dataset_show(
+    uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")],
+    quarantine: Annotated[bool, typer.Option("--quarantine", help="Show the quarantined records too.")] = False,
+    json: Json = False,
+) -> int:
+    """Show what a dataset holds, and what became of each record."""
+    from headrace.cli.dataset import show_dataset
+
+    return show_dataset(uri, quarantine=quarantine, as_json=json)
+
+
+@dataset_app.command("verify")
+def dataset_verify(uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")], json: Json = False) -> int:
+    """Check every object and every record against the ledger."""
+    from headrace.cli.dataset import verify_dataset
+
+    return verify_dataset(uri, as_json=json)
+
+
+def invoke(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code. Errors of the system around us become a line on standard error."""
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="headrace", standalone_mode=False)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _complain(CliError("interrupted"), EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has enough of it; nothing is left to flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAULT
+    except Exception as error:
+        known = _usage(error) or explain(error)
+        if known is None or "HEADRACE_TRACEBACK" in os.environ:
+            raise
+        return _complain(known, known.exit_code)
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: Exception) -> CliError | None:
+    """What the parser of the command line objects to; its classes are click's, or typer's own copies of them."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "NoArgsIsHelpError" in kinds:
+        return UsageError("a command is needed; see `headrace --help`")
+    if "ClickException" in kinds:
+        return UsageError(str(getattr(error, "format_message", error.__str__)()))
+    return UsageError("interrupted") if "Abort" in kinds else None
+
+
+def _complain(error: CliError, code: int) -> int:
+    message = " ".join(str(error).split())
+    print(f"headrace: {message}", *(f"  {line}" for line in error.details), sep="\n", file=sys.stderr)
+    return code
+
+
+def main() -> None:
+    """The console script."""
+    if sys.platform != "linux":
+        print(
+            f"headrace: Linux is required (this is {sys.platform}): it needs memfd, futexes and pidfds", file=sys.stderr
+        )
+        raise SystemExit(EXIT_FAULT)
+    raise SystemExit(invoke())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The tasks of one run and the links between them: started when due, joined when both ends are ready."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from headrace.controller.core.messages import Command, MakeLink, StartTask, TaskReady
+from headrace.controller.core.planner import Plan, move
+from headrace.controller.core.roster import Roster, Task, TaskState, TaskTurn
+from headrace.pipeline.graph import Pipeline
+
+_ALIVE = (TaskState.STARTING, TaskState.READY)
+
+
+class Crew:
+    """A plan in the flesh."""
+
+    def __init__(self, plan: Plan, pipeline: Pipeline, version: str) -> None:
+        self.plan = plan
+        self.roster = Roster(plan)
+        self._pipeline = pipeline.to_dict()
+        self._version = version
+        #: The attempts that each link joins.
+        self._links: dict[str, tuple[int, int]] = {}
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.roster)
+
+    def current(self, name: str, attempt: int) -> Task | None:
+        """The task if `attempt` is its living attempt; None for news of the dead."""
+        return self.roster.current(name, attempt)
+
+    @property
+    def links_missing(self) -> bool:
+        """Before the first links stand, a source would read and have nowhere to send."""
+        return len(self._links) < len(self.plan.links)
+
+    def on_worker(self, worker: str) -> list[Task]:
+        """The living tasks of one worker."""
+        return [task for task in self.roster if task.state in _ALIVE and task.plan.worker == worker]
+
+    def move(self, lost: str, workers: Sequence[str]) -> None:
+        """Plan the tasks of a lost worker on the one with the fewest tasks."""
+        tasks = self.plan.tasks
+        target = min(workers, key=lambda name: (sum(task.worker == name for task in tasks), name))
+        self.plan = move(self.plan, lost, target)
+        for task in self.roster:
+            task.plan = self.plan.task(task.plan.name)
+
+    def start_due(self, now: float, epoch: int) -> list[Command]:
+        """Start the attempts whose time has come."""
+        return [
+            StartTask(
+                worker=task.plan.worker,
+                task=task.plan.name,
+                attempt=task.attempt,
+                stages=task.plan.stages,
+                pipeline=self._pipeline,
+                version=self._version,
+                epoch=epoch,
+                replica=task.plan.replica,
+            )
+            for task in self.roster.due(now)
+        ]
+
+    def ready(self, event: TaskReady, now: float, epoch: int) -> list[Command]:
+        """A task is ready: join it to those of its peers that are."""
+        task = self.roster.current(event.task, event.attempt)
+        if task is None or task.state is TaskState.READY:
+            return []
+        task.turn(TaskTurn.BECAME_READY)
+        task.ready_at = now
+        return self._make_links(epoch)
+
+    def _make_links(self, epoch: int) -> list[Command]:
+        commands: list[Command] = []
+        for link in self.plan.links:
+            sender, receiver = self.roster.tasks[link.sender], self.roster.tasks[link.receiver]
+            pair = (sender.attempt, receiver.attempt)
+            ready = sender.state is TaskState.READY and receiver.state is TaskState.READY
+            if not ready or self._links.get(link.name) == pair:
+                continue
+            self._links[link.name] = pair
+            commands.append(
+                MakeLink(
+                    worker=sender.plan.worker,
+                    link=link.name,
+                    transport=link.transport,
+                    sender=link.sender,
+                    sender_attempt=sender.attempt,
+                    sender_stage=link.sender_stage,
+                    receiver=link.receiver,
+                    receiver_attempt=receiver.attempt,
+                    receiver_stage=link.receiver_stage,
+                    epoch=epoch,
+                )
+            )
+        return commands

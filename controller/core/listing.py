@@ -1,0 +1,76 @@
+"""The listing of a run's sources: asked of one task each, compared with what the ledger knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.controller.core.messages import Command, ListSource, SourceListed
+from headrace.controller.core.roster import Task, TaskState
+from headrace.store.entries import Fragment
+from headrace.store.fold import LedgerState
+
+
+class Listing:
+    """Which sources are being listed, and which fragments they have."""
+
+    def __init__(self, ledger: LedgerState, sources: tuple[str, ...], sinks: tuple[str, ...]) -> None:
+        self._ledger = ledger
+        self._sinks = sinks
+        self._done: dict[str, bool] = dict.fromkeys(sources, False)
+        self._lister: dict[str, str] = {}
+        self._submitted: set[bytes] = set()
+        #: Fragments in this run's listing.
+        self.seen: set[bytes] = set()
+
+    @property
+    def done(self) -> bool:
+        """Whether each source has been listed to its end."""
+        return all(self._done.values())
+
+    def is_source(self, stage: str) -> bool:
+        """Whether this stage is one of the run's sources."""
+        return stage in self._done
+
+    def ask(self, tasks: Iterable[Task]) -> list[Command]:
+        """Have each source listed by the first of its tasks that is ready."""
+        ready = [task for task in tasks if task.state is TaskState.READY]
+        commands: list[Command] = []
+        for stage, done in self._done.items():
+            lister = next((task for task in ready if stage in task.plan.stages), None)
+            if not done and stage not in self._lister and lister is not None:
+                self._lister[stage] = lister.plan.name
+                commands.append(ListSource(lister.plan.worker, lister.plan.name, lister.attempt, stage))
+        return commands
+
+    def expects(self, event: SourceListed) -> bool:
+        """Whether a page comes from the task that was asked."""
+        return self._lister.get(event.stage) == event.task
+
+    def take(self, event: SourceListed) -> tuple[list[Fragment], list[Fragment]]:
+        """Fragments of a page that are new, and those that the ledger knows."""
+        fresh: list[Fragment] = []
+        known: list[Fragment] = []
+        for fragment in event.fragments:
+            self.seen.add(fragment.id)
+            if fragment.id in self._ledger.fragments:
+                known.append(fragment)
+            elif fragment.id not in self._submitted:
+                self._submitted.add(fragment.id)
+                fresh.append(fragment)
+        if event.last:
+            self._done[event.stage] = True
+        return fresh, known
+
+    def vanished(self, stage: str) -> Fragment | None:
+        """A fragment that the ledger holds open and this listing does not have."""
+        for state in self._ledger.fragments.values():
+            fragment = state.fragment
+            if fragment.stage == stage and fragment.id not in self.seen and not state.done(self._sinks):
+                return fragment
+        return None
+
+    def task_died(self, task: str) -> None:
+        """What this task was listing is listed again from the beginning."""
+        for stage, lister in list(self._lister.items()):
+            if lister == task:
+                del self._lister[stage]

@@ -1,0 +1,150 @@
+"""The stage that turns text into token ids: an Arrow column in, an Arrow column out, no Python object a record."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.pipeline.errors import PipelineError
+from headrace.stages.batch import Batch
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
+Tokens: TypeAlias = npt.NDArray[np.uint32]
+#: Encodes a column of strings: where each record's tokens begin `[records + 1]`, and the tokens of all.
+Encoder: TypeAlias = Callable[[pa.Array[Any]], tuple[Offsets, Tokens]]
+
+GIGATOKEN = "gigatoken"
+TOKENIZERS = "tokenizers"
+
+
+class Tokenize:
+    """Replaces the column `text` by `tokens`, a list of uint32, with `eos_id` at the end of each if one is given.
+
+    The tokens are those of `tokenizers.Tokenizer.from_file(tokenizer).encode(text, add_special_tokens=False)`.
+    `engine` says which library encodes: gigatoken, or tokenizers where gigatoken cannot load the file.
+    """
+
+    def __init__(self, name: str, tokenizer: str, sha256: str, eos_id: int | None) -> None:
+        self.name = name
+        self.eos_id = eos_id
+        data = pathlib.Path(tokenizer).read_bytes()
+        found = hashlib.sha256(data).hexdigest()
+        if found != sha256:
+            raise PipelineError(
+                f'stage "{name}": {tokenizer} has changed since the pipeline was declared (sha256 {sha256[:16]}, '
+                f"now {found[:16]}): put the file back, or run the pipeline file again"
+            )
+        self.engine, self._encode = load_encoder(data, tokenizer)
+
+    def process(self, batch: Batch) -> Batch:
+        """The batch with tokens in the place of text."""
+        text = batch.rows.column("text")
+        if text.null_count:
+            raise ValueError(f"text is null in {text.null_count} records")
+        offsets, tokens = self._encode(text)
+        if self.eos_id is not None:
+            offsets, tokens = append_to_each(offsets, tokens, self.eos_id)
+        column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(tokens, pa.uint32()))
+        place = batch.rows.schema.get_field_index("text")
+        names = batch.rows.schema.names
+        columns = [column if index == place else batch.rows.column(index) for index in range(len(names))]
+        names[place] = "tokens"
+        return batch.with_rows(pa.RecordBatch.from_arrays(columns, names=names))
+
+
+def append_to_each(offsets: Offsets, tokens: Tokens, token: int) -> tuple[Offsets, Tokens]:
+    """The same records, each with `token` behind its last one."""
+    records = len(offsets) - 1
+    longer = offsets + np.arange(records + 1)
+    places = np.ones(len(tokens) + records, dtype=np.bool_)
+    places[longer[1:] - 1] = False
+    joined = np.full(len(places), token, dtype=np.uint32)
+    joined[places] = tokens
+    return longer, joined
+
+
+def load_encoder(data: bytes, path: str) -> tuple[str, Encoder]:
+    """The engine's name and an encoder for the tokenizer.json `data`; raises PipelineError where none can load it."""
+    try:
+        return GIGATOKEN, _gigatoken(data)
+    except BaseException as error:
+        if not _is_fault(error):
+            raise
+        try:
+            return TOKENIZERS, _tokenizers(data)
+        except ImportError:
+            raise PipelineError(
+                f"gigatoken cannot load tokenizer {path} ({error}): pip install tokenizers, which is slower, "
+                "or use another tokenizer"
+            ) from error
+        except Exception as other:
+            raise PipelineError(
+                f"no engine can load tokenizer {path}: gigatoken: {error}; tokenizers: {other}: "
+                "give the path of a tokenizer.json"
+            ) from other
+
+
+def _is_fault(error: BaseException) -> bool:
+    """Whether it is a fault of the engine; a panic of Rust code arrives as a BaseException of its own."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def _gigatoken(data: bytes) -> Encoder:
+    import awkward as ak
+    from gigatoken.gigatoken_rs import load_hf_json
+
+    engine = load_hf_json(data)
+
+    def encode(text: pa.Array[Any]) -> tuple[Offsets, Tokens]:
+        offsets, content = _string_buffers(text)
+        # gigatoken borrows an array of strings only where its offsets are int64.
+        characters = ak.contents.NumpyArray(content, parameters={"__array__": "char"})
+        strings = ak.contents.ListOffsetArray(ak.index.Index64(offsets), characters, parameters={"__array__": "string"})
+        try:
+            # parallel=False: a task is one of as many as there are cores, and keeps to its own.
+            answer = engine.encode_batch(ak.Array(strings), parallel=False).layout
+        except BaseException as error:
+            if isinstance(error, Exception) or not _is_fault(error):
+                raise
+            raise RuntimeError(f"gigatoken panicked: {error}") from error
+        bounds = np.asarray(answer.offsets.data, dtype=np.int64)
+        tokens: Tokens = np.asarray(answer.content.data, dtype=np.uint32)
+        return bounds - bounds[0], tokens[bounds[0] : bounds[-1]]
+
+    return encode
+
+
+def _string_buffers(text: pa.Array[Any]) -> tuple[Offsets, npt.NDArray[np.uint8]]:
+    """The int64 offsets of a column of strings and its bytes, borrowed."""
+    wide = pa.types.is_large_string(text.type)
+    buffers: Any = text.buffers()
+    _, bounds, content = buffers
+    kind = np.int64 if wide else np.int32
+    if bounds is None or not len(text):
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    offsets = np.frombuffer(bounds, kind)[text.offset : text.offset + len(text) + 1].astype(np.int64)
+    return offsets, np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
+
+
+def _tokenizers(data: bytes) -> Encoder:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import tokenizers
+
+    engine = tokenizers.Tokenizer.from_str(data.decode())
+    engine.no_truncation()
+    engine.no_padding()
+
+    def encode(text: pa.Array[Any]) -> tuple[Offsets, Tokens]:
+        encodings = engine.encode_batch_fast(text.to_pylist(), add_special_tokens=False)
+        ids = [np.asarray(encoding.ids, dtype=np.uint32) for encoding in encodings]
+        offsets = np.concatenate(([0], np.cumsum([len(part) for part in ids], dtype=np.int64))).astype(np.int64)
+        return offsets, np.concatenate([np.zeros(0, np.uint32), *ids])
+
+    return encode

@@ -1,0 +1,191 @@
+"""The balance: what it says of a ledger, and how it is shown."""
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from headrace.cli.client import plain
+from headrace.cli.page import console, run_page, safe, seconds
+from headrace.cli.progress import Lines, LivePage, Meter, input_bytes_read
+from headrace.cli.report import Balance, RunReport, StageSpeed, balance_of
+from headrace.protos import control_pb2 as pb
+from headrace.store.entries import (
+    Closed,
+    Counts,
+    Entry,
+    Fragment,
+    FragmentEnded,
+    FragmentsListed,
+    Led,
+    Range,
+    VersionPublished,
+)
+from headrace.store.fold import LedgerState
+
+FRAGMENT = Fragment.named("read", "file:///a.jsonl", "1-2-3", start=0, end=-1, reader="jsonl/1", size=100)
+COUNTS = Counts(
+    kept=6,
+    filtered=3,
+    quarantined=1,
+    filtered_by={"words/too few words": 2, "words/too many words": 1},
+    quarantined_by={"read/malformed JSON": 1},
+    tokens=900,
+    sequences=10,
+    padding=100,
+)
+
+
+def ledger(*changes: object) -> LedgerState:
+    state = LedgerState()
+    state.apply(0, Entry(1, (Led(1, {}), FragmentsListed((FRAGMENT,)), *changes)))  # type: ignore[arg-type]
+    return state
+
+
+def closed(first: int, counts: Counts) -> Closed:
+    return Closed("write", "v", 0, (Range(FRAGMENT.id, first, counts.records),), (), counts)
+
+
+def report(**changes: object) -> RunReport:
+    balance = balance_of(ledger(closed(0, COUNTS), FragmentEnded(FRAGMENT.id, 10), VersionPublished(1, "completed")))
+    made = RunReport(
+        pipeline="fineweb",
+        dataset="file:///data/out",
+        state="completed",
+        pipeline_version="0123456789abcdef",
+        balance=balance,
+        bytes_read=158_000_000,
+        seconds=12.5,
+        first_batch_s=1.4,
+        records_resumed=0,
+        tokenizer_engine="gigatoken",
+        stages=(StageSpeed("read", 10, 0, 158_000_000, 2.0), StageSpeed("words", 10, 3, 158_000_000, 1.0)),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def shown(made: RunReport, width: int = 90) -> str:
+    out = Console(file=io.StringIO(), width=width)
+    out.print(run_page(made))
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    assert isinstance(text, str)
+    return text
+
+
+def test_a_closed_fragment_balances_and_is_complete() -> None:
+    balance = balance_of(ledger(closed(0, COUNTS), FragmentEnded(FRAGMENT.id, 10)))
+    assert (balance.records_read, balance.balanced, balance.complete) == (10, True, True)
+
+
+def test_records_that_a_source_counted_and_no_sink_closed_are_open() -> None:
+    balance = balance_of(ledger(closed(0, COUNTS), FragmentEnded(FRAGMENT.id, 12)))
+    assert (balance.records_read, balance.balanced, balance.complete) == (12, True, False)
+
+
+def test_a_dataset_with_nothing_in_it_is_not_complete() -> None:
+    assert not balance_of(LedgerState()).complete
+
+
+def test_the_object_has_the_promised_keys_with_their_types() -> None:
+    found = json.loads(json.dumps(report().to_dict()))
+    integers = ("records_read", "kept", "filtered", "duplicate", "quarantined", "tokens", "shards")
+    integers += ("bytes_read", "records_resumed", "padding", "sequences", "version")
+    assert all(type(found[key]) is int for key in integers)
+    assert found["balanced"] is True
+    assert found["filtered_by"] == {"words/too few words": 2, "words/too many words": 1}
+    assert found["quarantined_by"] == {"read/malformed JSON": 1}
+    assert found["records_read"] == sum(found[key] for key in ("kept", "filtered", "duplicate", "quarantined"))
+    assert found["seconds"] == 12.5
+    assert found["tokenizer_engine"] == "gigatoken"
+    assert found["stages"][0] == {
+        "stage": "read",
+        "records": 10,
+        "dropped": 0,
+        "bytes": 158_000_000,
+        "busy_s": 2.0,
+        "mb_s": 79.0,
+    }
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_page_fits_its_width_and_says_everything(width: int) -> None:
+    text = shown(report(), width)
+    assert max(map(len, text.splitlines())) <= width
+    for words in ("✓ balanced", "10 = 6 + 3 + 0 + 1", "words/too few words", "gigatoken", "10.00% padding", "79.0"):
+        assert words in text, text
+
+
+def test_a_balance_that_does_not_hold_is_shown_as_such() -> None:
+    made = report()
+    text = shown(replace(made, balance=replace(made.balance, balanced=False)))
+    assert "NOT balanced" in text
+    assert "✓" not in text
+
+
+def test_text_of_records_cannot_command_the_terminal() -> None:
+    assert safe("a\x1b[2Jb\x07") == "a\\x1b[2Jb\\x07"
+    counts = Counts(kept=1, filtered=1, filtered_by={"f/[bold]x\x1b[31m": 1})
+    text = shown(replace(report(), balance=Balance(2, counts, 1, 1, balanced=True, complete=True)))
+    assert "[bold]x\\x1b[31m" in text
+
+
+def test_spans_of_time_read_as_people_say_them() -> None:
+    assert [seconds(value) for value in (0.04, 59.94, 61, 3_660)] == ["0.0 s", "59.9 s", "1 min 01 s", "1 h 01 min"]
+
+
+def test_a_meter_foretells_the_end_once_it_has_seen_enough() -> None:
+    meter = Meter()
+    meter.take(0.0, 10)
+    meter.take(1.0, 110)
+    assert meter.left_s(1.0, 100) is None
+    meter.take(3.0, 310)
+    assert meter.speed == 100
+    assert meter.left_s(3.0, 500) == 5
+
+
+def status() -> pb.PipelineStatus:
+    made = pb.PipelineStatus(pipeline="p", state="running", input_bytes=200, shards=1, facts={"bytes_resumed": "50"})
+    made.tasks.append(pb.TaskStatus(task="p/read.0", stages=["read", "words"], state="ready"))
+    made.tasks.append(pb.TaskStatus(task="p/write.0", stages=["write"], state="starting"))
+    made.links.append(pb.LinkStatus(link="l", sender="p/read.0", receiver="p/write.0"))
+    for stage in ("read", "words", "write"):
+        made.stages.append(pb.StageProgress(stage=stage, records=5, bytes=100, busy_s=0.5))
+    made.counts["write"].kept = 5
+    return made
+
+
+def test_only_what_sources_read_counts_as_input() -> None:
+    assert input_bytes_read(status()) == 100
+
+
+def test_without_a_terminal_progress_is_plain_lines() -> None:
+    out = console(io.StringIO())
+    with Lines(out, "p") as lines:
+        lines.update(status())
+        lines.update(status())
+        lines.note("a note")
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("p: running") == 1
+    assert "\x1b" not in text
+    assert text.endswith("a note\n")
+
+
+def test_a_terminal_of_eighty_columns_shows_a_row_a_stage() -> None:
+    out = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    page = LivePage(out, "p")
+    page.update(status())
+    out.print(page._page())
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    assert all(stage in text for stage in ("read", "words", "write", "1 of 2 tasks", "5 records"))
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_status_as_json_keeps_integers_and_shows_bytes_as_hex() -> None:
+    found = plain(status())
+    assert found["input_bytes"] == 200
+    assert found["counts"]["write"]["kept"] == 5
+    assert found["tasks"][0]["stages"] == ["read", "words"]
+    assert plain(pb.Range(fragment=b"\x01\xff"))["fragment"] == "01ff"
+    json.dumps(found)

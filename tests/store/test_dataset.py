@@ -1,0 +1,324 @@
+"""Datasets as their ledger tells them, and what `verify` finds."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+
+from headrace.store import shards
+from headrace.store.dataset import Balance, Dataset, fold_ledger, write_manifest
+from headrace.store.entries import (
+    Change,
+    Closed,
+    Counts,
+    Entry,
+    Fragment,
+    FragmentEnded,
+    FragmentsListed,
+    Led,
+    PipelineApplied,
+    Range,
+    StoredObject,
+    VersionPublished,
+    encode_entry,
+)
+from headrace.store.errors import FormatError, InvalidUri
+from headrace.store.files import FileStore
+from headrace.store.log import Log
+from headrace.store.objects import ObjectStore
+
+SEQ_LEN = 4
+FRAGMENT = Fragment.named("read", "file:///corpus/a.jsonl", "9-9-9", start=0, end=-1, reader="jsonl", size=9)
+PIPELINE = {
+    "name": "books",
+    "stages": [
+        {"parameters": {"tokenizer": "t.json"}, "identity": {"tokenizer": "abc", "eos_id": 1, "pad_id": 2}},
+        {"parameters": {"seq_len": SEQ_LEN}, "identity": {}},
+    ],
+}
+#: What became of record 0, 1, ... of the fragment: a number of tokens if it is kept, else its verdict.
+Fate = int | str
+FATES: list[Fate] = [3, "filtered", 6, "quarantined", 0, "duplicate", 2, "filtered"]
+
+
+class Writer:
+    """Writes a dataset by hand, so that each of its parts can be wrong."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self.log = Log(store)
+        self.number = 0
+        self.entry(Led(1, {}), PipelineApplied("v1", PIPELINE), FragmentsListed((FRAGMENT,)))
+
+    def entry(self, *changes: Change) -> None:
+        self.log.append(self.number, encode_entry(Entry(1, changes)))
+        self.number += 1
+
+    def object(self, role: str, key: str, parts: list[Any]) -> StoredObject:
+        self.store.create(key, parts)
+        return StoredObject(role, key, shards.checksum(parts), sum(memoryview(part).nbytes for part in parts))
+
+    def table(self, role: str, key: str, schema: pa.Schema, rows: list[dict[str, Any]]) -> StoredObject:
+        return self.object(role, key, [shards.table_to_parquet(pa.Table.from_pylist(rows, schema=schema))])
+
+    def shard(self, fates: list[Fate], first: int = 0) -> Closed:
+        rows = [
+            {"id": f"{row}", "source": FRAGMENT.uri, "fragment": FRAGMENT.id.hex(), "row": row, "fate": fate}
+            for row, fate in enumerate(fates, start=first)
+        ]
+        kept = [row | {"tokens": row["fate"]} for row in rows if isinstance(row["fate"], int)]
+        lost = [row | {"verdict": row["fate"], "stage": "s", "reason": "r"} for row in rows if row not in kept]
+        lost = [row for row in lost if isinstance(row["fate"], str)]
+        raw = [row | {"raw": b"?"} for row in lost if row["verdict"] == "quarantined"]
+        lengths = [row["tokens"] for row in kept]
+        built = shards.build_tokens(
+            np.arange(sum(lengths)), lengths, seq_len=SEQ_LEN, dtype=np.uint16, pad_id=2,
+            metadata={"tokenizer": "abc", "eos_id": "1"},
+        )  # fmt: skip
+        prefix = f"shards/1/{first}"
+        objects = [
+            self.object("tokens", f"{prefix}.safetensors", built.parts),
+            self.table("documents", f"{prefix}.documents.parquet", shards.documents_schema(), kept),
+            self.table("verdicts", f"{prefix}.verdicts.parquet", shards.verdicts_schema(), lost),
+        ]
+        if raw:
+            objects.append(self.table("quarantine", f"quarantine/{first}.parquet", shards.quarantine_schema(), raw))
+        verdicts = [row["verdict"] for row in lost]
+        counts = Counts(
+            kept=len(kept),
+            filtered=verdicts.count("filtered"),
+            duplicate=verdicts.count("duplicate"),
+            quarantined=verdicts.count("quarantined"),
+            filtered_by={"s/r": verdicts.count("filtered")},
+            tokens=built.tokens,
+            sequences=built.packing.sequences,
+            padding=built.packing.padding,
+        )
+        return Closed("write", "v1", 0, (Range(FRAGMENT.id, first, len(fates)),), tuple(objects), counts)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path)
+
+
+@pytest.fixture
+def writer(store: FileStore) -> Writer:
+    return Writer(store)
+
+
+def test_a_place_without_a_ledger_holds_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(InvalidUri, match="holds no dataset"):
+        Dataset.open(str(tmp_path))
+
+
+def test_the_balance_closes_when_the_fragment_is_tiled_and_its_end_is_known(store: FileStore, writer: Writer) -> None:
+    writer.entry(writer.shard(FATES))
+    assert Dataset.open(store.uri).balance().balanced is False
+    writer.entry(writer.shard([1, 1], first=9))
+    writer.entry(FragmentEnded(FRAGMENT.id, 11))
+    assert Dataset.open(store.uri).balance().fragments_open == 1
+    writer.entry(writer.shard(["duplicate"], first=8))
+    balance = Dataset.open(store.uri).balance("write")
+    assert balance.balanced
+    assert (balance.records_ended, balance.counts.records, balance.fragments) == (11, 11, 1)
+    assert (balance.counts.kept, balance.counts.filtered_by) == (6, {"s/r": 2})
+
+
+def test_a_fragment_without_records_is_balanced_by_its_end_alone(store: FileStore, writer: Writer) -> None:
+    assert Dataset.open(store.uri).balance() == Balance(Counts(), 0, 1, 1)
+    writer.entry(FragmentEnded(FRAGMENT.id, 0))
+    assert Dataset.open(store.uri).balance().balanced
+
+
+def test_two_sinks_are_balanced_by_name(store: FileStore, writer: Writer) -> None:
+    closed = writer.shard(FATES)
+    writer.entry(closed, dataclasses.replace(closed, sink="other"), FragmentEnded(FRAGMENT.id, len(FATES)))
+    dataset = Dataset.open(store.uri)
+    with pytest.raises(ValueError, match="has the sinks other, write"):
+        dataset.balance()
+    assert dataset.balance("other").balanced
+    assert not dataset.balance("unknown").balanced
+
+
+def test_the_manifest_names_each_shard_with_checksum_and_counts(store: FileStore, writer: Writer) -> None:
+    closed = writer.shard(FATES)
+    writer.entry(closed, VersionPublished(3, "end of run"))
+    dataset = Dataset.open(store.uri)
+    write_manifest(store, dataset.manifest())
+    assert orjson.loads(store.get("manifest.json")) == {
+        "format": 1, "dataset": "books", "version": 3, "pipeline": "v1", "tokenizer": "abc", "seq_len": SEQ_LEN,
+        "pad_id": 2, "eos_id": 1,
+        "shards": [{
+            "tokens": "shards/1/0.safetensors", "documents": "shards/1/0.documents.parquet",
+            "verdicts": "shards/1/0.verdicts.parquet", "checksum": closed.objects[0].checksum,
+            "records": 8, "kept": 4, "token_count": 11, "sequences": 3,
+        }],
+    }  # fmt: skip
+    assert dataset.shards[0].object("quarantine").key == "quarantine/0.parquet"  # type: ignore[union-attr]
+
+
+def test_the_manifest_stops_at_the_newest_published_version(store: FileStore, writer: Writer) -> None:
+    writer.entry(writer.shard([1]))
+    assert len(Dataset.open(store.uri).manifest()["shards"]) == 1
+    writer.entry(VersionPublished(1, "end of run"))
+    writer.entry(writer.shard([1], first=1))
+    dataset = Dataset.open(store.uri)
+    assert len(dataset.manifest()["shards"]) == 1
+    assert len(dataset.shards) == 2
+
+
+def test_a_dataset_without_shards_is_described_by_its_pipeline(store: FileStore, writer: Writer) -> None:
+    described = Dataset.open(store.uri).describe()
+    assert dataclasses.astuple(described) == ("abc", SEQ_LEN, 2, 1, "v1")
+
+
+def test_a_fold_goes_on_where_it_stopped(store: FileStore, writer: Writer) -> None:
+    state = fold_ledger(store)
+    writer.entry(writer.shard(FATES))
+    assert fold_ledger(store, state) is state
+    assert (state.number, len(state.shards)) == (1, 1)
+
+
+@pytest.mark.parametrize("data", [b"not msgpack", encode_entry(Entry(9, ()))])
+def test_an_entry_that_cannot_follow_is_a_format_error(store: FileStore, writer: Writer, data: bytes) -> None:
+    writer.log.append(1, data)
+    with pytest.raises(FormatError, match=r"ledger entry 1: .*restore the entry"):
+        Dataset.open(store.uri)
+
+
+def test_a_whole_dataset_is_sound(store: FileStore, writer: Writer) -> None:
+    writer.entry(writer.shard(FATES))
+    writer.entry(writer.shard(["filtered", "quarantined"], first=8))
+    writer.entry(writer.shard([5, 9], first=10), FragmentEnded(FRAGMENT.id, 12))
+    dataset = Dataset.open(store.uri)
+    write_manifest(store, dataset.manifest())
+    report = dataset.verify()
+    assert report.problems == ()
+    assert report.sound
+    assert (report.shards, report.objects, report.records) == (3, 11, 12)
+    assert report.size == sum(info.size for info in store.list("") if info.key.startswith(("shards/", "quarantine/")))
+
+
+@pytest.mark.parametrize("role", ["tokens", "documents", "verdicts", "quarantine"])
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda path: path.unlink(), "is missing"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "has checksum"),
+        (lambda path: path.write_bytes(b"\0" + path.read_bytes()[1:]), "has checksum"),
+    ],
+    ids=["missing", "short", "changed"],
+)
+def test_a_damaged_object_is_the_one_problem_and_named(
+    store: FileStore, writer: Writer, role: str, damage: Callable[[Path], Any], problem: str
+) -> None:
+    closed = writer.shard(FATES)
+    writer.entry(closed)
+    key = next(item.key for item in closed.objects if item.role == role)
+    damage(store.open_local(key))  # type: ignore[arg-type]
+    problems = Dataset.open(store.uri).verify().problems
+    assert len(problems) == 1
+    assert problem in problems[0]
+    assert key in problems[0]
+    assert "restore" in problems[0]
+    assert "\n" not in problems[0]
+
+
+def _problems(store: FileStore, writer: Writer, *closed: Closed) -> str:
+    writer.entry(*closed)
+    return "\n".join(Dataset.open(store.uri).verify().problems)
+
+
+def test_a_record_that_no_table_holds_is_found_even_where_counts_agree(store: FileStore, writer: Writer) -> None:
+    closed = writer.shard(FATES)
+    moved = dataclasses.replace(closed, ranges=(Range(FRAGMENT.id, 1, len(FATES)),))
+    problems = _problems(store, writer, moved)
+    assert "lack 1 records of file:///corpus/a.jsonl, first record 8" in problems
+    assert "hold beyond its ranges 1 records of file:///corpus/a.jsonl, first record 0" in problems
+
+
+def _with_table(writer: Writer, closed: Closed, role: str, rows: list[dict[str, Any]]) -> Closed:
+    schema = {"documents": shards.documents_schema(), "verdicts": shards.verdicts_schema(),
+              "quarantine": shards.quarantine_schema()}[role]  # fmt: skip
+    other = writer.table(role, f"shards/1/other.{role}", schema, rows)
+    return dataclasses.replace(closed, objects=tuple(other if x.role == role else x for x in closed.objects))
+
+
+def _rows(store: FileStore, closed: Closed, role: str) -> list[dict[str, Any]]:
+    return shards.read_table(store, next(x.key for x in closed.objects if x.role == role)).to_pylist()
+
+
+def test_a_record_with_two_verdicts_is_found(store: FileStore, writer: Writer) -> None:
+    closed = writer.shard(FATES)
+    rows = _rows(store, closed, "verdicts")
+    problems = _problems(store, writer, _with_table(writer, closed, "verdicts", [*rows, rows[0] | {"row": 0}]))
+    assert "hold more than once 1 records of file:///corpus/a.jsonl, first record 0" in problems
+    assert "has 3 filtered, the ledger counts 2" in problems
+
+
+def test_a_record_of_another_fragment_is_found(store: FileStore, writer: Writer) -> None:
+    closed = writer.shard(FATES)
+    rows = _rows(store, closed, "documents")
+    problems = _problems(
+        store, writer, _with_table(writer, closed, "documents", [rows[0] | {"fragment": "ff"}, *rows[1:]])
+    )
+    assert "hold beyond its ranges 1 records of fragment ff, first record 0" in problems
+    assert "lack 1 records of file:///corpus/a.jsonl, first record 0" in problems
+
+
+def test_a_document_that_is_longer_than_its_pieces_is_found(store: FileStore, writer: Writer) -> None:
+    closed = writer.shard(FATES)
+    rows = _rows(store, closed, "documents")
+    problems = _problems(store, writer, _with_table(writer, closed, "documents", [rows[0] | {"tokens": 5}, *rows[1:]]))
+    assert "1 documents differ from their pieces, row 0 by 3 to 5 tokens" in problems
+
+
+def test_a_quarantined_record_without_its_raw_bytes_is_found(store: FileStore, writer: Writer) -> None:
+    closed = writer.shard(FATES)
+    assert "0 raw records of fragment" in _problems(store, writer, _with_table(writer, closed, "quarantine", []))
+    bare = dataclasses.replace(closed, sink="other", objects=closed.objects[:3])
+    assert "0 raw records of fragment" in _problems(store, writer, bare)
+
+
+@pytest.mark.parametrize("field", ["tokens", "sequences", "padding"])
+def test_a_wrong_count_of_tokens_is_found(store: FileStore, writer: Writer, field: str) -> None:
+    closed = writer.shard(FATES)
+    counts = dataclasses.replace(closed.counts, **{field: 99})
+    assert "has 11 tokens in 3 sequences" in _problems(store, writer, dataclasses.replace(closed, counts=counts))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("piece_start", [0, 0, 0, 1], "pieces overlap"),
+        ("piece_start", [0, 9, 0, 0], "lie outside"),
+        ("piece_document", [1, 0, 0, 3], "not in the order"),
+        ("piece_length", [3, 4, 2], "differ in length"),
+        ("tokens", [1, 2], "not [sequences, seq_len]"),
+    ],
+)
+def test_pieces_that_do_not_fit_are_found(
+    store: FileStore, writer: Writer, name: str, value: list[int], problem: str
+) -> None:
+    closed = writer.shard(FATES)
+    arrays = dict(shards.read_shard(store, closed.objects[0].key))
+    arrays[name] = np.array(value, arrays[name].dtype)
+    tokens = writer.object("tokens", "shards/1/other.safetensors", shards._safetensors(arrays, {}))
+    assert problem in _problems(store, writer, dataclasses.replace(closed, objects=(tokens, *closed.objects[1:])))
+
+
+def test_a_manifest_that_names_a_shard_unknown_to_the_ledger_is_found(store: FileStore, writer: Writer) -> None:
+    writer.entry(writer.shard(FATES))
+    dataset = Dataset.open(store.uri)
+    manifest = dataset.manifest()
+    manifest["shards"][0]["tokens"] = "shards/1/never.safetensors"
+    write_manifest(store, manifest)
+    assert "manifest.json names shards/1/never.safetensors" in dataset.verify().problems[0]
+    store.replace("manifest.json", [b"{"])
+    assert "manifest.json cannot be read" in dataset.verify().problems[0]
