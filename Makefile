@@ -49,7 +49,7 @@ clean:  ## remove .venv and what the tools keep; ./data stays
 $(VENV)/.made:
 	@test "$$(uname -s)" = Linux || { echo "headrace runs on Linux only (shared memory, futex, memfd); this is $$(uname -s)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
-		{ echo "headrace needs Python 3.11 or later and '$(PYTHON)' is none; name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+		{ echo "headrace needs Python 3.11 or later and '$(PYTHON)' is not; name one that is: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "'$(PYTHON)' has no venv module; install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@echo "making $(VENV) with $$($(PYTHON) -V)"

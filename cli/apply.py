@@ -86,7 +86,7 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
         ("dataset", status.dataset),
         ("input", f"{megabytes(input_bytes_read(status))} read in this run, of {megabytes(status.input_bytes)}"),
         ("fragments", f"{number(status.fragments_done)} of {number(status.fragments)} closed"),
-        ("closed", closed_line(status)),
+        ("ledger", closed_line(status)),
     ]
     if status.failure:
         facts.append(("failure", status.failure))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sysconfig
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read_files, repetition, tokenize, word_count, write_tokens
+from headrace.stages.library import c4_quality, duplicate_lines, gopher_quality, read_files, tokenize, write_tokens
 
 SEQ_LEN = 512
 TOKENIZER = "deepseek"
@@ -19,30 +20,41 @@ _NOT_STANDARD = ("site-packages", "dist-packages", "__pycache__")
 
 def quickstart_pipeline(output: str) -> Pipeline:
     """The standard library's sources and the installed packages' documentation, filtered, tokenized and packed."""
-    filters = [word_count(minimum=20), repetition()]
-    stages = [
+    sources = [
         read_files(standard_library(), name="stdlib"),
         read_files(documentation(), name="docs"),
-        *filters,
-        tokenize(TOKENIZER),
-        write_tokens(TOKENIZER, seq_len=SEQ_LEN),
     ]
-    after: tuple[str, ...] = ("stdlib", "docs")
-    linked = stages[:2]
-    for stage in stages[2:]:
-        linked.append(replace(stage, after=after))
-        after = (stage.name,)
-    return Pipeline(name="quickstart", dataset=output, stages=tuple(linked))
+    tokens = tokenize(TOKENIZER)
+    # The limits are for commented code and short documents; the published ones (the defaults) are for web pages.
+    following = [
+        gopher_quality(words_min=20, word_length_max=16, alphabetic_words_min=0.5, stop_words_min=1),
+        duplicate_lines(lines_max=0.5, characters_max=0.4),
+        c4_quality(sentences_min=2, curly_brackets=True),
+        tokens,
+        write_tokens(tokens, seq_len=SEQ_LEN),
+    ]
+    before = tuple(source.name for source in sources)
+    stages = list(sources)
+    for stage in following:
+        stages.append(replace(stage, after=before))
+        before = (stage.name,)
+    return Pipeline(name="quickstart", dataset=output, stages=tuple(stages))
 
 
-def standard_library() -> list[str]:
+def standard_library() -> str:
     """Globs of the interpreter's own sources, without what was installed beside them."""
     root = Path(sysconfig.get_path("stdlib"))
     folders = sorted(item for item in root.iterdir() if item.is_dir() and item.name not in _NOT_STANDARD)
-    return [str(root / "*.py"), *(str(folder / "**" / "*.py") for folder in folders)]
+    return _globs([(root, "*.py"), *((folder, "**/*.py") for folder in folders)])
 
 
-def documentation() -> list[str]:
+def documentation() -> str:
     """Globs of the documentation that installed packages carry."""
     root = Path(sysconfig.get_path("purelib"))
-    return [str(root / "**" / pattern) for pattern in DOCUMENTATION]
+    return _globs([(root, f"**/{pattern}") for pattern in DOCUMENTATION])
+
+
+def _globs(candidates: Iterable[tuple[Path, str]]) -> str:
+    """Those that match something, since a source refuses one that does not."""
+    found = [str(root / pattern) for root, pattern in candidates if next(root.glob(pattern), None) is not None]
+    return ",".join(found)

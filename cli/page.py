@@ -40,7 +40,7 @@ def run_page(report: RunReport) -> RenderableType:
         Text(),
         facts_page(_run_facts(report)),
     ]
-    if report.stages:
+    if any(stage.records for stage in report.stages):
         parts += [Text(), stage_table(report.stages)]
     parts += [Text(f"note  {safe(line)}", style="yellow") for line in report.warnings]
     return Group(*parts)
@@ -61,7 +61,7 @@ def balance_page(balance: Balance) -> RenderableType:
     """Read = kept + filtered by reason + duplicate + quarantined."""
     counts = balance.counts
     table = Table.grid(padding=(0, 2))
-    table.add_column(min_width=12)
+    table.add_column(min_width=13, no_wrap=True)
     table.add_column(justify="right", min_width=11)
     table.add_column(justify="right", min_width=6)
     table.add_column(overflow="fold")
@@ -80,7 +80,7 @@ def balance_page(balance: Balance) -> RenderableType:
         table.add_row(Text(f"  {name}", style), Text(number(value), style), Text(share, FAINT), *first)
         for reason in shown[1:]:
             table.add_row("", "", "", *reason)
-    return Group(Padding(table, (0, 2)), _verdict_line(balance))
+    return Group(Padding(table, (0, 2), expand=False), _verdict_line(balance))
 
 
 def _verdict_line(balance: Balance) -> Text:
@@ -111,6 +111,8 @@ def _run_facts(report: RunReport) -> list[tuple[str, str]]:
         ("shards", f"{number(balance.shards)}, dataset version {balance.version}"),
         ("this run", f"{megabytes(report.bytes_read)} read in {seconds(report.seconds)}, {speed:.1f} MB/s"),
     ]
+    if report.bytes_read == 0 and balance.complete:
+        facts[-1] = ("this run", "nothing was open: the dataset was complete already")
     if report.records_resumed:
         facts.append(("resumed", f"{number(report.records_resumed)} records were closed before this run"))
     if report.first_batch_s > 0:
@@ -127,7 +129,7 @@ def facts_page(facts: Sequence[tuple[str, str]]) -> RenderableType:
     table.add_column(overflow="fold")
     for name, value in facts:
         table.add_row(name, Text(safe(value)))
-    return Padding(table, (0, 2))
+    return Padding(table, (0, 2), expand=False)
 
 
 def stage_table(stages: Sequence[StageSpeed]) -> RenderableType:
@@ -145,7 +147,7 @@ def stage_table(stages: Sequence[StageSpeed]) -> RenderableType:
             f"{stage.mb_s:,.1f}" if stage.busy_s > 0 else "",
             percent(stage.busy_s, whole),
         )
-    return Padding(table, (0, 2))
+    return Padding(table, (0, 2), expand=False)
 
 
 def plain_table(headers: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[int] = ()) -> RenderableType:
@@ -155,7 +157,7 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[Any]], right: Se
         table.add_column(header, justify="right" if index in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(safe(str(cell))) for cell in row))
-    return Padding(table, (0, 2))
+    return Padding(table, (0, 2), expand=False)
 
 
 def safe(text: str) -> str:

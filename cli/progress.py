@@ -148,7 +148,7 @@ class LivePage:
         return line
 
     def _foot(self, status: pb.PipelineStatus) -> Text:
-        return Text("  " + closed_line(status), style=FAINT)
+        return Text("  in the ledger: " + closed_line(status), style=FAINT)
 
 
 class Lines:
@@ -177,8 +177,9 @@ class Lines:
         if now < self._next_at and status.state == self._state:
             return
         self._next_at, self._state = now + LINE_S, status.state
-        progress = f"{megabytes(done)} of {megabytes(whole)}, {self._meter.speed / MB:.1f} MB/s; " if whole else ""
-        self._print(f"{self._name}: {status.state}: {progress}{closed_line(status)}")
+        parts = [f"{megabytes(done)} of {megabytes(whole)}, {self._meter.speed / MB:.1f} MB/s"] if done else []
+        parts += [f"in the ledger: {closed_line(status)}"] if status.shards else []
+        self._print(f"{self._name}: {status.state}" + (": " if parts else "") + "; ".join(parts))
 
     def note(self, line: str) -> None:
         """Print a line."""
@@ -217,7 +218,7 @@ def closed_line(status: pb.PipelineStatus) -> str:
     """What the ledger holds by now."""
     balance = closed_balance(status)
     counts = balance.counts
-    line = f"in the ledger: {number(counts.records)} records, {number(counts.tokens)} tokens, {status.shards} shards"
+    line = f"{number(counts.records)} records, {number(counts.tokens)} tokens, {status.shards} shards"
     return line + (f", {padding(balance)} padding" if counts.sequences else "")
 
 

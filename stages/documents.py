@@ -7,18 +7,12 @@ from collections.abc import Iterator, Sequence
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd
 from headrace.stages.lines import BOM
-from headrace.stages.listing import check_unchanged, find_files, list_fragments, open_fragment, to_path
+from headrace.stages.listing import check_unchanged, find_documents, list_fragments, open_fragment, to_path
 from headrace.stages.records import Columns
 from headrace.store.entries import Fragment
 from headrace.store.intervals import UNBOUNDED, Gap
 
-IN_DIRECTORY = ("**/*.txt", "**/*.md", "**/*.rst")
 READER = "file/1"
-
-
-def find_documents(patterns: Sequence[str]) -> list[str]:
-    """The files that match; raises InputError for none."""
-    return find_files(patterns, IN_DIRECTORY)
 
 
 class FilesSource:

@@ -10,15 +10,13 @@ from typing import Any, BinaryIO
 import orjson
 
 from headrace.stages.batch import Batch
-from headrace.stages.contract import FragmentChanged, FragmentEnd, InputError
+from headrace.stages.contract import FragmentChanged, FragmentEnd
 from headrace.stages.lines import BOM, Lines, first_line_from, scan_lines
-from headrace.stages.listing import check_unchanged, find_files, list_fragments, open_fragment
+from headrace.stages.listing import check_unchanged, find_jsonl, list_fragments, open_fragment
 from headrace.stages.records import Columns
 from headrace.store.entries import Fragment
 from headrace.store.intervals import UNBOUNDED, Gap
 
-SUFFIXES = (".jsonl", ".ndjson", ".json")
-IN_DIRECTORY = ("*.jsonl", "*.ndjson")
 #: Part of each fragment's name: a change of what is a record, and which number it has, needs another.
 READER = "jsonl/1"
 
@@ -31,16 +29,6 @@ class _Run:
     ends: list[int]
     overlong_bytes: int
     offset: int
-
-
-def find_jsonl(patterns: Sequence[str]) -> list[str]:
-    """The files that match; raises InputError for none and for a kind of file that cannot be read."""
-    paths = find_files(patterns, IN_DIRECTORY)
-    for path in paths:
-        if not path.endswith(SUFFIXES):
-            known = ", ".join(SUFFIXES)
-            raise InputError(f"{path!r} is not one of {known}: narrow the glob, and decompress or convert other files")
-    return paths
 
 
 class JsonlSource:

@@ -13,6 +13,12 @@ from typing import BinaryIO
 from headrace.stages.errors import FragmentChanged, InputError
 from headrace.store.entries import Fragment
 
+#: The files that can be read as JSON Lines, and those that a directory stands for.
+JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
+JSONL_IN_DIRECTORY = ("*.jsonl", "*.ndjson")
+#: The files that a directory of documents stands for.
+DOCUMENTS_IN_DIRECTORY = ("**/*.txt", "**/*.md", "**/*.rst")
+
 
 def split_patterns(text: str) -> list[str]:
     """The absolute path patterns in a comma list of paths, globs and `file://` URIs.
@@ -57,6 +63,21 @@ def find_files(patterns: Sequence[str], in_directory: Sequence[str]) -> list[str
             raise InputError(f'no file matches "{pattern}": check the path (cwd is {os.getcwd()})')
         found.update(matches)
     return sorted(found)
+
+
+def find_jsonl(patterns: Sequence[str]) -> list[str]:
+    """The files that match; raises InputError for none and for a kind of file that cannot be read."""
+    paths = find_files(patterns, JSONL_IN_DIRECTORY)
+    for path in paths:
+        if not path.endswith(JSONL_SUFFIXES):
+            known = ", ".join(JSONL_SUFFIXES)
+            raise InputError(f"{path!r} is not one of {known}: narrow the glob, and decompress or convert other files")
+    return paths
+
+
+def find_documents(patterns: Sequence[str]) -> list[str]:
+    """The files that match; raises InputError for none."""
+    return find_files(patterns, DOCUMENTS_IN_DIRECTORY)
 
 
 def _expand(pattern: str, in_directory: Sequence[str]) -> list[str]:

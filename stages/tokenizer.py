@@ -18,7 +18,7 @@ from headrace.stages.batch import Batch
 Offsets: TypeAlias = npt.NDArray[np.int64]
 Tokens: TypeAlias = npt.NDArray[np.uint32]
 #: Encodes a column of strings: where each record's tokens begin `[records + 1]`, and the tokens of all.
-Encoder: TypeAlias = Callable[[pa.Array[Any]], tuple[Offsets, Tokens]]
+Encoder: TypeAlias = "Callable[[pa.Array[Any]], tuple[Offsets, Tokens]]"
 
 GIGATOKEN = "gigatoken"
 TOKENIZERS = "tokenizers"

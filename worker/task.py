@@ -24,6 +24,7 @@ from typing import cast
 
 import setproctitle
 
+from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
@@ -121,6 +122,7 @@ class Task:
         if self._chain.downstream and not self._outbox.mark(sweep_frame(sweep, self._epoch), sweep):
             return False
         self._sweeping.passed(sweep)
+        self._report(time.monotonic())
         answer = pb.Swept(sweep=sweep)
         for fragment, gaps in self._reading.pending():
             answer.pending.append(pb.PendingFragment(fragment=fragment, gaps=[_gap(gap) for gap in gaps]))
@@ -192,6 +194,7 @@ class Task:
         if self._sink is not None:
             self._sink.tick()
             for proposal in self._sink.take_proposals():
+                self._report(now)
                 self._say(proposed=proposal)
         if now >= self._progress_at:
             self._report(now)
@@ -362,15 +365,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Task(channel, start).run()
     except ChannelClosed:
         return ORPHANED
-    except (StoreError, TransportError, Exception) as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 (whatever ends a task is told to the controller)
         traceback.print_exc(file=sys.stderr)
         _say_failure(channel, task or "", attempt or 0, error)
         return 1
 
 
 def _say_failure(channel: Channel, task: str, attempt: int, error: Exception) -> None:
-    text = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
-    failed = pb.TaskFailed(error=f"task {task}: {text}", final=False)
+    final = isinstance(error, PipelineError)
+    text = str(error) if isinstance(error, (StoreError, PipelineError)) else f"{type(error).__name__}: {error}"
+    failed = pb.TaskFailed(error=text if final else f"task {task}: {text}", final=final)
     try:
         channel.send(pb.TaskEvent(task=task, attempt=attempt, failed=failed).SerializeToString())
     except ChannelClosed:

@@ -54,7 +54,7 @@ class Controller:
         """Take one event; give the commands that follow from it."""
         match event:
             case WorkerRegistered():
-                return self._registered(event)
+                return self._registered(event, now)
             case WorkerLost():
                 self.workers.pop(event.worker, None)
                 return [command for run in self.runs.values() for command in run.handle(event, now)]
@@ -91,16 +91,16 @@ class Controller:
                 return run
         return None
 
-    def _registered(self, event: WorkerRegistered) -> list[Command]:
+    def _registered(self, event: WorkerRegistered, now: float) -> list[Command]:
         self.workers[event.worker] = event
         commands: list[Command] = []
-        for run in self.runs.values():
-            run.worker_joined(WorkerFacts(event.worker, event.cores))
         for name, attempt in event.tasks:
             owner = self.runs.get(name.split("/", 1)[0])
             current = owner.crew.current(name, attempt) if owner and owner.crew else None
             if current is None or current.plan.worker != event.worker:
                 commands.append(KillTask(event.worker, name, attempt, "nobody knows this attempt any more"))
+        for run in self.runs.values():
+            commands += run.worker_joined(WorkerFacts(event.worker, event.cores), now)
         return commands
 
     def _requested(self, event: PipelineRequested) -> list[Command]:

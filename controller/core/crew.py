@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headrace.controller.core.messages import Command, MakeLink, StartTask, TaskReady
+from headrace.controller.core.messages import Command, MakeLink, SealSink, StartTask, StopTask, SweepTask, TaskReady
 from headrace.controller.core.planner import Plan, move
 from headrace.controller.core.roster import Roster, Task, TaskState, TaskTurn
 from headrace.pipeline.graph import Pipeline
@@ -15,9 +15,9 @@ _ALIVE = (TaskState.STARTING, TaskState.READY)
 class Crew:
     """A plan in the flesh."""
 
-    def __init__(self, plan: Plan, pipeline: Pipeline, version: str) -> None:
+    def __init__(self, plan: Plan, pipeline: Pipeline, version: str, term: int) -> None:
         self.plan = plan
-        self.roster = Roster(plan)
+        self.roster = Roster(plan, term)
         self._pipeline = pipeline.to_dict()
         self._version = version
         #: The attempts that each link joins.
@@ -71,6 +71,28 @@ class Crew:
         task.turn(TaskTurn.BECAME_READY)
         task.ready_at = now
         return self._make_links(epoch)
+
+    def sweep(self, number: int, *, halt: bool) -> list[Command]:
+        """Let a marker pass every task."""
+        return [SweepTask(task.plan.worker, task.plan.name, task.attempt, number, halt) for task in self.roster]
+
+    def seal(self, sinks: Sequence[str], reason: str) -> list[Command]:
+        """Have every sink seal what it gathers."""
+        return [
+            SealSink(task.plan.worker, task.plan.name, task.attempt, reason)
+            for task in self.roster
+            if task.plan.stages[-1] in sinks
+        ]
+
+    def stop(self, reason: str) -> list[Command]:
+        """Ask every living task to end, and start none again."""
+        commands: list[Command] = []
+        for task in self.roster:
+            if task.state in _ALIVE:
+                commands.append(StopTask(task.plan.worker, task.plan.name, task.attempt, reason))
+            if task.state is not TaskState.STOPPED:
+                task.turn(TaskTurn.STOP_ASKED)
+        return commands
 
     def _make_links(self, epoch: int) -> list[Command]:
         commands: list[Command] = []

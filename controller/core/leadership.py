@@ -157,6 +157,14 @@ class Leadership:
         else:
             self.resign()
 
+    def why_not_leading(self) -> str:
+        """For people: who writes this log instead."""
+        leader = self.ledger.leader
+        who = f"process {leader.get('pid', '?')} on host {leader.get('host', '?')} (term {self.ledger.term})"
+        if self.state is LeaderState.DENIED:
+            return f"dataset {self.log} is being written by {who}: stop it, or write to another dataset"
+        return f"dataset {self.log} has been taken over by {who}; this run has stepped down"
+
     def committed(self) -> list[tuple[int, Entry]]:
         """Entries that became durable since the last call, in order."""
         done, self._committed = self._committed, []
@@ -252,8 +260,9 @@ class Leadership:
         self._committed.append((write.number, write.entry))
         if self.state in (LeaderState.CAMPAIGNING, LeaderState.WITHDRAWING):
             self.term = write.entry.term
+            withdrawn = self.state is LeaderState.WITHDRAWING
             self._turn(Turn.LED_WRITTEN)
-            if self.state is LeaderState.RESIGNING:
+            if withdrawn:
                 self._resign_last()
         elif any(isinstance(change, Resigned) for change in write.entry.changes):
             self._turn(Turn.RESIGNATION_WRITTEN)

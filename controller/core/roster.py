@@ -17,6 +17,9 @@ DEATHS_MAX = 8
 #: Seconds that a task must have been ready for its earlier deaths to be forgotten.
 HEALTHY_S = 20.0
 
+#: Attempts of a task in one term. A worker may still run what an earlier leader started; its numbers are lower.
+ATTEMPTS_A_TERM = 1 << 20
+
 
 class TaskState(Enum):
     """Where a task stands."""
@@ -49,7 +52,7 @@ TRANSITIONS: dict[tuple[TaskState, TaskTurn], TaskState] = {
 
 @dataclass(slots=True)
 class Task:
-    """One task and its attempts. Attempt 0 means that none was made yet."""
+    """One task and its attempts. The number of an attempt is never used again, nor lower in a later term."""
 
     plan: TaskPlan
     state: TaskState = TaskState.WAITING
@@ -71,8 +74,9 @@ class Task:
 class Roster:
     """Every task of one plan."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.tasks: dict[str, Task] = {task.name: Task(task) for task in plan.tasks}
+    def __init__(self, plan: Plan, term: int = 0) -> None:
+        before = term * ATTEMPTS_A_TERM
+        self.tasks: dict[str, Task] = {task.name: Task(task, attempt=before) for task in plan.tasks}
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks.values())
@@ -99,15 +103,18 @@ class Roster:
                 started.append(task)
         return started
 
-    def died(self, task: Task, story: str, now: float) -> bool:
-        """Note a death and set the next start; False if the task has died too often in a row."""
+    def died(self, task: Task, story: str, now: float, *, blamed: bool = True) -> bool:
+        """Note a death and set the next start; False if the task has died too often in a row.
+
+        A task that is not `blamed` died with its worker, which says nothing about the task.
+        """
         if task.state is TaskState.READY and now - task.ready_at >= HEALTHY_S:
             task.deaths = 0
         task.turn(TaskTurn.EXITED)
-        task.deaths += 1
+        task.deaths += blamed
         task.restarts += 1
         task.story = story
-        task.start_at = now + min(RESTART_S_MAX, RESTART_S * 2 ** (task.deaths - 1))
+        task.start_at = now + min(RESTART_S_MAX, RESTART_S * 2 ** max(0, task.deaths - 1))
         return task.deaths < DEATHS_MAX
 
     def wake_at(self) -> float | None:

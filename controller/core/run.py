@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.controller.core.admission import admit
-from headrace.controller.core.commit import Committer
+from headrace.controller.core.commit import Committer, Waiter
 from headrace.controller.core.crew import Crew
 from headrace.controller.core.intake import Intake
 from headrace.controller.core.leadership import InvalidTransitionError, Leadership, LeaderState
@@ -29,12 +29,9 @@ from headrace.controller.core.messages import (
     Outcome,
     ReadFragment,
     ReportRun,
-    SealSink,
     ShardProposed,
     SourceListed,
     StopRequested,
-    StopTask,
-    SweepTask,
     TaskExited,
     TaskFailed,
     TaskReady,
@@ -44,7 +41,7 @@ from headrace.controller.core.messages import (
     WriteManifest,
 )
 from headrace.controller.core.planner import Plan, WorkerFacts, plan
-from headrace.controller.core.roster import DEATHS_MAX, Task, TaskState, TaskTurn
+from headrace.controller.core.roster import DEATHS_MAX, Task, TaskState
 from headrace.controller.core.run_states import ENDED, TRANSITIONS, RunState, RunTurn
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, StageKind
@@ -55,6 +52,7 @@ from headrace.store.entries import (
     FragmentEnded,
     FragmentsListed,
     PipelineApplied,
+    Range,
     VersionPublished,
 )
 
@@ -87,6 +85,7 @@ class Run:
         self.records_resumed = 0
         self._amend, self._fuse, self._replicas = amend, fuse, replicas
         self._request: int | None = request
+        self._standby = standby
         self._workers = {worker.name: worker for worker in workers}
         self.plan: Plan | None = None
         self.crew: Crew | None = None
@@ -94,6 +93,7 @@ class Run:
         self.committer = Committer(self.ledger)
         self.listing = Listing(self.ledger, self.sources, self.sinks)
         self._submitted_ends: set[bytes] = set()
+        self._submitted_pipeline = False
         self._dirty = False
         self._settled = False
         self._halted = False
@@ -111,9 +111,9 @@ class Run:
             return self._after_the_end(event, now)
         commands = self._dispatch(event, now)
         for _, entry in self.leadership.committed():
-            commands += self._committed(entry, now)
+            commands += self._committed(entry)
         if self.leadership.state in (LeaderState.DENIED, LeaderState.DEPOSED) and self.state not in ENDED:
-            commands += self._fail(self._why_not_leading())
+            commands += self._fail(self.leadership.why_not_leading())
         if self.state not in ENDED:
             commands += self._advance(now)
         commands += self.leadership.flush(now)
@@ -137,8 +137,6 @@ class Run:
             LeaderState.RESIGNED,
             LeaderState.DENIED,
             LeaderState.DEPOSED,
-            LeaderState.READING,
-            LeaderState.WATCHING,
         )
 
     def wake_at(self) -> float | None:
@@ -188,17 +186,17 @@ class Run:
         admission = admit(self.pipeline, self.ledger, amend=self._amend)
         if admission.refusal:
             return self._refuse(admission.refusal, admission.differences)
-        if not self._workers:
-            return self._refuse("no worker is registered: start one with `headrace worker`", ())
-        try:
-            self.plan = plan(self.pipeline, list(self._workers.values()), fuse=self._fuse, replicas=self._replicas)
-        except PipelineError as error:
-            return self._refuse(str(error), ())
+        if not self._standby:
+            # A standby has no workers yet: they attend the leader, and come here when it is gone.
+            try:
+                self._plan()
+            except PipelineError as error:
+                return self._refuse(str(error), ())
         self._accept(commands, admission.warnings)
-        self._shards_at_start = len(self.ledger.shards)
-        counts = self.ledger.counts.get(self.sinks[0])
-        self.records_resumed = counts.records if counts else 0
         return commands
+
+    def _plan(self) -> Plan:
+        return plan(self.pipeline, list(self._workers.values()), fuse=self._fuse, replicas=self._replicas)
 
     def _accept(self, commands: list[Command], warnings: tuple[str, ...]) -> None:
         if self._request is not None:
@@ -207,6 +205,7 @@ class Run:
 
     def _refuse(self, reason: str, differences: tuple[str, ...]) -> list[Command]:
         request, self._request = self._request, None
+        self.leadership.drop_campaign()
         self._turn(RunTurn.FAULT)
         self.reason = reason
         commands: list[Command] = [ReportRun(self.pipeline.name, self.state.value, reason)]
@@ -214,23 +213,12 @@ class Run:
             commands.insert(0, AnswerRequest(request, accepted=False, reason=reason, differences=differences))
         return commands
 
-    def _why_not_leading(self) -> str:
-        leader = self.ledger.leader
-        who = f"process {leader.get('pid', '?')} on host {leader.get('host', '?')} (term {self.ledger.term})"
-        if self.leadership.state is LeaderState.DENIED:
-            return f"dataset {self.pipeline.dataset} is being written by {who}: stop it, or write to another dataset"
-        return f"dataset {self.pipeline.dataset} has been taken over by {who}; this run has stepped down"
-
     # -- what became durable --
 
-    def _committed(self, entry: Entry, now: float) -> list[Command]:
+    def _committed(self, entry: Entry) -> list[Command]:
         commands: list[Command] = []
         if self.leadership.state is LeaderState.LEADING and self.state is RunState.OPENING:
-            if self.ledger.pipeline_version == self.version and self.ledger.epoch:
-                commands += self._begin(now)
-            elif not any(isinstance(change, PipelineApplied) for change in entry.changes):
-                reason = "created" if not self.ledger.pipeline else "amended"
-                self.leadership.submit(PipelineApplied(self.version, self.pipeline.to_dict()), EpochRaised(reason))
+            commands += self._apply()
         for change in entry.changes:
             match change:
                 case FragmentsListed():
@@ -241,7 +229,7 @@ class Run:
                 case Closed():
                     self.intake.settle(item.fragment for item in change.ranges)
                     for waiter in self.committer.durable(change):
-                        commands += self._answer(waiter.task, waiter.attempt, waiter.proposal, Outcome.ACCEPTED)
+                        commands += self._answer(waiter, Outcome.ACCEPTED)
                 case VersionPublished():
                     commands.append(WriteManifest(self.pipeline.dataset))
                 case _:
@@ -250,10 +238,36 @@ class Run:
             commands += self._resigned()
         return commands
 
-    def _begin(self, now: float) -> list[Command]:
-        assert self.plan is not None
+    def _apply(self) -> list[Command]:
+        """A leader makes its pipeline the dataset's. The log may have grown since it was read first: look again."""
+        if self._applied:
+            return []
+        admission = admit(self.pipeline, self.ledger, amend=self._amend)
+        if admission.refusal:
+            return self._fail(admission.refusal)
+        if not self._submitted_pipeline:
+            self._submitted_pipeline = True
+            reason = "created" if not self.ledger.pipeline else "amended"
+            self.leadership.submit(PipelineApplied(self.version, self.pipeline.to_dict()), EpochRaised(reason))
+        return []
+
+    @property
+    def _applied(self) -> bool:
+        return self.ledger.pipeline_version == self.version and self.ledger.epoch > 0
+
+    def _begin_if_ready(self, now: float) -> list[Command]:
+        leads = self.leadership.state is LeaderState.LEADING
+        if self.state is not RunState.OPENING or not leads or not self._applied or not self._workers:
+            return []
+        try:
+            self.plan = self._plan()
+        except PipelineError as error:
+            return self._fail(str(error))
         self._turn(RunTurn.PIPELINE_ACCEPTED)
-        self.crew = Crew(self.plan, self.pipeline, self.version)
+        self._shards_at_start = len(self.ledger.shards)
+        counts = self.ledger.counts.get(self.sinks[0])
+        self.records_resumed = counts.records if counts else 0
+        self.crew = Crew(self.plan, self.pipeline, self.version, self.leadership.term)
         return self.crew.start_due(now, self.ledger.epoch)
 
     # -- tasks --
@@ -263,16 +277,16 @@ class Run:
 
     def _exited(self, event: TaskExited, now: float) -> list[Command]:
         task = self.crew.current(event.task, event.attempt) if self.crew else None
-        if task is None:
+        if task is None or self.state not in _WORKING:
             return []
         signal = f"signal {-event.code}" if event.code < 0 else f"exit code {event.code}"
         story = f"{signal}: {event.story.strip()}" if event.story.strip() else signal
         return self._lost(task, story, now)
 
-    def _lost(self, task: Task, story: str, now: float) -> list[Command]:
+    def _lost(self, task: Task, story: str, now: float, *, blamed: bool = True) -> list[Command]:
         """A task's attempt is dead: what it alone held is to be found and read again."""
         assert self.crew is not None
-        again = self.crew.roster.died(task, story, now)
+        again = self.crew.roster.died(task, story, now, blamed=blamed)
         self.intake.task_died(task.plan.name)
         self.listing.task_died(task.plan.name)
         self._dirty, self._settled = True, False
@@ -282,7 +296,7 @@ class Run:
 
     def _task_failed(self, event: TaskFailed, now: float) -> list[Command]:
         task = self.crew.current(event.task, event.attempt) if self.crew else None
-        if task is None:
+        if task is None or self.state not in _WORKING:
             return []
         if event.final:
             return self._fail(event.error)
@@ -291,12 +305,12 @@ class Run:
 
     def _worker_lost(self, event: WorkerLost, now: float) -> list[Command]:
         self._workers.pop(event.worker, None)
-        if self.crew is None:
+        if self.crew is None or self.state not in _WORKING:
             return []
         commands: list[Command] = []
         for task in self.crew.on_worker(event.worker):
             if self.state not in ENDED:
-                commands += self._lost(task, f"worker {event.worker} was lost: {event.reason}", now)
+                commands += self._lost(task, f"worker {event.worker} was lost: {event.reason}", now, blamed=False)
         if self.state in ENDED:
             return commands
         if not self._workers:
@@ -304,14 +318,16 @@ class Run:
         self.crew.move(event.worker, sorted(self._workers))
         return commands
 
-    def worker_joined(self, worker: WorkerFacts) -> None:
+    def worker_joined(self, worker: WorkerFacts, now: float) -> list[Command]:
         """A worker can take tasks from now on."""
         self._workers[worker.name] = worker
+        return self.handle(TimePassed(), now)
 
     # -- input --
 
     def _source_listed(self, event: SourceListed) -> list[Command]:
-        if not self.listing.expects(event):
+        current = self.crew.current(event.task, event.attempt) if self.crew else None
+        if current is None or not self.listing.expects(event):
             return []
         if event.error:
             return self._fail(event.error)
@@ -329,6 +345,8 @@ class Run:
         return []
 
     def _was_read(self, event: FragmentWasRead) -> list[Command]:
+        if self.crew is None or self.crew.current(event.task, event.attempt) is None:
+            return []
         if event.error:
             return self._fail(event.error)
         if self.intake.was_read(event.task, event.fragment, event.count) and event.count >= 0:
@@ -344,24 +362,23 @@ class Run:
             self.leadership.submit(judgement.closed)
         if judgement.outcome is None:
             return []
-        answer = self._answer(event.task, event.attempt, event.proposal, judgement.outcome)
-        return [
-            AnswerProposal(
-                item.worker, item.task, item.attempt, item.proposal, item.outcome, judgement.overlaps, judgement.reason
-            )
-            for item in answer
-        ]
+        to = Waiter(event.task, event.attempt, event.proposal)
+        return self._answer(to, judgement.outcome, judgement.overlaps, judgement.reason)
 
-    def _answer(self, task: str, attempt: int, proposal: int, outcome: Outcome) -> list[AnswerProposal]:
-        current = self.crew.current(task, attempt) if self.crew else None
+    def _answer(
+        self, to: Waiter, outcome: Outcome, overlaps: tuple[Range, ...] = (), reason: str = ""
+    ) -> list[Command]:
+        current = self.crew.current(to.task, to.attempt) if self.crew else None
         if current is None:
             return []
-        return [AnswerProposal(current.plan.worker, task, attempt, proposal, outcome)]
+        return [AnswerProposal(current.plan.worker, to.task, to.attempt, to.proposal, outcome, overlaps, reason)]
 
     # -- what comes next --
 
     def _advance(self, now: float) -> list[Command]:
-        commands = self.crew.start_due(now, self.ledger.epoch) if self.crew and self.state in _WORKING else []
+        commands = self._begin_if_ready(now)
+        if self.crew and self.state in _WORKING:
+            commands += self.crew.start_due(now, self.ledger.epoch)
         if self.state is RunState.RUNNING:
             commands += self.listing.ask(self.crew or ())
             commands += self._assign()
@@ -399,10 +416,7 @@ class Run:
             return []
         self._dirty = False
         number = self.intake.begin_sweep(task.plan.name for task in self.crew)
-        return [
-            SweepTask(task.plan.worker, task.plan.name, task.attempt, number, self.state is RunState.DRAINING)
-            for task in self.crew
-        ]
+        return self.crew.sweep(number, halt=self.state is RunState.DRAINING)
 
     def _swept(self, event: TaskSwept) -> list[Command]:
         if self.crew is None or self.crew.current(event.task, event.attempt) is None:
@@ -411,20 +425,12 @@ class Run:
             return []
         if self.state is RunState.DRAINING:
             self._halted = True
-            return self._seal("stop")
+            return self.crew.seal(self.sinks, "stop")
         lost = self.intake.requeue_lost()
         if lost == 0 and self.intake.idle and self.listing.done:
             self._settled = True
-            return self._seal("end")
+            return self.crew.seal(self.sinks, "end")
         return []
-
-    def _seal(self, reason: str) -> list[Command]:
-        assert self.crew is not None
-        return [
-            SealSink(task.plan.worker, task.plan.name, task.attempt, reason)
-            for task in self.crew
-            if task.plan.stages[-1] in self.sinks
-        ]
 
     # -- the end --
 
@@ -484,13 +490,7 @@ class Run:
         return self._fail(reason)
 
     def _stop_tasks(self, reason: str) -> list[Command]:
-        commands: list[Command] = []
-        for task in self.crew or ():
-            if task.state in (TaskState.STARTING, TaskState.READY):
-                commands.append(StopTask(task.plan.worker, task.plan.name, task.attempt, reason))
-            if task.state is not TaskState.STOPPED:
-                task.turn(TaskTurn.STOP_ASKED)
-        return commands
+        return self.crew.stop(reason) if self.crew else []
 
     def _turn(self, turn: RunTurn) -> None:
         target = TRANSITIONS.get((self.state, turn))

@@ -109,7 +109,7 @@ def test_the_object_has_the_promised_keys_with_their_types() -> None:
     }
 
 
-@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("width", [72, 80, 100])
 def test_the_page_fits_its_width_and_says_everything(width: int) -> None:
     text = shown(report(), width)
     assert max(map(len, text.splitlines())) <= width

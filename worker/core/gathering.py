@@ -17,6 +17,9 @@ from headrace.store.intervals import IntervalSet
 
 #: Seconds without an answer after which a proposal is made again; the same proposal gets the same answer.
 PROPOSE_AGAIN_S = 5.0
+#: All that a sink holds, in units of `held_bytes_max`: as much again may be written or proposed as may gather.
+#: Beyond it the sink takes no batch, so a log that does not answer holds up the source and fills no memory.
+HELD_TIMES_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +159,8 @@ class Gathering:
 
     @property
     def accepts(self) -> bool:
-        """Whether another batch may come: what gathers is below its limits, or can be written at once."""
-        return not self._due_by_size() and self._bytes < self.policy.held_bytes_max
+        """Whether another batch may come: what gathers is below its limits, and so is all that is not closed yet."""
+        return not self._due_by_size() and self.held_bytes < HELD_TIMES_MAX * self.policy.held_bytes_max
 
     def held(self, fragment: bytes | None = None) -> list[Range]:
         """Every range in this sink's hands, for a sweep; or those of one fragment."""

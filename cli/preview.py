@@ -1,0 +1,72 @@
+"""`headrace run --limit N`: the first records through the stages, in this process, with what each stage removed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from headrace.cli.errors import UsageError
+from headrace.cli.load import load
+from headrace.cli.page import ACCENT, FAINT, GOOD, console, number, percent, safe, title
+from headrace.pipeline.graph import Pipeline
+from headrace.stages.preview import Preview, Removed, Sample, preview
+
+#: Records of a preview; more is a run.
+LIMIT_MAX = 100_000
+#: Reasons that are shown with samples.
+REASONS_SHOWN = 20
+
+
+def preview_file(path: Path, given: list[str], limit: int, *, as_json: bool) -> int:
+    """Show what a pipeline file does to the first `limit` records; the exit code."""
+    if limit > LIMIT_MAX:
+        raise UsageError(f"--limit is {limit}, at most {LIMIT_MAX} can be previewed; leave it out to run the pipeline")
+    pipeline = load(path, given)
+    result = preview(pipeline, limit)
+    if as_json:
+        print(json.dumps(_to_dict(pipeline, result)))
+        return 0
+    _show(console(sys.stdout), pipeline, result)
+    return 0
+
+
+def _to_dict(pipeline: Pipeline, result: Preview) -> dict[str, Any]:
+    removed = {key: asdict(item) for key, item in result.removed.items()}
+    balanced = result.records_read == result.kept + result.filtered + result.duplicate + result.quarantined
+    return {"pipeline": pipeline.name, "preview": True, **asdict(result), "removed": removed, "balanced": balanced}
+
+
+def _show(out: Console, pipeline: Pipeline, result: Preview) -> None:
+    out.print(title(pipeline.name, f"preview of {number(result.records_read)} records; nothing is written"))
+    out.print()
+    share = percent(result.kept, result.records_read)
+    tokens = f", {number(result.tokens)} tokens" if result.tokens else ""
+    out.print(Text.assemble(("  kept ", GOOD), f"{number(result.kept)}  ", (share + tokens, FAINT)))
+    _show_samples(out, result.samples)
+    ranked = sorted(result.removed.items(), key=lambda item: (-item[1].count, item[0]))
+    for key, item in ranked[:REASONS_SHOWN]:
+        _show_reason(out, key, item, result.records_read)
+    if len(ranked) > REASONS_SHOWN:
+        out.print(Text(f"  and {len(ranked) - REASONS_SHOWN} more reasons; `--json` gives all of them", style=FAINT))
+    for stage, count in sorted(result.edited.items()):
+        out.print(Text(f"  edited by {safe(stage)}  {number(count)}"))
+
+
+def _show_reason(out: Console, key: str, item: Removed, read: int) -> None:
+    out.print()
+    share = percent(item.count, read)
+    out.print(Text.assemble(f"  {item.verdict} ", (safe(key), ACCENT), f"  {number(item.count)}  ", (share, FAINT)))
+    _show_samples(out, item.samples)
+
+
+def _show_samples(out: Console, samples: list[Sample]) -> None:
+    """Each sample on one line: its id, and as much of its text as fits behind it."""
+    for sample in samples:
+        text = safe(" ".join(sample.text.split()))
+        out.print(Text.assemble(f"    {safe(sample.id)}  ", (text, FAINT)), no_wrap=True, overflow="ellipsis")

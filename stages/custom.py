@@ -1,0 +1,191 @@
+"""Stages made of a user's own function, on one record or on a batch of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.stages.batch import FILTERED, LINEAGE, ROW, Batch, join_verdicts, make_verdicts
+from headrace.stages.build import load_target
+from headrace.stages.errors import StageContractError
+from headrace.stages.text import text_of
+
+FIELDS = ("id", "text", "metadata")
+RETURNED_NONE = "function returned None"
+LEFT_OUT = "function left it out"
+
+
+class MapRecords:
+    """Calls `function(record) -> record | None`; None filters the record.
+
+    A record is a dict of `id`, `text` and `metadata` (a dict, empty where there is none). A text that the function
+    changes is counted as an edit; the id cannot be changed.
+    """
+
+    def __init__(self, name: str, function: str) -> None:
+        self.name = name
+        self.function = _load(function, name)
+
+    def process(self, batch: Batch) -> Batch:
+        """The batch with what the function returned."""
+        text_of(batch, self.name)
+        kept: list[int] = []
+        texts: list[str] = []
+        metadata: list[str | None] = []
+        ids, old_texts, old_metadata = (batch.rows.column(field).to_pylist() for field in FIELDS)
+        for index, (identity, text, packed) in enumerate(zip(ids, old_texts, old_metadata, strict=True)):
+            record = {"id": identity, "text": text, "metadata": orjson.loads(packed) if packed else {}}
+            answer = self.function(record)
+            if answer is None:
+                continue
+            self._check(answer, str(identity))
+            kept.append(index)
+            texts.append(answer["text"])
+            metadata.append(_pack(answer.get("metadata"), packed))
+        rows = batch.rows.take(pa.array(kept, pa.int64()))
+        rows = _with_column(rows, "text", pa.array(texts, pa.string()))
+        rows = _with_column(rows, "metadata", pa.array(metadata, pa.string()))
+        return settle(batch, rows, self.name, RETURNED_NONE)
+
+    def _check(self, answer: Any, identity: str) -> None:
+        who = f'stage "{self.name}": its function returned'
+        if not isinstance(answer, dict):
+            raise StageContractError(f"{who} {type(answer).__name__} for record {identity!r}: return a dict or None")
+        unknown = [key for key in answer if key not in FIELDS]
+        if unknown:
+            raise StageContractError(f"{who} the field {unknown[0]!r}: put fields of your own into record['metadata']")
+        if not isinstance(answer.get("text"), str):
+            raise StageContractError(f"{who} no text for record {identity!r}: record['text'] must be a string")
+        if answer.get("id", identity) != identity:
+            raise StageContractError(f"{who} another id for record {identity!r}: a record keeps its id")
+
+
+class MapBatches:
+    """Calls `function(rows) -> rows` on Arrow record batches.
+
+    The rows have the columns `__row` (the record's ordinal; give it back untouched), `id`, `text` and `metadata`
+    (JSON or null). A row that the function leaves out is filtered; a text that it changes is counted as an edit.
+    """
+
+    def __init__(self, name: str, function: str) -> None:
+        self.name = name
+        self.function = _load(function, name)
+
+    def process(self, batch: Batch) -> Batch:
+        """The batch with what the function returned."""
+        answer = self.function(batch.rows)
+        if isinstance(answer, pa.Table):
+            answer = _one_batch(answer)
+        if not isinstance(answer, pa.RecordBatch):
+            kind = type(answer).__name__
+            raise StageContractError(f'stage "{self.name}": its function returned {kind}: return a pa.RecordBatch')
+        missing = [name for name in (ROW, "id") if name not in answer.schema.names]
+        if missing:
+            raise StageContractError(
+                f'stage "{self.name}": its function returned rows without {missing[0]!r}: return every column'
+            )
+        return settle(batch, self._normal(answer), self.name, LEFT_OUT)
+
+    def _normal(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        for column, kind in ((ROW, pa.int64()), ("id", pa.string()), ("text", pa.string())):
+            if column not in rows.schema.names:
+                continue
+            try:
+                plain = rows.column(column).cast(kind)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise StageContractError(f'stage "{self.name}": column {column!r} is no {kind}: {error}') from error
+            if plain.null_count:
+                raise StageContractError(f'stage "{self.name}": column {column!r} is null in {plain.null_count} rows')
+            rows = _with_column(rows, column, plain)
+        return rows
+
+
+def settle(batch: Batch, rows: pa.RecordBatch, stage: str, reason: str) -> Batch:
+    """The batch with `rows` in ascending order; the rows left out are filtered, changed texts counted as edits.
+
+    Raises StageContractError for a row that was not given, or was returned twice.
+    """
+    given = np.asarray(batch.rows.column(ROW))
+    back = np.asarray(rows.column(ROW))
+    if len(back) > 1 and not (back[1:] > back[:-1]).all():
+        rows = rows.sort_by(ROW)
+        back = np.asarray(rows.column(ROW))
+    places = np.searchsorted(given, back)
+    known = places < len(given)
+    known[known] = given[places[known]] == back[known]
+    if not known.all():
+        raise StageContractError(f'stage "{stage}" returned record {int(back[~known][0])}, which it was not given')
+    if (back[1:] == back[:-1]).any():
+        twice = int(back[1:][back[1:] == back[:-1]][0])
+        raise StageContractError(f'stage "{stage}" returned record {twice} twice')
+    before = batch.rows.take(pa.array(places, pa.int64()))
+    rows, edited = _note_edits(rows, before, stage)
+    lost = np.setdiff1d(np.arange(len(given)), places)
+    verdicts = batch.verdicts
+    if len(lost):
+        gone = batch.rows.take(pa.array(lost, pa.int64()))
+        new = make_verdicts(
+            rows=gone.column(ROW), ids=gone.column("id"), stage=stage, verdict=FILTERED, reasons=[reason] * len(lost)
+        )
+        verdicts = join_verdicts(verdicts, new)
+    edits = {**batch.edits, stage: batch.edits.get(stage, 0) + edited} if edited else batch.edits
+    return replace(batch, rows=rows, verdicts=verdicts, edits=edits)
+
+
+def _note_edits(rows: pa.RecordBatch, before: pa.RecordBatch, stage: str) -> tuple[pa.RecordBatch, int]:
+    """The rows with this stage in the lineage of each record whose text it changed, and how many those are."""
+    if "text" not in rows.schema.names or "text" not in before.schema.names:
+        return rows, 0
+    changed = np.asarray(pc.not_equal(rows.column("text"), before.column("text")).to_numpy(zero_copy_only=False))
+    edited = int(changed.sum())
+    if not edited:
+        return rows, 0
+    known = LINEAGE in rows.schema.names
+    old = rows.column(LINEAGE).to_pylist() if known else [None] * rows.num_rows
+    lineage = [_edited_by(entry, stage) if touched else entry for entry, touched in zip(old, changed, strict=True)]
+    return _with_column(rows, LINEAGE, pa.array(lineage, pa.string())), edited
+
+
+def _edited_by(lineage: str | None, stage: str) -> str:
+    stages = [*(orjson.loads(lineage)["edited_by"] if lineage else []), stage]
+    return orjson.dumps({"edited_by": stages}).decode()
+
+
+def _with_column(rows: pa.RecordBatch, name: str, values: pa.Array[Any]) -> pa.RecordBatch:
+    names = list(rows.schema.names)
+    columns: list[Any] = list(rows.columns)
+    if name in names:
+        columns[names.index(name)] = values
+    else:
+        names.append(name)
+        columns.append(values)
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return (
+        batches[0]
+        if batches
+        else pa.RecordBatch.from_arrays([c.combine_chunks() for c in table.columns], table.schema.names)
+    )
+
+
+def _pack(metadata: Any, before: str | None) -> str | None:
+    if not metadata:
+        return None
+    packed = orjson.dumps(metadata).decode()
+    return before if packed == before else packed
+
+
+def _load(function: str, stage: str) -> Callable[[Any], Any]:
+    loaded = load_target(function, stage)
+    if not callable(loaded):
+        raise StageContractError(f'stage "{stage}": {function} is not a function')
+    return loaded  # type: ignore[no-any-return]

@@ -1,0 +1,270 @@
+"""The ready-made stages as a pipeline file declares them. Light: no stage's own libraries are imported here.
+
+Each function returns a declaration; `name` is what the stage is called in verdicts, counts and status.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Stage, StageKind
+from headrace.stages.listing import split_patterns
+from headrace.stages.parameters import check_integer, check_number, check_text
+from headrace.stages.vocabulary import TokenizerFacts, resolve_tokenizer
+
+MIB = 1 << 20
+
+
+def read_jsonl(
+    input: str,  # noqa: A002 (the word of the command line)
+    *,
+    text_key: str = "text",
+    id_key: str = "id",
+    fragment_bytes: int = 64 * MIB,
+    batch_bytes: int = MIB,
+    batch_records: int = 4096,
+    max_record_bytes: int = 8 * MIB,
+    name: str = "read",
+) -> Stage:
+    """Read JSON Lines: a record a line, blank lines aside. What is no record of text is quarantined alone.
+
+    `input` is a path, a glob (`**` spans directories), a directory or a comma list of them. `text_key` and `id_key`
+    name the fields; all other fields are kept as metadata.
+    """
+    check_text(name, "text_key", text_key)
+    check_text(name, "id_key", id_key)
+    if text_key == id_key:
+        raise PipelineError(f'stage "{name}": text_key and id_key are both {text_key!r}: they name two fields')
+    check_integer(name, "fragment_bytes", fragment_bytes, 1 << 10, 1 << 40)
+    check_integer(name, "batch_bytes", batch_bytes, 1, 64 * MIB)
+    check_integer(name, "batch_records", batch_records, 1, MIB)
+    check_integer(name, "max_record_bytes", max_record_bytes, 1, 256 * MIB)
+    parameters = {
+        "input": _patterns(name, input),
+        "text_key": text_key,
+        "id_key": id_key,
+        "fragment_bytes": fragment_bytes,
+        "batch_bytes": batch_bytes,
+        "batch_records": batch_records,
+        "max_record_bytes": max_record_bytes,
+    }
+    target = "headrace.stages.jsonl:JsonlSource"
+    return Stage(name, StageKind.SOURCE, target, parameters, volatile=("batch_bytes", "batch_records"))
+
+
+def read_files(input: str, *, max_record_bytes: int = 8 * MIB, name: str = "read") -> Stage:  # noqa: A002
+    """Read text files of UTF-8, each as one record; `input` as for `read_jsonl`.
+
+    A directory stands for its *.txt, *.md and *.rst, at any depth.
+    """
+    check_integer(name, "max_record_bytes", max_record_bytes, 1, 256 * MIB)
+    parameters = {"input": _patterns(name, input), "max_record_bytes": max_record_bytes}
+    return Stage(name, StageKind.SOURCE, "headrace.stages.documents:FilesSource", parameters)
+
+
+def tokenize(tokenizer: str, *, eos: str | None = "auto", name: str = "tokenize") -> Stage:
+    """Turn text into tokens, those of Hugging Face tokenizers without special tokens, and `eos` behind each text.
+
+    `tokenizer` is the path of a tokenizer.json or a name (`headrace.stages.vocabulary`). `eos` is a token, "auto"
+    for the one that the tokenizer names, or None.
+    """
+    facts = _facts(name, tokenizer, eos)
+    return Stage(
+        name,
+        StageKind.TRANSFORM,
+        "headrace.stages.tokenizer:Tokenize",
+        {"tokenizer": facts.path, "sha256": facts.sha256, "eos_id": facts.eos_id},
+        identity=_identity(facts),
+        volatile=("tokenizer", "sha256", "eos_id"),
+    )
+
+
+def write_tokens(
+    tokenizer: Stage | str,
+    *,
+    seq_len: int = 2048,
+    shard_bytes: int = 64 * MIB,
+    eos: str | None = "auto",
+    name: str = "write",
+) -> Stage:
+    """Pack documents into sequences of `seq_len` tokens and write shards of about `shard_bytes` of tokens.
+
+    `tokenizer` is the `tokenize` stage before it, or the tokenizer's name and its `eos`.
+    """
+    check_integer(name, "seq_len", seq_len, 2, 1 << 24)
+    check_integer(name, "shard_bytes", shard_bytes, 1 << 10, 1 << 32)
+    if isinstance(tokenizer, Stage):
+        missing = [fact for fact in ("tokenizer_sha256", "vocab_size") if fact not in tokenizer.identity]
+        if missing:
+            raise PipelineError(f'stage "{name}": {tokenizer.name!r} is no tokenize stage: it has no {missing[0]}')
+        identity = dict(tokenizer.identity)
+    else:
+        identity = _identity(_facts(name, tokenizer, eos))
+    parameters = {"seq_len": seq_len, "shard_bytes": shard_bytes, **identity}
+    target = "headrace.stages.tokens:TokenSink"
+    return Stage(name, StageKind.SINK, target, parameters, identity=identity, volatile=("shard_bytes",))
+
+
+def map_records(function: Callable[[dict[str, Any]], dict[str, Any] | None] | str, *, name: str = "") -> Stage:
+    """Call `function(record) -> record | None` on each record: {"id", "text", "metadata"}; None filters it.
+
+    `function` stands at the top level of the pipeline file or of an installed module, or is its import path.
+    """
+    return _custom("headrace.stages.custom:MapRecords", function, name)
+
+
+def map_batches(function: Callable[[Any], Any] | str, *, name: str = "") -> Stage:
+    """Call `function(rows) -> rows` on Arrow record batches; rows that it leaves out are filtered.
+
+    The rows have the columns `__row`, `id`, `text` and `metadata`; `__row` ties a row to its record.
+    """
+    return _custom("headrace.stages.custom:MapBatches", function, name)
+
+
+def gopher_quality(
+    *,
+    words_min: int = 50,
+    words_max: int = 100_000,
+    word_length_min: float = 3.0,
+    word_length_max: float = 10.0,
+    symbols_per_word_max: float = 0.1,
+    bullet_lines_max: float = 0.9,
+    ellipsis_lines_max: float = 0.3,
+    alphabetic_words_min: float = 0.8,
+    stop_words_min: int = 2,
+    name: str = "gopher-quality",
+) -> Stage:
+    """Keep texts that look like prose: the quality rules of Gopher (Rae et al. 2021, appendix A1.1)."""
+    check_integer(name, "words_min", words_min, 0, 1 << 40)
+    check_integer(name, "words_max", words_max, words_min, 1 << 40)
+    check_number(name, "word_length_min", word_length_min, 0, 1e6)
+    check_number(name, "word_length_max", word_length_max, word_length_min, 1e9)
+    check_number(name, "symbols_per_word_max", symbols_per_word_max, 0, 1e9)
+    for parameter, share in (
+        ("bullet_lines_max", bullet_lines_max),
+        ("ellipsis_lines_max", ellipsis_lines_max),
+        ("alphabetic_words_min", alphabetic_words_min),
+    ):
+        check_number(name, parameter, share, 0, 1)
+    check_integer(name, "stop_words_min", stop_words_min, 0, 8)
+    parameters = {
+        "words_min": words_min,
+        "words_max": words_max,
+        "word_length_min": word_length_min,
+        "word_length_max": word_length_max,
+        "symbols_per_word_max": symbols_per_word_max,
+        "bullet_lines_max": bullet_lines_max,
+        "ellipsis_lines_max": ellipsis_lines_max,
+        "alphabetic_words_min": alphabetic_words_min,
+        "stop_words_min": stop_words_min,
+    }
+    return Stage(name, StageKind.TRANSFORM, "headrace.stages.filters:GopherQuality", parameters)
+
+
+def duplicate_lines(*, lines_max: float = 0.3, characters_max: float = 0.2, name: str = "duplicate-lines") -> Stage:
+    """Drop texts that repeat their own lines: two repetition rules of Gopher (Rae et al. 2021, table A1)."""
+    check_number(name, "lines_max", lines_max, 0, 1)
+    check_number(name, "characters_max", characters_max, 0, 1)
+    parameters = {"lines_max": lines_max, "characters_max": characters_max}
+    return Stage(name, StageKind.TRANSFORM, "headrace.stages.filters:DuplicateLines", parameters)
+
+
+def c4_quality(
+    *, sentences_min: int = 5, lorem_ipsum: bool = False, curly_brackets: bool = False, name: str = "c4-quality"
+) -> Stage:
+    """Drop placeholders, code and fragments: page rules of C4 (Raffel et al. 2020, section 2.2).
+
+    `lorem_ipsum` and `curly_brackets` say whether texts that hold them are kept.
+    """
+    check_integer(name, "sentences_min", sentences_min, 0, 1 << 30)
+    for parameter, value in (("lorem_ipsum", lorem_ipsum), ("curly_brackets", curly_brackets)):
+        if type(value) is not bool:
+            raise PipelineError(f'stage "{name}": {parameter} is {value!r}; it must be True or False')
+    parameters = {"sentences_min": sentences_min, "lorem_ipsum": lorem_ipsum, "curly_brackets": curly_brackets}
+    return Stage(name, StageKind.TRANSFORM, "headrace.stages.filters:C4Quality", parameters)
+
+
+def fineweb_quality(
+    *,
+    punctuated_lines_min: float = 0.12,
+    short_lines_max: float = 0.67,
+    short_line_characters: int = 30,
+    name: str = "fineweb-quality",
+) -> Stage:
+    """Drop lists and menus: the line rules that FineWeb adds (Penedo et al. 2024, section 3.6)."""
+    check_number(name, "punctuated_lines_min", punctuated_lines_min, 0, 1)
+    check_number(name, "short_lines_max", short_lines_max, 0, 1)
+    check_integer(name, "short_line_characters", short_line_characters, 0, 1 << 20)
+    parameters = {
+        "punctuated_lines_min": punctuated_lines_min,
+        "short_lines_max": short_lines_max,
+        "short_line_characters": short_line_characters,
+    }
+    return Stage(name, StageKind.TRANSFORM, "headrace.stages.filters:FinewebQuality", parameters)
+
+
+def _patterns(stage: str, given: str) -> list[str]:
+    check_text(stage, "input", given)
+    for part in given.split(","):
+        scheme, separator, _ = part.strip().partition("://")
+        if separator and scheme != "file":
+            raise PipelineError(f'stage "{stage}": input {part!r}: only local files can be read; copy them here first')
+    return split_patterns(given)
+
+
+def _facts(stage: str, tokenizer: str, eos: str | None) -> TokenizerFacts:
+    check_text(stage, "tokenizer", tokenizer)
+    if eos is not None:
+        check_text(stage, "eos", eos)
+    return resolve_tokenizer(tokenizer, eos)
+
+
+def _identity(facts: TokenizerFacts) -> dict[str, Any]:
+    return {
+        "tokenizer_sha256": facts.sha256,
+        "vocab_size": facts.vocab_size,
+        "eos_id": facts.eos_id,
+        "pad_id": facts.pad_id,
+    }
+
+
+def _custom(target: str, function: Callable[..., Any] | str, name: str) -> Stage:
+    path = function if isinstance(function, str) else _import_path(function)
+    module, _, attribute = path.partition(":")
+    if not module or not attribute:
+        raise PipelineError(f'function "{path}" is not of the form package.module:function')
+    called = name or attribute.rpartition(".")[2].strip("_").lower()
+    identity = _source_identity(module, function)
+    return Stage(called, StageKind.TRANSFORM, target, {"function": path}, identity=identity)
+
+
+def _import_path(function: Callable[..., Any]) -> str:
+    module = getattr(function, "__module__", None)
+    qualified = getattr(function, "__qualname__", None)
+    if not callable(function) or not module or not qualified:
+        raise PipelineError(f"{function!r} is not a function: give one that is defined with def, or its import path")
+    if "<" in qualified or module == "__main__":
+        raise PipelineError(
+            f"function {qualified!r} cannot be found by its name in another process: "
+            "define it with def at the top level of the pipeline file or of an installed module"
+        )
+    return f"{module}:{qualified}"
+
+
+def _source_identity(module: str, function: Callable[..., Any] | str) -> dict[str, str]:
+    """The hash of the module's text, so that another text is another pipeline; none where it cannot be read."""
+    try:
+        if isinstance(function, str):
+            spec = importlib.util.find_spec(module)
+            source = spec.origin if spec else None
+        else:
+            source = inspect.getsourcefile(function)
+        return {"function_sha256": hashlib.sha256(pathlib.Path(source or "").read_bytes()).hexdigest()[:16]}
+    except (OSError, ImportError, TypeError, ValueError):
+        return {}

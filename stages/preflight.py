@@ -1,0 +1,86 @@
+"""What can be known of a pipeline's inputs before any process is started for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Pipeline, Stage, StageKind
+
+
+def preflight(pipeline: Pipeline) -> None:
+    """Raise PipelineError or InputError, naming the thing and the remedy, for what would stop the run at its start.
+
+    Globs match, tokenizers are there and the same in every stage, functions can be imported.
+    """
+    for stage in pipeline.stages:
+        check = _CHECKS.get(stage.target)
+        if check is not None:
+            check(stage, pipeline)
+
+
+def _check_jsonl(stage: Stage, pipeline: Pipeline) -> None:
+    del pipeline
+    from headrace.stages.listing import find_jsonl
+
+    find_jsonl(stage.parameters["input"])
+
+
+def _check_files(stage: Stage, pipeline: Pipeline) -> None:
+    del pipeline
+    from headrace.stages.listing import find_documents
+
+    find_documents(stage.parameters["input"])
+
+
+def _check_tokenizer(stage: Stage, pipeline: Pipeline) -> None:
+    del pipeline
+    import pathlib
+
+    path = pathlib.Path(stage.parameters["tokenizer"])
+    if not path.is_file():
+        raise PipelineError(f'stage "{stage.name}": tokenizer {path} is gone: put it back')
+
+
+def _check_function(stage: Stage, pipeline: Pipeline) -> None:
+    from headrace.stages.build import install_modules, load_target
+
+    install_modules(pipeline.modules)
+    function = stage.parameters["function"]
+    if not callable(load_target(function, stage.name)):
+        raise PipelineError(f'stage "{stage.name}": {function} is not a function: give the path of one')
+
+
+def _check_sink(stage: Stage, pipeline: Pipeline) -> None:
+    """The sink's facts are those of each tokenizer before it."""
+    before = {stage.name}
+    for other in reversed(_in_order(pipeline)):
+        if other.name in before:
+            before.update(other.after)
+    tokenizers = [other for other in pipeline.stages if other.name in before and "tokenizer_sha256" in other.identity]
+    makers = [other for other in tokenizers if other.kind is StageKind.TRANSFORM]
+    if not makers:
+        raise PipelineError(f'sink "{stage.name}" has no tokenizer before it: put tokenize(...) there')
+    for maker in makers:
+        for fact, value in maker.identity.items():
+            if stage.identity.get(fact) != value:
+                raise PipelineError(
+                    f'sink "{stage.name}" and stage "{maker.name}" differ in {fact} ({stage.identity.get(fact)!r} and '
+                    f"{value!r}): give the sink the stage, write_tokens(tokenize_stage, ...)"
+                )
+
+
+def _in_order(pipeline: Pipeline) -> list[Stage]:
+    from headrace.pipeline.graph import chain_order
+
+    return chain_order(pipeline.stages)
+
+
+_CHECKS: dict[str, Callable[[Stage, Pipeline], None]] = {
+    "headrace.stages.jsonl:JsonlSource": _check_jsonl,
+    "headrace.stages.documents:FilesSource": _check_files,
+    "headrace.stages.tokenizer:Tokenize": _check_tokenizer,
+    "headrace.stages.custom:MapRecords": _check_function,
+    "headrace.stages.custom:MapBatches": _check_function,
+    "headrace.stages.tokens:TokenSink": _check_sink,
+}

@@ -1,0 +1,156 @@
+"""A pipeline over the first records of its source, in this process: what `headrace run --limit` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.pipeline.graph import Pipeline, Stage, StageKind, chain_order
+from headrace.stages.batch import FILTERED, QUARANTINED, ROW, Batch
+from headrace.stages.build import build_stage, process_safely
+from headrace.stages.contract import FragmentEnd, Source
+from headrace.stages.tokens import reason_class
+from headrace.store.intervals import UNBOUNDED, Gap
+
+#: Samples that are shown of each reason, of what is kept, and characters of each.
+SAMPLES_MAX = 3
+SAMPLE_CHARACTERS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A record and the beginning of its text, or of its bytes where it has no text."""
+
+    id: str
+    text: str
+
+
+@dataclass(slots=True)
+class Removed:
+    """Records that one stage removed for one reason: how many, and some of them."""
+
+    stage: str
+    verdict: str
+    reason: str
+    count: int = 0
+    samples: list[Sample] = field(default_factory=list[Sample])
+
+
+@dataclass(slots=True)
+class Preview:
+    """What became of the first records. `removed` is keyed `stage/reason`; `edited` counts by stage."""
+
+    records_read: int = 0
+    bytes_read: int = 0
+    kept: int = 0
+    filtered: int = 0
+    quarantined: int = 0
+    duplicate: int = 0
+    tokens: int = 0
+    tokenizer_engine: str = ""
+    removed: dict[str, Removed] = field(default_factory=dict[str, Removed])
+    edited: dict[str, int] = field(default_factory=dict[str, int])
+    samples: list[Sample] = field(default_factory=list[Sample])
+
+
+def preview(pipeline: Pipeline, limit: int) -> Preview:
+    """Run the first `limit` records through the stages before the first sink; nothing is written.
+
+    Raises PipelineError, InputError, StageContractError.
+    """
+    stages = _path(pipeline)
+    source: Source = build_stage(stages[0], pipeline.modules)
+    transforms = [(stage.name, build_stage(stage, pipeline.modules)) for stage in stages[1:]]
+    result = Preview()
+    for _, transform in transforms:
+        result.tokenizer_engine = getattr(transform, "engine", "") or result.tokenizer_engine
+    for batch in _first(source, limit):
+        result.records_read += batch.count
+        _note_removed(result, batch, None)
+        texts = _texts(batch)
+        for name, transform in transforms:
+            before = batch
+            batch = process_safely(transform, before, name)
+            _note_removed(result, batch, before)
+        _note_kept(result, batch, texts)
+    result.bytes_read = source.bytes_read
+    return result
+
+
+def _path(pipeline: Pipeline) -> list[Stage]:
+    """The first source and the transforms between it and the first sink that it reaches."""
+    ahead = {pipeline.of_kind(StageKind.SINK)[0].name}
+    found: list[Stage] = []
+    for stage in reversed(chain_order(pipeline.stages)):
+        if stage.name in ahead:
+            ahead.update(stage.after[:1])
+            if stage.kind is not StageKind.SINK:
+                found.append(stage)
+    return found[::-1]
+
+
+def _first(source: Source, limit: int) -> Iterator[Batch]:
+    """Batches of the first `limit` records, fragment by fragment."""
+    left = limit
+    for fragment in source.list():
+        if left <= 0:
+            return
+        for item in source.read(fragment, [Gap(0, UNBOUNDED, 0)]):
+            if isinstance(item, FragmentEnd) or left <= 0:
+                break
+            yield _head(item, left)
+            left -= item.count
+
+
+def _head(batch: Batch, count: int) -> Batch:
+    if batch.count <= count:
+        return batch
+    end = batch.first + count
+    return replace(batch, count=count, rows=_below(batch.rows, ROW, end), verdicts=_below(batch.verdicts, "row", end))
+
+
+def _below(table: pa.RecordBatch, column: str, end: int) -> pa.RecordBatch:
+    return table.filter(pa.array(np.asarray(table.column(column)) < end))
+
+
+def _note_removed(result: Preview, batch: Batch, before: Batch | None) -> None:
+    """Count the verdicts of `batch` that `before` did not have."""
+    known = set(before.verdicts.column("row").to_pylist()) if before is not None else set()
+    lost: list[dict[str, Any]] = [row for row in batch.verdicts.to_pylist() if row["row"] not in known]
+    texts: dict[int, str] = {}
+    if lost and before is not None and "text" in before.rows.schema.names:
+        texts = _texts(before)
+    for row in lost:
+        reason = reason_class(row["reason"])
+        entry = result.removed.setdefault(f"{row['stage']}/{reason}", Removed(row["stage"], row["verdict"], reason))
+        entry.count += 1
+        if len(entry.samples) < SAMPLES_MAX:
+            raw = (row["raw"] or b"")[: 4 * SAMPLE_CHARACTERS_MAX].decode("utf-8", "replace")
+            entry.samples.append(Sample(row["id"], texts.get(row["row"], raw)[:SAMPLE_CHARACTERS_MAX]))
+        if row["verdict"] == FILTERED:
+            result.filtered += 1
+        elif row["verdict"] == QUARANTINED:
+            result.quarantined += 1
+        else:
+            result.duplicate += 1
+
+
+def _texts(batch: Batch) -> dict[int, str]:
+    columns: list[Any] = [batch.rows.column(name).to_pylist() for name in (ROW, "text")]
+    return dict(zip(*columns, strict=True))
+
+
+def _note_kept(result: Preview, batch: Batch, texts: dict[int, str]) -> None:
+    result.kept += batch.rows.num_rows
+    for stage, count in batch.edits.items():
+        result.edited[stage] = result.edited.get(stage, 0) + count
+    if "tokens" in batch.rows.schema.names:
+        lists: Any = batch.rows.column("tokens")
+        result.tokens += int(lists.offsets[len(lists)].as_py()) - int(lists.offsets[0].as_py())
+    wanted = max(0, SAMPLES_MAX - len(result.samples))
+    for row in batch.rows.select([ROW, "id"]).slice(0, wanted).to_pylist():
+        result.samples.append(Sample(row["id"], texts.get(row[ROW], "")[:SAMPLE_CHARACTERS_MAX]))

@@ -1,0 +1,76 @@
+"""The command as a process: one line on standard error and an exit code, and never a traceback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def headrace(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "headrace.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "a command is needed"),
+        (("rnu",), "rnu"),
+        (("run",), "PIPELINE.py"),
+        (("run", "nope.py"), "'nope.py' does not exist"),
+        (("run", "."), "is a folder"),
+        (("run", "nope.py", "--limit", "x"), "--limit"),
+        (("run", "nope.py", "--limit", "5"), "'nope.py' does not exist"),
+        (("dataset", "show"), "'uri'"),
+    ],
+)
+def test_wrong_usage_ends_with_two_and_one_line(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    done = headrace(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("headrace: ")
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("dataset", "show", "nothing"), "holds no dataset"),
+        (("dataset", "verify", "s3://bucket/x"), "s3://"),
+        (("dataset", "show", "ftp://x"), "unknown scheme"),
+        (("status", "--controller", "127.0.0.1:1"), "no controller answers at 127.0.0.1:1"),
+        (("stop", "p", "--controller", "127.0.0.1:1"), "headrace controller"),
+    ],
+)
+def test_faults_end_with_one_and_a_line_that_names_the_thing(
+    arguments: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    done = headrace(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("headrace: ")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_parameter_ends_a_run_with_two_and_names_the_known_ones(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text("def build(input: str, n: int = 3): ...\n")
+    done = headrace("run", "p.py", "-p", "input=x", "-p", "m=3", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "headrace: p.py has no parameter 'm'; it takes: input: str, n: int = 3\n"
+
+
+def test_help_and_version_cost_no_heavy_import() -> None:
+    code = (
+        "import sys; from headrace.cli.main import invoke; invoke(['version']); "
+        "heavy = {'pyarrow', 'grpc', 'numpy', 'torch', 'rich.live'} & set(sys.modules); print(sorted(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1] == "[]"
+
+
+def test_a_folder_without_datasets_lists_none(tmp_path: Path) -> None:
+    assert "no dataset below" in headrace("dataset", "ls", str(tmp_path)).stdout
+    found = json.loads(headrace("dataset", "ls", str(tmp_path), "--json").stdout)
+    assert found["datasets"] == []

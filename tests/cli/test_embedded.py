@@ -1,0 +1,70 @@
+"""The processes of an embedded run live exactly as long as whoever started them."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from headrace.cli.client import Client, ControllerSilent, RunOptions
+from headrace.cli.embedded import Embedded, seconds_since_start
+from headrace.cli.errors import CliError, ProcessDied
+from headrace.pipeline.graph import Pipeline
+
+STARTER = """
+from headrace.cli.embedded import Embedded
+embedded = Embedded(1)
+print(embedded.address(), *embedded.pids(), flush=True)
+input()
+"""
+DEADLINE_S = 20.0
+
+
+def ended(pidfd: int) -> bool:
+    """Whether the process behind a pidfd is gone within the deadline."""
+    return bool(select.select([pidfd], [], [], DEADLINE_S)[0])
+
+
+def test_both_serve_and_a_killed_one_is_told_with_its_signal() -> None:
+    with Embedded(1) as embedded:
+        watched = [os.pidfd_open(pid) for pid in embedded.pids()]
+        with Client(embedded.address()) as client:
+            client.wait_for_worker(DEADLINE_S, embedded.check)
+            reply = client.status()
+            assert [(item.worker, item.cores) for item in reply.workers] == [("local", 1)]
+            with pytest.raises(CliError, match="no stages"):
+                client.apply(Pipeline("p", "file:///nowhere", ()), RunOptions())
+            with pytest.raises(CliError, match="no pipeline 'x'"):
+                client.stop("x", cancel=False)
+            os.kill(embedded.pids()[0], signal.SIGKILL)
+            with pytest.raises(ProcessDied, match=r"controller was killed by signal 9 \(SIGKILL\); run the same"):
+                embedded.check(within_s=DEADLINE_S)
+            with pytest.raises(ControllerSilent):
+                client.status()
+    assert all(ended(pidfd) for pidfd in watched)
+
+
+def test_both_are_gone_when_their_starter_is_killed() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as starter:
+        assert starter.stdout is not None
+        watched = [os.pidfd_open(int(pid)) for pid in starter.stdout.readline().split()[1:]]
+        starter.kill()
+    assert len(watched) == 2
+    assert all(ended(pidfd) for pidfd in watched)
+
+
+def test_an_embedded_run_leaves_no_descriptor_behind() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    Embedded(1).close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_age_of_this_process_counts_from_its_start() -> None:
+    code = "from headrace.cli.embedded import seconds_since_start as s; print(s())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 0 < float(done.stdout) < DEADLINE_S
+    assert seconds_since_start() > 0
