@@ -27,14 +27,16 @@ def quickstart_pipeline(output: str) -> Pipeline:
     tokens = tokenize(TOKENIZER)
     # The limits are for commented code and short documents; the published ones (the defaults) are for web pages.
     following = [
-        gopher_quality(words_min=20, word_length_max=16, alphabetic_words_min=0.5, stop_words_min=1),
+        gopher_quality(
+            words_min=20, word_length_max=16, symbols_per_word_max=0.5, alphabetic_words_min=0.5, stop_words_min=1
+        ),
         duplicate_lines(lines_max=0.5, characters_max=0.4),
         c4_quality(sentences_min=2, curly_brackets=True),
         tokens,
         write_tokens(tokens, seq_len=SEQ_LEN),
     ]
     before = tuple(source.name for source in sources)
-    stages = list(sources)
+    stages = [replace(source, replicas=1) for source in sources]
     for stage in following:
         stages.append(replace(stage, after=before))
         before = (stage.name,)

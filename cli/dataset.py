@@ -71,7 +71,7 @@ def show_dataset(uri: str, *, quarantine: bool, as_json: bool) -> int:
         ("padding", padding(balance)),
         ("shards", sizes),
         ("seq_len", str(described.seq_len)),
-        ("tokenizer", str(described.tokenizer)),
+        ("tokenizer", f"sha256 {described.tokenizer[:16]}" if described.tokenizer else "unknown"),
         ("ledger", f"{number(dataset.state.number + 1)} entries, term {dataset.state.term}"),
     ]
     out.print(facts_page(rows))

@@ -61,12 +61,10 @@ def balance_page(balance: Balance) -> RenderableType:
     """Read = kept + filtered by reason + duplicate + quarantined."""
     counts = balance.counts
     table = Table.grid(padding=(0, 2))
-    table.add_column(min_width=13, no_wrap=True)
+    table.add_column(min_width=46, overflow="fold")
     table.add_column(justify="right", min_width=11)
     table.add_column(justify="right", min_width=6)
-    table.add_column(overflow="fold")
-    table.add_column(justify="right")
-    table.add_row(Text("read", "bold"), Text(number(balance.records_read), "bold"), "", "", "")
+    table.add_row(Text("read", "bold"), Text(number(balance.records_read), "bold"), "")
     rows: tuple[tuple[str, int, Mapping[str, int], str], ...] = (
         ("kept", counts.kept, {}, GOOD),
         ("filtered", counts.filtered, counts.filtered_by, ""),
@@ -75,11 +73,9 @@ def balance_page(balance: Balance) -> RenderableType:
     )
     for name, value, reasons, style in rows:
         share = percent(value, balance.records_read)
-        shown = _reason_rows(reasons)
-        first = shown[0] if shown else (Text(), Text())
-        table.add_row(Text(f"  {name}", style), Text(number(value), style), Text(share, FAINT), *first)
-        for reason in shown[1:]:
-            table.add_row("", "", "", *reason)
+        table.add_row(Text(f"  {name}", style), Text(number(value), style), Text(share, FAINT))
+        for reason, count in _ranked(reasons):
+            table.add_row(Text(f"    {safe(reason)}", FAINT), Text(number(count), FAINT), "")
     return Group(Padding(table, (0, 2), expand=False), _verdict_line(balance))
 
 
@@ -94,13 +90,13 @@ def _verdict_line(balance: Balance) -> Text:
     return Text.assemble(("  ✓ balanced  ", f"bold {GOOD}"), (sums, FAINT))
 
 
-def _reason_rows(reasons: Mapping[str, int]) -> list[tuple[Text, Text]]:
+def _ranked(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The commonest reasons, and the rest in one row."""
     ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    rows = [(Text(safe(name), FAINT), Text(number(count), FAINT)) for name, count in ranked[:REASONS_SHOWN]]
+    if len(ranked) <= REASONS_SHOWN + 1:
+        return ranked
     rest = ranked[REASONS_SHOWN:]
-    if rest:
-        rows.append((Text(f"{len(rest)} more reasons", FAINT), Text(number(sum(count for _, count in rest)), FAINT)))
-    return rows
+    return [*ranked[:REASONS_SHOWN], (f"{len(rest)} more reasons", sum(count for _, count in rest))]
 
 
 def _run_facts(report: RunReport) -> list[tuple[str, str]]:

@@ -21,6 +21,8 @@ from headrace.stages.preview import Preview, Removed, Sample, preview
 LIMIT_MAX = 100_000
 #: Reasons that are shown with samples.
 REASONS_SHOWN = 20
+#: Characters of an id: the end of one that is made of a long URI.
+ID_SHOWN = 28
 
 
 def preview_file(path: Path, given: list[str], limit: int, *, as_json: bool) -> int:
@@ -69,4 +71,5 @@ def _show_samples(out: Console, samples: list[Sample]) -> None:
     """Each sample on one line: its id, and as much of its text as fits behind it."""
     for sample in samples:
         text = safe(" ".join(sample.text.split()))
-        out.print(Text.assemble(f"    {safe(sample.id)}  ", (text, FAINT)), no_wrap=True, overflow="ellipsis")
+        name = sample.id if len(sample.id) <= ID_SHOWN else "…" + sample.id[1 - ID_SHOWN :]
+        out.print(Text.assemble(f"    {safe(name)}  ", (text, FAINT)), no_wrap=True, overflow="ellipsis")

@@ -9,6 +9,7 @@ from typing import Protocol, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -133,7 +134,7 @@ class LivePage:
         done, whole = input_bytes_read(status) + resumed_bytes(status), int(status.input_bytes)
         left = self._meter.left_s(now, whole - done)
         line = Table.grid(padding=(0, 2))
-        line.add_column(width=34)
+        line.add_column(width=36)
         line.add_column(no_wrap=True)
         size = f"{megabytes(done)} of {megabytes(whole)}" if whole else megabytes(done)
         text = f"{size}  {self._meter.speed / MB:.1f} MB/s" + (f"  {seconds(left)} left" if left is not None else "")
@@ -144,7 +145,7 @@ class LivePage:
             complete_style=ACCENT,
             finished_style=ACCENT,
         )
-        line.add_row(bar, Text(text))
+        line.add_row(Padding(bar, (0, 0, 0, 2)), Text(text))
         return line
 
     def _foot(self, status: pb.PipelineStatus) -> Text:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FOLDER = "quickstart"
 #: Steps at both ends over which a loss is averaged before it is compared.
-ENDS = 10
+ENDS = 5
 #: Columns of the curve.
 CURVE_WIDTH = 56
 #: Seconds between two lines where there is no terminal.

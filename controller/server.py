@@ -29,6 +29,7 @@ from headrace.controller.convert import task_event
 from headrace.controller.core import messages as core
 from headrace.controller.core.cluster import Controller
 from headrace.controller.process import identity
+from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
 from headrace.protos import control_pb2 as pb
@@ -94,7 +95,7 @@ class Servicer(rpc.ControlServicer):
         if request.HasField("seal"):
             self._shell.seal[name] = request.seal
         if name not in self._shell.core.runs or self._shell.core.runs[name].over:
-            self._shell.progress.pop(name, None)
+            self._shell.progress[name] = RunProgress()
         self._shell.post(
             core.PipelineRequested(number, pipeline, amend=request.amend, fuse=request.fuse, replicas=request.replicas)
         )

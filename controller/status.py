@@ -42,7 +42,7 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
         input_bytes=sum(state.fragment.size for state in fragments),
         shards=len(run.ledger.shards),
         failure=run.reason,
-        facts=progress.facts,
+        facts={**progress.facts, "bytes_resumed": str(run.bytes_resumed)},
         first_batch_s=(progress.first_batch_at or progress.started_at) - progress.started_at,
         records_resumed=run.records_resumed,
         stages=progress.stages(),

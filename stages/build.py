@@ -143,13 +143,14 @@ def _without_culprits(transform: Transform, batch: Batch, stage_name: str, error
 
 
 def _join_rows(parts: list[pa.RecordBatch], stage_name: str) -> pa.RecordBatch:
-    """The rows of both; a part without rows may lack the columns that the stage makes."""
+    """The rows of both; a part may lack a column that the stage makes only where it is needed, such as lineage."""
     filled = [part for part in parts if part.num_rows] or parts[:1]
     if len(filled) == 1:
         return filled[0]
     try:
-        batches = pa.Table.from_batches(filled).combine_chunks().to_batches()
-    except pa.ArrowInvalid as error:
+        tables = [pa.Table.from_batches([part]) for part in filled]
+        batches = pa.concat_tables(tables, promote_options="default").combine_chunks().to_batches()
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise StageContractError(
             f'stage "{stage_name}" gives rows of another schema for one part of a batch than for the rest: {error}'
         ) from error

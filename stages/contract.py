@@ -65,6 +65,9 @@ class Transform(Protocol):
 class Sink(Protocol):
     """Writes batches into objects."""
 
+    #: The size at which a shard is sealed, in the bytes that `measure` counts; 0: the runtime's default.
+    shard_bytes: int
+
     def measure(self, batch: Batch) -> int:
         """How many bytes of the shard's target size the batch's kept rows will take."""
         ...

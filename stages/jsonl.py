@@ -107,13 +107,13 @@ class JsonlSource:
         return ordinal, at
 
     def _runs(self, file: BinaryIO, fragment: Fragment, at: int) -> Iterator[_Run]:
-        start = at
+        start, end = at, _end(fragment)
         if at == 0:
             file.seek(0)
-            start = len(BOM) if file.read(len(BOM)) == BOM else 0
-        blocks = scan_lines(
-            file, start, _end(fragment), block_bytes=self.batch_bytes, line_bytes_max=self.max_record_bytes
-        )
+            if file.read(len(BOM)) == BOM:
+                # The first line belongs to the first range, be that shorter than the mark.
+                start, end = len(BOM), max(end, len(BOM) + 1)
+        blocks = scan_lines(file, start, end, block_bytes=self.batch_bytes, line_bytes_max=self.max_record_bytes)
         for block in blocks:
             check_unchanged(file, fragment)
             run = _records(block)

@@ -44,6 +44,8 @@ def scan_lines(file: BinaryIO, start: int, end: int, *, block_bytes: int, line_b
 
     A line above `line_bytes_max` may come as an overlong one: alone, and only its first RAW_BYTES_MAX bytes.
     """
+    if start >= end:
+        return
     file.seek(start)
     position, carry = start, b""
     while position < end:

@@ -67,6 +67,12 @@ class IntervalSet:
         """How many ordinals the set holds."""
         return sum(self._ends) - sum(self._firsts)
 
+    @property
+    def bytes(self) -> int:
+        """How many bytes the runs cover, where both edges are known."""
+        edges = zip(self._offsets, self._stops, strict=True)
+        return sum(stop - offset for offset, stop in edges if offset >= 0 and stop >= 0)
+
     def copy(self) -> IntervalSet:
         """An independent set with the same runs."""
         twin = IntervalSet()

@@ -28,7 +28,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
-from headrace.stages.contract import FragmentEnd, InputError
+from headrace.stages.contract import FragmentEnd, InputError, Sink
 from headrace.store.entries import Fragment
 from headrace.store.errors import StoreError
 from headrace.store.intervals import Gap
@@ -84,7 +84,7 @@ class Task:
                 open_store(pipeline.dataset),
                 version=order.version,
                 epoch=order.epoch,
-                policy=_policy(order),
+                policy=_policy(order, self._chain.sink),
             )
 
     def run(self) -> int:
@@ -302,12 +302,11 @@ class Task:
         self._channel.send(message.SerializeToString())
 
 
-def _policy(order: pb.StartTask) -> SealPolicy:
-    if not order.HasField("seal"):
-        return SealPolicy()
+def _policy(order: pb.StartTask, sink: Sink) -> SealPolicy:
+    """What the request asks for, else what the sink was declared with, else the default."""
     default = SealPolicy()
     return SealPolicy(
-        target_bytes=order.seal.target_bytes or default.target_bytes,
+        target_bytes=order.seal.target_bytes or sink.shard_bytes or default.target_bytes,
         held_bytes_max=order.seal.held_bytes_max or default.held_bytes_max,
         age_s=order.seal.age_s or default.age_s,
     )

@@ -231,7 +231,7 @@ class Leadership:
         if fresh or first_look:
             self._heard_at = now
         free = self.ledger.number < 0 or self.ledger.resigned or event.leader_alive is False
-        if free or now - self._heard_at >= TAKEOVER_S:
+        if free or now >= self._heard_at + TAKEOVER_S:
             return self._campaign(now)
         if event.leader_alive and not self.standby:
             self._turn(Turn.LEADER_IS_ALIVE)
@@ -300,7 +300,7 @@ class Leadership:
         if self.state is LeaderState.WATCHING and self._watch_at is not None and now >= self._watch_at:
             self._watch_at = None
             return [ReadLog(self.log, self.ledger.number)]
-        if self.state is LeaderState.LEADING and now - self._wrote_at >= BEAT_S and not self._queue:
+        if self.state is LeaderState.LEADING and now >= self._wrote_at + BEAT_S and not self._queue:
             self._queue.append(Beat(self.term))
         return self.flush(now)
 

@@ -108,7 +108,7 @@ class Roster:
 
         A task that is not `blamed` died with its worker, which says nothing about the task.
         """
-        if task.state is TaskState.READY and now - task.ready_at >= HEALTHY_S:
+        if task.state is TaskState.READY and now >= task.ready_at + HEALTHY_S:
             task.deaths = 0
         task.turn(TaskTurn.EXITED)
         task.deaths += blamed

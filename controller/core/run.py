@@ -82,7 +82,9 @@ class Run:
         self.ledger = self.leadership.ledger
         self.sinks = tuple(stage.name for stage in pipeline.of_kind(StageKind.SINK))
         self.sources = tuple(stage.name for stage in pipeline.of_kind(StageKind.SOURCE))
+        #: Records and bytes that were closed before this run.
         self.records_resumed = 0
+        self.bytes_resumed = 0
         self._amend, self._fuse, self._replicas = amend, fuse, replicas
         self._request: int | None = request
         self._standby = standby
@@ -143,7 +145,8 @@ class Run:
         """When `handle(TimePassed())` is wanted next; None: only on an event."""
         if self.state in ENDED:
             return None if self.over else self.leadership.wake_at()
-        times = [self.leadership.wake_at(), self.crew.roster.wake_at() if self.crew else None]
+        starts = self.crew.roster.wake_at() if self.crew and self.state in _WORKING else None
+        times = [self.leadership.wake_at(), starts]
         return min((time for time in times if time is not None), default=None)
 
     def _dispatch(self, event: object, now: float) -> list[Command]:
@@ -154,7 +157,7 @@ class Run:
             case TimePassed():
                 return self.leadership.handle(event, now)
             case TaskReady():
-                return self._ready(event, now)
+                return self.crew.ready(event, now, self.ledger.epoch) if self.crew else []
             case TaskExited():
                 return self._exited(event, now)
             case TaskFailed():
@@ -164,7 +167,7 @@ class Run:
             case FragmentWasRead():
                 return self._was_read(event)
             case ShardProposed():
-                return self._proposed(event)
+                return self._proposed(event) if self.state in _WORKING else []
             case TaskSwept():
                 return self._swept(event)
             case WorkerLost():
@@ -232,8 +235,6 @@ class Run:
                         commands += self._answer(waiter, Outcome.ACCEPTED)
                 case VersionPublished():
                     commands.append(WriteManifest(self.pipeline.dataset))
-                case _:
-                    pass
         if self.leadership.state is LeaderState.RESIGNED and self.state not in ENDED:
             commands += self._resigned()
         return commands
@@ -267,13 +268,11 @@ class Run:
         self._shards_at_start = len(self.ledger.shards)
         counts = self.ledger.counts.get(self.sinks[0])
         self.records_resumed = counts.records if counts else 0
+        self.bytes_resumed = sum(state.of(self.sinks[0]).bytes for state in self.ledger.fragments.values())
         self.crew = Crew(self.plan, self.pipeline, self.version, self.leadership.term)
         return self.crew.start_due(now, self.ledger.epoch)
 
     # -- tasks --
-
-    def _ready(self, event: TaskReady, now: float) -> list[Command]:
-        return self.crew.ready(event, now, self.ledger.epoch) if self.crew else []
 
     def _exited(self, event: TaskExited, now: float) -> list[Command]:
         task = self.crew.current(event.task, event.attempt) if self.crew else None
@@ -357,6 +356,7 @@ class Run:
         return []
 
     def _proposed(self, event: ShardProposed) -> list[Command]:
+        """Judge a proposal: only who leads knows all that is closed. A sink that hears nothing proposes again."""
         judgement = self.committer.judge(event, self.version, self.ledger.epoch)
         if judgement.closed is not None:
             self.leadership.submit(judgement.closed)

@@ -208,7 +208,7 @@ class Gathering:
         reason = self._seal
         if not reason and self._due_by_size():
             reason = "size"
-        if not reason and self._oldest is not None and now - self._oldest >= self.policy.age_s:
+        if not reason and self._oldest is not None and now >= self._oldest + self.policy.age_s:
             reason = "age"
         if not reason:
             return []
@@ -252,7 +252,7 @@ class Gathering:
     def _propose_again(self, now: float) -> list[Command]:
         again: list[Command] = []
         for shard in self._proposed():
-            if now - shard.proposed_at >= PROPOSE_AGAIN_S:
+            if now >= shard.proposed_at + PROPOSE_AGAIN_S:
                 shard.proposed_at = now
                 again.append(ProposeShard(shard.number))
         return again

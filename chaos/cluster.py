@@ -1,0 +1,48 @@
+"""All the parts of one simulated cluster, as its nodes see one another."""
+
+from __future__ import annotations
+
+from headrace.chaos.controllers import SimulatedController
+from headrace.chaos.corpus import Corpus
+from headrace.chaos.invariants import Checker
+from headrace.chaos.operator import Operator
+from headrace.chaos.storage import SimulatedLog, SimulatedObjects
+from headrace.chaos.workers import SimulatedWorker
+from headrace.chaos.world import World
+
+
+class Cluster:
+    """What a seed draws: how many nodes, which layout, how wide the links."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = world = World(seed)
+        self.corpus = Corpus(world)
+        self.log = SimulatedLog(world)
+        self.objects = SimulatedObjects()
+        self.checker = Checker(self)
+        self.log.durable = self.checker.durable
+        #: No fault happens any more.
+        self.quiet = False
+        self.window_bytes = world.rng.choice((40, 100, 1000))
+        #: Whether a leader's death can be proved, as on one host.
+        self.provable = world.chance(0.4)
+        self.operator = Operator(self, fuse=world.chance(0.5), replicas=world.rng.choice((0, 1, 2, 3)))
+        names = ["alpha", "beta", "gamma"][: world.rng.randint(1, 3)]
+        self.controllers = [SimulatedController(self, name, standby=index > 0) for index, name in enumerate(names)]
+        self.workers = [
+            SimulatedWorker(self, name, world.rng.randint(1, 2)) for name in ["one", "two", "three"][: world.rng.randint(2, 3)]
+        ]
+
+    def leader_alive(self) -> bool | None:
+        """What this host can prove of the process that the last `Led` names."""
+        leader = self.checker.ledger.leader.get("id")
+        if not self.provable or leader is None:
+            return None
+        return any(controller.alive and controller.identity == leader for controller in self.controllers)
+
+    def start(self) -> None:
+        """Everything comes up, one after the other."""
+        for controller in self.controllers:
+            self.world.after(self.world.between(0.0, 0.5), controller.start)
+        for worker in self.workers:
+            self.world.after(self.world.between(0.0, 0.5), worker.start)

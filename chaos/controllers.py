@@ -1,0 +1,178 @@
+"""A simulated controller: the real Controller core, and a shell that acts out controller/shell.py and server.py."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from headrace.chaos.sessions import Session
+from headrace.chaos.world import ViolationError
+from headrace.controller.core import messages as core
+from headrace.controller.core.cluster import Controller
+from headrace.controller.core.leadership import LeaderState
+from headrace.controller.core.run import Run
+from headrace.store.fold import FoldError
+
+if TYPE_CHECKING:
+    from headrace.chaos.cluster import Cluster
+
+_LEADS = (LeaderState.LEADING, LeaderState.RESIGNING)
+
+
+class SimulatedController:
+    """One controller process, life after life."""
+
+    def __init__(self, cluster: Cluster, name: str, *, standby: bool) -> None:
+        self.cluster, self.name, self.standby = cluster, name, standby
+        self.alive = self.frozen = False
+        self.life = 0
+        self.identity = ""
+        self.core = Controller({}, standby=standby)
+        self.sessions: dict[str, Session] = {}
+        self._inbox: deque[object] = deque()
+        self._timer_at: float | None = None
+        #: The one entry that this life has on its way to the log, as it must be: never two.
+        self._led = False
+
+    # -- its life --
+
+    def start(self) -> None:
+        """The process comes up and knows nothing."""
+        self.alive, self.frozen, self.life = True, False, self.life + 1
+        self.identity = f"{self.name}.{self.life}"
+        self.core = Controller({"host": self.name, "pid": self.life, "id": self.identity}, standby=self.standby)
+        self._inbox.clear()
+        self._timer_at, self._led = None, False
+        self.cluster.world.note(self.name, "starts as", self.identity)
+        self.cluster.operator.ask_soon(self)
+
+    def crash(self) -> None:
+        """The process dies; what it has on its way to the log may arrive all the same."""
+        self.alive = self.frozen = False
+        for session in list(self.sessions.values()):
+            session.end("the controller died")
+        self.sessions.clear()
+
+    def thaw(self) -> None:
+        """Wake up, and believe that no time has passed."""
+        if self.frozen:
+            self.frozen = False
+            self.cluster.world.note(self.name, "thaws")
+            while self._inbox and not self.frozen and self.alive:
+                self._handle(self._inbox.popleft())
+            self._handle(core.TimePassed())
+
+    def attends(self, worker: str) -> bool:
+        """Whether a worker's session would be taken now."""
+        if not self.alive or self.frozen or worker in self.sessions:
+            return False
+        return self.leads or self.cluster.world.chance(0.5)
+
+    @property
+    def leads(self) -> bool:
+        """Whether it leads a log."""
+        return any(run.leadership.state in _LEADS for run in self.core.runs.values())
+
+    def run(self) -> Run | None:
+        """Its newest run."""
+        return next(reversed(self.core.runs.values()), None)
+
+    def session_over(self, session: Session, reason: str) -> None:
+        """A session broke."""
+        if self.sessions.get(session.worker.name) is session:
+            del self.sessions[session.worker.name]
+            self.post(core.WorkerLost(session.worker.name, reason))
+
+    # -- events and commands --
+
+    def post(self, event: object) -> None:
+        """Give an event to the core, now or when the process is thawed."""
+        if self.frozen:
+            self._inbox.append(event)
+        elif self.alive:
+            self._handle(event)
+
+    def _handle(self, event: object) -> None:
+        world = self.cluster.world
+        if not isinstance(event, core.TimePassed):
+            world.note(self.name, "handles", event)
+        try:
+            commands = self.core.handle(event, world.now)
+        except FoldError as error:
+            raise ViolationError(4, f"{self.name} cannot fold its ledger: {error}") from error
+        except ViolationError:
+            raise
+        except Exception as error:
+            raise ViolationError(0, f"{self.name} on {event}: {type(error).__name__}: {error}") from error
+        self._execute(commands)
+        self._set_timer()
+        self._step_down()
+
+    def _execute(self, commands: Iterable[core.Command]) -> None:
+        world, life = self.cluster.world, self.life
+        for command in commands:
+            match command:
+                case core.ReadLog():
+                    world.after(world.between(0.005, 0.05), self._read, command, life)
+                case core.WriteEntry():
+                    self.cluster.checker.write_asked(self, command)
+                    world.note(self.name, f"writes entry {command.number}")
+                    self.cluster.log.write(command, self.identity, self._answer_to(life))
+                case core.WriteManifest():
+                    written = core.ManifestWritten(command.log)
+                    world.after(world.between(0.01, 0.1), self._later, written, life)
+                case core.AnswerRequest() | core.ReportRun():
+                    world.note(self.name, "says", command)
+                    self.cluster.operator.hear(self, command)
+                case _:
+                    self._send(command)
+
+    def _send(self, command: core.Command) -> None:
+        run = self.run()
+        term = run.leadership.term if run else 0
+        self.cluster.checker.commanded(self, command, term)
+        session = self.sessions.get(getattr(command, "worker", ""))
+        if session is not None:
+            session.tell(command, term)
+
+    def _answer_to(self, life: int) -> Callable[[object], None]:
+        def answer(event: object) -> None:
+            self._later(event, life)
+
+        return answer
+
+    def _later(self, event: object, life: int) -> None:
+        if life == self.life:
+            self.post(event)
+
+    def _read(self, command: core.ReadLog, life: int) -> None:
+        log = self.cluster.log
+        entries = log.behind(command.after)
+        self._later(core.LogRead(command.log, entries, self.cluster.leader_alive()), life)
+
+    def _set_timer(self) -> None:
+        wake_at = self.core.wake_at()
+        if wake_at is not None and (self._timer_at is None or wake_at < self._timer_at):
+            self._timer_at = wake_at
+            self.cluster.world.at(wake_at, self._tick, self.life, wake_at)
+
+    def _tick(self, life: int, due: float) -> None:
+        if life != self.life or not self.alive or self._timer_at != due:
+            return
+        self._timer_at = None
+        if self.frozen:
+            return
+        wake_at = self.core.wake_at()
+        if wake_at is not None and wake_at <= self.cluster.world.now:
+            self._handle(core.TimePassed())
+        else:
+            self._set_timer()
+
+    def _step_down(self) -> None:
+        """Who was deposed sends its workers away, to find the new leader."""
+        leads = self.leads
+        if self._led and not leads:
+            for session in list(self.sessions.values()):
+                session.end("the controller leads no more")
+        self._led = leads

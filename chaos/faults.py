@@ -1,0 +1,186 @@
+"""Faults at drawn times: what dies, what freezes, what lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.chaos.cluster import Cluster
+from headrace.chaos.links import MARKER_BYTES, Frame
+from headrace.chaos.storage import CALM, TROUBLE
+from headrace.chaos.tasks import SimulatedTask
+from headrace.controller.core import messages as core
+
+FAULTS_MIN, FAULTS_MAX = 3, 9
+#: Seconds within which faults happen.
+WINDOW_S = 22.0
+
+
+class Faults:
+    """The misfortunes of one seed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self.happened: list[str] = []
+        self._stopped = False
+        self._menu: list[tuple[Callable[[], bool], int]] = [
+            (self.kill_task, 6),
+            (self.kill_worker, 2),
+            (self.crash_controller, 3),
+            (self.freeze_controller, 4),
+            (self.break_session, 3),
+            (self.trouble_store, 3),
+            (self.corrupt_shard, 2),
+            (self.repeat_proposal, 3),
+            (self.stray_frame, 1),
+            (self.fail_task, 1),
+            (self.stop_pipeline, 1),
+            (self.amend_pipeline, 2),
+        ]
+
+    def plan(self) -> float:
+        """Draw the times; when the last fault is over."""
+        times = sorted(self._world.between(0.5, WINDOW_S) for _ in range(self._world.rng.randint(FAULTS_MIN, FAULTS_MAX)))
+        for time in times:
+            self._world.at(time, self._happen)
+        quiet_at = times[-1] + 0.5
+        self._world.at(quiet_at, self._quiet)
+        return quiet_at
+
+    def _happen(self) -> None:
+        kinds, weights = zip(*self._menu, strict=True)
+        for _ in range(4):
+            fault = self._world.rng.choices(kinds, weights)[0]
+            if fault():
+                self.happened.append(fault.__name__)
+                return
+
+    def _quiet(self) -> None:
+        self._world.note("faults", "are over")
+        self._cluster.quiet = True
+        self._cluster.log.error_share = 0.0
+        for controller in self._cluster.controllers:
+            controller.thaw()
+        for task in self._tasks():
+            if task.sink is not None:
+                task.sink.corrupt = False
+
+    def _tasks(self) -> list[SimulatedTask]:
+        return [task for worker in self._cluster.workers for task in worker.tasks.values() if task.alive]
+
+    def _pick_task(self) -> SimulatedTask | None:
+        tasks = self._tasks()
+        return self._world.rng.choice(tasks) if tasks else None
+
+    # -- what dies --
+
+    def kill_task(self) -> bool:
+        """SIGKILL."""
+        task = self._pick_task()
+        if task is not None:
+            task.die(-9, "killed by a fault")
+        return task is not None
+
+    def fail_task(self) -> bool:
+        """A task says that it cannot go on."""
+        task = self._pick_task()
+        if task is not None:
+            task.say(core.TaskFailed(task.name, task.attempt, "simulated", final=False))
+        return task is not None
+
+    def kill_worker(self) -> bool:
+        """A node dies and comes back."""
+        living = [worker for worker in self._cluster.workers if worker.alive]
+        if not living:
+            return False
+        worker = self._world.rng.choice(living)
+        self._world.note("faults", "kill worker", worker.name)
+        worker.crash()
+        self._world.after(self._world.between(0.5, 5.0), worker.start)
+        return True
+
+    def crash_controller(self) -> bool:
+        """A controller dies and comes back."""
+        living = [controller for controller in self._cluster.controllers if controller.alive]
+        if not living:
+            return False
+        controller = self._world.rng.choice(living)
+        self._world.note("faults", "kill controller", controller.name)
+        controller.crash()
+        self._world.after(self._world.between(0.5, 8.0), controller.start)
+        return True
+
+    def freeze_controller(self) -> bool:
+        """A controller, rather the leader, stops for a while without knowing it."""
+        living = [item for item in self._cluster.controllers if item.alive and not item.frozen]
+        leaders = [item for item in living if item.leads]
+        if not living:
+            return False
+        controller = self._world.rng.choice(leaders or living)
+        self._world.note("faults", "freeze controller", controller.name)
+        controller.frozen = True
+        self._world.after(self._world.between(0.5, 15.0), controller.thaw)
+        return True
+
+    def break_session(self) -> bool:
+        """A connection breaks."""
+        sessions = [worker.session for worker in self._cluster.workers if worker.session is not None]
+        if sessions:
+            self._world.rng.choice(sessions).end("broken by a fault")
+        return bool(sessions)
+
+    # -- what lies --
+
+    def trouble_store(self) -> bool:
+        """For a while many writes of the log end in an error, whether they took effect or not."""
+        self._cluster.log.error_share = TROUBLE
+        self._world.after(self._world.between(1.0, 6.0), self._calm_store)
+        return True
+
+    def _calm_store(self) -> None:
+        self._cluster.log.error_share = 0.0 if self._cluster.quiet else CALM
+
+    def corrupt_shard(self) -> bool:
+        """A sink will write a shard that claims a record twice and another not at all."""
+        sinks = [task.sink for task in self._tasks() if task.sink is not None]
+        if sinks:
+            self._world.rng.choice(sinks).corrupt = True
+        return bool(sinks)
+
+    def repeat_proposal(self) -> bool:
+        """Old proposals come in once more, from whatever attempt and epoch."""
+        proposed = self._cluster.checker.proposed
+        sessions = [worker.session for worker in self._cluster.workers if worker.session is not None]
+        if not proposed or not sessions:
+            return False
+        chosen = [proposed[-1], *(self._world.rng.choice(proposed) for _ in range(6))]
+        for event in sorted(chosen, key=lambda event: event.epoch):
+            self._world.rng.choice(sessions).report(event)
+        return True
+
+    def stray_frame(self) -> bool:
+        """A frame of another epoch arrives on a link."""
+        links = [link for worker in self._cluster.workers for link in worker.links() if link.receiver.alive]
+        if not links:
+            return False
+        link = self._world.rng.choice(links)
+        return link.try_send(Frame(link.receiver.epoch + 1, MARKER_BYTES, sweep=1 << 30))
+
+    # -- what people do --
+
+    def stop_pipeline(self) -> bool:
+        """Somebody stops or cancels the run, and applies it again."""
+        self._cluster.operator.stop(cancel=self._world.chance(0.5))
+        return True
+
+    def amend_pipeline(self) -> bool:
+        """Somebody stops the run and applies another version."""
+        self._cluster.operator.amend()
+        # Whoever was away meanwhile comes back with what it made by the old version.
+        for _ in range(2):
+            self._world.after(self._world.between(3.0, 12.0), self._late_proposals)
+        return True
+
+    def _late_proposals(self) -> None:
+        if not self._cluster.operator.completed:
+            self.repeat_proposal()

@@ -1,0 +1,208 @@
+"""What must hold after each event, by the numbers of docs/ledger.md.
+
+The checker folds the log by itself, from the bytes that are durable, and compares all that anybody says or holds with
+that fold. It looks into the cores and changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.chaos.corpus import Part
+from headrace.chaos.sinks import HELD_BYTES, POLICY
+from headrace.chaos.tasks import BATCH_RECORDS_MAX
+from headrace.chaos.world import ViolationError
+from headrace.controller.core import messages as core
+from headrace.store.entries import Closed, Entry, Led, Range, encode_entry
+from headrace.store.fold import FoldError, LedgerState
+from headrace.worker.core.gathering import HELD_TIMES_MAX
+
+if TYPE_CHECKING:
+    from headrace.chaos.cluster import Cluster
+    from headrace.chaos.controllers import SimulatedController
+
+#: What a sink may hold: its budget, and the one batch that was let in below it.
+HELD_BYTES_LIMIT = HELD_TIMES_MAX * POLICY.held_bytes_max + BATCH_RECORDS_MAX * HELD_BYTES
+
+
+class Checker:
+    """The judge of one simulated run."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        #: The fold of all that is durable.
+        self.ledger = LedgerState()
+        self.frames_refused = 0
+        #: What a fold knows after each entry.
+        self._summaries: list[tuple[Any, ...]] = []
+        self._leaders: dict[int, str] = {}
+        self._writing: dict[str, tuple[int, bytes]] = {}
+        self._folded: dict[str, int] = {}
+        self._proposals: dict[tuple[str, int, int], set[bytes]] = {}
+        self.proposed: list[core.ShardProposed] = []
+        self._entries: list[bytes] = []
+        self._identities: set[bytes] = set()
+
+    # -- after each event --
+
+    def check(self) -> None:
+        """1: what each controller has folded is a prefix of the log, and is folded alike."""
+        for controller in self._cluster.controllers:
+            for run in controller.core.runs.values():
+                ledger = run.ledger
+                key = f"{controller.identity}/{id(ledger)}"
+                if self._folded.get(key) == ledger.number:
+                    continue
+                self._folded[key] = ledger.number
+                if ledger.number < 0:
+                    continue
+                if ledger.number >= len(self._summaries):
+                    raise ViolationError(1, f"{controller.name} has folded entry {ledger.number}, which is not durable")
+                if summary(ledger) != self._summaries[ledger.number]:
+                    raise ViolationError(1, f"{controller.name} knows other things after entry {ledger.number}")
+
+    # -- the log --
+
+    def write_asked(self, controller: SimulatedController, command: core.WriteEntry) -> None:
+        """1, 3: the bytes of a number never change, and no number is tried before the one below it is known."""
+        data = encode_entry(command.entry)
+        before = self._writing.get(controller.identity)
+        if before is not None:
+            number, bytes_before = before
+            if command.number == number and data != bytes_before:
+                raise ViolationError(1, f"{controller.name} tries other bytes as entry {number}")
+            if command.number < number:
+                raise ViolationError(3, f"{controller.name} goes back from entry {number} to {command.number}")
+        if command.number > len(self._entries):
+            raise ViolationError(3, f"{controller.name} tries entry {command.number} before {command.number - 1} is known")
+        self._writing[controller.identity] = (command.number, data)
+
+    def durable(self, number: int, entry: Entry, writer: str) -> None:
+        """2, 4, 7, 8, 12, 13, 15: an entry that has become durable keeps every promise of the ledger."""
+        self._entries.append(self._cluster.log.entries[number])
+        for change in entry.changes:
+            if isinstance(change, Led):
+                self._leaders[change.term] = writer
+            if isinstance(change, Closed):
+                self._check_closed(number, change)
+        if self._leaders.get(entry.term) != writer:
+            leader = self._leaders.get(entry.term)
+            raise ViolationError(2, f"entry {number} of term {entry.term} is by {writer}, the term is that of {leader}")
+        try:
+            self.ledger.apply(number, entry)
+        except FoldError as error:
+            raise ViolationError(4, str(error)) from error
+        self._summaries.append(summary(self.ledger))
+
+    def _check_closed(self, number: int, closed: Closed) -> None:
+        if closed.identity() in self._identities:
+            raise ViolationError(15, f"entry {number} closes the same proposal a second time")
+        self._identities.add(closed.identity())
+        if closed.version != self.ledger.pipeline_version or closed.epoch != self.ledger.epoch:
+            raise ViolationError(
+                12,
+                f"entry {number} closes work of version {closed.version}, epoch {closed.epoch}; the ledger is at "
+                f"{self.ledger.pipeline_version}, {self.ledger.epoch}",
+            )
+        for item in closed.ranges:
+            state = self.ledger.fragments.get(item.fragment)
+            if state is not None and state.of(closed.sink).overlap(item.first, item.end):
+                raise ViolationError(4, f"entry {number} closes records {item.first}..{item.end - 1} a second time")
+        parts = self._content(closed)
+        names = [(item.fragment, item.first, item.count) for item in closed.ranges]
+        if [(part.item.fragment, part.item.first, part.item.count) for part in parts] != names:
+            raise ViolationError(7, f"entry {number} closes other ranges than its shard holds")
+        for part in parts:
+            self._check_part(number, closed, part)
+
+    def _check_part(self, number: int, closed: Closed, part: Part) -> None:
+        item, everyone = part.item, (1 << part.item.count) - 1
+        where = f"entry {number}, records {item.first}..{item.end - 1}"
+        if part.kept & part.other or (part.kept | part.other) != everyone:
+            raise ViolationError(7, f"{where}: a record has no fate or two")
+        if item.end > self._cluster.corpus.records[item.fragment]:
+            raise ViolationError(4, f"{where} are beyond the end of the fragment")
+        if part.kept != self._cluster.corpus.kept(closed.version, item.fragment, item.first, item.count):
+            raise ViolationError(8, f"{where}: other verdicts than a run without faults comes to")
+
+    def _content(self, closed: Closed) -> tuple[Part, ...]:
+        """13: what an entry names exists and is what it was."""
+        for stored in closed.objects:
+            checksum, parts = self._cluster.objects.content.get(stored.key, ("", ()))
+            if checksum != stored.checksum:
+                raise ViolationError(13, f"object {stored.key} has checksum {checksum or 'none'}, not {stored.checksum}")
+            return parts
+        raise ViolationError(13, "a shard without an object")
+
+    # -- what is said --
+
+    def commanded(self, controller: SimulatedController, command: core.Command, term: int) -> None:
+        """2, 3: nothing is done in a term before its Led is durable; an accepted shard is named by a durable entry."""
+        if term == 0:
+            if not isinstance(command, core.KillTask):
+                raise ViolationError(2, f"{controller.name} commands without a term: {command}")
+            return
+        if self._leaders.get(term) != controller.identity:
+            raise ViolationError(2, f"{controller.name} commands in term {term} before it leads it: {command}")
+        if isinstance(command, core.AnswerProposal) and command.outcome is core.Outcome.ACCEPTED:
+            proposed = self._proposals.get((command.task, command.attempt, command.proposal), set())
+            if not any(identity in self.ledger.accepted for identity in proposed):
+                raise ViolationError(3, f"{controller.name} accepts what no durable entry names: {command}")
+
+    def said(self, event: core.Event) -> None:
+        """Remember what was proposed."""
+        if isinstance(event, core.ShardProposed):
+            closed = Closed(event.sink, event.version, event.epoch, event.ranges, event.objects, event.counts)
+            self._proposals.setdefault((event.task, event.attempt, event.proposal), set()).add(closed.identity())
+            self.proposed.append(event)
+
+    def released(self, task: str, sink: str, parts: list[tuple[Range, int]]) -> None:
+        """3: a sink lets go only of what is closed."""
+        for item, _ in parts:
+            state = self.ledger.fragments.get(item.fragment)
+            closed = state.of(sink).overlap(item.first, item.end) if state else []
+            if sum(end - first for first, end in closed) < item.count:
+                raise ViolationError(3, f"{task} lets go of records {item.first}..{item.end - 1}, which are open")
+
+    def held(self, task: str, held_bytes: int) -> None:
+        """16: held bytes are within the budget."""
+        if held_bytes > HELD_BYTES_LIMIT:
+            raise ViolationError(16, f"{task} holds {held_bytes} bytes, its budget is {HELD_BYTES_LIMIT}")
+
+    def frame_refused(self, _task: str) -> None:
+        """20: a task refused a frame of another epoch."""
+        self.frames_refused += 1
+
+    # -- the end --
+
+    def finish(self) -> None:
+        """5, 8, 13: all is closed, each record has one verdict, and every shard is there."""
+        corpus, ledger = self._cluster.corpus, self.ledger
+        if self._entries != self._cluster.log.entries:
+            raise ViolationError(1, "the bytes of an entry have changed")
+        for fragment in corpus.fragments:
+            state = ledger.fragments.get(fragment.id)
+            if state is None or state.count != corpus.records[fragment.id] or not state.done(("write",)):
+                raise ViolationError(5, f"{fragment.uri} is not done: {state}")
+        for shard in ledger.shards:
+            for part in self._content(shard.closed):
+                self._check_part(shard.number, shard.closed, part)
+        records = ledger.counts["write"].records if ledger.counts else 0
+        if records != sum(corpus.records.values()):
+            raise ViolationError(8, f"{records} verdicts for {sum(corpus.records.values())} records")
+
+
+def summary(ledger: LedgerState) -> tuple[Any, ...]:
+    """What a fold knows, in few words; two folds that differ differ here."""
+    counts = ledger.counts.get("write")
+    return (
+        ledger.term,
+        ledger.leader.get("id"),
+        ledger.resigned,
+        ledger.pipeline_version,
+        ledger.epoch,
+        ledger.version,
+        len(ledger.fragments),
+        len(ledger.shards),
+        (counts.kept, counts.filtered) if counts else None,
+    )

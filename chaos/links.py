@@ -1,0 +1,85 @@
+"""A simulated link: frames in order, some time on their way, under the credit cores that real links run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.chaos.world import ViolationError, World
+from headrace.transport.credit import CreditReceiver, CreditSender
+from headrace.transport.errors import CreditError
+
+if TYPE_CHECKING:
+    from headrace.chaos.tasks import SimulatedTask
+
+MARKER_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A batch on its way (`sweep` -1), or marker `sweep` of a sweep. `kept` has one bit a record."""
+
+    epoch: int
+    size: int
+    fragment: bytes = b""
+    first: int = 0
+    count: int = 0
+    kept: int = 0
+    sweep: int = -1
+
+
+class SimulatedLink:
+    """One link between two attempts."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        sender: SimulatedTask,
+        receiver: SimulatedTask,
+        stage: str,
+        window_bytes: int,
+    ) -> None:
+        self._world = world
+        self.name, self.sender, self.receiver, self.stage = name, sender, receiver, stage
+        self.credit = CreditSender(window_bytes)
+        self._window = CreditReceiver(window_bytes)
+        self.open = True
+        self._last_arrival = self._last_grant = 0.0
+
+    def try_send(self, frame: Frame) -> bool:
+        """Send, where there is credit."""
+        if not self.open or not self.credit.can_send(frame.size):
+            return False
+        self.credit.sent(frame.size)
+        in_flight, window = self.credit.in_flight_bytes, self.credit.window_bytes
+        if in_flight > max(window, frame.size):
+            raise ViolationError(16, f"link {self.name}: {in_flight} bytes in flight in a window of {window}")
+        self.carry(frame)
+        return True
+
+    def carry(self, frame: Frame) -> None:
+        """Take a frame to the receiver, behind those before it."""
+        self._last_arrival = max(self._last_arrival, self._world.now + self._world.between(0.0005, 0.02))
+        self._world.at(self._last_arrival, self._arrive, frame)
+
+    def taken(self, frame: Frame) -> None:
+        """The receiver has the frame in its own memory."""
+        grant = self._window.released(frame.size)
+        if grant:
+            self._last_grant = max(self._last_grant, self._world.now + self._world.between(0.0005, 0.01))
+            self._world.at(self._last_grant, self._grant, grant)
+
+    def _arrive(self, frame: Frame) -> None:
+        if not self.open:
+            return
+        try:
+            self._window.received(frame.size)
+        except CreditError as error:
+            raise ViolationError(16, f"link {self.name}: {error}") from error
+        self.receiver.arrived(self, frame)
+
+    def _grant(self, grant: int) -> None:
+        if self.open:
+            self.credit.granted(grant)
+            self.sender.wake()

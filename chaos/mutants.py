@@ -1,0 +1,127 @@
+"""Defects planted into the cores, to see that the simulator finds them: a checker that finds nothing proves nothing.
+
+Each mutant breaks one rule that docs/ledger.md states. `planted(name)` puts it in for the time of a `with` block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from headrace.chaos.corpus import Part
+from headrace.chaos.sinks import SimulatedSink
+from headrace.controller.core import commit
+from headrace.controller.core.commit import Committer, Judgement
+from headrace.controller.core.intake import Intake
+from headrace.controller.core.leadership import Leadership, Turn, Write
+from headrace.controller.core.messages import Command, EntryRefused, EntryWritten, Outcome, ShardProposed
+from headrace.controller.core.run import Run
+from headrace.controller.core.run_states import RunState
+from headrace.store.entries import Entry, Led, StoredObject
+from headrace.store.fold import LedgerState
+from headrace.transport.credit import CreditSender
+from headrace.worker.core.gathering import Gathering
+
+# ruff: noqa: SLF001
+
+
+def _nothing(*_arguments: Any) -> list[Any]:
+    return []
+
+
+def _taken_as_mine(self: Leadership, event: EntryRefused, now: float) -> list[Command]:
+    return self._on_written(EntryWritten(event.log, event.number), now)
+
+
+def _counts_only(_item: Any, _cover: Any) -> str:
+    return ""
+
+
+def _any_epoch(self: Committer, event: ShardProposed, _version: str, _epoch: int) -> Judgement:
+    return _judge(self, event, event.version, event.epoch)
+
+
+_judge = Committer.judge
+
+
+def _without_led(self: Leadership, now: float) -> list[Command]:
+    self._turn(Turn.LOG_IS_FREE)
+    self._turn(Turn.LED_WRITTEN)
+    self.term = self.ledger.term + 1
+    self._wrote_at = now
+    self._queue.insert(0, Led(self.term, self.identity))
+    self._committed.append((self.ledger.number, Entry(self.term, ())))
+    return []
+
+
+def _overwriting(self: SimulatedSink, content: tuple[Part, ...], shard: int) -> StoredObject:
+    task = self._task
+    return task.cluster.objects.overwrite(f"shards/{task.epoch}/{task.name}/{shard}", content)
+
+
+def _other_bytes(self: Leadership, now: float) -> list[Command]:
+    write = self._write
+    if write is not None and not write.resolved and now >= write.retry_at and self._queue:
+        entry = Entry(write.entry.term, (*write.entry.changes, *self._queue))
+        self._queue.clear()
+        self._write = Write(write.number, entry, resolved=False, attempts=write.attempts, retry_at=write.retry_at)
+    return _on_time(self, now)
+
+
+_on_time = Leadership._on_time
+
+
+def _accepted_early(self: Run, event: ShardProposed) -> list[Command]:
+    commands = _proposed(self, event)
+    to = commit.Waiter(event.task, event.attempt, event.proposal)
+    return [*commands, *([] if commands else self._answer(to, Outcome.ACCEPTED))]
+
+
+_proposed = Run._proposed
+
+
+def _judged_while_waiting(self: Run, event: object, now: float) -> list[Command]:
+    if isinstance(event, ShardProposed) and self.state is RunState.OPENING:
+        return self._proposed(event)
+    return _dispatch(self, event, now)
+
+
+_dispatch = Run._dispatch
+
+
+def _always(*_arguments: Any) -> bool:
+    return True
+
+
+def _none_lost(_self: Intake) -> int:
+    return 0
+
+
+Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property]
+
+#: Mutants by name: what is patched with what.
+MUTANTS: dict[str, tuple[Patch, ...]] = {
+    "overlap-ignored": ((Committer, "_overlaps", _nothing), (LedgerState, "conflicts", _nothing)),
+    "refusal-taken-as-mine": ((Leadership, "_on_refused", _taken_as_mine),),
+    "conservation-by-counts": ((commit, "conservation_fault", _counts_only),),
+    "unknown-epoch-accepted": ((Committer, "judge", _any_epoch),),
+    "led-skipped": ((Leadership, "_campaign", _without_led),),
+    "shard-overwritten": ((SimulatedSink, "put", _overwriting),),
+    "retried-with-other-bytes": ((Leadership, "_on_time", _other_bytes),),
+    "accepted-before-durable": ((Run, "_proposed", _accepted_early),),
+    "judged-before-leading": ((Run, "_dispatch", _judged_while_waiting),),
+    "credit-ignored": ((CreditSender, "can_send", _always),),
+    "sink-without-budget": ((Gathering, "accepts", property(_always)),),
+    "lost-forgotten": ((Intake, "requeue_lost", _none_lost),),
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Plant a mutant. KeyError for a name that is not in MUTANTS."""
+    with ExitStack() as stack:
+        for target, attribute, replacement in MUTANTS[name]:
+            stack.enter_context(patch.object(target, attribute, replacement))
+        yield

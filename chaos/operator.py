@@ -1,0 +1,63 @@
+"""Whoever wants the pipeline to run: asks each controller for it, and asks again when a run has ended badly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.chaos.corpus import PIPELINE, make_pipeline
+from headrace.controller.core import messages as core
+
+if TYPE_CHECKING:
+    from headrace.chaos.cluster import Cluster
+    from headrace.chaos.controllers import SimulatedController
+
+#: Seconds before a controller that has no run is asked again.
+ASK_S = 1.5
+
+
+class Operator:
+    """Applies, stops, amends."""
+
+    def __init__(self, cluster: Cluster, *, fuse: bool, replicas: int) -> None:
+        self._cluster = cluster
+        self._fuse, self._replicas = fuse, replicas
+        self._asked: set[tuple[str, int]] = set()
+        self._request = 0
+        self._rule, self._amended = 1, False
+        #: What the first completed run said.
+        self.completed = False
+
+    def ask_soon(self, controller: SimulatedController) -> None:
+        """Ask a controller for the run in a while, unless that is under way."""
+        key = (controller.name, controller.life)
+        if key not in self._asked and not self.completed:
+            self._asked.add(key)
+            self._cluster.world.after(self._cluster.world.between(0.2, ASK_S), self._ask, controller, controller.life)
+
+    def hear(self, controller: SimulatedController, command: core.AnswerRequest | core.ReportRun) -> None:
+        """A controller answers."""
+        if isinstance(command, core.ReportRun) and command.outcome == "completed":
+            self.completed = True
+        elif isinstance(command, core.ReportRun) or not command.accepted:
+            self.ask_soon(controller)
+
+    def stop(self, *, cancel: bool) -> None:
+        """Ask every controller to stop; they are asked to go on again when they have."""
+        for controller in self._cluster.controllers:
+            if controller.alive:
+                controller.post(core.StopRequested(PIPELINE, cancel))
+
+    def amend(self) -> None:
+        """From now on the pipeline filters otherwise: what is still open is for the new version."""
+        self._rule, self._amended = 3 - self._rule, True
+        self.stop(cancel=self._cluster.world.chance(0.5))
+
+    def _ask(self, controller: SimulatedController, life: int) -> None:
+        self._asked.discard((controller.name, life))
+        if controller.life != life or not controller.alive or self.completed:
+            return
+        self._request += 1
+        pipeline = make_pipeline(self._rule).to_dict()
+        controller.post(
+            core.PipelineRequested(self._request, pipeline, amend=self._amended, fuse=self._fuse, replicas=self._replicas)
+        )

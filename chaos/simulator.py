@@ -1,0 +1,94 @@
+"""One simulated run: a cluster, its faults, a quiet time, and the verdict.
+
+The cores are the very classes that run: Controller, Supervisor, Reading, Gathering, Sweeping, both halves of credit,
+the ledger's codec and fold. Shells, sockets, processes and the clock are acted out here (the other modules of this
+folder). Prior art: the simulators of FoundationDB and of TigerBeetle.
+
+Known weakness: what a shell does wrong by itself is not found here, nor what is slow, nor what needs real memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.chaos.cluster import Cluster
+from headrace.chaos.faults import Faults
+from headrace.chaos.world import ViolationError
+
+#: Seconds after the last fault within which everything must be closed, and then every task be gone.
+CLOSE_S = 120.0
+VACATE_S = 30.0
+#: Events of one run; beyond it something runs in a circle.
+EVENTS_MAX = 40_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one seed. `violation` is empty if every invariant held."""
+
+    seed: int
+    events: int
+    faults: tuple[str, ...]
+    #: Virtual seconds until the run was complete.
+    seconds: float
+    entries: int
+    terms: int
+    violation: str = ""
+    number: int = -1
+    story: tuple[str, ...] = ()
+
+
+def simulate(seed: int) -> Outcome:
+    """Run one seed to its end, or to the first invariant that does not hold."""
+    cluster = Cluster(seed)
+    faults = Faults(cluster)
+    violation = ""
+    number = -1
+    seconds = 0.0
+    try:
+        seconds = _run(cluster, faults)
+    except ViolationError as error:
+        violation, number = str(error), error.number
+    return Outcome(
+        seed=seed,
+        events=cluster.world.events,
+        faults=tuple(faults.happened),
+        seconds=seconds,
+        entries=len(cluster.log.entries),
+        terms=cluster.checker.ledger.term,
+        violation=violation,
+        number=number,
+        story=tuple(cluster.world.tail()) if violation else (),
+    )
+
+
+def _run(cluster: Cluster, faults: Faults) -> float:
+    world, operator = cluster.world, cluster.operator
+    cluster.start()
+    deadline = faults.plan() + CLOSE_S
+    while not operator.completed:
+        _step(cluster, deadline, "a record is still open")
+    done_at = world.now
+    cluster.quiet = True
+    cluster.checker.finish()
+    operator.stop(cancel=True)
+    deadline = max(deadline, done_at + VACATE_S)
+    while any(worker.tasks for worker in cluster.workers) and not _unattended(cluster):
+        _step(cluster, deadline, "a task is still alive after the end")
+    return done_at
+
+
+def _unattended(cluster: Cluster) -> bool:
+    """Nobody leads any more, so a worker that was away when the run ended finds nobody who would tell it."""
+    return not any(worker.session for worker in cluster.workers)
+
+
+def _step(cluster: Cluster, deadline: float, late: str) -> None:
+    world = cluster.world
+    if not world.step():
+        raise ViolationError(18, f"{late}, and nothing will happen any more")
+    cluster.checker.check()
+    if world.now > deadline:
+        raise ViolationError(18, f"{late} {CLOSE_S:.0f} s after the last fault")
+    if world.events > EVENTS_MAX:
+        raise ViolationError(18, f"{late} after {EVENTS_MAX} events")

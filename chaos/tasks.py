@@ -1,0 +1,229 @@
+"""A simulated task: the real cores of reading, gathering and sweeping, and a shell that acts out worker/task.py."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from headrace.chaos.corpus import FILTER, RECORD_BYTES, SINK, SOURCE
+from headrace.chaos.links import MARKER_BYTES, Frame, SimulatedLink
+from headrace.chaos.sinks import SimulatedSink
+from headrace.chaos.world import ViolationError
+from headrace.controller.core import messages as core
+from headrace.store.intervals import UNKNOWN
+from headrace.worker.core.reading import Reading
+from headrace.worker.core.sweeping import Sweeping
+
+if TYPE_CHECKING:
+    from headrace.chaos.cluster import Cluster
+    from headrace.chaos.workers import SimulatedWorker
+
+#: Records that a source puts into a batch.
+BATCH_RECORDS_MAX = 8
+#: Fragments in a page of a listing.
+PAGE_FRAGMENTS = 3
+
+
+class SimulatedTask:
+    """One attempt."""
+
+    def __init__(self, worker: SimulatedWorker, order: core.StartTask) -> None:
+        self.cluster: Cluster = worker.cluster
+        self.name, self.attempt = order.task, order.attempt
+        self.label = f"{order.task.split('/')[1]}#{order.attempt & 0xFFFFF}"
+        self.epoch, self.version, self.stages = order.epoch, order.version, order.stages
+        self.alive, self.ready = True, False
+        self.is_source = SOURCE in order.stages
+        self.sink = SimulatedSink(self, SINK) if SINK in order.stages else None
+        self.reading, self._sweeping = Reading(), Sweeping()
+        self._worker = worker
+        self._inbox: deque[tuple[SimulatedLink, Frame]] = deque()
+        self._inputs: dict[str, SimulatedLink] = {}
+        self._outputs: dict[str, SimulatedLink] = {}
+        #: What waits to be sent: a batch for the best link, or a marker for one certain link.
+        self._outbox: deque[tuple[str, Frame]] = deque()
+        self._pages: deque[core.SourceListed] = deque()
+        self._told_at = 0.0
+        self._awake = False
+
+    # -- its life --
+
+    def begin(self) -> None:
+        """The process has come up and has built its stages."""
+        if self.alive:
+            self.ready = True
+            self.say(core.TaskReady(self.name, self.attempt))
+            self.wake()
+
+    def die(self, code: int, story: str) -> None:
+        """The process is gone; the worker learns of it a little later."""
+        if self.alive:
+            self.alive = False
+            self.cluster.world.note(self.label, f"dies with {code}:", story)
+            self._worker.task_gone(self, code)
+
+    def say(self, event: core.Event) -> None:
+        """Send an event to the controller."""
+        if self.alive:
+            self._worker.said(event)
+
+    def deliver(self, message: object) -> None:
+        """Something for this task comes down its control channel, in order."""
+        world = self.cluster.world
+        self._told_at = max(self._told_at, world.now + world.between(0.0005, 0.01))
+        world.at(self._told_at, self._told, message)
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        if not self._awake and self.alive and self.ready:
+            self._awake = True
+            # A batch costs a source more time than a stage behind it: so faults meet all of a run's life.
+            slow = self.is_source and not self._outbox
+            world = self.cluster.world
+            world.after(world.between(0.1, 0.7) if slow else world.between(0.001, 0.05), self._turn)
+
+    def arrived(self, link: SimulatedLink, frame: Frame) -> None:
+        """A frame came in on an input."""
+        if self.alive:
+            self._inbox.append((link, frame))
+            self.wake()
+
+    # -- commands --
+
+    def _told(self, message: object) -> None:
+        if not self.alive:
+            return
+        match message:
+            case core.ListSource():
+                self._list(message)
+            case core.ReadFragment():
+                self._check_offsets(message)
+                self.reading.give(message.fragment, message.gaps)
+            case core.SweepTask():
+                self._sweeping.asked(message.sweep, halt=message.halt)
+            case core.SealSink() if self.sink is not None:
+                self.sink.seal(message.reason)
+            case core.AnswerProposal() if self.sink is not None:
+                self.sink.answered(message)
+            case core.StopTask():
+                self.die(0, "was told to stop")
+            case ("open", SimulatedLink() as link):
+                self._open(link)
+            case ("close", SimulatedLink() as link):
+                self._close(link)
+            case _:
+                raise TypeError(f"{self.label} understands no {message}")
+        self.wake()
+
+    def _list(self, message: core.ListSource) -> None:
+        fragments = self.cluster.corpus.fragments
+        for start in range(0, len(fragments), PAGE_FRAGMENTS):
+            page = tuple(fragments[start : start + PAGE_FRAGMENTS])
+            last = start + PAGE_FRAGMENTS >= len(fragments)
+            self._pages.append(core.SourceListed(self.name, self.attempt, message.stage, page, last))
+
+    def _check_offsets(self, message: core.ReadFragment) -> None:
+        for gap in message.gaps:
+            if gap.offset not in (UNKNOWN, gap.first * RECORD_BYTES):
+                raise ViolationError(19, f"{message.fragment.uri}: record {gap.first} does not begin at {gap.offset}")
+
+    def _open(self, link: SimulatedLink) -> None:
+        if link.sender is self:
+            self._outputs[link.name] = link
+        else:
+            self._inputs[link.name] = link
+            self._sweeping.opened(link.name)
+
+    def _close(self, link: SimulatedLink) -> None:
+        if self._outputs.get(link.name) is link:
+            del self._outputs[link.name]
+        if self._inputs.get(link.name) is link:
+            del self._inputs[link.name]
+            self._sweeping.closed(link.name)
+            # What was on the link and not taken dies with it.
+            self._inbox = deque(item for item in self._inbox if item[0] is not link)
+
+    # -- one turn of the loop --
+
+    def _turn(self) -> None:
+        self._awake = False
+        if self.alive and self._step():
+            self.wake()
+
+    def _step(self) -> bool:
+        if self._outbox:
+            return self._flush()
+        sweep = self._sweeping.due()
+        if sweep is not None:
+            self._sweep(sweep)
+            return True
+        if self.sink is not None and not self.sink.core.accepts:
+            return False
+        if self.is_source:
+            return self._read()
+        return self._receive()
+
+    def _flush(self) -> bool:
+        target, frame = self._outbox[0]
+        if target:
+            link = self._outputs.get(target)
+            sent = link is None or link.try_send(frame)
+        else:
+            best = sorted(self._outputs.values(), key=lambda link: (-link.credit.available, link.name))
+            sent = any(link.try_send(frame) for link in best)
+        if sent:
+            self._outbox.popleft()
+        return sent
+
+    def _sweep(self, sweep: int) -> None:
+        if self._sweeping.halting:
+            self.reading.halt()
+        for name in self._outputs:
+            self._outbox.append((name, Frame(self.epoch, MARKER_BYTES, sweep=sweep)))
+        self._sweeping.passed(sweep)
+        held = ((self.sink.name, tuple(self.sink.core.held())),) if self.sink is not None else ()
+        self.say(core.TaskSwept(self.name, self.attempt, sweep, tuple(self.reading.pending()), held))
+
+    def _read(self) -> bool:
+        if self._pages:
+            self.say(self._pages.popleft())
+            return True
+        following = self.reading.next()
+        if following is None:
+            return False
+        fragment, gaps = following
+        count = self.cluster.corpus.records[fragment.id]
+        if not gaps or gaps[0].first >= count:
+            self.reading.ended(fragment.id)
+            self.say(core.FragmentWasRead(self.name, self.attempt, fragment.id, count if gaps else -1))
+            return True
+        first = gaps[0].first
+        end = min(gaps[0].end, count, first + self.cluster.world.rng.randint(1, BATCH_RECORDS_MAX))
+        size = (end - first) * RECORD_BYTES
+        self._deliver(Frame(self.epoch, size, fragment.id, first, end - first, (1 << (end - first)) - 1))
+        self.reading.sent(fragment.id, first, end, end * RECORD_BYTES)
+        return True
+
+    def _receive(self) -> bool:
+        if not self._inbox:
+            return False
+        link, frame = self._inbox.popleft()
+        link.taken(frame)
+        if frame.epoch != self.epoch:
+            self.cluster.checker.frame_refused(self.label)
+            self.die(1, f"a frame of epoch {frame.epoch} on {link.name}, this task is of {self.epoch}")
+        elif frame.sweep >= 0:
+            self._sweeping.arrived(link.name, frame.sweep)
+        else:
+            self._deliver(frame)
+        return True
+
+    def _deliver(self, frame: Frame) -> None:
+        if FILTER in self.stages:
+            kept = self.cluster.corpus.kept(self.version, frame.fragment, frame.first, frame.count)
+            frame = Frame(frame.epoch, frame.size, frame.fragment, frame.first, frame.count, kept)
+        if self.sink is not None:
+            self.sink.add(frame)
+            self.cluster.checker.held(self.label, self.sink.core.held_bytes)
+        else:
+            self._outbox.append(("", frame))

@@ -1,0 +1,210 @@
+"""A simulated worker: the real Supervisor, and a shell that acts out worker/daemon.py."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from headrace.chaos.links import SimulatedLink
+from headrace.chaos.sessions import Session
+from headrace.chaos.tasks import SimulatedTask
+from headrace.controller.core import messages as core
+from headrace.worker.core import supervisor
+
+if TYPE_CHECKING:
+    from headrace.chaos.cluster import Cluster
+
+#: Seconds that a worker stays with a controller that leads nothing, and of silence that it bears.
+PATIENCE_S = 4.0
+SILENCE_S = 5.0
+
+
+class SimulatedWorker:
+    """One node."""
+
+    def __init__(self, cluster: Cluster, name: str, cores: int) -> None:
+        self.cluster, self.name, self.cores = cluster, name, cores
+        self.alive = False
+        self.tasks: dict[tuple[str, int], SimulatedTask] = {}
+        self.session: Session | None = None
+        self._life = 0
+        self._supervisor = supervisor.Supervisor()
+        self._orders: dict[tuple[str, int], core.StartTask] = {}
+        self._links: dict[str, SimulatedLink] = {}
+        #: What the tasks say while no controller listens is kept and sent later, as the daemon does.
+        self._outbox: deque[core.Event] = deque()
+        self._term = 0
+        self._next = 0
+        self._seeking = False
+        self._timer_at: float | None = None
+
+    def links(self) -> list[SimulatedLink]:
+        """The links that stand."""
+        return list(self._links.values())
+
+    # -- its life --
+
+    def start(self) -> None:
+        """The daemon comes up, with nothing but its name."""
+        self.alive, self._life = True, self._life + 1
+        self._supervisor = supervisor.Supervisor()
+        self._outbox.clear()
+        self._links.clear()
+        self._term, self._timer_at, self._seeking = 0, None, False
+        self.cluster.world.note(self.name, "starts")
+        self._seek()
+
+    def crash(self) -> None:
+        """The node dies, and every task with it."""
+        self.alive = False
+        for task in list(self.tasks.values()):
+            task.alive = False
+        self.tasks.clear()
+        if self.session is not None:
+            self.session.end("the worker died")
+            self.session = None
+
+    # -- finding a controller --
+
+    def _seek(self) -> None:
+        world = self.cluster.world
+        if not self._seeking and self.session is None and self.alive:
+            self._seeking = True
+            world.after(world.between(0.05, 0.6), self._try, self._life)
+
+    def _try(self, life: int) -> None:
+        if life != self._life or not self.alive:
+            return
+        self._seeking = False
+        controller = self.cluster.controllers[self._next % len(self.cluster.controllers)]
+        if not controller.attends(self.name):
+            self._next += 1
+            self._seek()
+            return
+        session = Session(controller, self)
+        self.session = session
+        controller.sessions[self.name] = session
+        running = tuple(self._supervisor.running())
+        self.cluster.world.note(self.name, f"registers with {controller.name}, running", running)
+        session.report(core.WorkerRegistered(self.name, self.name, self.cores, 1 << 30, tasks=running))
+        while self._outbox and session.open:
+            session.report(self._outbox.popleft())
+        self.cluster.world.after(PATIENCE_S, self._look, session)
+
+    def _look(self, session: Session) -> None:
+        """Is the controller that this worker attends worth attending?"""
+        if self.session is not session or not session.open:
+            return
+        if session.controller.frozen:
+            self.cluster.world.after(SILENCE_S, session.end, "the controller is silent")
+        elif not session.controller.leads:
+            session.end("the controller leads nothing")
+        else:
+            self.cluster.world.after(PATIENCE_S, self._look, session)
+
+    def session_over(self, session: Session) -> None:
+        """The session broke; try the next controller."""
+        if self.session is session:
+            self.session = None
+            self._next += 1
+            self._seek()
+
+    # -- the controller's words --
+
+    def take(self, command: core.Command, term: int) -> None:
+        """Obey, unless a later leader has spoken."""
+        if not self.alive or (term and term < self._term):
+            return
+        self._term = max(self._term, term)
+        self.cluster.world.note(self.name, "is told", command)
+        match command:
+            case core.StartTask():
+                self._orders[command.task, command.attempt] = command
+                self._supervise(supervisor.StartAsked(command.task, command.attempt))
+            case core.KillTask():
+                self._supervise(supervisor.KillAsked(command.task, command.attempt))
+            case core.MakeLink():
+                self._make_link(command)
+            case core.StopTask():
+                self._pass_on(command.task, command.attempt, command)
+                self._supervise(supervisor.StopAsked(command.task, command.attempt))
+            case core.ListSource() | core.ReadFragment() | core.SweepTask() | core.SealSink() | core.AnswerProposal():
+                self._pass_on(command.task, command.attempt, command)
+            case _:
+                raise TypeError(f"a worker understands no {command}")
+
+    def _pass_on(self, task: str, attempt: int, message: object) -> None:
+        living = self.tasks.get((task, attempt))
+        if living is not None:
+            living.deliver(message)
+
+    def _make_link(self, command: core.MakeLink) -> None:
+        sender = self.tasks.get((command.sender, command.sender_attempt))
+        receiver = self.tasks.get((command.receiver, command.receiver_attempt))
+        if sender is None or receiver is None:
+            return
+        window = self.cluster.window_bytes
+        link = SimulatedLink(self.cluster.world, command.link, sender, receiver, command.receiver_stage, window)
+        self._links[command.link] = link
+        receiver.deliver(("open", link))
+        sender.deliver(("open", link))
+
+    # -- the tasks' words, and their deaths --
+
+    def said(self, event: core.Event) -> None:
+        """Pass on what a task says."""
+        self.cluster.checker.said(event)
+        if self.session is not None and self.session.open:
+            self.session.report(event)
+        else:
+            self._outbox.append(event)
+
+    def task_gone(self, task: SimulatedTask, code: int) -> None:
+        """A process ended; its exit is seen a little later."""
+        world = self.cluster.world
+        world.after(world.between(0.001, 0.1), self._exited, task, code, self._life)
+
+    def _exited(self, task: SimulatedTask, code: int, life: int) -> None:
+        if life == self._life and self.alive:
+            self.tasks.pop((task.name, task.attempt), None)
+            self._supervise(supervisor.ProcessExited(task.name, task.attempt, code))
+
+    def _supervise(self, event: supervisor.Event) -> None:
+        for command in self._supervisor.handle(event, self.cluster.world.now):
+            match command:
+                case supervisor.SpawnProcess():
+                    self._spawn(self._orders.pop((command.task, command.attempt)))
+                case supervisor.KillProcess():
+                    task = self.tasks.get((command.task, command.attempt))
+                    if task is not None:
+                        task.die(-9, "killed by its worker")
+                case supervisor.CutLinks():
+                    self._cut(command)
+                case supervisor.ReportExit():
+                    self.said(core.TaskExited(command.task, command.attempt, command.code))
+        self._set_timer()
+
+    def _spawn(self, order: core.StartTask) -> None:
+        task = SimulatedTask(self, order)
+        self.tasks[order.task, order.attempt] = task
+        self.cluster.world.after(self.cluster.world.between(0.05, 0.6), task.begin)
+
+    def _cut(self, command: supervisor.CutLinks) -> None:
+        for name, link in list(self._links.items()):
+            ends = (link.sender, link.receiver)
+            if any((end.name, end.attempt) == (command.task, command.attempt) for end in ends):
+                link.open = False
+                del self._links[name]
+                for end in ends:
+                    end.deliver(("close", link))
+
+    def _set_timer(self) -> None:
+        wake_at = self._supervisor.wake_at()
+        if wake_at is not None and (self._timer_at is None or wake_at < self._timer_at):
+            self._timer_at = wake_at
+            self.cluster.world.at(wake_at, self._tick, self._life)
+
+    def _tick(self, life: int) -> None:
+        if life == self._life and self.alive:
+            self._timer_at = None
+            self._supervise(supervisor.TimePassed())

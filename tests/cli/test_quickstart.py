@@ -1,0 +1,47 @@
+"""The quickstart: its pipeline, its curve, and what it will not remove."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.corpus import quickstart_pipeline
+from headrace.cli.errors import CliError
+from headrace.cli.load import complete
+from headrace.cli.quickstart import Curve, _remove
+
+
+def test_its_pipeline_is_valid_and_joins_two_sources(tmp_path: Path) -> None:
+    pipeline = complete(quickstart_pipeline(str(tmp_path / "out")), {})
+    assert pipeline.stages[2].after == ("stdlib", "docs")
+    assert pipeline.modules == {}
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_falling_loss_is_a_falling_curve() -> None:
+    curve = Curve([8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0])
+    assert curve.bars() == "█▇▆▅▄▃▂▁"
+    assert len(Curve([1.0] * 1000).bars(20)) == 20
+    assert Curve().bars() == ""
+
+
+def test_only_a_dataset_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(CliError, match="is no dataset"):
+        _remove(tmp_path / "mine")
+    (tmp_path / "old" / "ledger").mkdir(parents=True)
+    _remove(tmp_path / "old")
+    assert not (tmp_path / "old").exists()
+
+
+@pytest.mark.slow
+def test_it_ends_with_a_balanced_dataset_and_a_lower_loss(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "headrace.cli.main", "quickstart", "--data", str(tmp_path), "--json"]
+    done = subprocess.run([*command, "--steps", "40"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["balanced"]
+    assert found["kept"] > 100
+    assert found["training"]["last_loss"] < found["training"]["first_loss"]

@@ -1,0 +1,117 @@
+"""Kill everything that a run started, at a seeded moment, as a power cut would."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+
+#: The variable by which every process of a run is found: environments are inherited.
+MARK = "HEADRACE_TEST_MARK"
+RUN_S_MAX = 120.0
+_LOOK_S = 0.002
+
+
+@dataclass(slots=True)
+class Marked:
+    """A command whose every descendant can be found."""
+
+    command: list[str]
+    cwd: pathlib.Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.command,
+            cwd=self.cwd,
+            # SPT_NOENV: a process title must not be written over the environment that the mark stands in.
+            env={**os.environ, MARK: self.mark, "SPT_NOENV": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def alive(self) -> list[int]:
+        """Process ids of everything that carries the mark."""
+        wanted = f"{MARK}={self.mark}".encode()
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if wanted in (entry / "environ").read_bytes():
+                        found.append(int(entry.name))
+                except OSError:
+                    continue
+        return found
+
+    def kill(self) -> int:
+        """SIGKILL to all, until none is left; how many there were."""
+        killed: set[int] = set()
+        deadline = time.monotonic() + 10
+        while living := [pid for pid in self.alive() if not _zombie(pid)]:
+            assert time.monotonic() < deadline, f"processes that SIGKILL does not end: {living}"
+            for pid in living:
+                killed.add(pid)
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        return len(killed)
+
+
+def kill_after_entries(run: Marked, ledger: pathlib.Path, entries: int, delay_s: float) -> bool:
+    """Start the run and kill everything `delay_s` after the ledger has `entries` entries; False if it ended before."""
+    process = run.start()
+    deadline = time.monotonic() + RUN_S_MAX
+    fd = os.pidfd_open(process.pid)
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    try:
+        while count_entries(ledger) < entries:
+            assert time.monotonic() < deadline, f"{count_entries(ledger)} ledger entries after {RUN_S_MAX} s"
+            if poll.poll(_LOOK_S * 1000):
+                return False
+        ended = bool(poll.poll(delay_s * 1000))
+        run.kill()
+        return not ended
+    finally:
+        os.close(fd)
+        process.communicate()
+
+
+def count_entries(ledger: pathlib.Path) -> int:
+    try:
+        return sum(name.endswith(".msgpack") for name in os.listdir(ledger))
+    except FileNotFoundError:
+        return 0
+
+
+def shared_memory_left(name: str = "headrace") -> list[str]:
+    """Named shared memory and ring memory that is mapped by a living process."""
+    left = [str(path) for path in pathlib.Path("/dev/shm").glob(f"*{name}*")]
+    for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if f"memfd:{name}" in maps.read_text():
+                left.append(str(maps))
+        except OSError:
+            continue
+    return left
+
+
+def headrace(*arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "headrace.cli.main", *arguments]
+
+
+def _zombie(pid: int) -> bool:
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return text[text.rindex(")") + 2] in "ZX"

@@ -1,0 +1,62 @@
+"""A controller and two workers, each started by hand as a daemon, make the dataset that `headrace run` makes."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from conftest import DEADLINE_S
+from dataset_kit import fates
+from kill_kit import Marked, headrace
+
+
+def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(headrace(*arguments), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+
+
+def test_controller_two_workers_and_apply_give_the_same_documents_and_verdicts(
+    home: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    daemon = Marked(headrace("controller", "--listen", "127.0.0.1:0"), home)
+    controller = daemon.start()
+    started, processes = [daemon], [controller]
+    try:
+        address = _address(controller)
+        for name in ("one", "two"):
+            worker = Marked(headrace("worker", "--controller", address, "--name", name, "--cores", "1"), home)
+            started.append(worker)
+            processes.append(worker.start())
+        _wait_for_workers(home, address, 2)
+        output = str(tmp_path / "out")
+        applied = call(
+            home, "apply", "small.py", "-p", f"input={home}/corpus/*.jsonl", "-p", f"output={output}",
+            "--controller", address, "--wait",
+        )  # fmt: skip
+        assert applied.returncode == 0, applied.stderr
+        status = json.loads(call(home, "status", "--controller", address, "--json").stdout)
+        tasks = status["pipelines"][0]["tasks"]
+        assert {task["worker"] for task in tasks} == {"one", "two"}
+        assert fates(Path(output)) == fates(undisturbed)
+        verified = call(home, "dataset", "verify", output)
+        assert verified.returncode == 0, verified.stdout
+    finally:
+        for item in started:
+            item.kill()
+        for process in processes:
+            process.communicate(timeout=DEADLINE_S)
+
+
+def _address(controller: "subprocess.Popen[bytes]") -> str:
+    """The controller says on standard error where it serves."""
+    assert controller.stderr is not None
+    for line in controller.stderr:
+        if b"serves on" in line:
+            return line.decode().split("serves on", 1)[1].strip()
+    raise AssertionError("the controller ended before it served")
+
+
+def _wait_for_workers(home: Path, address: str, count: int) -> None:
+    for _ in range(50):
+        answer = call(home, "status", "--controller", address, "--json")
+        if answer.returncode == 0 and len(json.loads(answer.stdout)["workers"]) == count:
+            return
+    raise AssertionError(f"{count} workers did not register")

@@ -1,0 +1,111 @@
+"""Whatever dies, the dataset is the one of a run that nothing happened to: each record once, with the same fate."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import DEADLINE_S, run_command
+from dataset_kit import fates
+from kill_kit import Marked, count_entries, kill_after_entries, shared_memory_left
+
+from headrace.store.dataset import Dataset
+
+KILLS = 50
+
+
+def kill_again_and_again(home: Path, output: str, seed: int, *arguments: str) -> int:
+    """Kill everything KILLS times between the first ledger entry and the last, then let the command finish."""
+    chance = random.Random(seed)
+    dataset = home / output
+    kills = 0
+    while kills < KILLS:
+        run = Marked(run_command(home, output, *arguments), home)
+        # Mostly just behind the leader's own entry, so that all the kills fit between the first entry and the last.
+        entries = count_entries(dataset / "ledger") + chance.choice((1, 1, 1, 1, 2, 2, 3))
+        if not kill_after_entries(run, dataset / "ledger", entries, delay_s=chance.random() * 0.02):
+            break
+        assert not run.alive()
+        kills += 1
+    return kills
+
+
+@pytest.mark.parametrize("edges", [(), pytest.param(("--no-fuse",), marks=pytest.mark.slow)], ids=["fused", "rings"])
+def test_a_dataset_killed_fifty_times_is_the_dataset_of_an_undisturbed_run(
+    home: Path, undisturbed: Path, edges: tuple[str, ...]
+) -> None:
+    output = "killed" + "".join(edges)
+    kills = kill_again_and_again(home, output, 1, *edges)
+    assert kills >= KILLS * 0.8, f"only {kills} kills found the run alive"
+    before = Dataset.open(str(home / output)).state if count_entries(home / output / "ledger") else None
+    closed = sum(state.of("write").bytes for state in before.fragments.values()) if before else 0
+    run = Marked(run_command(home, output, *edges), home)
+    process = run.start()
+    out, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, errors.decode()
+    answer = json.loads(out)
+    total = sum(path.stat().st_size for path in (home / "corpus").iterdir())
+    assert answer["bytes_read"] <= total - closed, "more was read again than was open"
+    assert fates(home / output) == fates(undisturbed)
+    assert answer["balanced"]
+    assert not run.alive()
+    assert not shared_memory_left()
+
+
+@pytest.mark.parametrize("edges", [(), ("--no-fuse",)], ids=["fused", "rings"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_task_killed_while_the_rest_runs_costs_no_record(
+    home: Path, undisturbed: Path, tmp_path: Path, edges: tuple[str, ...], seed: int
+) -> None:
+    chance = random.Random(seed)
+    run = Marked(run_command(home, str(tmp_path / "out"), *edges), home)
+    process = run.start()
+    deadline = time.monotonic() + DEADLINE_S
+    wanted = chance.randint(3, 12)
+    while count_entries(tmp_path / "out" / "ledger") < wanted:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+    victims = sorted(pid for pid in run.alive() if _title(pid).startswith("headrace task"))
+    assert victims
+    os.kill(chance.choice(victims), signal.SIGKILL)
+    out, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, errors.decode()
+    assert json.loads(out)["balanced"]
+    assert fates(tmp_path / "out") == fates(undisturbed)
+    assert not run.alive()
+
+
+def test_a_second_run_over_a_complete_dataset_reads_nothing(home: Path, undisturbed: Path) -> None:
+    done = subprocess.run(
+        run_command(home, str(undisturbed)), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S
+    )
+    answer = json.loads(done.stdout)
+    assert answer["bytes_read"] == 0
+    assert answer["records_resumed"] == answer["records_read"]
+
+
+def test_two_runs_on_one_dataset_do_not_meet(home: Path, tmp_path: Path) -> None:
+    first = Marked(run_command(home, str(tmp_path / "out")), home)
+    process = first.start()
+    deadline = time.monotonic() + DEADLINE_S
+    while count_entries(tmp_path / "out" / "ledger") < 2:
+        assert time.monotonic() < deadline
+    second = subprocess.run(
+        run_command(home, str(tmp_path / "out")), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S
+    )
+    process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+    if second.returncode:
+        assert "is being written by process" in second.stderr
+        assert "Traceback" not in second.stderr
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from headrace.stages.batch import Batch
+from headrace.stages.contract import FragmentChanged, FragmentEnd
+from headrace.stages.documents import FilesSource
+from headrace.store.intervals import UNBOUNDED, Gap
+
+WHOLE = [Gap(0, UNBOUNDED, 0)]
+
+
+def read(path: pathlib.Path, **parameters: int) -> Batch:
+    reader = FilesSource("read", [str(path)], **parameters)
+    (fragment,) = reader.list()
+    batch, end = reader.read(fragment, WHOLE)
+    assert end == FragmentEnd(1)
+    assert isinstance(batch, Batch)
+    return batch
+
+
+def test_a_file_is_one_record_with_its_path_and_size(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one\r\ntwo é", encoding="utf-8", newline="")
+    (row,) = read(path).rows.to_pylist()
+    assert row["text"] == "one\r\ntwo é"
+    assert row["id"] == f"{path.as_uri()}#0"
+    assert row["metadata"] == f'{{"path":"{path}","bytes":11}}'
+
+
+def test_a_file_that_is_not_utf_8_is_quarantined(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"ab\xff")
+    batch = read(path)
+    (verdict,) = batch.verdicts.to_pylist()
+    assert batch.rows.num_rows == 0
+    assert (verdict["reason"], verdict["raw"]) == ("invalid UTF-8: byte 0xff at 2", b"ab\xff")
+
+
+def test_a_file_over_the_limit_is_quarantined(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * 11)
+    (verdict,) = read(path, max_record_bytes=10).verdicts.to_pylist()
+    assert verdict["reason"] == "file too large: 11 bytes, the limit is 10"
+
+
+def test_a_directory_stands_for_the_documents_in_it(tmp_path: pathlib.Path) -> None:
+    for name in ("b.md", "sub/a.rst", "c.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    found = [fragment.uri.rpartition("/")[2] for fragment in FilesSource("read", [str(tmp_path)]).list()]
+    assert found == ["b.md", "a.rst"]
+
+
+def test_a_file_that_vanished_is_refused(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("x")
+    reader = FilesSource("read", [str(path)])
+    (fragment,) = reader.list()
+    path.unlink()
+    with pytest.raises(FragmentChanged):
+        list(reader.read(fragment, WHOLE))
+
+
+def test_a_closed_file_is_not_read_again(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("x")
+    reader = FilesSource("read", [str(path)])
+    (fragment,) = reader.list()
+    assert list(reader.read(fragment, [Gap(1, UNBOUNDED, 1)])) == [FragmentEnd(1)]
+    assert reader.bytes_read == 0

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Pipeline, Stage
+from headrace.pipeline.validate import validate
+from headrace.stages import library
+from headrace.stages.errors import InputError
+from headrace.stages.preflight import preflight
+from headrace.stages.preview import preview
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def drop_b(record: dict[str, Any]) -> dict[str, Any] | None:
+    return None if record["text"] == "b" else {**record, "text": record["text"] + "!"}
+
+
+def example(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_importing_the_library_is_light() -> None:
+    heavy = "('pyarrow', 'numpy', 'gigatoken', 'awkward', 'tokenizers')"
+    names = "headrace.stages.library, headrace.stages.preflight"
+    code = f"import sys, {names}; print([name for name in {heavy} if name in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda: library.read_jsonl(""), 'stage "read": input is'),
+        (lambda: library.read_jsonl("s3://bucket/x"), "only local files"),
+        (lambda: library.read_jsonl("x", batch_records=0), 'stage "read": batch_records is 0; it must be an integer'),
+        (lambda: library.read_jsonl("x", text_key="id"), "text_key and id_key are both 'id'"),
+        (lambda: library.write_tokens("deepseek", seq_len=True), 'stage "write": seq_len is True'),
+        (lambda: library.write_tokens("deepseek", seq_len=1), 'stage "write": seq_len is 1'),
+        (lambda: library.write_tokens(library.read_jsonl("x")), "'read' is no tokenize stage"),
+        (lambda: library.gopher_quality(bullet_lines_max=2.0), 'stage "gopher-quality": bullet_lines_max is 2.0'),
+        (lambda: library.gopher_quality(words_min="5"), "words_min is '5'"),  # type: ignore[arg-type]
+        (lambda: library.c4_quality(lorem_ipsum=1), "lorem_ipsum is 1"),  # type: ignore[arg-type]
+        (lambda: library.map_records(lambda record: record), "at the top level"),
+        (lambda: library.map_records("nonsense"), "not of the form"),
+    ],
+)
+def test_a_bad_parameter_is_named_when_it_is_declared(declare: Callable[[], Stage], message: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        declare()
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["plain", "fineweb"])
+def test_an_example_declares_a_pipeline_that_can_run(name: str, write_jsonl: Callable[..., pathlib.Path]) -> None:
+    path = write_jsonl({"text": "a"})
+    pipeline = example(name).build(str(path), "file:///tmp/x")
+    validate(pipeline)
+    preflight(pipeline)
+    assert Pipeline.from_dict(pipeline.to_dict()) == pipeline
+
+
+def test_where_the_tokenizer_lies_is_no_part_of_the_version(deepseek: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    for file in (deepseek, deepseek.with_name("tokenizer_config.json")):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    versions = {
+        Pipeline.chain("x", "d", library.tokenize(str(path))).version() for path in (deepseek, tmp_path, "deepseek")
+    }
+    assert len(versions) == 1
+    assert Pipeline.chain("x", "d", library.tokenize("deepseek", eos=None)).version() not in versions
+
+
+def test_preflight_names_a_glob_that_matches_nothing(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="no file matches"):
+        preflight(example("plain").build(str(tmp_path / "*.jsonl"), "x"))
+
+
+def test_preflight_refuses_a_sink_for_another_tokenizer(write_jsonl: Callable[..., pathlib.Path]) -> None:
+    stages = (
+        library.read_jsonl(str(write_jsonl({"text": "a"}))),
+        library.tokenize("deepseek", eos=None),
+        library.write_tokens("deepseek"),
+    )
+    with pytest.raises(PipelineError, match=r'sink "write" and stage "tokenize" differ in eos_id'):
+        preflight(Pipeline.chain("x", "d", *stages))
+
+
+def test_preflight_refuses_a_function_that_is_not_there(write_jsonl: Callable[..., pathlib.Path]) -> None:
+    stage = library.map_records("headrace.stages.custom:nothing")
+    with pytest.raises(PipelineError, match="has no 'nothing'"):
+        preflight(Pipeline.chain("x", "d", stage))
+
+
+def test_a_preview_shows_what_each_stage_removed(write_jsonl: Callable[..., pathlib.Path]) -> None:
+    sys.modules["pipeline_under_test"] = sys.modules[__name__]
+    path = write_jsonl(*({"id": text, "text": text} for text in "ab"), b"{\n", *({"text": text} for text in "bcd"))
+    tokens = library.tokenize("deepseek")
+    pipeline = Pipeline.chain(
+        "x",
+        "d",
+        library.read_jsonl(str(path), batch_records=2),
+        library.map_records("pipeline_under_test:drop_b"),
+        tokens,
+        library.write_tokens(tokens),
+    )
+    try:
+        found = preview(pipeline, 5)
+    finally:
+        del sys.modules["pipeline_under_test"]
+    assert (found.records_read, found.kept, found.filtered, found.quarantined) == (5, 2, 2, 1)
+    removed = found.removed["drop_b/function returned None"]
+    assert (removed.count, removed.samples[0].id, removed.samples[0].text) == (2, "b", "b")
+    assert found.removed["read/malformed JSON"].samples[0].text == "{"
+    assert [sample.text for sample in found.samples] == ["a", "c"]
+    assert found.edited == {"drop_b": 2}
+    assert found.tokens == 6
+    assert found.tokenizer_engine == "gigatoken"
