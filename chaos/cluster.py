@@ -30,7 +30,8 @@ class Cluster:
         names = ["alpha", "beta", "gamma"][: world.rng.randint(1, 3)]
         self.controllers = [SimulatedController(self, name, standby=index > 0) for index, name in enumerate(names)]
         self.workers = [
-            SimulatedWorker(self, name, world.rng.randint(1, 2)) for name in ["one", "two", "three"][: world.rng.randint(2, 3)]
+            SimulatedWorker(self, name, world.rng.randint(1, 2))
+            for name in ["one", "two", "three"][: world.rng.randint(2, 3)]
         ]
 
     def leader_alive(self) -> bool | None:

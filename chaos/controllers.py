@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
+from headrace.chaos.parts import Cluster
 from headrace.chaos.sessions import Session
 from headrace.chaos.world import ViolationError
 from headrace.controller.core import messages as core
@@ -13,9 +13,6 @@ from headrace.controller.core.cluster import Controller
 from headrace.controller.core.leadership import LeaderState
 from headrace.controller.core.run import Run
 from headrace.store.fold import FoldError
-
-if TYPE_CHECKING:
-    from headrace.chaos.cluster import Cluster
 
 _LEADS = (LeaderState.LEADING, LeaderState.RESIGNING)
 

@@ -15,7 +15,7 @@ from headrace.store.entries import Fragment, Range
 
 #: The bytes of a record in a simulated fragment; offsets follow from it.
 RECORD_BYTES = 10
-FRAGMENTS_MIN, FRAGMENTS_MAX = 4, 12
+FRAGMENTS_MIN, FRAGMENTS_MAX = 6, 12
 RECORDS_MAX = 90
 DATASET = "sim://dataset"
 PIPELINE = "simulated"

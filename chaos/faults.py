@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.chaos.cluster import Cluster
-from headrace.chaos.links import MARKER_BYTES, Frame
+from headrace.chaos.frames import MARKER_BYTES, Frame
 from headrace.chaos.storage import CALM, TROUBLE
 from headrace.chaos.tasks import SimulatedTask
 from headrace.controller.core import messages as core
@@ -40,7 +40,9 @@ class Faults:
 
     def plan(self) -> float:
         """Draw the times; when the last fault is over."""
-        times = sorted(self._world.between(0.5, WINDOW_S) for _ in range(self._world.rng.randint(FAULTS_MIN, FAULTS_MAX)))
+        times = sorted(
+            self._world.between(0.5, WINDOW_S) for _ in range(self._world.rng.randint(FAULTS_MIN, FAULTS_MAX))
+        )
         for time in times:
             self._world.at(time, self._happen)
         quiet_at = times[-1] + 0.5

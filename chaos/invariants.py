@@ -6,9 +6,10 @@ that fold. It looks into the cores and changes nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.chaos.corpus import Part
+from headrace.chaos.parts import Asked, Cluster
 from headrace.chaos.sinks import HELD_BYTES, POLICY
 from headrace.chaos.tasks import BATCH_RECORDS_MAX
 from headrace.chaos.world import ViolationError
@@ -16,10 +17,6 @@ from headrace.controller.core import messages as core
 from headrace.store.entries import Closed, Entry, Led, Range, encode_entry
 from headrace.store.fold import FoldError, LedgerState
 from headrace.worker.core.gathering import HELD_TIMES_MAX
-
-if TYPE_CHECKING:
-    from headrace.chaos.cluster import Cluster
-    from headrace.chaos.controllers import SimulatedController
 
 #: What a sink may hold: its budget, and the one batch that was let in below it.
 HELD_BYTES_LIMIT = HELD_TIMES_MAX * POLICY.held_bytes_max + BATCH_RECORDS_MAX * HELD_BYTES
@@ -63,7 +60,7 @@ class Checker:
 
     # -- the log --
 
-    def write_asked(self, controller: SimulatedController, command: core.WriteEntry) -> None:
+    def write_asked(self, controller: Asked, command: core.WriteEntry) -> None:
         """1, 3: the bytes of a number never change, and no number is tried before the one below it is known."""
         data = encode_entry(command.entry)
         before = self._writing.get(controller.identity)
@@ -74,7 +71,9 @@ class Checker:
             if command.number < number:
                 raise ViolationError(3, f"{controller.name} goes back from entry {number} to {command.number}")
         if command.number > len(self._entries):
-            raise ViolationError(3, f"{controller.name} tries entry {command.number} before {command.number - 1} is known")
+            raise ViolationError(
+                3, f"{controller.name} tries entry {command.number} before {command.number - 1} is known"
+            )
         self._writing[controller.identity] = (command.number, data)
 
     def durable(self, number: int, entry: Entry, writer: str) -> None:
@@ -130,13 +129,15 @@ class Checker:
         for stored in closed.objects:
             checksum, parts = self._cluster.objects.content.get(stored.key, ("", ()))
             if checksum != stored.checksum:
-                raise ViolationError(13, f"object {stored.key} has checksum {checksum or 'none'}, not {stored.checksum}")
+                raise ViolationError(
+                    13, f"object {stored.key} has checksum {checksum or 'none'}, not {stored.checksum}"
+                )
             return parts
         raise ViolationError(13, "a shard without an object")
 
     # -- what is said --
 
-    def commanded(self, controller: SimulatedController, command: core.Command, term: int) -> None:
+    def commanded(self, controller: Asked, command: core.Command, term: int) -> None:
         """2, 3: nothing is done in a term before its Led is durable; an accepted shard is named by a durable entry."""
         if term == 0:
             if not isinstance(command, core.KillTask):

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.chaos.frames import Frame
 from headrace.chaos.world import ViolationError, World
 from headrace.transport.credit import CreditReceiver, CreditSender
 from headrace.transport.errors import CreditError
 
 if TYPE_CHECKING:
     from headrace.chaos.tasks import SimulatedTask
-
-MARKER_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A batch on its way (`sweep` -1), or marker `sweep` of a sweep. `kept` has one bit a record."""
-
-    epoch: int
-    size: int
-    fragment: bytes = b""
-    first: int = 0
-    count: int = 0
-    kept: int = 0
-    sweep: int = -1
 
 
 class SimulatedLink:

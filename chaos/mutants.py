@@ -24,8 +24,6 @@ from headrace.store.fold import LedgerState
 from headrace.transport.credit import CreditSender
 from headrace.worker.core.gathering import Gathering
 
-# ruff: noqa: SLF001
-
 
 def _nothing(*_arguments: Any) -> list[Any]:
     return []

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.chaos.corpus import PIPELINE, make_pipeline
+from headrace.chaos.parts import Asked, Cluster
 from headrace.controller.core import messages as core
-
-if TYPE_CHECKING:
-    from headrace.chaos.cluster import Cluster
-    from headrace.chaos.controllers import SimulatedController
 
 #: Seconds before a controller that has no run is asked again.
 ASK_S = 1.5
@@ -27,14 +22,14 @@ class Operator:
         #: What the first completed run said.
         self.completed = False
 
-    def ask_soon(self, controller: SimulatedController) -> None:
+    def ask_soon(self, controller: Asked) -> None:
         """Ask a controller for the run in a while, unless that is under way."""
         key = (controller.name, controller.life)
         if key not in self._asked and not self.completed:
             self._asked.add(key)
             self._cluster.world.after(self._cluster.world.between(0.2, ASK_S), self._ask, controller, controller.life)
 
-    def hear(self, controller: SimulatedController, command: core.AnswerRequest | core.ReportRun) -> None:
+    def hear(self, controller: Asked, command: core.AnswerRequest | core.ReportRun) -> None:
         """A controller answers."""
         if isinstance(command, core.ReportRun) and command.outcome == "completed":
             self.completed = True
@@ -52,12 +47,14 @@ class Operator:
         self._rule, self._amended = 3 - self._rule, True
         self.stop(cancel=self._cluster.world.chance(0.5))
 
-    def _ask(self, controller: SimulatedController, life: int) -> None:
+    def _ask(self, controller: Asked, life: int) -> None:
         self._asked.discard((controller.name, life))
         if controller.life != life or not controller.alive or self.completed:
             return
         self._request += 1
         pipeline = make_pipeline(self._rule).to_dict()
         controller.post(
-            core.PipelineRequested(self._request, pipeline, amend=self._amended, fuse=self._fuse, replicas=self._replicas)
+            core.PipelineRequested(
+                self._request, pipeline, amend=self._amended, fuse=self._fuse, replicas=self._replicas
+            )
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.chaos.parts import Attendant
 from headrace.controller.core import messages as core
 
 if TYPE_CHECKING:
     from headrace.chaos.controllers import SimulatedController
-    from headrace.chaos.workers import SimulatedWorker
 
 #: Share of messages that are lost; each one takes its session with it.
 LOSS = 0.002
@@ -17,7 +17,7 @@ LOSS = 0.002
 class Session:
     """One session. What is under way when it breaks is lost."""
 
-    def __init__(self, controller: SimulatedController, worker: SimulatedWorker) -> None:
+    def __init__(self, controller: SimulatedController, worker: Attendant) -> None:
         self.controller, self.worker = controller, worker
         self.open = True
         self._world = worker.cluster.world

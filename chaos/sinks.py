@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from headrace.chaos.corpus import Part
-from headrace.chaos.links import Frame
+from headrace.chaos.frames import Frame
+from headrace.chaos.parts import Member
 from headrace.controller.core.messages import AnswerProposal, Coverage, Outcome, ShardProposed
 from headrace.store.entries import Counts, Range, StoredObject
 from headrace.worker.core import gathering as core
-
-if TYPE_CHECKING:
-    from headrace.chaos.tasks import SimulatedTask
 
 #: Seals by size, by held bytes and by age all happen within a simulated run.
 POLICY = core.SealPolicy(target_bytes=120, held_bytes_max=200, age_s=2.0)
@@ -24,7 +21,7 @@ Held = list[tuple[Range, int]]
 class SimulatedSink:
     """One sink in one task."""
 
-    def __init__(self, task: SimulatedTask, name: str) -> None:
+    def __init__(self, task: Member, name: str) -> None:
         self.name = name
         self.core = core.Gathering(POLICY)
         #: Make the next shard claim one record twice and another not at all: a broken stage got past the sink.

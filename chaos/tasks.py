@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from headrace.chaos.corpus import FILTER, RECORD_BYTES, SINK, SOURCE
-from headrace.chaos.links import MARKER_BYTES, Frame, SimulatedLink
+from headrace.chaos.frames import MARKER_BYTES, Frame
+from headrace.chaos.links import SimulatedLink
+from headrace.chaos.parts import Cluster, Host, Input
 from headrace.chaos.sinks import SimulatedSink
 from headrace.chaos.world import ViolationError
 from headrace.controller.core import messages as core
 from headrace.store.intervals import UNKNOWN
 from headrace.worker.core.reading import Reading
 from headrace.worker.core.sweeping import Sweeping
-
-if TYPE_CHECKING:
-    from headrace.chaos.cluster import Cluster
-    from headrace.chaos.workers import SimulatedWorker
 
 #: Records that a source puts into a batch.
 BATCH_RECORDS_MAX = 8
@@ -27,7 +24,7 @@ PAGE_FRAGMENTS = 3
 class SimulatedTask:
     """One attempt."""
 
-    def __init__(self, worker: SimulatedWorker, order: core.StartTask) -> None:
+    def __init__(self, worker: Host, order: core.StartTask) -> None:
         self.cluster: Cluster = worker.cluster
         self.name, self.attempt = order.task, order.attempt
         self.label = f"{order.task.split('/')[1]}#{order.attempt & 0xFFFFF}"
@@ -37,7 +34,7 @@ class SimulatedTask:
         self.sink = SimulatedSink(self, SINK) if SINK in order.stages else None
         self.reading, self._sweeping = Reading(), Sweeping()
         self._worker = worker
-        self._inbox: deque[tuple[SimulatedLink, Frame]] = deque()
+        self._inbox: deque[tuple[Input, Frame]] = deque()
         self._inputs: dict[str, SimulatedLink] = {}
         self._outputs: dict[str, SimulatedLink] = {}
         #: What waits to be sent: a batch for the best link, or a marker for one certain link.
@@ -82,7 +79,7 @@ class SimulatedTask:
             world = self.cluster.world
             world.after(world.between(0.1, 0.7) if slow else world.between(0.001, 0.05), self._turn)
 
-    def arrived(self, link: SimulatedLink, frame: Frame) -> None:
+    def arrived(self, link: Input, frame: Frame) -> None:
         """A frame came in on an input."""
         if self.alive:
             self._inbox.append((link, frame))

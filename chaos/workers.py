@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from headrace.chaos.links import SimulatedLink
+from headrace.chaos.parts import Cluster, Member
 from headrace.chaos.sessions import Session
 from headrace.chaos.tasks import SimulatedTask
 from headrace.controller.core import messages as core
 from headrace.worker.core import supervisor
-
-if TYPE_CHECKING:
-    from headrace.chaos.cluster import Cluster
 
 #: Seconds that a worker stays with a controller that leads nothing, and of silence that it bears.
 PATIENCE_S = 4.0
@@ -159,12 +156,12 @@ class SimulatedWorker:
         else:
             self._outbox.append(event)
 
-    def task_gone(self, task: SimulatedTask, code: int) -> None:
+    def task_gone(self, task: Member, code: int) -> None:
         """A process ended; its exit is seen a little later."""
         world = self.cluster.world
         world.after(world.between(0.001, 0.1), self._exited, task, code, self._life)
 
-    def _exited(self, task: SimulatedTask, code: int, life: int) -> None:
+    def _exited(self, task: Member, code: int, life: int) -> None:
         if life == self._life and self.alive:
             self.tasks.pop((task.name, task.attempt), None)
             self._supervise(supervisor.ProcessExited(task.name, task.attempt, code))

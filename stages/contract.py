@@ -68,6 +68,10 @@ class Sink(Protocol):
     #: The size at which a shard is sealed, in the bytes that `measure` counts; 0: the runtime's default.
     shard_bytes: int
 
+    def begin(self, dataset: str, version: str) -> None:
+        """Called once, before the first batch: the dataset's name and the version of the pipeline that makes it."""
+        ...
+
     def measure(self, batch: Batch) -> int:
         """How many bytes of the shard's target size the batch's kept rows will take."""
         ...

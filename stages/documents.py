@@ -7,30 +7,26 @@ from collections.abc import Iterator, Sequence
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd
 from headrace.stages.lines import BOM
-from headrace.stages.listing import check_unchanged, find_documents, list_fragments, open_fragment, to_path
+from headrace.stages.inputs import to_path
 from headrace.stages.records import Columns
+from headrace.stages.source import FileSource
+from headrace.stages.streams import open_raw
 from headrace.store.entries import Fragment
 from headrace.store.intervals import UNBOUNDED, Gap
 
-READER = "file/1"
 
-
-class FilesSource:
+class FilesSource(FileSource):
     """Reads each file as one record of UTF-8 text, with its path and size in bytes as metadata.
 
     A file that is not UTF-8, or above `max_record_bytes`, is quarantined.
     """
 
-    def __init__(self, name: str, input: list[str], max_record_bytes: int = 8 << 20) -> None:  # noqa: A002
-        self.name = name
-        self.patterns = input
-        self.max_record_bytes = max_record_bytes
-        self.bytes_read = 0
-        self.bytes_skipped = 0
+    KIND = "files"
+    READER = "file/1"
 
-    def list(self) -> Iterator[Fragment]:
-        """Every file, in the order of their paths. Raises InputError."""
-        return list_fragments(find_documents(self.patterns), stage=self.name, reader=READER, fragment_bytes=None)
+    def __init__(self, name: str, input: list[str], max_record_bytes: int = 8 << 20) -> None:  # noqa: A002
+        super().__init__(name, input)
+        self.max_record_bytes = max_record_bytes
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The file as record 0, if a gap holds it."""
@@ -40,9 +36,11 @@ class FilesSource:
             yield FragmentEnd(1)
 
     def _batch(self, fragment: Fragment) -> Batch:
-        with open_fragment(fragment) as file:
-            data = file.read(self.max_record_bytes + 1)
-            check_unchanged(file, fragment)
+        data = b""
+        with open_raw(self.inputs, fragment, ahead=True) as file:
+            while len(data) <= self.max_record_bytes and (part := file.read(self.max_record_bytes + 1 - len(data))):
+                data += part
+            file.check()
         columns = Columns(fragment.uri)
         size = fragment.size
         if size > self.max_record_bytes:

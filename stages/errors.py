@@ -9,5 +9,16 @@ class FragmentChanged(InputError):  # noqa: N818 (named for what happened)
     """The object behind a fragment is not the one that was listed."""
 
 
+class DamagedInput(InputError):  # noqa: N818 (named after what is so)
+    """The bytes of a file are not what its name promises: cut off, corrupt, or of another kind."""
+
+    def __init__(self, name: str, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"{name!r} is damaged: {why}; fetch it again or take it out of the input, "
+            'or declare the source with damaged="quarantine", which keeps what can be read before the damage'
+        )
+
+
 class StageContractError(Exception):
     """A stage gave back something that is no answer to the batch it was given; ends the run and names the stage."""

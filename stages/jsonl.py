@@ -5,20 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentChanged, FragmentEnd
+from headrace.stages.errors import DamagedInput
+from headrace.stages.inputs import InputObject
 from headrace.stages.lines import BOM, Lines, first_line_from, scan_lines
-from headrace.stages.listing import check_unchanged, find_jsonl, list_fragments, open_fragment
+from headrace.stages.patterns import codec_of
 from headrace.stages.records import Columns
+from headrace.stages.source import STOP, FileSource
+from headrace.stages.streams import InputStream
 from headrace.store.entries import Fragment
 from headrace.store.intervals import UNBOUNDED, Gap
-
-#: Part of each fragment's name: a change of what is a record, and which number it has, needs another.
-READER = "jsonl/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +30,20 @@ class _Run:
     ends: list[int]
     overlong_bytes: int
     offset: int
+    #: What the file was found to be, where the one record stands for all that cannot be read.
+    damage: str = ""
 
 
-class JsonlSource:
+class JsonlSource(FileSource):
     """Reads JSON Lines; blank lines are no records, and what is not a record of text is quarantined alone.
 
     `fragment_bytes` cuts large files into ranges; a range owns the lines that begin in it. A batch holds at most
-    `batch_records` records and about `batch_bytes` bytes. A line above `max_record_bytes` is quarantined.
+    `batch_records` records and about `batch_bytes` bytes. A line above `max_record_bytes` is quarantined. A
+    compressed file is one fragment, whose offsets are those of the uncompressed stream.
     """
+
+    KIND = "jsonl"
+    READER = "jsonl/1"
 
     def __init__(
         self,
@@ -48,23 +55,25 @@ class JsonlSource:
         batch_bytes: int = 1 << 20,
         batch_records: int = 4096,
         max_record_bytes: int = 8 << 20,
+        damaged: str = STOP,
     ) -> None:
-        self.name = name
-        self.patterns = input
+        super().__init__(name, input, damaged)
         self.text_key, self.id_key = text_key, id_key
         self.fragment_bytes, self.batch_bytes = fragment_bytes, batch_bytes
         self.batch_records, self.max_record_bytes = batch_records, max_record_bytes
-        self.bytes_read = 0
-        self.bytes_skipped = 0
 
-    def list(self) -> Iterator[Fragment]:
-        """Every range of every file, in the order of their paths. Raises InputError."""
-        paths = find_jsonl(self.patterns)
-        return list_fragments(paths, stage=self.name, reader=READER, fragment_bytes=self.fragment_bytes)
+    def fragments(self, found: InputObject) -> Iterator[Fragment]:
+        """The ranges of one file; the whole of a compressed one."""
+        size, step = found.size, self.fragment_bytes
+        starts = range(1) if codec_of(found.uri) or size <= step else range(0, size, step)
+        for start in starts:
+            end = -1 if start == starts[-1] else start + step
+            length = (size if end < 0 else end) - start
+            yield found.fragment(self.name, self.READER, start, end, length)
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The records of the gaps. A batch's bytes reach from the end of the record before it to its last newline."""
-        with open_fragment(fragment) as file:
+        with InputStream(self.inputs, fragment) as file:
             begin = self._first_byte(file, fragment)
             ordinal, at = 0, begin
             for gap in gaps:
@@ -73,17 +82,18 @@ class JsonlSource:
                 elif ordinal > gap.first:
                     ordinal, at = 0, begin
                 ordinal, at = yield from self._read_gap(file, fragment, gap, ordinal, at)
-            check_unchanged(file, fragment)
+            file.check()
+            self.bytes_skipped += file.skipped
         if gaps and gaps[-1].end == UNBOUNDED:
             yield FragmentEnd(ordinal)
 
-    def _first_byte(self, file: BinaryIO, fragment: Fragment) -> int:
+    def _first_byte(self, file: InputStream, fragment: Fragment) -> int:
         if not fragment.start:
             return 0
         return first_line_from(file, fragment.start, _end(fragment), self.batch_bytes)
 
     def _read_gap(
-        self, file: BinaryIO, fragment: Fragment, gap: Gap, ordinal: int, at: int
+        self, file: InputStream, fragment: Fragment, gap: Gap, ordinal: int, at: int
     ) -> Generator[Batch, None, tuple[int, int]]:
         """Read on from record `ordinal` at byte `at`; returns both as they stand behind the gap."""
         for run in self._runs(file, fragment, at):
@@ -106,7 +116,7 @@ class JsonlSource:
             )
         return ordinal, at
 
-    def _runs(self, file: BinaryIO, fragment: Fragment, at: int) -> Iterator[_Run]:
+    def _runs(self, file: InputStream, fragment: Fragment, at: int) -> Iterator[_Run]:
         start, end = at, _end(fragment)
         if at == 0:
             file.seek(0)
@@ -114,13 +124,21 @@ class JsonlSource:
                 # The first line belongs to the first range, be that shorter than the mark.
                 start, end = len(BOM), max(end, len(BOM) + 1)
         blocks = scan_lines(file, start, end, block_bytes=self.batch_bytes, line_bytes_max=self.max_record_bytes)
-        for block in blocks:
-            check_unchanged(file, fragment)
-            run = _records(block)
-            if run.lines:
-                yield run
+        try:
+            for block in blocks:
+                file.check()
+                run = _records(block)
+                at = block.stop
+                if run.lines:
+                    yield run
+        except DamagedInput as error:
+            if not self.salvage:
+                raise
+            yield _Run([b""], [at], 0, at, damage=error.why)
 
     def _batch(self, fragment: Fragment, first: int, run: _Run, part: slice, at: int) -> Batch:
+        if run.damage:
+            return self.lost(fragment, first, run.damage, at - fragment.start)
         columns = Columns(f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri)
         lines = run.lines[part]
         if run.overlong_bytes:

@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage, StageKind
-from headrace.stages.listing import split_patterns
+from headrace.stages.patterns import split_patterns
 from headrace.stages.parameters import check_integer, check_number, check_text
 from headrace.stages.vocabulary import TokenizerFacts, resolve_tokenizer
 

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Protocol
 
 from headrace.stages.batch import RAW_BYTES_MAX
 
 BOM = b"\xef\xbb\xbf"
+
+
+class Bytes(Protocol):
+    """What lines are read from; `read` gives none only at the end."""
+
+    def read(self, size: int = ..., /) -> bytes:
+        """Up to `size` bytes."""
+        ...
+
+    def seek(self, position: int, /) -> int:
+        """Go to a byte."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +36,7 @@ class Lines:
     overlong_bytes: int = 0
 
 
-def first_line_from(file: BinaryIO, start: int, end: int, block_bytes: int) -> int:
+def first_line_from(file: Bytes, start: int, end: int, block_bytes: int) -> int:
     """The byte at which the first line that begins at `start` or later begins; `end` or more where none does."""
     position = start - 1
     file.seek(position)
@@ -39,7 +51,7 @@ def first_line_from(file: BinaryIO, start: int, end: int, block_bytes: int) -> i
     return end
 
 
-def scan_lines(file: BinaryIO, start: int, end: int, *, block_bytes: int, line_bytes_max: int) -> Iterator[Lines]:
+def scan_lines(file: Bytes, start: int, end: int, *, block_bytes: int, line_bytes_max: int) -> Iterator[Lines]:
     """The lines that begin in `[start, end)`, in runs of about `block_bytes`; a line begins at `start`.
 
     A line above `line_bytes_max` may come as an overlong one: alone, and only its first RAW_BYTES_MAX bytes.
@@ -74,7 +86,7 @@ def _owned(data: bytes, last: int) -> int:
     return (data.find(b"\n", last) + 1) or (data.rfind(b"\n", 0, last) + 1)
 
 
-def _pass_over(file: BinaryIO, head: bytes, offset: int, block_bytes: int) -> Lines:
+def _pass_over(file: Bytes, head: bytes, offset: int, block_bytes: int) -> Lines:
     """The prefix of the line that begins with `head`, read to its end; no line at all if it is blank."""
     size, blank, found = len(head), head.isspace(), -1
     while found < 0:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
+
+#: Files of each input pattern whose names are looked at; a listing of all of them is the run's.
+FILES_LOOKED_AT = 1000
 
 
 def preflight(pipeline: Pipeline) -> None:
@@ -19,18 +23,17 @@ def preflight(pipeline: Pipeline) -> None:
             check(stage, pipeline)
 
 
-def _check_jsonl(stage: Stage, pipeline: Pipeline) -> None:
+def _check_input(stage: Stage, pipeline: Pipeline) -> None:
+    """Each pattern names a file, and the first files are of a kind that the source reads."""
     del pipeline
-    from headrace.stages.listing import find_jsonl
+    from headrace.stages.inputs import Inputs
+    from headrace.stages.patterns import SUFFIXES, check_format, globs_of
 
-    find_jsonl(stage.parameters["input"])
-
-
-def _check_files(stage: Stage, pipeline: Pipeline) -> None:
-    del pipeline
-    from headrace.stages.listing import find_documents
-
-    find_documents(stage.parameters["input"])
+    kind = _KINDS[stage.target]
+    for pattern in stage.parameters["input"]:
+        globs = globs_of(kind) if kind else tuple(glob for each in SUFFIXES for glob in globs_of(each))
+        for found in itertools.islice(Inputs([pattern], globs), FILES_LOOKED_AT):
+            check_format(found.uri, kind)
 
 
 def _check_tokenizer(stage: Stage, pipeline: Pipeline) -> None:
@@ -76,9 +79,17 @@ def _in_order(pipeline: Pipeline) -> list[Stage]:
     return chain_order(pipeline.stages)
 
 
+#: The sources of files and the one format that each reads; "" for those that tell formats apart.
+_KINDS = {
+    "headrace.stages.jsonl:JsonlSource": "jsonl",
+    "headrace.stages.parquet:ParquetSource": "parquet",
+    "headrace.stages.warc:WarcSource": "warc",
+    "headrace.stages.documents:FilesSource": "files",
+    "headrace.stages.mixed:MixedSource": "",
+}
+
 _CHECKS: dict[str, Callable[[Stage, Pipeline], None]] = {
-    "headrace.stages.jsonl:JsonlSource": _check_jsonl,
-    "headrace.stages.documents:FilesSource": _check_files,
+    **dict.fromkeys(_KINDS, _check_input),
     "headrace.stages.tokenizer:Tokenize": _check_tokenizer,
     "headrace.stages.custom:MapRecords": _check_function,
     "headrace.stages.custom:MapBatches": _check_function,

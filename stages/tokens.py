@@ -59,6 +59,10 @@ class TokenSink:
             "eos_id": "" if eos_id is None else str(eos_id),
         }
 
+    def begin(self, dataset: str, version: str) -> None:
+        """Note for the shards' headers what they are part of."""
+        self._facts |= {"dataset": dataset, "pipeline": version}
+
     def measure(self, batch: Batch) -> int:
         """Bytes of the batch's tokens in a shard, padding not counted."""
         tokens = self._tokens(batch)

@@ -25,6 +25,10 @@ class FrameChecksumError(FrameError):
     """The checksum in the header does not match the bytes."""
 
 
+class FrameCoverageError(FrameError):
+    """The checksum leaves the body out, on a medium where it must not."""
+
+
 class FrameTruncatedError(FrameError):
     """There are fewer bytes than the header promises."""
 

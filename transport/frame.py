@@ -13,13 +13,15 @@ integers are little endian.
         32     8  first record (ordinal in the fragment)
         40     8  count of records
         48     4  metadata length in bytes
-        52     4  reserved, zero
+        52     1  coverage: 0 the checksum is over all bytes, 1 it stops before the body
+        53     3  reserved, zero
         56     8  body length in bytes
-        64     8  xxh3-64 of the 64 bytes before this field, then all bytes after it
+        64     8  xxh3-64 of the 64 bytes before this field, then all bytes after it (to the body, with coverage 1)
         72        metadata (msgpack), padding, body (Arrow IPC)
 
 So the checksum covers every byte but itself: a flipped bit in kind or flags is found as well as one in the
-body. The body starts at a multiple of 64 from the start of the frame, so in a buffer that is itself aligned
+body. Coverage 1 is for memory that both ends map (`docs/decisions/0010`): a reader takes such a frame only where it
+says that it trusts the medium. The body starts at a multiple of 64 from the start of the frame, so in a buffer that is itself aligned
 (the ring's records are) Arrow reads its arrays in place with the alignment that it recommends.
 
 Metadata and body are opaque here. Decoding is total: any bytes give a frame or a `FrameError`, and nothing is
@@ -34,6 +36,7 @@ import xxhash
 
 from headrace.transport.errors import (
     FrameChecksumError,
+    FrameCoverageError,
     FrameError,
     FrameKindError,
     FrameMagicError,
@@ -53,12 +56,13 @@ FRAME_LIMIT_BYTES = 64 << 20
 FRAGMENT_BYTES = 16
 BODY_ALIGNMENT_BYTES = 64
 
-_HEADER = struct.Struct("<4sBBHQ16sQQI4xQ")
+_HEADER = struct.Struct("<4sBBHQ16sQQIB3sQ")
 _CHECKSUM = struct.Struct("<Q")
 _CHECKSUM_AT = _HEADER.size
 #: The size of the header with its checksum, and so of the smallest frame, in bytes.
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 _ZEROS = bytes(BODY_ALIGNMENT_BYTES)
+_RESERVED = bytes(3)
 
 
 class FrameKind(Enum):
@@ -72,7 +76,16 @@ class FrameKind(Enum):
     HELLO = 6
 
 
+class Coverage(Enum):
+    """How far the checksum reaches. Values are on the wire."""
+
+    ALL = 0
+    HEAD = 1
+
+
 _KINDS = {kind.value: kind for kind in FrameKind}
+_ALL = Coverage.ALL.value
+_HEAD = Coverage.HEAD.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +119,10 @@ def encode(frame: Frame) -> bytes:
     return bytes(buffer)
 
 
-def encode_into(frame: Frame, buffer: memoryview) -> int:
+def encode_into(frame: Frame, buffer: memoryview, coverage: Coverage = Coverage.ALL) -> int:
     """Write the frame to the start of `buffer` (flat, writable bytes) and return its size in bytes.
 
-    Metadata and body are copied once, straight to where they stay. Raises FrameOversizeError for a frame over
+    Metadata and body are copied once, straight to where they stay; `coverage` says what the checksum is over. Raises FrameOversizeError for a frame over
     FRAME_LIMIT_BYTES, and FrameError for a field out of range or a buffer that is too small.
     """
     metadata, body = _flat(frame.metadata), _flat(frame.body)
@@ -120,11 +133,12 @@ def encode_into(frame: Frame, buffer: memoryview) -> int:
         raise FrameOversizeError(f"frame of {total} bytes: the limit is {FRAME_LIMIT_BYTES}; cut smaller batches")
     if total > buffer.nbytes:
         raise FrameError(f"frame of {total} bytes: the buffer given has {buffer.nbytes}")
-    _write_header(frame, buffer, metadata.nbytes, body.nbytes)
+    _write_header(frame, buffer, metadata.nbytes, body.nbytes, coverage.value)
     buffer[HEADER_BYTES:metadata_end] = metadata
     buffer[metadata_end:body_start] = _ZEROS[: body_start - metadata_end]
     buffer[body_start:total] = body
-    _CHECKSUM.pack_into(buffer, _CHECKSUM_AT, _checksum(buffer, total))
+    covered = total if coverage is Coverage.ALL else body_start
+    _CHECKSUM.pack_into(buffer, _CHECKSUM_AT, _checksum(buffer, covered))
     return total
 
 
@@ -136,22 +150,25 @@ def frame_size(header: Bytes, limit_bytes: int = FRAME_LIMIT_BYTES) -> int:
     """
     if len(header) < HEADER_BYTES:
         raise FrameTruncatedError(f"{len(header)} bytes, and a header alone has {HEADER_BYTES}")
-    magic, version, _, _, _, _, _, _, metadata_bytes, body_bytes = _HEADER.unpack_from(header)
+    magic, version, _, _, _, _, _, _, metadata_bytes, _, _, body_bytes = _HEADER.unpack_from(header)
     return _checked_size(magic, version, metadata_bytes, body_bytes, limit_bytes)
 
 
-def decode(buffer: Bytes, limit_bytes: int = FRAME_LIMIT_BYTES, *, verify: bool = True) -> Frame:
+def decode(
+    buffer: Bytes, limit_bytes: int = FRAME_LIMIT_BYTES, *, verify: bool = True, trust_body: bool = False
+) -> Frame:
     """Read the one frame that `buffer` is, from its first byte to its last.
 
     Metadata and body of the result are views into `buffer`; nothing is copied. `verify=False` skips the checksum
-    and is for a reader that has checked it already. Raises a subclass of FrameError for anything else than a frame
+    and is for a reader that has checked it already. `trust_body` takes frames of coverage 1 too, and is for memory that
+    the writer could change after the check anyway. Raises a subclass of FrameError for anything else than a frame
     of at most `limit_bytes`.
     """
     view = memoryview(buffer)
     size = view.nbytes
     if size < HEADER_BYTES:
         raise FrameTruncatedError(f"{size} bytes, and a header alone has {HEADER_BYTES}")
-    (magic, version, kind_value, flags, epoch, fragment, first, count, metadata_bytes, body_bytes) = (
+    (magic, version, kind_value, flags, epoch, fragment, first, count, metadata_bytes, coverage, _, body_bytes) = (
         _HEADER.unpack_from(view)
     )
     total = _checked_size(magic, version, metadata_bytes, body_bytes, limit_bytes)
@@ -160,7 +177,7 @@ def decode(buffer: Bytes, limit_bytes: int = FRAME_LIMIT_BYTES, *, verify: bool 
     if size > total:
         raise FrameTrailingError(f"{size - total} bytes after a frame of {total}")
     if verify:
-        _verify(view, total)
+        _verify(view, total, total if _covers_body(coverage, trust_body) else total - body_bytes)
     kind = _KINDS.get(kind_value)
     if kind is None:
         raise FrameKindError(f"frame of unknown kind {kind_value}; the peer may be a newer release")
@@ -168,9 +185,19 @@ def decode(buffer: Bytes, limit_bytes: int = FRAME_LIMIT_BYTES, *, verify: bool 
     return Frame(kind, epoch, fragment, first, count, metadata, view[total - body_bytes :], flags)
 
 
-def _verify(view: memoryview, total: int) -> None:
+def _covers_body(coverage: int, trust_body: bool) -> bool:
+    if coverage == _ALL:
+        return True
+    if coverage != _HEAD:
+        raise FrameCoverageError(f"frame of unknown coverage {coverage}; the peer may be a newer release")
+    if not trust_body:
+        raise FrameCoverageError("frame whose checksum leaves its body out: only shared memory may carry one")
+    return False
+
+
+def _verify(view: memoryview, total: int, covered: int) -> None:
     expected: int = _CHECKSUM.unpack_from(view, _CHECKSUM_AT)[0]
-    actual = _checksum(view, total)
+    actual = _checksum(view, covered)
     if actual != expected:
         raise FrameChecksumError(f"frame of {total} bytes: checksum {actual:016x}, the header says {expected:016x}")
 
@@ -188,7 +215,7 @@ def _checked_size(magic: bytes, version: int, metadata_bytes: int, body_bytes: i
     return total
 
 
-def _write_header(frame: Frame, buffer: memoryview, metadata_bytes: int, body_bytes: int) -> None:
+def _write_header(frame: Frame, buffer: memoryview, metadata_bytes: int, body_bytes: int, coverage: int) -> None:
     # "16s" would pad or cut a fragment in silence.
     if len(frame.fragment) != FRAGMENT_BYTES:
         raise FrameError(f"fragment of {len(frame.fragment)} bytes: it has {FRAGMENT_BYTES}")
@@ -205,6 +232,8 @@ def _write_header(frame: Frame, buffer: memoryview, metadata_bytes: int, body_by
             frame.first,
             frame.count,
             metadata_bytes,
+            coverage,
+            _RESERVED,
             body_bytes,
         )
     except struct.error as error:
@@ -214,9 +243,9 @@ def _write_header(frame: Frame, buffer: memoryview, metadata_bytes: int, body_by
         ) from error
 
 
-def _checksum(buffer: memoryview, total: int) -> int:
+def _checksum(buffer: memoryview, covered: int) -> int:
     digest = xxhash.xxh3_64(buffer[:_CHECKSUM_AT])
-    digest.update(buffer[HEADER_BYTES:total])
+    digest.update(buffer[HEADER_BYTES:covered])
     return digest.intdigest()
 
 

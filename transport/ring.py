@@ -45,7 +45,15 @@ from contextlib import suppress
 from headrace.transport.contract import LinkStatistics
 from headrace.transport.credit import CreditReceiver, CreditSender
 from headrace.transport.errors import FrameOversizeError, LinkClosed, LinkCorruptError, LinkRefusedError
-from headrace.transport.frame import FRAME_LIMIT_BYTES, HEADER_BYTES, Frame, decode, encode_into, encoded_size
+from headrace.transport.frame import (
+    FRAME_LIMIT_BYTES,
+    HEADER_BYTES,
+    Coverage,
+    Frame,
+    decode,
+    encode_into,
+    encoded_size,
+)
 from headrace.transport.ring_memory import (
     HEADER_PAGE_BYTES,
     RECORD_ALIGNMENT_BYTES,
@@ -208,7 +216,7 @@ class RingSender(_RingEnd):
             return False
         offset = start % self._capacity
         frame_at = offset + RECORD_PREFIX_BYTES
-        encode_into(frame, self._data[frame_at : frame_at + size_bytes])
+        encode_into(frame, self._data[frame_at : frame_at + size_bytes], Coverage.HEAD)
         self._lengths[offset // 8] = size_bytes
         if start != self._head:
             self._lengths[self._head % self._capacity // 8] = _SKIP
@@ -338,7 +346,7 @@ class RingReceiver(_RingEnd):
             self._blocked += 1
             return None
         frame_at = self._position % self._capacity + RECORD_PREFIX_BYTES
-        frame = decode(self._data[frame_at : frame_at + length], self._limit_bytes)
+        frame = decode(self._data[frame_at : frame_at + length], self._limit_bytes, trust_body=True)
         self._credit.received(length)
         self._position += _record_bytes(length)
         received = RingReceived(self, frame, length, self._position)

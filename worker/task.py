@@ -78,6 +78,7 @@ class Task:
         self._stopping = False
         self._sink: Sinking | None = None
         if self._chain.sink is not None:
+            self._chain.sink.begin(pipeline.name, order.version)
             self._sink = Sinking(
                 self._chain.sink_name,
                 self._chain.sink,

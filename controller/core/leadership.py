@@ -111,6 +111,9 @@ class Write:
     resolved: bool = True
     attempts: int = 1
     retry_at: float = 0.0
+    #: When the store was first asked, and what it said last.
+    begun_at: float = 0.0
+    error: str = ""
 
 
 class Leadership:
@@ -174,6 +177,12 @@ class Leadership:
     def quiet(self) -> bool:
         """Nothing is queued or on its way."""
         return not self._queue and self._write is None
+
+    def trouble(self, now: float) -> tuple[float, str]:
+        """For how many seconds the entry on its way is unresolved, and what the store says; 0 and "" if none is."""
+        if self._write is None or not self._write.error:
+            return 0.0, ""
+        return now - self._write.begun_at, self._write.error
 
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next."""
@@ -247,7 +256,7 @@ class Leadership:
 
     def _begin(self, entry: Entry, now: float) -> list[Command]:
         number = self.ledger.number + 1
-        self._write = Write(number, entry)
+        self._write = Write(number, entry, begun_at=now)
         self._wrote_at = now
         return [WriteEntry(self.log, number, entry)]
 
@@ -287,6 +296,7 @@ class Leadership:
         write = self._write
         if write is not None and write.number == event.number:
             write.resolved = False
+            write.error = event.error
             write.retry_at = now + min(RETRY_S_MAX, RETRY_S * 2 ** (write.attempts - 1))
         return []
 

@@ -56,7 +56,10 @@ from headrace.store.entries import (
     VersionPublished,
 )
 
+#: Seconds that a run may wait for a store that does not take its first entry. Once it leads, it waits on.
+OPENING_S_MAX = 10.0
 _WORKING = (RunState.RUNNING, RunState.DRAINING)
+_HANDED_OVER = (LeaderState.RESIGNED, LeaderState.DENIED, LeaderState.DEPOSED)
 
 
 class Run:
@@ -109,14 +112,17 @@ class Run:
 
     def handle(self, event: object, now: float) -> list[Command]:
         """Take one event; give the commands that follow from it."""
-        if self.state in ENDED:
+        if self.ended:
             return self._after_the_end(event, now)
         commands = self._dispatch(event, now)
         for _, entry in self.leadership.committed():
             commands += self._committed(entry)
-        if self.leadership.state in (LeaderState.DENIED, LeaderState.DEPOSED) and self.state not in ENDED:
+        waited_s, trouble = self.leadership.trouble(now)
+        if self.state is RunState.OPENING and waited_s >= OPENING_S_MAX:
+            commands += self._fail(f"the ledger of {self.pipeline.dataset} cannot be written: {trouble}")
+        if self.leadership.state in (LeaderState.DENIED, LeaderState.DEPOSED) and not self.ended:
             commands += self._fail(self.leadership.why_not_leading())
-        if self.state not in ENDED:
+        if not self.ended:
             commands += self._advance(now)
         commands += self.leadership.flush(now)
         return commands
@@ -135,15 +141,16 @@ class Run:
     @property
     def over(self) -> bool:
         """The run has ended and its log is handed over."""
-        return self.state in ENDED and self.leadership.state in (
-            LeaderState.RESIGNED,
-            LeaderState.DENIED,
-            LeaderState.DEPOSED,
-        )
+        return self.ended and self.leadership.state in _HANDED_OVER
+
+    @property
+    def ended(self) -> bool:
+        """The run goes on no more; its log may still be on its way to being handed over."""
+        return self.state in ENDED
 
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next; None: only on an event."""
-        if self.state in ENDED:
+        if self.ended:
             return None if self.over else self.leadership.wake_at()
         starts = self.crew.roster.wake_at() if self.crew and self.state in _WORKING else None
         times = [self.leadership.wake_at(), starts]
@@ -235,7 +242,9 @@ class Run:
                         commands += self._answer(waiter, Outcome.ACCEPTED)
                 case VersionPublished():
                     commands.append(WriteManifest(self.pipeline.dataset))
-        if self.leadership.state is LeaderState.RESIGNED and self.state not in ENDED:
+                case _:
+                    pass
+        if self.leadership.state is LeaderState.RESIGNED and not self.ended:
             commands += self._resigned()
         return commands
 
@@ -289,9 +298,8 @@ class Run:
         self.intake.task_died(task.plan.name)
         self.listing.task_died(task.plan.name)
         self._dirty, self._settled = True, False
-        if not again:
-            return self._fail(f"task {task.plan.name} died {DEATHS_MAX} times in a row; the last time by {story}")
-        return []
+        often = f"task {task.plan.name} died {DEATHS_MAX} times in a row; the last time by {story}"
+        return [] if again else self._fail(often)
 
     def _task_failed(self, event: TaskFailed, now: float) -> list[Command]:
         task = self.crew.current(event.task, event.attempt) if self.crew else None
@@ -308,9 +316,9 @@ class Run:
             return []
         commands: list[Command] = []
         for task in self.crew.on_worker(event.worker):
-            if self.state not in ENDED:
+            if not self.ended:
                 commands += self._lost(task, f"worker {event.worker} was lost: {event.reason}", now, blamed=False)
-        if self.state in ENDED:
+        if self.ended:
             return commands
         if not self._workers:
             return commands + self._fail(f"worker {event.worker} was lost ({event.reason}) and there is no other")
@@ -474,16 +482,14 @@ class Run:
         return []
 
     def _fail(self, reason: str) -> list[Command]:
-        if self.state in ENDED:
+        if self.ended:
             return []
         request, self._request = self._request, None
         self.leadership.resign()
         self._turn(RunTurn.FAULT)
         self.reason = reason
-        commands: list[Command] = []
-        if request is not None:
-            commands.append(AnswerRequest(request, accepted=False, reason=reason))
-        return [*commands, *self._stop_tasks(reason), ReportRun(self.pipeline.name, self.state.value, reason)]
+        answer = [] if request is None else [AnswerRequest(request, accepted=False, reason=reason)]
+        return [*answer, *self._stop_tasks(reason), ReportRun(self.pipeline.name, self.state.value, reason)]
 
     def give_up(self, reason: str) -> list[Command]:
         """The shell met what the core cannot mend: an unreadable log, a store that is not there."""

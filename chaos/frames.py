@@ -1,0 +1,20 @@
+"""What travels on a simulated link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MARKER_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A batch on its way (`sweep` -1), or marker `sweep` of a sweep. `kept` has one bit a record."""
+
+    epoch: int
+    size: int
+    fragment: bytes = b""
+    first: int = 0
+    count: int = 0
+    kept: int = 0
+    sweep: int = -1

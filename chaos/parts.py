@@ -1,0 +1,113 @@
+"""What the nodes of a simulated cluster need of one another, where they know each other both ways."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.chaos.corpus import Corpus
+from headrace.chaos.frames import Frame
+from headrace.chaos.storage import SimulatedLog, SimulatedObjects
+from headrace.chaos.world import World
+from headrace.controller.core import messages as core
+
+if TYPE_CHECKING:
+    from headrace.chaos.controllers import SimulatedController
+    from headrace.chaos.invariants import Checker
+    from headrace.chaos.operator import Operator
+    from headrace.chaos.sessions import Session
+    from headrace.chaos.workers import SimulatedWorker
+
+
+class Cluster(Protocol):
+    """All the parts of one simulated cluster."""
+
+    world: World
+    corpus: Corpus
+    log: SimulatedLog
+    objects: SimulatedObjects
+    checker: Checker
+    operator: Operator
+    controllers: list[SimulatedController]
+    workers: list[SimulatedWorker]
+    quiet: bool
+    window_bytes: int
+
+    def leader_alive(self) -> bool | None:
+        """What this host can prove of the leader's process."""
+        ...
+
+
+class Asked(Protocol):
+    """A controller, as whoever asks it for something sees it."""
+
+    name: str
+    identity: str
+    life: int
+    alive: bool
+
+    def post(self, event: object) -> None:
+        """Give it an event."""
+        ...
+
+
+class Attendant(Protocol):
+    """A worker, as its session sees it."""
+
+    cluster: Cluster
+    name: str
+
+    def take(self, command: core.Command, term: int) -> None:
+        """A command has come."""
+        ...
+
+    def session_over(self, session: Session) -> None:
+        """The session broke."""
+        ...
+
+
+class Host(Protocol):
+    """A worker, as its tasks see it."""
+
+    cluster: Cluster
+
+    def said(self, event: core.Event) -> None:
+        """Pass on what a task says."""
+        ...
+
+    def task_gone(self, task: Member, code: int) -> None:
+        """A task's process ended."""
+        ...
+
+
+class Member(Protocol):
+    """A task, as its sink and its worker see it."""
+
+    cluster: Cluster
+    name: str
+    attempt: int
+    label: str
+    alive: bool
+    epoch: int
+    version: str
+
+    def say(self, event: core.Event) -> None:
+        """Send an event to the controller."""
+        ...
+
+    def die(self, code: int, story: str) -> None:
+        """End."""
+        ...
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        ...
+
+
+class Input(Protocol):
+    """A link, as its receiver sees it."""
+
+    name: str
+
+    def taken(self, frame: Frame) -> None:
+        """The receiver has the frame in its own memory."""
+        ...

@@ -1,0 +1,142 @@
+"""One open token shard: rows of tokens, mapped into memory, and which pieces lie in a row."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.loader.order import I64
+from headrace.store.errors import FormatError
+
+#: so many lookups scan the piece arrays; the index, which sorts them, pays from then on
+SCANS_MAX: Final = 2
+
+#: columns of `PieceTable`
+START: Final = 0
+LENGTH: Final = 1
+DOCUMENT: Final = 2
+
+#: int32 [pieces, 3]: start and length in tokens, and a row of the shard's documents table
+PieceTable = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Pieces of some rows of one shard, ordered by (`row`, `start`); all arrays are int64 [pieces].
+
+    `row` indexes the rows that were asked for, `start` and `length` are in tokens, and `document` is a row of the
+    shard's documents table.
+    """
+
+    row: I64
+    start: I64
+    length: I64
+    document: I64
+
+
+class Shard:
+    """One token shard: `tokens` [sequences, seq_len] uint16 or uint32, mapped read-only, and its pieces by row.
+
+    Pieces stand in the file in document order, and a batch asks for those of a row. The first lookups scan for them;
+    then they are sorted once by (sequence, start) and found by row pointers (compressed sparse rows), which costs
+    12 bytes a piece and 8 a sequence. So a resume, which reads a few rows of many shards, sorts none.
+    """
+
+    __slots__ = ("_arrays", "_index", "_scans", "held", "key", "tokens", "view")
+
+    def __init__(self, key: str, arrays: Mapping[str, NDArray[Any]], sequences: int, seq_len: int) -> None:
+        tokens = arrays.get("tokens")
+        if tokens is None or tokens.shape != (sequences, seq_len) or tokens.dtype.kind != "u":
+            found = "none" if tokens is None else f"{tokens.dtype} {list(tokens.shape)}"
+            raise FormatError(f"{key}: the manifest promises tokens [{sequences}, {seq_len}], the shard has {found}")
+        self.key = key
+        self.tokens: NDArray[Any] = tokens
+        #: the same bytes as int32 where that is a view, else `tokens`
+        self.view: NDArray[Any] = tokens.view(np.int32) if tokens.dtype == np.uint32 else tokens
+        #: whatever must live as long as the mapping, such as the lock on a cached file
+        self.held: object = None
+        self._arrays = self._checked_arrays(arrays)
+        self._index: tuple[memoryview, I64, PieceTable] | None = None
+        self._scans = 0
+
+    def pieces(self, rows: I64) -> Pieces:
+        """The pieces of `rows` [k] (each may be named more than once)."""
+        counts, table = self.piece_table(rows)
+        row = np.repeat(np.arange(rows.size, dtype=np.int64), counts)
+        wide = table.astype(np.int64)
+        return Pieces(row, wide[:, START], wide[:, LENGTH], wide[:, DOCUMENT])
+
+    def piece_table(self, rows: I64) -> tuple[I64, PieceTable]:
+        """(pieces a row [k], their table) of `rows` [k], ordered by (row, start)."""
+        if self._index is None:
+            if self._scans < SCANS_MAX and rows.size * 8 < self.tokens.shape[0]:
+                self._scans += 1
+                return self._scan(rows)
+            self._index = self._build_index()
+        _, pointers, table = self._index
+        first = pointers[rows]
+        counts = pointers[rows + 1] - first
+        before = np.cumsum(counts) - counts
+        chosen = np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(first - before, counts)
+        return counts, table.take(chosen, axis=0)
+
+    def row_pieces(self, row: int) -> PieceTable:
+        """The table of one row's pieces; a view, in well under a microsecond once the index stands."""
+        if self._index is None:
+            return self.piece_table(np.array([row], dtype=np.int64))[1]
+        pointers, _, table = self._index
+        return table[pointers[row] : pointers[row + 1]]
+
+    def _checked_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+        names = ("piece_sequence", "piece_start", "piece_length", "piece_document")
+        missing = [name for name in names if name not in arrays]
+        if missing:
+            raise FormatError(f"{self.key}: the shard lacks {', '.join(missing)}; it is no token shard of Headrace")
+        sequence, start, length, document = (arrays[name] for name in names)
+        if not sequence.shape == start.shape == length.shape == document.shape or sequence.ndim != 1:
+            raise FormatError(f"{self.key}: its four piece arrays differ in shape; the shard is malformed")
+        return sequence, start, length, document
+
+    def _scan(self, rows: I64) -> tuple[I64, PieceTable]:
+        wanted = np.zeros(self.tokens.shape[0] + 1, dtype=np.bool_)
+        wanted[rows] = True
+        sequence = self._arrays[0]
+        # whatever lies outside of the shard is left to the index, which names it
+        chosen = np.flatnonzero(wanted[np.clip(sequence, -1, self.tokens.shape[0])])
+        sequence, table = self._sorted(tuple(array[chosen] for array in self._arrays))
+        first = np.searchsorted(sequence, rows)
+        counts = np.searchsorted(sequence, rows, side="right") - first
+        before = np.cumsum(counts) - counts
+        order = np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(first - before, counts)
+        return counts, table.take(order, axis=0)
+
+    def _build_index(self) -> tuple[memoryview, I64, PieceTable]:
+        sequence, table = self._sorted(self._arrays)
+        pointers = np.searchsorted(sequence, np.arange(self.tokens.shape[0] + 1)).astype(np.int64)
+        return memoryview(pointers), pointers, table
+
+    def _sorted(self, arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], PieceTable]:
+        sequence, start, length, document = arrays
+        sorting = np.lexsort((start, sequence))
+        sequence, start, length, document = (array[sorting] for array in (sequence, start, length, document))
+        self._check_pieces(sequence, start, length, document)
+        return sequence, np.column_stack((start, length, document)).astype(np.int32, copy=False)
+
+    def _check_pieces(
+        self, sequence: NDArray[Any], start: NDArray[Any], length: NDArray[Any], document: NDArray[Any]
+    ) -> None:
+        if not sequence.size:
+            return
+        sequences, seq_len = self.tokens.shape
+        end = start.astype(np.int64) + length
+        bad = (sequence < 0) | (sequence >= sequences) | (start < 0) | (length < 1) | (end > seq_len) | (document < 0)
+        bad[1:] |= (sequence[1:] == sequence[:-1]) & (start[1:] < end[:-1])
+        if bad.any():
+            at = int(np.flatnonzero(bad)[0])
+            raise FormatError(
+                f"{self.key}: {int(bad.sum())} pieces lie outside of their sequence or over another, first the piece "
+                f"of document {document[at]} at sequence {sequence[at]}, tokens {start[at]} to {end[at]}; "
+                f"the shard has {sequences} sequences of {seq_len}"
+            )

@@ -1,0 +1,189 @@
+"""The objects that an input names, on this machine and in object stores: listed in order, opened, and recognised again.
+
+A listing holds the names of one folder at a time, so that it streams whatever the input holds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import pathlib
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from headrace.stages.errors import FragmentChanged, InputError
+from headrace.stages.patterns import Glob, Place, decode_path, is_glob, order_of, place_of
+from headrace.store.entries import Fragment
+from headrace.store.errors import StoreError
+from headrace.store.objects import ObjectInfo, ObjectStore, open_store
+
+#: Folders below one another that a listing follows; deeper ones are a loop of links.
+DEPTH_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class InputObject:
+    """A file or an object: its URI, its size in bytes, and what differs between two contents of one name."""
+
+    uri: str
+    size: int
+    version: str
+
+    def fragment(self, stage: str, reader: str, start: int = 0, end: int = -1, size: int | None = None) -> Fragment:
+        """The fragment of a range of it; `size` in bytes where it is not the whole."""
+        length = self.size if size is None else size
+        return Fragment.named(stage, self.uri, self.version, start=start, end=end, reader=reader, size=length)
+
+
+class Inputs:
+    """What a list of patterns names. `in_directory` are the globs that a folder stands for."""
+
+    def __init__(self, patterns: Sequence[str], in_directory: Sequence[str]) -> None:
+        self._places = [place_of(pattern) for pattern in patterns]
+        self._in_directory = tuple(in_directory)
+        self._roots: dict[str, str] = {}
+        self._stores: dict[str, ObjectStore] = {}
+        for place in self._places:
+            known = self._roots.setdefault(place.prefix, place.root)
+            if known != place.root:
+                raise InputError(f"input names {place.prefix} at two endpoints: use a source for each")
+
+    def __iter__(self) -> Iterator[InputObject]:
+        """Every object once, in order of the names. Raises InputError where a pattern names none."""
+        last = ""
+        listings = [self._some(place) for place in self._places]
+        for _, found in heapq.merge(*listings, key=lambda pair: pair[0]):
+            if found.uri != last:
+                yield found
+            last = found.uri
+
+    def store_of(self, uri: str) -> tuple[ObjectStore, str] | None:
+        """The store and key behind the URI of an object; None for a file of this machine."""
+        if uri.startswith("file:///"):
+            return None
+        prefix = "/".join(uri.split("/", 3)[:3]) + "/"
+        if prefix not in self._roots:
+            raise InputError(f"cannot read {uri!r}: no input of this source names {prefix}")
+        return self._store(prefix), uri.removeprefix(prefix)
+
+    def _store(self, prefix: str) -> ObjectStore:
+        if prefix not in self._stores:
+            self._stores[prefix] = open_store(self._roots[prefix])
+        return self._stores[prefix]
+
+    def _some(self, place: Place) -> Iterator[tuple[bytes, InputObject]]:
+        """The objects of one pattern with what they are sorted by; at least one."""
+        count = 0
+        for found in self._remote(place) if place.root else self._local(place):
+            count += 1
+            yield found
+        if not count:
+            where = "the bucket and the key" if place.root else f"the path (cwd is {os.getcwd()})"
+            raise InputError(f'no file matches "{place.text}": check {where}')
+
+    # -- files of this machine --
+
+    def _local(self, place: Place) -> Iterator[tuple[bytes, InputObject]]:
+        if os.path.isdir(place.path):
+            glob = Glob(place.path.rstrip("/") + "/", self._in_directory)
+        elif os.path.exists(place.path) or not is_glob(place.path):
+            found = _stat(place.path)
+            if found is not None:
+                yield order_of(place.path), found
+            return
+        else:
+            glob = Glob.of(place.path)
+        for path in _walk(glob, "", ()):
+            found = _stat(path)
+            if found is not None:
+                yield order_of(path), found
+
+    # -- objects of a store --
+
+    def _remote(self, place: Place) -> Iterator[tuple[bytes, InputObject]]:
+        store = self._store(place.prefix)
+        folder = place.path.rstrip("/")
+        if not is_glob(place.path):
+            info = store.head(place.path) if folder == place.path and folder else None
+            if info is not None:
+                yield b"", _object(place, info)
+                return
+            glob = Glob(folder + "/" if folder else "", self._in_directory)
+        else:
+            glob = Glob.of(place.path)
+        for info in store.list(glob.folder):
+            if glob.matches(info.key.removeprefix(glob.folder)):
+                yield order_of(place.prefix + info.key), _object(place, info)
+
+
+def file_version(status: os.stat_result) -> str:
+    """What differs between two contents of one path: size in bytes, mtime in nanoseconds, inode."""
+    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+
+
+def to_uri(path: str) -> str:
+    """The `file://` URI of an absolute path."""
+    return pathlib.Path(path).as_uri()
+
+
+def to_path(uri: str) -> str:
+    """The path behind a `file://` URI; another URI is its own path."""
+    return decode_path(uri) if uri.startswith("file:///") else uri
+
+
+def changed(fragment: Fragment, found: str) -> FragmentChanged:
+    """The error of an object that is not the one that was listed."""
+    return FragmentChanged(
+        f"{to_path(fragment.uri)!r} has changed since it was listed (version {fragment.version}, now {found}): "
+        "run again to take it up as new input"
+    )
+
+
+def gone(fragment: Fragment) -> FragmentChanged:
+    """The error of an object that is no more."""
+    return FragmentChanged(f"{to_path(fragment.uri)!r} is gone since it was listed: put it back")
+
+
+def _object(place: Place, info: ObjectInfo) -> InputObject:
+    return InputObject(place.prefix + info.key, info.size, info.version)
+
+
+def _stat(path: str) -> InputObject | None:
+    """The regular file at a path; None where there is none."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InputError(f"cannot list {path!r}: {error.strerror}; check its permissions and the disk") from error
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return InputObject(to_uri(path), status.st_size, file_version(status))
+
+
+def _walk(glob: Glob, below: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
+    """The paths that the glob names, in the order of their bytes. `above` are the folders that lead here."""
+    folder = glob.folder + below
+    try:
+        status = os.stat(folder)
+        here = (status.st_dev, status.st_ino)
+        if here in above or len(above) > DEPTH_MAX:
+            return
+        with os.scandir(folder) as entries:
+            names = sorted((entry.name + "/" if entry.is_dir() else entry.name for entry in entries), key=order_of)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise InputError(f"cannot list {folder!r}: {error.strerror}; check its permissions and the disk") from error
+    for name in names:
+        if not name.endswith("/"):
+            if glob.matches(below + name):
+                yield folder + name
+        elif glob.enters(below + name[:-1]):
+            yield from _walk(glob, below + name, (*above, here))
+
+
+def explain(error: StoreError, uri: str) -> InputError:
+    """A store's error about one object as a fault of the input."""
+    return InputError(f"cannot read {uri!r}: {error}")

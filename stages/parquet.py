@@ -1,0 +1,331 @@
+"""The source of Parquet files: a record a row, a run of row groups a fragment."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.stages.batch import QUARANTINED, ROW, Batch, make_verdicts, no_verdicts
+from headrace.stages.contract import FragmentChanged, FragmentEnd
+from headrace.stages.errors import DamagedInput, InputError
+from headrace.stages.inputs import InputObject, to_path
+from headrace.stages.records import SOURCE_ROWS, cut_raw
+from headrace.stages.source import STOP, FileSource
+from headrace.stages.streams import LocalFile, RemoteFile, open_raw
+from headrace.store.entries import Fragment
+from headrace.store.intervals import UNBOUNDED, Gap
+
+#: Bytes of a column that are read from a file at a time.
+COLUMN_BUFFER_BYTES = 1 << 20
+
+
+class ParquetSource(FileSource):
+    """Reads Parquet; all columns but those of text and id are kept as metadata.
+
+    A fragment is a run of row groups of about `fragment_bytes` bytes as they lie in the file; its `start` and `end`
+    are the bytes at which row groups begin. A row without text is quarantined, as is one whose text is above
+    `max_record_bytes`.
+    """
+
+    KIND = "parquet"
+    READER = "parquet/1"
+
+    def __init__(
+        self,
+        name: str,
+        input: list[str],  # noqa: A002 (the word of the command line)
+        text_key: str = "text",
+        id_key: str = "id",
+        fragment_bytes: int = 16 << 20,
+        batch_bytes: int = 1 << 20,
+        batch_records: int = 4096,
+        max_record_bytes: int = 8 << 20,
+        damaged: str = STOP,
+    ) -> None:
+        super().__init__(name, input, damaged)
+        self.text_key, self.id_key = text_key, id_key
+        self.fragment_bytes, self.batch_bytes = fragment_bytes, batch_bytes
+        self.batch_records, self.max_record_bytes = batch_records, max_record_bytes
+
+    def fragments(self, found: InputObject) -> Iterator[Fragment]:
+        """The runs of row groups of one file, by its footer."""
+        whole = found.fragment(self.name, self.READER)
+        try:
+            with open_raw(self.inputs, whole, ahead=False) as raw:
+                starts, size = self._cuts(self._open(raw, whole)), found.size
+        except DamagedInput:
+            if not self.salvage:
+                raise
+            starts, size = [0], found.size
+        for start, end in zip(starts, [*starts[1:], -1], strict=True):
+            yield found.fragment(self.name, self.READER, start, end, (size if end < 0 else end) - start)
+
+    def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
+        """The rows of the gaps. Row groups before a gap cost nothing; within one its first rows are passed over."""
+        ordinal = 0
+        with open_raw(self.inputs, fragment, ahead=False) as raw:
+            for gap in gaps:
+                ordinal = 0
+                try:
+                    for batch in self._gap(raw, fragment, gap):
+                        raw.check()
+                        ordinal = batch.first + batch.count
+                        yield batch
+                    ordinal = self._count(raw, fragment)
+                except DamagedInput as error:
+                    if not self.salvage:
+                        raise
+                    ordinal = max(ordinal, gap.first)
+                    yield self.lost(fragment, ordinal, error.why)
+                    ordinal += 1
+                if ordinal < gap.first or (gap.end != UNBOUNDED and ordinal < gap.end):
+                    raise FragmentChanged(f"{fragment.uri} ends after record {ordinal}, before the records {gap.first}..")
+            raw.check()
+        if gaps and gaps[-1].end == UNBOUNDED:
+            yield FragmentEnd(ordinal)
+
+    # -- the file --
+
+    def _open(self, raw: LocalFile | RemoteFile, fragment: Fragment) -> pq.ParquetFile:
+        """The file with its footer read and its columns known. Raises DamagedInput, InputError."""
+        name = to_path(fragment.uri)
+        try:
+            file = pq.ParquetFile(raw, pre_buffer=False, buffer_size=COLUMN_BUFFER_BYTES, memory_map=False)
+        except (pa.ArrowException, OSError) as error:
+            raw.check()
+            raise DamagedInput(name, f"its Parquet footer cannot be read ({_short(error)})") from error
+        names = file.schema_arrow.names
+        if self.text_key not in names:
+            known = ", ".join(names[:20]) or "none"
+            raise InputError(f'{name!r} has no column "{self.text_key}"; it has: {known}; name it with text_key=')
+        kind = file.schema_arrow.field(self.text_key).type
+        if not _is_text(kind):
+            raise InputError(f'{name!r}: column "{self.text_key}" holds {kind}, no text; name another with text_key=')
+        return file
+
+    def _cuts(self, file: pq.ParquetFile) -> list[int]:
+        """The byte at which each fragment begins; the first is 0."""
+        starts, held = [0], 0
+        for index in range(file.metadata.num_row_groups):
+            if held >= self.fragment_bytes:
+                starts.append(_first_byte(file, index))
+                held = 0
+            held += _stored_bytes(file, index)
+        return starts
+
+    def _groups(self, file: pq.ParquetFile, fragment: Fragment) -> list[int]:
+        """The row groups that begin in the fragment's range."""
+        end = fragment.end if fragment.end >= 0 else fragment.size + fragment.start + 1
+        places = [(index, _first_byte(file, index)) for index in range(file.metadata.num_row_groups)]
+        return [index for index, place in places if fragment.start <= place < end]
+
+    def _count(self, raw: LocalFile | RemoteFile, fragment: Fragment) -> int:
+        file = self._open(raw, fragment)
+        return sum(file.metadata.row_group(index).num_rows for index in self._groups(file, fragment))
+
+    def _gap(self, raw: LocalFile | RemoteFile, fragment: Fragment, gap: Gap) -> Iterator[Batch]:
+        file = self._open(raw, fragment)
+        ordinal = 0
+        for index in self._groups(file, fragment):
+            group = file.metadata.row_group(index)
+            if ordinal >= gap.end:
+                return
+            if ordinal + group.num_rows > gap.first:
+                yield from self._group(file, fragment, gap, index, ordinal)
+            ordinal += group.num_rows
+
+    def _group(
+        self, file: pq.ParquetFile, fragment: Fragment, gap: Gap, index: int, ordinal: int
+    ) -> Iterator[Batch]:
+        group = file.metadata.row_group(index)
+        average = max(1, group.total_byte_size // max(1, group.num_rows))
+        step = max(1, min(self.batch_records, self.batch_bytes // average))
+        rows = _decoded(file, index, step, to_path(fragment.uri))
+        for table in rows:
+            low = max(gap.first - ordinal, 0)
+            high = min(gap.end - ordinal, table.num_rows)
+            if min(low, table.num_rows):
+                self.bytes_skipped += table.slice(0, low).nbytes
+            while low < high:
+                part = self._head(table.slice(low, high - low))
+                yield self._batch(fragment, ordinal + low, part)
+                low += part.num_rows
+            ordinal += table.num_rows
+            if ordinal >= gap.end:
+                return
+
+    def _head(self, table: pa.RecordBatch) -> pa.RecordBatch:
+        """As many of the first rows as a batch takes, at least one: rows may differ much in size."""
+        if table.nbytes <= 2 * self.batch_bytes or table.num_rows == 1:
+            return table
+        sizes = pc.fill_null(pc.binary_length(_plain(table.column(self.text_key))), 0)
+        filled = np.searchsorted(np.cumsum(np.asarray(sizes, dtype=np.int64)), self.batch_bytes, side="right")
+        return table.slice(0, max(1, int(filled)))
+
+    # -- the rows --
+
+    def _batch(self, fragment: Fragment, first: int, table: pa.RecordBatch) -> Batch:
+        texts = _plain(table.column(self.text_key))
+        why = self._faults(texts)
+        count = table.num_rows
+        rows = pa.array(range(first, first + count), pa.int64())
+        ids = self._ids(fragment, first, table)
+        sizes = int(pc.sum(pc.binary_length(texts)).as_py() or 0)
+        self.bytes_read += sizes
+        verdicts = no_verdicts()
+        metadata = self._metadata(table, why)
+        if why:
+            places = pa.array(sorted(why), pa.int64())
+            verdicts = make_verdicts(
+                rows=rows.take(places),
+                ids=ids.take(places),
+                stage=self.name,
+                verdict=QUARANTINED,
+                reasons=[why[index][0] for index in sorted(why)],
+                raw=[why[index][1] for index in sorted(why)],
+            )
+            kept = pa.array([index for index in range(count) if index not in why], pa.int64())
+            rows, ids, texts, metadata = (column.take(kept) for column in (rows, ids, texts, metadata))
+        texts = texts.cast(pa.string())
+        batch = pa.record_batch([rows, ids, texts, metadata], schema=SOURCE_ROWS)
+        return Batch(fragment.id, fragment.uri, first, count, -1, sizes, batch, verdicts)
+
+    def _faults(self, texts: pa.Array[Any]) -> dict[int, tuple[str, bytes]]:
+        """The rows whose text cannot be kept: why, and the raw bytes."""
+        why: dict[int, tuple[str, bytes]] = {}
+        if texts.null_count:
+            for index in np.flatnonzero(np.asarray(texts.is_null())).tolist():
+                why[index] = f'text is not a string: column "{self.text_key}" is null', b""
+        sizes = np.asarray(pc.fill_null(pc.binary_length(texts), 0), dtype=np.int64)
+        for index in np.flatnonzero(sizes > self.max_record_bytes).tolist():
+            size = int(sizes[index])
+            reason = f"text too long: {size} bytes, the limit is {self.max_record_bytes}"
+            why[index] = cut_raw(reason, texts[index].as_buffer().to_pybytes(), size)
+        try:
+            texts.cast(pa.large_string()).validate(full=True)
+        except pa.ArrowInvalid:
+            for index in range(len(texts)):
+                if index not in why and (fault := _not_utf8(texts[index].as_buffer().to_pybytes())):
+                    why[index] = fault
+        return why
+
+    def _ids(self, fragment: Fragment, first: int, table: pa.RecordBatch) -> pa.Array[Any]:
+        prefix = f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri
+        count = table.num_rows
+        column = table.column(self.id_key) if self.id_key in table.schema.names else None
+        if column is None or not (_is_text(column.type) or pa.types.is_integer(column.type)):
+            return pa.array([f"{prefix}#{first + index}" for index in range(count)], pa.string())
+        try:
+            ids: pa.Array[Any] = column.cast(pa.string())
+            ids.validate(full=True)
+        except pa.ArrowInvalid:
+            return pa.array([f"{prefix}#{first + index}" for index in range(count)], pa.string())
+        if not ids.null_count:
+            return ids
+        known = ids.to_pylist()
+        return pa.array([f"{prefix}#{first + at}" if name is None else name for at, name in enumerate(known)], pa.string())
+
+    def _metadata(self, table: pa.RecordBatch, why: dict[int, tuple[str, bytes]]) -> pa.Array[Any]:
+        """The other columns of each row as JSON; a row that cannot be written so is added to `why`."""
+        names = [name for name in table.schema.names if name not in (self.text_key, self.id_key)]
+        column = table.column(self.id_key) if self.id_key in table.schema.names else None
+        if column is not None and not (_is_text(column.type) or pa.types.is_integer(column.type)):
+            names.append(self.id_key)
+        if not names:
+            return pa.nulls(table.num_rows, pa.string())
+        packed: list[bytes | None] = []
+        for index, record in enumerate(_records(table.select(names))):
+            try:
+                packed.append(orjson.dumps(record, default=_as_json) if record is not None else None)
+            except orjson.JSONEncodeError as error:
+                why.setdefault(index, (f"metadata is no JSON: {error}", b""))
+                packed.append(None)
+            if record is None:
+                why.setdefault(index, ("invalid UTF-8 in a column of the metadata", b""))
+        return pa.array(packed, pa.string())
+
+
+def _decoded(file: pq.ParquetFile, index: int, step: int, name: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a row group, `step` at a time. Raises DamagedInput."""
+    rows = file.iter_batches(batch_size=step, row_groups=[index], use_threads=False)
+    while True:
+        try:
+            table = next(rows, None)
+        except (pa.ArrowException, OSError) as error:
+            raise DamagedInput(name, f"row group {index} cannot be read ({_short(error)})") from error
+        if table is None:
+            return
+        yield table
+
+
+def _records(table: pa.RecordBatch) -> Sequence[dict[str, Any] | None]:
+    """The rows as Python objects; None for one whose strings are not UTF-8."""
+    try:
+        return table.to_pylist()
+    except UnicodeDecodeError:
+        found: list[dict[str, Any] | None] = []
+        for index in range(table.num_rows):
+            try:
+                found += table.slice(index, 1).to_pylist()
+            except UnicodeDecodeError:
+                found.append(None)
+        return found
+
+
+def _as_json(value: Any) -> Any:
+    """What JSON has no type for, as text."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, (decimal.Decimal, datetime.timedelta)):
+        return str(value)
+    raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _is_text(kind.value_type)
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_binary)
+    return any(check(kind) for check in (*kinds, pa.types.is_large_binary))
+
+
+def _plain(column: pa.Array[Any]) -> pa.Array[Any]:
+    """The column as binary of 64-bit offsets, whatever its bytes are."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.cast(pa.large_binary())
+
+
+def _not_utf8(data: bytes) -> tuple[str, bytes] | None:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return cut_raw(f"invalid UTF-8: byte 0x{data[error.start]:02x} at byte {error.start}", data, len(data))
+    return None
+
+
+def _first_byte(file: pq.ParquetFile, index: int) -> int:
+    """The byte at which a row group's data begins."""
+    group = file.metadata.row_group(index)
+    places = [0]
+    for number in range(group.num_columns):
+        column = group.column(number)
+        places += [place for place in (column.dictionary_page_offset, column.data_page_offset) if place]
+    return min(places[1:], default=0)
+
+
+def _stored_bytes(file: pq.ParquetFile, index: int) -> int:
+    group = file.metadata.row_group(index)
+    return sum(group.column(number).total_compressed_size for number in range(group.num_columns))
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,57 @@
+"""What the sources of files share: patterns, listing, and what becomes of a damaged file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from headrace.pipeline.errors import PipelineError
+from headrace.stages.batch import Batch
+from headrace.stages.contract import FragmentEnd
+from headrace.stages.inputs import InputObject, Inputs
+from headrace.stages.patterns import check_format, globs_of
+from headrace.stages.records import Columns
+from headrace.store.entries import Fragment
+from headrace.store.intervals import Gap
+
+#: A damaged file ends the run, or is read as far as it goes and the rest quarantined as one record.
+STOP = "stop"
+QUARANTINE = "quarantine"
+
+
+class FileSource:
+    """The base of the sources that read one format."""
+
+    #: The format, as `patterns.SUFFIXES` has it.
+    KIND: ClassVar[str]
+    #: Part of each fragment's name: a change of what is a record, and which number it has, needs another.
+    READER: ClassVar[str]
+
+    def __init__(self, name: str, patterns: Sequence[str], damaged: str = STOP) -> None:
+        if damaged not in (STOP, QUARANTINE):
+            raise PipelineError(f'stage "{name}": damaged is {damaged!r}; it must be "{STOP}" or "{QUARANTINE}"')
+        self.name = name
+        self.salvage = damaged == QUARANTINE
+        self.inputs = Inputs(patterns, globs_of(self.KIND))
+        self.bytes_read = 0
+        self.bytes_skipped = 0
+
+    def list(self) -> Iterator[Fragment]:
+        """Every fragment of every file, in the order of the files' names. Raises InputError, StoreError."""
+        for found in self.inputs:
+            check_format(found.uri, self.KIND)
+            yield from self.fragments(found)
+
+    def fragments(self, found: InputObject) -> Iterator[Fragment]:
+        """The fragments of one file: the whole of it."""
+        yield found.fragment(self.name, self.READER)
+
+    def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
+        """See `Source.read`."""
+        raise NotImplementedError
+
+    def lost(self, fragment: Fragment, ordinal: int, why: str, offset: int = -1) -> Batch:
+        """The batch of one record that stands for what cannot be read of a damaged file."""
+        columns = Columns(fragment.uri)
+        columns.reject(ordinal, None, f"damaged file: {why}; what follows is lost", b"")
+        return columns.batch(fragment, self.name, ordinal, 1, offset, 0 if offset >= 0 else -1)

@@ -1,0 +1,282 @@
+"""The bytes of a fragment's object: opened and checked, from this machine or a store, decompressed on the way.
+
+Arrow's codecs decompress: `zstandard`'s stream reader takes a frame that is cut short for one that has ended.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.stages.errors import DamagedInput, InputError
+from headrace.stages.inputs import Inputs, changed, file_version, gone, to_path
+from headrace.stages.patterns import codec_of
+from headrace.store.entries import Fragment
+from headrace.store.errors import ObjectMissing
+from headrace.store.objects import ObjectStore
+
+#: Bytes of one request to a store. While a block is read the next one is fetched.
+BLOCK_BYTES = 8 << 20
+#: Bytes of the smallest request where a reader jumps about, as that of Parquet does.
+RANDOM_BYTES_MIN = 64 << 10
+#: Bytes that are decompressed at a time. Fixed, so that what can be read of a damaged stream is always the same.
+STEP_BYTES = 128 << 10
+#: Threads of this process that fetch ahead.
+FETCHERS = 4
+
+_fetchers: list[ThreadPoolExecutor] = []
+
+
+class LocalFile(io.FileIO):
+    """A file of this machine behind a fragment."""
+
+    def __init__(self, fragment: Fragment) -> None:
+        self._fragment = fragment
+        path = to_path(fragment.uri)
+        try:
+            super().__init__(path, "rb")
+        except FileNotFoundError as error:
+            raise gone(fragment) from error
+        except OSError as error:
+            raise InputError(f"cannot read {path!r}: {error.strerror}; check its permissions and the disk") from error
+
+    def check(self) -> None:
+        """Raise FragmentChanged unless this is still the version that was listed."""
+        found = file_version(os.fstat(self.fileno()))
+        if found != self._fragment.version:
+            raise changed(self._fragment, found)
+
+
+class RemoteFile(io.RawIOBase):
+    """An object of a store behind a fragment, read by ranges. `ahead`: it is read from front to back."""
+
+    def __init__(self, store: ObjectStore, key: str, fragment: Fragment, *, ahead: bool) -> None:
+        super().__init__()
+        self._store, self._key, self._fragment = store, key, fragment
+        self._ahead = ahead
+        self._size = -1
+        self._at = 0
+        self._block, self._block_at = b"", 0
+        self._next: tuple[int, Future[bytes]] | None = None
+        self._unchecked = True
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def tell(self) -> int:
+        """The position in bytes."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a byte; the new position."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    @property
+    def size(self) -> int:
+        """Bytes of the object."""
+        if self._size < 0:
+            self.check()
+        return self._size
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to `size` bytes; fewer at the end of a block, none only at the end of the object."""
+        left = self.size - self._at
+        wanted = left if size < 0 else min(size, left)
+        if wanted <= 0:
+            return b""
+        if not self._ahead:
+            return self._read_exactly(wanted)
+        start = self._at - self._block_at
+        if not 0 <= start < len(self._block):
+            self._turn_to(self._at)
+            start = 0
+        found = self._block[start : start + wanted]
+        self._at += len(found)
+        return found
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer as far as one read goes."""
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def check(self) -> None:
+        """Raise FragmentChanged unless what was read so far is of the version that was listed."""
+        if not self._unchecked:
+            return
+        info = self._store.head(self._key)
+        if info is None:
+            raise gone(self._fragment)
+        if info.version != self._fragment.version:
+            raise changed(self._fragment, info.version)
+        self._size, self._unchecked = info.size, False
+
+    def _read_exactly(self, wanted: int) -> bytes:
+        start = self._at - self._block_at
+        if not (start >= 0 and start + wanted <= len(self._block)):
+            self._block = self._fetch(self._at, max(wanted, RANDOM_BYTES_MIN))
+            self._block_at, start = self._at, 0
+            self._unchecked = True
+        self._at += wanted
+        return self._block[start : start + wanted]
+
+    def _turn_to(self, at: int) -> None:
+        """Take the block that begins at `at`, and have the one behind it fetched."""
+        ready, self._next = self._next, None
+        if ready is not None and ready[0] == at:
+            self._block = ready[1].result()
+        else:
+            self._block = self._fetch(at, BLOCK_BYTES)
+        self._block_at, self._unchecked = at, True
+        behind = at + len(self._block)
+        if self._block and behind < self.size:
+            self._next = (behind, _pool().submit(self._fetch, behind, BLOCK_BYTES))
+
+    def _fetch(self, at: int, size: int) -> bytes:
+        try:
+            found = self._store.get(self._key, at, min(size, self._size - at))
+        except ObjectMissing as error:
+            raise gone(self._fragment) from error
+        if not found:
+            raise changed(self._fragment, f"of {at} bytes")
+        return found
+
+
+def open_raw(inputs: Inputs, fragment: Fragment, *, ahead: bool) -> LocalFile | RemoteFile:
+    """The object behind a fragment as it is stored, open and checked; raises InputError, FragmentChanged."""
+    place = inputs.store_of(fragment.uri)
+    raw = LocalFile(fragment) if place is None else RemoteFile(*place, fragment, ahead=ahead)
+    try:
+        raw.check()
+    except BaseException:
+        raw.close()
+        raise
+    return raw
+
+
+class InputStream:
+    """The uncompressed bytes of a fragment's object, from front to back.
+
+    Where the object is compressed, `seek` reads on to the byte, from the beginning if need be; `skipped` counts what
+    was read only to get there.
+    """
+
+    def __init__(self, inputs: Inputs, fragment: Fragment) -> None:
+        self._raw = open_raw(inputs, fragment, ahead=True)
+        self._fragment = fragment
+        self._codec = codec_of(fragment.uri)
+        self._source: Any = None
+        self._data, self._used = b"", 0
+        self._at = 0
+        self.skipped = 0
+
+    def __enter__(self) -> InputStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the object."""
+        self._raw.close()
+
+    def check(self) -> None:
+        """Raise FragmentChanged unless this is still the version that was listed."""
+        self._raw.check()
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def tell(self) -> int:
+        """The position in uncompressed bytes."""
+        return self._at if self._codec else self._raw.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to `size` bytes (-1: as many as come at once); none only at the end. Raises DamagedInput."""
+        if not self._codec:
+            return self._read_raw(size)
+        if self._used == len(self._data):
+            self._data, self._used = self._step(), 0
+        found = self._data[self._used :] if size < 0 else self._data[self._used : self._used + size]
+        self._used += len(found)
+        self._at += len(found)
+        return found
+
+    def seek(self, position: int) -> int:
+        """Go to an uncompressed byte; the new position, which is less where the stream ends before it."""
+        if not self._codec:
+            return self._raw.seek(position)
+        if position < self._at:
+            back = self._at - position
+            if back <= self._used:
+                self._used -= back
+                self._at = position
+                return position
+            self._restart()
+        while self._at < position:
+            passed = len(self.read(min(STEP_BYTES, position - self._at)))
+            if not passed:
+                break
+            self.skipped += passed
+        return self._at
+
+    def _read_raw(self, size: int) -> bytes:
+        try:
+            return self._raw.read(STEP_BYTES if size < 0 else size) or b""
+        except OSError as error:
+            raise InputError(f"cannot read {to_path(self._fragment.uri)!r}: {error}; check the disk") from error
+
+    def _restart(self) -> None:
+        self._raw.seek(0)
+        self._source, self._data, self._used, self._at = None, b"", 0, 0
+
+    def _step(self) -> bytes:
+        try:
+            if self._source is None:
+                file = pa.PythonFile(_Borrowed(self._raw), "r")
+                self._source = pa.CompressedInputStream(file, self._codec)
+            found: bytes = self._source.read(STEP_BYTES)
+        except OSError as error:
+            self._raw.check()
+            raise DamagedInput(to_path(self._fragment.uri), _why(self._codec, self._at, error)) from error
+        if not found and not self._at and not self._fragment.size:
+            raise DamagedInput(to_path(self._fragment.uri), f"it is empty, where a {self._codec} stream should be")
+        return found
+
+
+class _Borrowed:
+    """A file that Arrow reads and must not close."""
+
+    closed = False
+
+    def __init__(self, file: LocalFile | RemoteFile) -> None:
+        self.read = file.read
+        self.tell = file.tell
+
+    def close(self) -> None:
+        """Nothing: the owner closes it."""
+
+
+def _why(codec: str, at: int, error: OSError) -> str:
+    if "Truncated" in str(error):
+        return f"the {codec} stream is cut off after about {at} uncompressed bytes"
+    return f"not a sound {codec} stream behind {at} uncompressed bytes ({error})"
+
+
+def _pool() -> ThreadPoolExecutor:
+    if not _fetchers:
+        _fetchers.append(ThreadPoolExecutor(FETCHERS, thread_name_prefix="fetch"))
+    return _fetchers[0]

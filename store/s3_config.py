@@ -1,0 +1,289 @@
+"""Where an S3 store is and how to reach it: from its URI, the environment, and the files that S3 tools share.
+
+What a URI says wins over `AWS_*` variables, and those over `~/.aws/config`. A URI is written into ledgers and logs,
+so it may name a profile but never carry a secret; one that does is refused without being repeated.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from minio.credentials import Credentials
+from minio.credentials.providers import (
+    ChainedProvider,
+    EnvAWSProvider,
+    EnvMinioProvider,
+    IamAwsProvider,
+    Provider,
+)
+from minio.helpers import check_bucket_name
+from urllib3 import PoolManager, Timeout
+
+from headrace.store.errors import InvalidKey, InvalidUri
+from headrace.store.objects import validate_key
+
+REGION_DEFAULT = "us-east-1"
+#: A metadata service that answers at all answers at once; none answers outside of a cloud.
+METADATA_TIMEOUT_S = 2.0
+
+_AWS_HOST = "s3.amazonaws.com"
+#: The parameters of a URI, with what each says.
+_PARAMETERS = {
+    "endpoint": "http://host:port",
+    "region": "us-east-1",
+    "style": "path or virtual",
+    "ca": "/path/of/ca.pem",
+    "profile": "a section of ~/.aws/credentials",
+    "anonymous": "true",
+}
+_SECRET = re.compile(r"secret|password|token|access.?key|credential|^key$", re.IGNORECASE)
+#: Keys of a URI's own query value are kept readable; only what would end the value is quoted.
+_QUERY_SAFE = ":/."
+
+
+@dataclass(frozen=True, slots=True)
+class S3Target:
+    """One bucket and prefix behind one endpoint, with all that a connection needs but the credentials."""
+
+    bucket: str
+    #: "" or "a/b/", ready to be put before a key.
+    prefix: str
+    #: scheme://host[:port], or None for AWS.
+    endpoint: str | None
+    region: str
+    #: "path", "virtual", or "" for what suits the endpoint.
+    style: str
+    ca: str | None
+    #: The profile that the URI names; that of the environment is not part of the URI.
+    profile: str | None
+    anonymous: bool
+
+    @property
+    def uri(self) -> str:
+        """The URI by which any process opens the same store."""
+        said = {
+            "anonymous": "true" if self.anonymous else None,
+            "ca": self.ca,
+            "endpoint": self.endpoint,
+            "profile": self.profile,
+            "region": self.region if self.region != REGION_DEFAULT or self.endpoint is None else None,
+            "style": self.style or None,
+        }
+        query = "&".join(
+            f"{name}={urllib.parse.quote(value, safe=_QUERY_SAFE)}" for name, value in said.items() if value
+        )
+        path = urllib.parse.quote(self.prefix.rstrip("/"))
+        return f"s3://{self.bucket}{'/' + path if path else ''}{'?' + query if query else ''}"
+
+    @property
+    def where(self) -> str:
+        """The endpoint in words, for messages."""
+        return self.endpoint or f"https://{_AWS_HOST} ({self.region})"
+
+    @property
+    def host(self) -> str:
+        """`host[:port]` as the client wants it."""
+        return _AWS_HOST if self.endpoint is None else urllib.parse.urlsplit(self.endpoint).netloc
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the endpoint is spoken to over TLS."""
+        return self.endpoint is None or self.endpoint.startswith("https://")
+
+
+def redact(uri: str) -> str:
+    """Return the URI without what may be a secret in it: user information, and all but the known parameters."""
+    head, question, query = uri.partition("?")
+    head = re.sub(r"^(\w+://)[^/@]*@", r"\1***@", head)
+    kept = [part if part.partition("=")[0] in _PARAMETERS else "***" for part in query.split("&")]
+    return re.sub(r"//[^/@&]*@", "//***@", head + question + "&".join(kept))
+
+
+def resolve(uri: str, environment: Mapping[str, str] | None = None) -> S3Target:
+    """Resolve an `s3://bucket/prefix?endpoint=...` URI. Raises `InvalidUri`."""
+    environment = os.environ if environment is None else environment
+    parts = urllib.parse.urlsplit(uri)
+    if "@" in parts.netloc:
+        raise InvalidUri(f"store URI {redact(uri)!r} carries credentials, and URIs are logged; {_WHERE_SECRETS_GO}")
+    parameters = _parameters(uri, parts.query)
+    files = _Files(environment, parameters.get("profile"))
+    endpoint = (
+        parameters.get("endpoint")
+        or environment.get("AWS_ENDPOINT_URL_S3")
+        or environment.get("AWS_ENDPOINT_URL")
+        or files.s3_setting("endpoint_url")
+    )
+    region = (
+        parameters.get("region")
+        or environment.get("AWS_REGION")
+        or environment.get("AWS_DEFAULT_REGION")
+        or files.setting("region")
+        or REGION_DEFAULT
+    )
+    style = parameters.get("style") or files.s3_setting("addressing_style") or ""
+    return S3Target(
+        bucket=_bucket(uri, parts.netloc),
+        prefix=_prefix(uri, urllib.parse.unquote(parts.path)),
+        endpoint=_endpoint(uri, endpoint),
+        region=_region(uri, region),
+        style=_style(uri, style),
+        ca=parameters.get("ca") or environment.get("AWS_CA_BUNDLE") or files.setting("ca_bundle"),
+        profile=parameters.get("profile"),
+        anonymous=parameters.get("anonymous") == "true",
+    )
+
+
+def credentials_of(target: S3Target, environment: Mapping[str, str] | None = None) -> Provider | None:
+    """Return the chain that S3 tools ask for credentials; None for anonymous requests.
+
+    A profile that the URI names comes first, then the environment, then the default profile's files, then MinIO's own
+    variables, and last the cloud's metadata service, where the endpoint is AWS or the environment points to one.
+    """
+    if target.anonymous:
+        return None
+    environment = os.environ if environment is None else environment
+    files: Provider = _FileProvider(environment, target.profile)
+    chain = [files, EnvAWSProvider()] if target.profile else [EnvAWSProvider(), files]
+    chain.append(EnvMinioProvider())
+    hints = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+    if target.endpoint is None or any(environment.get(hint) for hint in hints):
+        pool = PoolManager(retries=False, timeout=Timeout(METADATA_TIMEOUT_S))
+        chain.append(IamAwsProvider(http_client=pool, region=target.region))
+    return ChainedProvider(chain)
+
+
+_WHERE_SECRETS_GO = (
+    "put them into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or into a profile of ~/.aws/credentials "
+    "and name it with ?profile=NAME"
+)
+
+
+def _parameters(uri: str, query: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in urllib.parse.parse_qsl(query, keep_blank_values=True):
+        if _SECRET.search(name):
+            raise InvalidUri(f"store URI {redact(uri)!r} carries credentials, and URIs are logged; {_WHERE_SECRETS_GO}")
+        if name not in _PARAMETERS:
+            known = ", ".join(f"{known}={example}" for known, example in _PARAMETERS.items())
+            raise InvalidUri(f"store URI {redact(uri)!r}: unknown parameter {name!r}; known are {known}")
+        found[name] = value
+    return found
+
+
+def _bucket(uri: str, bucket: str) -> str:
+    try:
+        check_bucket_name(bucket)
+    except ValueError as error:
+        raise InvalidUri(
+            f"store URI {redact(uri)!r}: {bucket!r} is no name of a bucket ({error}); write s3://bucket/prefix"
+        ) from None
+    return bucket
+
+
+def _prefix(uri: str, path: str) -> str:
+    path = path.strip("/")
+    if not path:
+        return ""
+    try:
+        validate_key(path)
+    except InvalidKey as error:
+        raise InvalidUri(f"store URI {redact(uri)!r}: {error}") from None
+    return path + "/"
+
+
+def _endpoint(uri: str, endpoint: str | None) -> str | None:
+    if not endpoint:
+        return None
+    try:
+        parts = urllib.parse.urlsplit(endpoint)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or parts.path.strip("/") or parts.query or parts.username is not None:
+        raise InvalidUri(
+            f"store URI {redact(uri)!r}: endpoint {redact(endpoint)!r} is not of the form http://host:port; "
+            "set it in the URI (?endpoint=), in AWS_ENDPOINT_URL or in ~/.aws/config"
+        )
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _region(uri: str, region: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", region):
+        raise InvalidUri(f"store URI {redact(uri)!r}: {region!r} is no name of a region; such are us-east-1")
+    return region
+
+
+def _style(uri: str, style: str) -> str:
+    if style not in ("", "auto", "path", "virtual"):
+        raise InvalidUri(f"store URI {redact(uri)!r}: style {style!r} is neither 'path' nor 'virtual'")
+    return "" if style == "auto" else style
+
+
+class _Files:
+    """One profile of `~/.aws/config` and `~/.aws/credentials`, read once."""
+
+    def __init__(self, environment: Mapping[str, str], profile: str | None) -> None:
+        home = environment.get("HOME") or os.path.expanduser("~")
+        self.profile = profile or environment.get("AWS_PROFILE") or "default"
+        self.config_path = environment.get("AWS_CONFIG_FILE") or os.path.join(home, ".aws", "config")
+        self.secrets_path = environment.get("AWS_SHARED_CREDENTIALS_FILE") or os.path.join(home, ".aws", "credentials")
+        self._config = _read(self.config_path)
+        name = self.profile if self.profile == "default" else f"profile {self.profile}"
+        self._section = dict(self._config[name]) if self._config.has_section(name) else {}
+
+    def setting(self, name: str) -> str | None:
+        """A setting of the profile in the config file."""
+        return self._section.get(name) or None
+
+    def s3_setting(self, name: str) -> str | None:
+        """A setting for S3 alone (in a `services` section or indented below `s3 =`), else one for all services."""
+        services = f"services {self._section.get('services', '')}"
+        nested = self._config[services].get("s3", "") if self._config.has_section(services) else ""
+        for lines in (nested, self._section.get("s3", "")):
+            for line in lines.splitlines():
+                key, _, value = line.partition("=")
+                if key.strip() == name and value.strip():
+                    return value.strip()
+        return self.setting(name)
+
+    def credentials(self) -> Credentials | None:
+        """The profile's keys, from the credentials file or else the config file."""
+        secrets = _read(self.secrets_path)
+        section = dict(secrets[self.profile]) if secrets.has_section(self.profile) else {}
+        for source in (section, self._section):
+            access, secret = source.get("aws_access_key_id"), source.get("aws_secret_access_key")
+            if access and secret:
+                return Credentials(access, secret, session_token=source.get("aws_session_token") or None)
+        return None
+
+
+class _FileProvider(Provider):  # type: ignore[misc] # minio ships no types that mypy is told to follow
+    """Reads the profile anew at each request for credentials: tools rotate them in place."""
+
+    def __init__(self, environment: Mapping[str, str], profile: str | None) -> None:
+        self._environment = environment
+        self._profile = profile
+
+    def retrieve(self) -> Credentials:
+        """Return the profile's credentials. Raises ValueError where there are none."""
+        files = _Files(self._environment, self._profile)
+        found = files.credentials()
+        if found is None:
+            raise ValueError(f"profile {files.profile!r} has no keys in {files.secrets_path}")
+        return found
+
+
+def _read(path: str) -> configparser.RawConfigParser:
+    # Raw: a "%" in a session token is no interpolation. No default section, since AWS has none.
+    parser = configparser.RawConfigParser(default_section="", strict=False)
+    try:
+        parser.read(path, encoding="utf-8")
+    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+        # The parser's message repeats the line, which may be a secret.
+        raise InvalidUri(f"{path}: cannot be read as an AWS profile file ({type(error).__name__}); mend it") from None
+    return parser

@@ -1,0 +1,130 @@
+"""The simulator: what it promises of itself, and that the cores hold what docs/ledger.md says on some hundred seeds."""
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from headrace.chaos.mutants import MUTANTS, planted
+from headrace.chaos.simulate import main
+from headrace.chaos.simulator import Outcome, simulate
+from headrace.chaos.world import ViolationError, World
+
+SEEDS = 400
+#: Seeds within which each mutant must be found.
+MUTANT_SEEDS = 250
+
+
+def first_failure(seeds: range) -> Outcome | None:
+    for seed in seeds:
+        outcome = simulate(seed)
+        if outcome.violation:
+            return outcome
+    return None
+
+
+def test_every_invariant_holds_on_some_hundred_seeds() -> None:
+    outcomes = [simulate(seed) for seed in range(SEEDS)]
+    failed = [f"seed {outcome.seed}: {outcome.violation}" for outcome in outcomes if outcome.violation]
+    assert failed == []
+    faults = Counter(fault for outcome in outcomes for fault in outcome.faults)
+    assert len(faults) == 12, f"each kind of fault happens somewhere: {faults}"
+    assert min(outcome.events for outcome in outcomes) >= 200
+    assert sum(outcome.events for outcome in outcomes) / SEEDS >= 800
+    assert max(outcome.terms for outcome in outcomes) >= 4, "leadership changes hands"
+
+
+@pytest.mark.parametrize("name", sorted(MUTANTS))
+def test_a_planted_defect_is_found(name: str) -> None:
+    with planted(name):
+        failure = first_failure(range(MUTANT_SEEDS))
+    assert failure is not None, f"{MUTANT_SEEDS} seeds pass with {name} planted"
+
+
+#: The invariant that must catch the mutant, where another could do so only by chance.
+CAUGHT_BY = {
+    "overlap-ignored": {4, 15},
+    "refusal-taken-as-mine": {1, 2},
+    "conservation-by-counts": {7},
+    "unknown-epoch-accepted": {12},
+    "shard-overwritten": {13},
+    "retried-with-other-bytes": {1},
+    "accepted-before-durable": {3},
+    "judged-before-leading": {4, 15},
+    "credit-ignored": {16},
+    "sink-without-budget": {16},
+    "lost-forgotten": {18},
+}
+
+
+@pytest.mark.parametrize("name", sorted(CAUGHT_BY))
+def test_a_planted_defect_breaks_the_invariant_that_names_it(name: str) -> None:
+    with planted(name):
+        failure = first_failure(range(MUTANT_SEEDS))
+    assert failure is not None
+    assert failure.number in CAUGHT_BY[name], failure.violation
+
+
+def test_a_mutant_is_gone_when_its_block_ends() -> None:
+    before = simulate(0)
+    with planted("led-skipped"):
+        assert simulate(0) != before
+    assert simulate(0) == before
+
+
+def test_the_same_seed_tells_the_same_story_in_another_process() -> None:
+    code = "from headrace.chaos.simulator import simulate; print([simulate(seed) for seed in range(3)])"
+    told = {
+        subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": salt}, capture_output=True).stdout
+        for salt in ("1", "2")
+    }
+    assert told == {f"{[simulate(seed) for seed in range(3)]}\n".encode()}
+
+
+def test_a_failing_seed_prints_the_line_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "50", "--mutant", "accepted-before-durable"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1].startswith("replay: headrace simulate --seed ")
+    assert any("invariant 3" in line for line in said)
+    assert main(said[-1].removeprefix("replay: headrace simulate ").split()) == 1
+    assert capsys.readouterr().out.splitlines() == said
+
+
+def test_one_seed_tells_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "7"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("seed 7: complete after ")
+    assert "seeds/min" in said
+
+
+@pytest.mark.parametrize("argv", [["--seeds", "0"], ["--mutant", "nonsense"], ["--seed", "x"]])
+def test_wrong_usage_exits_with_two(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(argv)
+    assert exit_info.value.code == 2
+    assert "usage: headrace simulate" in capsys.readouterr().err
+
+
+def test_what_is_due_at_the_same_time_happens_in_the_order_asked_for() -> None:
+    world, happened = World(0), []
+    for name in "abc":
+        world.at(1.0, happened.append, name)
+    world.after(0.5, happened.append, "first")
+    while world.step():
+        pass
+    assert happened == ["first", "a", "b", "c"]
+    assert world.now == 1.0
+    assert world.events == 4
+
+
+def test_nothing_happens_in_the_past() -> None:
+    world = World(0)
+    world.at(2.0, lambda: world.at(1.0, lambda: None))
+    while world.step():
+        pass
+    assert world.now == 2.0
+
+
+def test_a_violation_names_the_invariant() -> None:
+    assert str(ViolationError(4, "records 1..3 twice")) == "invariant 4: records 1..3 twice"

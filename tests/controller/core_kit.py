@@ -1,0 +1,158 @@
+"""A controller with a log that answers at once, and what tasks would say to it."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from headrace.controller.core import messages as m
+from headrace.controller.core.cluster import Controller
+from headrace.controller.core.run import Run
+from headrace.pipeline.graph import Pipeline, Stage, StageKind
+from headrace.store.entries import Closed, Counts, Entry, Fragment, Range, StoredObject
+
+LOG = "file:///data"
+T = TypeVar("T")
+
+
+def make_pipeline(*, rule: int = 1, replicas: int | None = None, environment: str = "1", name: str = "run") -> Pipeline:
+    pipeline = Pipeline.chain(
+        name,
+        LOG,
+        Stage("read", StageKind.SOURCE, "m:read"),
+        Stage("keep", StageKind.TRANSFORM, "m:keep", {"rule": rule}, replicas=replicas),
+        Stage("write", StageKind.SINK, "m:write"),
+    )
+    return Pipeline(pipeline.name, pipeline.dataset, pipeline.stages, environment={"python": environment})
+
+
+def fragment(index: int, size: int = 100) -> Fragment:
+    return Fragment.named("read", f"file:///in/{index}", "v1", start=0, end=-1, reader="lines", size=size)
+
+
+def bits(*ordinals: int) -> bytes:
+    return sum(1 << ordinal for ordinal in ordinals).to_bytes(8, "little")
+
+
+def proposal(
+    ranges: Sequence[Range],
+    *,
+    kept: Sequence[bytes] | None = None,
+    other: Sequence[bytes] | None = None,
+    counted: int | None = None,
+    version: str = "v",
+    epoch: int = 1,
+    task: str = "run/read.0",
+    attempt: int = 1,
+    number: int = 0,
+) -> m.ShardProposed:
+    """A shard of these ranges, every record kept unless said otherwise."""
+    everyone = [((1 << item.count) - 1).to_bytes(8, "little") for item in ranges]
+    kept = everyone if kept is None else kept
+    other = [b"\0" * 8 for _ in ranges] if other is None else other
+    coverage = tuple(m.Coverage(yes, no) for yes, no in zip(kept, other, strict=True))
+    marked = sum(int.from_bytes(mask, "little").bit_count() for mask in kept)
+    total = sum(item.count for item in ranges)
+    count = marked if counted is None else counted
+    counts = Counts(kept=count, filtered=total - count)
+    objects = (StoredObject("tokens", f"shards/{ranges!r}", "xxh3-128:0", 1),)
+    return m.ShardProposed(task, attempt, number, "write", version, epoch, tuple(ranges), coverage, objects, counts)
+
+
+def closed(event: m.ShardProposed) -> Closed:
+    return Closed(event.sink, event.version, event.epoch, event.ranges, event.objects, event.counts)
+
+
+def of(kind: type[T], commands: Sequence[object]) -> list[T]:
+    return [command for command in commands if isinstance(command, kind)]
+
+
+class Stand:
+    """A Controller core, its log, and workers that do as they are told only when the test says so."""
+
+    def __init__(self, log: list[Entry] | None = None, *, name: str = "a", standby: bool = False) -> None:
+        self.core = Controller({"host": name, "pid": 1}, standby=standby)
+        self.log = [] if log is None else log
+        self.now = 0.0
+        self.leader_alive: bool | None = None
+        #: Answer writes with an error, and do not write.
+        self.unresolved = False
+        self.fuse, self.replicas = True, 0
+
+    @property
+    def run(self) -> Run:
+        return next(reversed(self.core.runs.values()))
+
+    def tell(self, *events: object) -> list[m.Command]:
+        """Give events to the core and answer for the log; every other command comes back."""
+        queue, said = list(events), list[m.Command]()
+        while queue:
+            for command in self.core.handle(queue.pop(0), self.now):
+                match command:
+                    case m.ReadLog():
+                        behind = tuple(enumerate(self.log))[command.after + 1 :]
+                        queue.append(m.LogRead(command.log, behind, self.leader_alive))
+                    case m.WriteEntry():
+                        queue.append(self._write(command))
+                    case m.WriteManifest():
+                        said.append(command)
+                        queue.append(m.ManifestWritten(command.log))
+                    case _:
+                        said.append(command)
+        return said
+
+    def _write(self, command: m.WriteEntry) -> object:
+        if self.unresolved:
+            return m.EntryUnresolved(command.log, command.number, "no answer")
+        if command.number < len(self.log):
+            standing = self.log[command.number]
+            mine = standing == command.entry
+            written = m.EntryWritten(command.log, command.number)
+            return written if mine else m.EntryRefused(command.log, command.number, standing)
+        assert command.number == len(self.log)
+        self.log.append(command.entry)
+        return m.EntryWritten(command.log, command.number)
+
+    def later(self, seconds: float) -> list[m.Command]:
+        self.now += seconds
+        return self.tell(m.TimePassed())
+
+    def join(self, *names: str, cores: int = 1, tasks: tuple[tuple[str, int], ...] = ()) -> list[m.Command]:
+        return self.tell(*(m.WorkerRegistered(name, name, cores, 1 << 30, tasks=tasks) for name in names))
+
+    def apply(self, pipeline: Pipeline | None = None, *, amend: bool = False) -> list[m.Command]:
+        plain = (pipeline or make_pipeline()).to_dict()
+        return self.tell(m.PipelineRequested(1, plain, amend=amend, fuse=self.fuse, replicas=self.replicas))
+
+    def ready(self, commands: Sequence[object]) -> list[m.Command]:
+        """Every task that was started is ready."""
+        return self.tell(*(m.TaskReady(start.task, start.attempt) for start in of(m.StartTask, commands)))
+
+    def listed(self, commands: Sequence[object], *fragments: Fragment) -> list[m.Command]:
+        """The source that was asked lists these."""
+        (ask,) = of(m.ListSource, commands)
+        return self.tell(m.SourceListed(ask.task, ask.attempt, ask.stage, fragments, last=True))
+
+    def begin(self, *fragments: Fragment) -> list[m.Command]:
+        """One worker, one fused task, and its input listed: the orders to read."""
+        self.join("w1")
+        return self.listed(self.ready(self.apply()), *fragments)
+
+    def task(self, index: int = 0) -> tuple[str, int]:
+        assert self.run.crew is not None
+        task = list(self.run.crew)[index]
+        return task.plan.name, task.attempt
+
+    def read(self, item: Fragment, count: int) -> list[m.Command]:
+        return self.tell(m.FragmentWasRead(*self.task(), item.id, count))
+
+    def swept(self, commands: Sequence[object], *held: Range) -> list[m.Command]:
+        """Every task that was asked to sweep answers; the first holds `held`."""
+        asked = of(m.SweepTask, commands)
+        holds = ((("write", tuple(held)),), *((),) * len(asked))
+        return self.tell(
+            *(m.TaskSwept(ask.task, ask.attempt, ask.sweep, held=hold) for ask, hold in zip(asked, holds, strict=False))
+        )
+
+    def propose(self, *ranges: Range, number: int = 0) -> list[m.Command]:
+        task, attempt = self.task()
+        version, epoch = self.run.version, self.run.ledger.epoch
+        return self.tell(proposal(ranges, version=version, epoch=epoch, task=task, attempt=attempt, number=number))

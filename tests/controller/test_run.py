@@ -1,0 +1,524 @@
+"""A run from its request to its end: admission, reading, deaths, drains, and handing the log over."""
+
+import pytest
+from core_kit import LOG, Stand, fragment, make_pipeline, of, proposal
+
+from headrace.controller.core import messages as m
+from headrace.controller.core.leadership import TAKEOVER_S, LeaderState
+from headrace.controller.core.roster import ATTEMPTS_A_TERM, DEATHS_MAX
+from headrace.controller.core.run_states import RunState
+from headrace.store.entries import (
+    Beat,
+    Closed,
+    Entry,
+    EpochRaised,
+    FragmentEnded,
+    FragmentsListed,
+    Led,
+    PipelineApplied,
+    Range,
+    Resigned,
+    VersionPublished,
+)
+
+A, B = fragment(0), fragment(1)
+COUNT = 10
+
+
+def changes(stand: Stand) -> list[str]:
+    return [type(change).__name__ for entry in stand.log for change in entry.changes]
+
+
+def complete(stand: Stand) -> list[m.Command]:
+    """Begin, read one fragment, close it, and end."""
+    stand.begin(A)
+    commands = stand.read(A, COUNT)
+    return [*stand.swept(commands, Range(A.id, 0, COUNT)), *stand.propose(Range(A.id, 0, COUNT))]
+
+
+def answers(commands: list[m.Command]) -> list[m.AnswerRequest]:
+    return of(m.AnswerRequest, commands)
+
+
+# -- the whole way --
+
+
+def test_a_run_reads_closes_publishes_and_hands_the_log_over() -> None:
+    stand = Stand()
+    commands = complete(stand)
+    assert changes(stand) == [
+        *("Led", "PipelineApplied", "EpochRaised", "FragmentsListed", "FragmentEnded", "Closed"),
+        *("VersionPublished", "Resigned"),
+    ]
+    assert of(m.SealSink, commands)[0].reason == "end"
+    assert of(m.AnswerProposal, commands)[0].outcome is m.Outcome.ACCEPTED
+    assert of(m.WriteManifest, commands) == [m.WriteManifest(LOG)]
+    assert of(m.ReportRun, commands) == [m.ReportRun("run", "completed")]
+    assert len(of(m.StopTask, commands)) == 1
+    assert stand.run.over
+    assert stand.core.wake_at() is None
+
+
+def test_nothing_is_started_before_the_epoch_is_durable() -> None:
+    stand = Stand()
+    stand.join("w1")
+    stand.unresolved = True
+    assert of(m.StartTask, stand.apply()) == []
+    stand.unresolved = False
+    (start,) = of(m.StartTask, stand.later(1.0))
+    assert start.epoch == 1
+    assert start.attempt == ATTEMPTS_A_TERM + 1
+
+
+def test_an_input_without_fragments_is_complete_at_once() -> None:
+    stand = Stand()
+    assert of(m.ReportRun, stand.begin()) == [m.ReportRun("run", "completed")]
+
+
+def test_a_second_run_of_what_is_done_reads_nothing_and_publishes_nothing() -> None:
+    stand = Stand()
+    complete(stand)
+    before = len(stand.log)
+    commands = stand.listed(stand.ready(stand.apply()), A)
+    assert of(m.ReadFragment, commands) == []
+    assert of(m.ReportRun, commands) == [m.ReportRun("run", "completed")]
+    assert changes(stand)[-2:] == ["Led", "Resigned"]
+    assert len(stand.log) == before + 2
+    assert stand.run.records_resumed == COUNT
+
+
+def test_only_what_is_open_is_read_after_a_crash() -> None:
+    first = Stand()
+    first.begin(A, B)
+    first.propose(Range(A.id, 2, 3, 20, 30))
+    second = Stand(first.log, name="b")
+    second.leader_alive = False
+    reads = of(m.ReadFragment, second.begin(A, B))
+    assert [[(gap.first, gap.offset) for gap in read.gaps] for read in reads] == [[(0, 0), (5, 50)], [(0, 0)]]
+    assert second.run.records_resumed == 3
+
+
+# -- admission --
+
+
+def test_another_pipeline_is_refused_with_the_difference_and_leaves_no_trace() -> None:
+    stand = Stand()
+    complete(stand)
+    before = list(stand.log)
+    (answer,) = answers(stand.apply(make_pipeline(rule=2)))
+    assert not answer.accepted
+    assert answer.differences == ("keep.rule: 1 -> 2",)
+    assert "--amend" in answer.reason
+    assert stand.log == before
+    assert stand.run.over, "a refused run must not stand in the way of the next one"
+    assert answers(stand.apply(make_pipeline(rule=2), amend=True))[0].accepted
+
+
+def test_an_amended_pipeline_raises_the_epoch_and_old_work_is_refused() -> None:
+    stand = Stand()
+    stand.begin(A)
+    old_version, old_epoch = stand.run.version, stand.run.ledger.epoch
+    stand.tell(m.StopRequested("run", cancel=True))
+    stand.ready(stand.apply(make_pipeline(rule=2), amend=True))
+    assert stand.run.ledger.epoch > old_epoch
+    task, attempt = stand.task()
+    late = proposal([Range(A.id, 0, 3)], version=old_version, epoch=old_epoch, task=task, attempt=attempt)
+    (answer,) = of(m.AnswerProposal, stand.tell(late))
+    assert answer.outcome is m.Outcome.REFUSED
+
+
+def test_another_environment_is_a_warning() -> None:
+    stand = Stand()
+    stand.begin(A)
+    stand.tell(m.StopRequested("run", cancel=True))
+    (answer,) = answers(stand.apply(make_pipeline(environment="2")))
+    assert answer.accepted
+    assert answer.warnings == ("environment differs: python: 1 -> 2",)
+
+
+def test_a_pipeline_without_a_worker_is_refused_and_can_be_applied_again() -> None:
+    stand = Stand()
+    (answer,) = answers(stand.apply())
+    assert not answer.accepted
+    assert "headrace worker" in answer.reason
+    assert stand.log == []
+    stand.join("w1")
+    assert answers(stand.apply())[0].accepted
+
+
+def test_a_dataset_that_a_living_process_writes_is_refused_with_its_name() -> None:
+    first, second = Stand(), Stand(name="b")
+    first.begin(A)
+    second.log, second.leader_alive = first.log, True
+    second.join("w1")
+    (answer,) = answers(second.apply())
+    assert not answer.accepted
+    assert "is being written by process 1 on host a (term 1)" in answer.reason
+
+
+def test_a_pipeline_that_runs_is_not_applied_twice_and_a_dataset_has_one_writer() -> None:
+    stand = Stand()
+    stand.begin(A)
+    assert answers(stand.apply())[0].reason == "pipeline 'run' is running: stop it first"
+    other = answers(stand.apply(make_pipeline(name="other")))[0]
+    assert other.reason == f"pipeline 'run' writes to {LOG}: choose another dataset"
+
+
+def test_a_dictionary_that_is_no_pipeline_is_refused() -> None:
+    stand = Stand()
+    assert not answers(stand.tell(m.PipelineRequested(7, {"name": "x"})))[0].accepted
+
+
+# -- leadership --
+
+
+def led_by_another(stand: Stand) -> None:
+    term = stand.log[-1].term + 1
+    stand.log.append(Entry(term, (Led(term, {"host": "b", "pid": 2}),)))
+
+
+def test_a_deposed_run_stops_its_tasks_and_says_who_leads() -> None:
+    stand = Stand()
+    stand.begin(A)
+    led_by_another(stand)
+    commands = stand.later(3600.0)
+    assert len(of(m.StopTask, commands)) == 1
+    (report,) = of(m.ReportRun, commands)
+    assert report.outcome == "failed"
+    assert "taken over by process 2 on host b (term 2)" in report.reason
+    assert stand.run.over
+    assert not any(isinstance(change, Beat) for entry in stand.log for change in entry.changes)
+
+
+def test_a_deposed_leader_accepts_nothing() -> None:
+    stand = Stand()
+    stand.begin(A)
+    led_by_another(stand)
+    assert of(m.AnswerProposal, stand.propose(Range(A.id, 0, 3))) == []
+
+
+def standby_of(first: Stand) -> Stand:
+    standby = Stand(first.log, name="b", standby=True)
+    assert answers(standby.apply())[0].accepted
+    assert standby.run.leadership.state is LeaderState.WATCHING
+    return standby
+
+
+def test_a_standby_takes_over_and_waits_for_its_workers() -> None:
+    first = Stand()
+    first.begin(A)
+    standby = standby_of(first)
+    while standby.run.leadership.state is not LeaderState.LEADING:
+        assert standby.core.wake_at() is not None
+        assert of(m.StartTask, standby.later(0.5)) == []
+    assert standby.now >= TAKEOVER_S
+    assert standby.run.state is RunState.OPENING
+    commands = standby.join("w1", tasks=(first.task(),))
+    assert len(of(m.KillTask, commands)) == 1, "what the dead leader started is not known here"
+    (start,) = of(m.StartTask, commands)
+    assert start.attempt == 2 * ATTEMPTS_A_TERM + 1, "and numbered lower than what is started now"
+
+
+def test_a_standby_that_waits_judges_no_proposal() -> None:
+    first = Stand()
+    first.begin(A)
+    first.propose(Range(A.id, 0, 3))
+    standby = standby_of(first)
+    version, epoch = first.run.version, first.run.ledger.epoch
+    late = proposal([Range(A.id, 3, 3)], version=version, epoch=epoch, task=first.task()[0], attempt=first.task()[1])
+    assert standby.tell(late) == []
+    assert standby.run.committer.empty
+
+
+def test_a_standby_that_leads_looks_again_at_the_pipeline() -> None:
+    first = Stand()
+    first.begin(A)
+    standby = standby_of(first)
+    first.tell(m.StopRequested("run", cancel=True))
+    first.apply(make_pipeline(rule=2), amend=True)
+    first.tell(m.StopRequested("run", cancel=True))
+    (report,) = of(m.ReportRun, standby.later(1.0))
+    assert report.outcome == "failed"
+    assert "was made by another pipeline" in report.reason
+    assert changes(standby)[-2:] == ["Led", "Resigned"]
+
+
+@pytest.mark.parametrize("moment", ["reading", "watching", "campaigning"])
+def test_a_run_cancelled_before_it_leads_never_leads(moment: str) -> None:
+    first, stand = Stand(), Stand(name="b", standby=True)
+    first.begin(A)
+    cancel = m.StopRequested("run", cancel=True)
+    if moment == "reading":
+        (ask,) = stand.core.handle(m.PipelineRequested(1, make_pipeline().to_dict()), 0.0)
+        assert isinstance(ask, m.ReadLog)
+        stand.tell(cancel, m.LogRead(LOG, ()))
+        assert stand.log == []
+    elif moment == "watching":
+        stand = standby_of(first)
+        stand.tell(cancel)
+        stand.later(100.0)
+        assert len(stand.log) == len(first.log)
+    else:
+        stand.unresolved = True
+        stand.apply()
+        stand.tell(cancel)
+        stand.unresolved = False
+        stand.later(1.0)
+        assert changes(stand) == ["Led", "Resigned"]
+    assert stand.run.state is RunState.CANCELLED
+    assert stand.run.over
+    assert stand.core.wake_at() is None
+
+
+def test_a_log_that_cannot_be_read_ends_the_run() -> None:
+    stand = Stand()
+    stand.begin(A)
+    commands = stand.run.give_up("the disk is gone")
+    assert of(m.ReportRun, commands) == [m.ReportRun("run", "failed", "the disk is gone")]
+    assert stand.core.wake_at() is not None, "the resignation is still to be written"
+    stand.later(0.0)
+    assert changes(stand)[-1] == "Resigned"
+
+
+# -- deaths --
+
+
+def test_a_dead_task_starts_again_and_what_it_held_is_read_again() -> None:
+    stand = Stand()
+    stand.begin(A)
+    stand.read(A, COUNT)
+    task, attempt = stand.task()
+    stand.tell(m.TaskExited(task, attempt, -9))
+    commands = stand.later(0.1)
+    (start,) = of(m.StartTask, commands)
+    assert start.attempt == attempt + 1
+    commands = stand.swept(stand.ready(commands))
+    assert [read.gaps[0].first for read in of(m.ReadFragment, commands)] == [0]
+
+
+def test_news_from_a_dead_attempt_moves_nothing() -> None:
+    stand = Stand()
+    stand.begin(A)
+    task, attempt = stand.task()
+    stand.tell(m.TaskExited(task, attempt, -9))
+    stand.ready(stand.later(0.1))
+    for event in (
+        m.FragmentWasRead(task, attempt, A.id, COUNT),
+        m.FragmentWasRead(task, attempt, A.id, -1, error="the disk of a dead task"),
+        m.SourceListed(task, attempt, "read", (), last=True, error="a listing of a dead task"),
+        m.TaskExited(task, attempt, -9),
+        m.TaskFailed(task, attempt, "a dead task", final=True),
+        m.TaskReady(task, attempt),
+    ):
+        assert stand.tell(event) == []
+    assert stand.run.state is RunState.RUNNING
+    assert not stand.run.intake.done
+
+
+def test_a_listing_that_is_repeated_after_a_death_reads_nothing_twice() -> None:
+    stand = Stand()
+    stand.join("w1")
+    (ask,) = of(m.ListSource, stand.ready(stand.apply()))
+    stand.tell(m.SourceListed(ask.task, ask.attempt, "read", (A,), last=False))
+    stand.tell(m.TaskExited(ask.task, ask.attempt, 1))
+    reads = of(m.ReadFragment, stand.listed(again := stand.ready(stand.later(0.1)), A, B))
+    assert changes(stand).count("FragmentsListed") == 2
+    reads += of(m.ReadFragment, [*again, *stand.later(1.0)])
+    assert [read.fragment for read in reads if read.fragment == B] == [B]
+    assert len([read for read in reads if read.fragment == A]) <= 1
+
+
+def test_a_task_that_dies_too_often_fails_the_run_with_its_story() -> None:
+    stand = Stand()
+    stand.begin(A)
+    for _ in range(DEATHS_MAX):
+        commands = stand.tell(m.TaskExited(*stand.task(), 1, "Traceback: out of luck"))
+        stand.ready(stand.later(10.0))
+    (report,) = of(m.ReportRun, commands)
+    assert report.outcome == "failed"
+    assert (
+        report.reason
+        == f"task run/read.0 died {DEATHS_MAX} times in a row; the last time by exit code 1: {stand.run.reason.split(': ', 1)[1]}"
+    )
+    assert "out of luck" in report.reason
+
+
+def test_a_final_failure_ends_the_run_and_another_restarts_the_task() -> None:
+    stand = Stand()
+    stand.begin(A)
+    commands = stand.tell(m.TaskFailed(*stand.task(), "try again", final=False))
+    assert len(of(m.KillTask, commands)) == 1
+    assert stand.run.state is RunState.RUNNING
+    stand.ready(stand.later(1.0))
+    commands = stand.tell(m.TaskFailed(*stand.task(), "no such tokenizer", final=True))
+    assert of(m.ReportRun, commands) == [m.ReportRun("run", "failed", "no such tokenizer")]
+
+
+def test_the_tasks_of_a_lost_worker_are_planned_elsewhere_and_nobody_is_blamed() -> None:
+    stand = Stand()
+    stand.join("w1", "w2")
+    stand.replicas = 1
+    (start,) = of(m.StartTask, stand.apply())
+    assert start.worker == "w1"
+    for lost, other in [("w1", "w2"), ("w2", "w1")] * DEATHS_MAX:
+        stand.tell(m.WorkerLost(lost, "cable"))
+        (start,) = of(m.StartTask, stand.later(1.0))
+        assert start.worker == other
+        stand.join(lost)
+    assert stand.run.state is RunState.RUNNING
+
+
+def test_the_last_worker_takes_the_run_with_it() -> None:
+    stand = Stand()
+    stand.begin(A)
+    (report,) = of(m.ReportRun, stand.tell(m.WorkerLost("w1", "its session ended")))
+    assert report.reason == "worker w1 was lost (its session ended) and there is no other"
+    assert changes(stand)[-1] == "Resigned"
+
+
+def test_the_death_of_a_task_in_the_last_moment_neither_fails_the_run_nor_wakes_it_for_ever() -> None:
+    stand = Stand()
+    stand.begin(A)
+    commands = stand.read(A, COUNT)
+    stand.swept(commands, Range(A.id, 0, COUNT))
+    stand.unresolved = True
+    stand.propose(Range(A.id, 0, COUNT))
+    stand.tell(m.TaskExited(*stand.task(), -9))
+    stand.unresolved = False
+    commands = stand.later(0.3)
+    assert of(m.ReportRun, commands) == [m.ReportRun("run", "completed")]
+    assert stand.core.wake_at() is None
+
+
+def test_a_worker_that_comes_back_is_told_to_kill_what_nobody_knows() -> None:
+    stand = Stand()
+    stand.begin(A)
+    task, attempt = stand.task()
+    assert stand.join("w1", tasks=((task, attempt),)) == []
+    kills = of(m.KillTask, stand.join("w2", tasks=((task, attempt), (task, attempt - 1), ("gone/read.0", 1))))
+    assert [(kill.task, kill.attempt) for kill in kills] == [(task, attempt), (task, attempt - 1), ("gone/read.0", 1)]
+
+
+# -- input --
+
+
+def test_a_fragment_that_changed_before_it_was_read_to_its_end_fails_the_run() -> None:
+    first = Stand()
+    first.begin(A, B)
+    second = Stand(first.log)
+    second.leader_alive = False
+    (report,) = of(m.ReportRun, second.begin(A))
+    assert report.outcome == "failed"
+    assert report.reason.startswith("file:///in/1 was listed in an earlier run")
+
+
+def test_a_fragment_that_vanished_when_it_was_done_is_no_matter() -> None:
+    stand = Stand()
+    complete(stand)
+    assert of(m.ReportRun, stand.listed(stand.ready(stand.apply())))[0].outcome == "completed"
+
+
+@pytest.mark.parametrize("what", ["listing", "fragment"])
+def test_an_input_that_cannot_be_read_fails_the_run_with_its_words(what: str) -> None:
+    stand = Stand()
+    stand.begin(A)
+    if what == "listing":
+        stand = Stand()
+        stand.join("w1")
+        (ask,) = of(m.ListSource, stand.ready(stand.apply()))
+        commands = stand.tell(m.SourceListed(ask.task, ask.attempt, "read", (), last=True, error="no match for *.x"))
+    else:
+        commands = stand.tell(m.FragmentWasRead(*stand.task(), A.id, -1, error="no match for *.x"))
+    assert of(m.ReportRun, commands) == [m.ReportRun("run", "failed", "no match for *.x")]
+
+
+# -- stopping --
+
+
+def test_a_stop_lets_the_sinks_commit_what_they_hold() -> None:
+    stand = Stand()
+    stand.begin(A)
+    commands = stand.tell(m.StopRequested("run", cancel=False))
+    assert [sweep.halt for sweep in of(m.SweepTask, commands)] == [True]
+    commands = stand.swept(commands, Range(A.id, 0, 4))
+    assert of(m.SealSink, commands)[0].reason == "stop"
+    assert stand.run.state is RunState.DRAINING
+    commands = stand.propose(Range(A.id, 0, 4))
+    assert of(m.ReportRun, commands) == [m.ReportRun("run", "stopped")]
+    assert changes(stand)[-3:] == ["Closed", "VersionPublished", "Resigned"]
+
+
+def test_a_stop_with_empty_hands_stops_at_once() -> None:
+    stand = Stand()
+    stand.begin(A)
+    commands = stand.swept(stand.tell(m.StopRequested("run", cancel=False)))
+    assert of(m.ReportRun, commands) == [m.ReportRun("run", "stopped")]
+
+
+def test_a_death_during_a_drain_begins_another_sweep() -> None:
+    stand = Stand()
+    stand.begin(A)
+    stand.swept(stand.tell(m.StopRequested("run", cancel=False)), Range(A.id, 0, 4))
+    stand.tell(m.TaskExited(*stand.task(), -9))
+    commands = stand.ready(stand.later(0.1))
+    assert [sweep.halt for sweep in of(m.SweepTask, commands)] == [True]
+    assert of(m.ReportRun, stand.swept(commands))[0].outcome == "stopped"
+
+
+def test_a_cancelled_run_leaves_what_is_open() -> None:
+    stand = Stand()
+    stand.begin(A)
+    commands = stand.tell(m.StopRequested("run", cancel=True))
+    assert of(m.ReportRun, commands) == [m.ReportRun("run", "cancelled", "cancelled")]
+    assert len(of(m.StopTask, commands)) == 1
+    assert changes(stand)[-1] == "Resigned"
+    assert stand.tell(m.StopRequested("run", cancel=True)) == []
+
+
+# -- links --
+
+
+def test_links_are_made_when_both_ends_are_ready_and_made_again_after_a_death() -> None:
+    stand = Stand()
+    stand.fuse = False
+    stand.join("w1")
+    starts = of(m.StartTask, stand.apply())
+    assert of(m.MakeLink, stand.ready(starts[:1])) == []
+    assert [link.link for link in of(m.MakeLink, stand.ready(starts[1:2]))] == ["run/read.0->keep.0"]
+    assert [link.link for link in of(m.MakeLink, stand.ready(starts[2:]))] == ["run/keep.0->write.0"]
+    stand.tell(m.TaskExited(starts[1].task, starts[1].attempt, -9))
+    links = of(m.MakeLink, stand.ready(stand.later(0.1)))
+    assert sorted(link.link for link in links) == ["run/keep.0->write.0", "run/read.0->keep.0"]
+    assert {link.epoch for link in links} == {1}
+
+
+def test_nothing_is_read_before_the_links_stand() -> None:
+    stand = Stand()
+    stand.fuse = False
+    stand.join("w1")
+    starts = of(m.StartTask, stand.apply())
+    commands = stand.listed(stand.ready(starts[:1]), A)
+    assert of(m.ReadFragment, commands) == []
+    assert len(of(m.ReadFragment, stand.ready(starts[1:]))) == 1
+
+
+def test_the_ledger_says_the_same_to_whoever_folds_it() -> None:
+    stand = Stand()
+    complete(stand)
+    kinds = {type(change) for entry in stand.log for change in entry.changes}
+    assert kinds == {
+        *(Led, PipelineApplied, EpochRaised, FragmentsListed, FragmentEnded, Closed, VersionPublished, Resigned),
+    }
+    second = Stand(stand.log)
+    second.join("w1")
+    second.apply()
+    assert second.run.ledger.counts["write"].kept == COUNT
+
+
+def test_an_unknown_event_is_an_error() -> None:
+    stand = Stand()
+    stand.begin(A)
+    with pytest.raises(TypeError, match="the controller knows no str"):
+        stand.core.handle("news", 0.0)
+    with pytest.raises(TypeError, match="a run knows no str"):
+        stand.run.handle("news", 0.0)
