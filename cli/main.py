@@ -163,6 +163,19 @@ def quickstart(
 
 
 @app.command()
+def simulate(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run.")] = 100,
+    seed: Annotated[int | None, typer.Option(help="One seed: replay it.")] = None,
+    mutant: Annotated[str, typer.Option(help="Plant a defect by name; the simulator is to find it.")] = "",
+) -> int:
+    """Run the controller's and the worker's own cores in virtual time, with faults, and check every invariant."""
+    from headrace.chaos.simulate import main as run_seeds
+
+    arguments = ["--seeds", str(seeds)] if seed is None else ["--seed", str(seed)]
+    return run_seeds([*arguments, *(["--mutant", mutant] if mutant else [])])
+
+
+@app.command()
 def version() -> int:
     """Print the version."""
     from importlib.metadata import version as installed

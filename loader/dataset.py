@@ -1,155 +1,65 @@
 """Reading a dataset's token shards, in numpy: through the manifest, mapped into memory, checked once."""
 
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
+from headrace.loader.cache import CacheFull, Held, ShardCache
+from headrace.loader.errors import LoaderError
+from headrace.loader.manifest import MANIFEST_KEY, Manifest, ShardEntry, parse_manifest
 from headrace.loader.order import I64, Layout
+from headrace.loader.shard import Pieces, Shard
+from headrace.loader.verify import WAIT_S_MAX, Verifier
 from headrace.store.errors import FormatError, ObjectMissing
 from headrace.store.objects import ObjectStore, open_store
-from headrace.store.shards import read_shard, verify_object
+from headrace.store.shards import read_shard
 
-MANIFEST_KEY: Final = "manifest.json"
-MANIFEST_FORMAT: Final = 1
-#: two windows of the default size touch no more; each holds a file descriptor, of which 1,024 are the usual limit
+#: two windows of the default size touch no more; each is a mapping, of which 65,530 are the usual limit
 SHARDS_OPEN_MAX: Final = 512
+#: how long a thread waits for another that opens the same shard
+LOAD_S_MAX: Final = 900.0
 
-
-@dataclass(frozen=True, slots=True)
-class ShardEntry:
-    """One shard as the manifest names it; keys are relative to the dataset."""
-
-    tokens: str
-    documents: str
-    #: `xxh3-128:<hex>` of the tokens object
-    checksum: str
-    sequences: int
-    #: real tokens, padding not counted
-    token_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What `manifest.json` says of the newest version."""
-
-    dataset: str
-    version: int
-    seq_len: int
-    tokenizer: str
-    pad_id: int
-    eos_id: int | None
-    shards: tuple[ShardEntry, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
-    """Pieces of some rows of one shard, ordered by (`row`, `start`); all arrays are int64 [pieces].
-
-    `row` indexes the rows that were asked for, `start` and `length` are in tokens, and `document` is a row of the
-    shard's documents table.
-    """
-
-    row: I64
-    start: I64
-    length: I64
-    document: I64
-
-
-class Shard:
-    """One token shard: `tokens` [sequences, seq_len] uint16 or uint32, mapped read-only, and an index of its pieces.
-
-    Pieces stand in the file in document order, and a batch asks for those of a row: so they are sorted by
-    (sequence, start) on first use and found by row pointers (compressed sparse rows), of which the index keeps
-    12 bytes a piece and 8 a sequence.
-    """
-
-    def __init__(self, key: str, arrays: Mapping[str, NDArray[Any]], sequences: int, seq_len: int) -> None:
-        tokens = arrays.get("tokens")
-        if tokens is None or tokens.shape != (sequences, seq_len) or tokens.dtype.kind != "u":
-            found = "none" if tokens is None else f"{tokens.dtype} {list(tokens.shape)}"
-            raise FormatError(f"{key}: the manifest promises tokens [{sequences}, {seq_len}], the shard has {found}")
-        self.key = key
-        self.tokens: NDArray[Any] = tokens
-        self._arrays = arrays
-        self._index: tuple[I64, NDArray[Any], NDArray[Any], NDArray[Any]] | None = None
-
-    def pieces(self, rows: I64) -> Pieces:
-        """The pieces of `rows` [k] (each may be named more than once)."""
-        if self._index is None:
-            self._index = self._build_index()
-        pointers, start, length, document = self._index
-        first = pointers[rows]
-        counts = pointers[rows + 1] - first
-        row = np.repeat(np.arange(rows.size, dtype=np.int64), counts)
-        before = np.cumsum(counts) - counts
-        chosen = np.arange(row.size, dtype=np.int64) + (first - before)[row]
-        return Pieces(
-            row,
-            start[chosen].astype(np.int64),
-            length[chosen].astype(np.int64),
-            document[chosen].astype(np.int64),
-        )
-
-    def _build_index(self) -> tuple[I64, NDArray[Any], NDArray[Any], NDArray[Any]]:
-        names = ("piece_sequence", "piece_start", "piece_length", "piece_document")
-        missing = [name for name in names if name not in self._arrays]
-        if missing:
-            raise FormatError(f"{self.key}: the shard lacks {', '.join(missing)}; it is no token shard of Headrace")
-        sequence, start, length, document = (self._arrays[name] for name in names)
-        if not sequence.shape == start.shape == length.shape == document.shape or sequence.ndim != 1:
-            raise FormatError(f"{self.key}: its four piece arrays differ in shape; the shard is malformed")
-        sorting = np.lexsort((start, sequence))
-        sequence, start, length, document = (array[sorting] for array in (sequence, start, length, document))
-        self._check_pieces(sequence, start, length, document)
-        sequences = self.tokens.shape[0]
-        pointers = np.searchsorted(sequence, np.arange(sequences + 1)).astype(np.int64)
-        return pointers, start, length, document
-
-    def _check_pieces(
-        self, sequence: NDArray[Any], start: NDArray[Any], length: NDArray[Any], document: NDArray[Any]
-    ) -> None:
-        if not sequence.size:
-            return
-        sequences, seq_len = self.tokens.shape
-        end = start.astype(np.int64) + length
-        bad = (sequence < 0) | (sequence >= sequences) | (start < 0) | (length < 1) | (end > seq_len) | (document < 0)
-        bad[1:] |= (sequence[1:] == sequence[:-1]) & (start[1:] < end[:-1])
-        if bad.any():
-            at = int(np.flatnonzero(bad)[0])
-            raise FormatError(
-                f"{self.key}: {int(bad.sum())} pieces lie outside of their sequence or over another, first the piece "
-                f"of document {document[at]} at sequence {sequence[at]}, tokens {start[at]} to {end[at]}; "
-                f"the shard has {sequences} sequences of {seq_len}"
-            )
+__all__ = ["Manifest", "Pieces", "Shard", "ShardEntry", "TokenDataset", "open_dataset"]
 
 
 class TokenDataset:
     """The newest version of a dataset, for reading; made by `open_dataset`.
 
-    Any number of threads may call it at once. Shards are opened when first read, at most `SHARDS_OPEN_MAX` at a time,
-    and each is checked against its checksum before its first row is given.
+    Any number of threads may call it at once. Shards are opened when first read, at most `SHARDS_OPEN_MAX` at a time;
+    `headrace.loader.verify` says when each is checked against its checksum. With a `cache`, shards are read from
+    copies on the local disk, which a store without local files needs; without one such a store is read whole shards
+    at a time, into memory.
     """
 
-    def __init__(self, store: ObjectStore, manifest: Manifest, *, verify: bool = True) -> None:
+    def __init__(
+        self, store: ObjectStore, manifest: Manifest, *, verify: bool = True, cache: ShardCache | None = None
+    ) -> None:
         self.store = store
         self.manifest = manifest
-        identity = "\n".join(shard.checksum for shard in manifest.shards).encode()
-        sequences = np.array([shard.sequences for shard in manifest.shards], dtype=np.int64)
+        self.cache = cache
+        identity = "\n".join([shard.checksum for shard in manifest.shards]).encode()
+        sequences = np.fromiter((shard.sequences for shard in manifest.shards), np.int64, len(manifest.shards))
         self.layout = Layout(sequences, identity)
-        self._verify = verify
-        self._lock = threading.Lock()
-        self._open: OrderedDict[int, Shard] = OrderedDict()
-        self._verified: set[int] = set()
-        self._verified_bytes = 0
+        self.verify = verify
+        self.verifier = Verifier(store)
+        self._changed = threading.Condition()
+        #: in order of opening; those opened first are let go of first
+        self._open: dict[int, Shard] = {}
+        self._loading: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<TokenDataset {self.manifest.dataset!r} at {self.store.uri}, {self.layout.samples} samples>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # for processes that are spawned: threads, locks and mappings stay behind
+        return _reopened, (self.store.uri, self.manifest, self.verify, self.cache)
+
+    def replica(self) -> "TokenDataset":
+        """The same dataset with threads, locks and open shards of its own: for a process that was forked."""
+        cache = None if self.cache is None else self.cache.replica()
+        return TokenDataset(self.store, self.manifest, verify=self.verify, cache=cache)
 
     @property
     def seq_len(self) -> int:
@@ -157,14 +67,19 @@ class TokenDataset:
         return self.manifest.seq_len
 
     @property
+    def pad_id(self) -> int:
+        """The token that fills what no document does."""
+        return self.manifest.pad_id
+
+    @property
     def verified_bytes(self) -> int:
         """Bytes that were read to check checksums."""
-        return self._verified_bytes
+        return self.verifier.bytes
 
     @property
     def verified_shards(self) -> int:
         """Shards whose checksum was checked."""
-        return len(self._verified)
+        return self.verifier.shards
 
     def rows(self, shard: int, rows: I64) -> NDArray[Any]:
         """Tokens [k, seq_len] of `rows` [k] of a shard, copied, in the shard's own dtype."""
@@ -175,69 +90,95 @@ class TokenDataset:
         return self.shard(shard).pieces(rows)
 
     def shard(self, number: int) -> Shard:
-        """The shard, opened and checked if it was not; raises the store's errors."""
-        with self._lock:
-            shard = self._open.get(number)
-            if shard is None:
-                shard = self._open[number] = self._load(number)
-                while len(self._open) > SHARDS_OPEN_MAX:
-                    self._open.popitem(last=False)
-            self._open.move_to_end(number)
+        """The shard, opened if it was not; raises the store's errors."""
+        shard = self._open.get(number)
+        if shard is not None:
             return shard
+        with self._changed:
+            if not self._changed.wait_for(lambda: number not in self._loading, LOAD_S_MAX):
+                raise LoaderError(f"{self.manifest.shards[number].tokens} did not open within {LOAD_S_MAX:.0f} s")
+            shard = self._open.get(number)
+            if shard is not None:
+                return shard
+            self._loading.add(number)
+        try:
+            shard = self._load(number)
+        finally:
+            with self._changed:
+                self._loading.discard(number)
+                if shard is not None:
+                    self._open[number] = shard
+                    while len(self._open) > SHARDS_OPEN_MAX:
+                        del self._open[next(iter(self._open))]
+                self._changed.notify_all()
+        return shard
+
+    def release(self, needed: set[int]) -> None:
+        """Let go of open shards that are not `needed`, so that a cache may evict them."""
+        with self._changed:
+            for number in [number for number in self._open if number not in needed]:
+                del self._open[number]
+
+    def check(self) -> None:
+        """Raise what the check behind the reader found, if it found anything."""
+        if self.verifier.error is not None:
+            raise self.verifier.error
+
+    def wait_verified(self, timeout_s: float = WAIT_S_MAX) -> None:
+        """Return when every shard that was read from has been checked; raises ChecksumMismatch, LoaderError."""
+        self.verifier.wait(timeout_s)
+
+    def close(self) -> None:
+        """Stop the threads, and let go of the shards; a later read opens them again."""
+        self.verifier.close()
+        with self._changed:
+            self._open.clear()
 
     def _load(self, number: int) -> Shard:
         entry = self.manifest.shards[number]
-        if self._verify and number not in self._verified:
-            self._verified_bytes += verify_object(self.store, entry.tokens, entry.checksum)
-            self._verified.add(number)
+        if self.cache is not None:
+            held = self._hold(self.cache, entry)
+            shard = Shard(entry.tokens, read_shard(held.store, held.key), entry.sequences, self.seq_len)
+            shard.held = held
+            self.verifier.count(number, held.size)
+            return shard
+        if self.verify:
+            self.verifier.first(number, entry.tokens, entry.checksum)
         return Shard(entry.tokens, read_shard(self.store, entry.tokens), entry.sequences, self.seq_len)
 
 
-def open_dataset(uri: str, *, verify: bool = True) -> TokenDataset:
-    """Open the newest version of the dataset at `uri` (a path, `file://...`).
+    def _hold(self, cache: ShardCache, entry: ShardEntry) -> Held:
+        """The cached shard; where all of the cache is in use, the shards that were opened first are given up."""
+        while True:
+            try:
+                return cache.hold(self.store, entry.tokens, entry.checksum)
+            except CacheFull:
+                with self._changed:
+                    if not self._open:
+                        raise
+                    del self._open[next(iter(self._open))]
 
-    `verify=False` trusts the shards' bytes. Raises `ObjectMissing` where there is no manifest, and `FormatError`.
+
+def open_dataset(uri: str, *, verify: bool = True, cache: ShardCache | None = None) -> TokenDataset:
+    """Open the newest version of the dataset at `uri` (a path, `file://...`, `s3://...`).
+
+    `verify=False` trusts the shards' bytes. A store without local files gets the user's own cache
+    (`ShardCache.default`) unless one is given. Raises FormatError, also where there is no manifest.
     """
-    store = open_store(uri)
+    return dataset_in(open_store(uri), verify=verify, cache=cache)
+
+
+def dataset_in(store: ObjectStore, *, verify: bool = True, cache: ShardCache | None = None) -> TokenDataset:
+    """Like `open_dataset`, in a store that is open already."""
     try:
         data = store.get(MANIFEST_KEY)
     except ObjectMissing as error:
         message = f"{store.uri}: no {MANIFEST_KEY}, so no dataset was finished here; check the URI, or write it first"
         raise FormatError(message) from error
-    return TokenDataset(store, _parse_manifest(data, store.uri), verify=verify)
+    if cache is None and store.open_local(MANIFEST_KEY) is None:
+        cache = ShardCache.default()
+    return TokenDataset(store, parse_manifest(data, store.uri), verify=verify, cache=cache)
 
 
-def _parse_manifest(data: bytes, uri: str) -> Manifest:
-    try:
-        fields = orjson.loads(data)
-        if fields["format"] != MANIFEST_FORMAT:
-            raise FormatError(
-                f"{uri}: {MANIFEST_KEY} has format {fields['format']!r}, this version reads {MANIFEST_FORMAT}"
-            )
-        eos_id = fields["eos_id"]
-        manifest = Manifest(
-            dataset=str(fields["dataset"]),
-            version=int(fields["version"]),
-            seq_len=int(fields["seq_len"]),
-            tokenizer=str(fields["tokenizer"]),
-            pad_id=int(fields["pad_id"]),
-            eos_id=None if eos_id is None else int(eos_id),
-            shards=tuple(_parse_shard(entry) for entry in fields["shards"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(
-            f"{uri}: {MANIFEST_KEY} is malformed: {type(error).__name__} {error}; write it anew"
-        ) from error
-    if manifest.seq_len < 1 or any(shard.sequences < 0 for shard in manifest.shards):
-        raise FormatError(f"{uri}: {MANIFEST_KEY} has a seq_len or a count of sequences that is not positive")
-    return manifest
-
-
-def _parse_shard(entry: Mapping[str, Any]) -> ShardEntry:
-    return ShardEntry(
-        tokens=str(entry["tokens"]),
-        documents=str(entry["documents"]),
-        checksum=str(entry["checksum"]),
-        sequences=int(entry["sequences"]),
-        token_count=int(entry["token_count"]),
-    )
+def _reopened(uri: str, manifest: Manifest, verify: bool, cache: ShardCache | None) -> TokenDataset:
+    return TokenDataset(open_store(uri), manifest, verify=verify, cache=cache)

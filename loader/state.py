@@ -1,45 +1,83 @@
 """What a checkpoint keeps of a loader, and the comparison that refuses a foreign one.
 
 The state is a position in one global sequence of samples, and not a step: so it means the same at any world size
-and any batch size.
+and any batch size. The journal beside it says what a user did on the way (`headrace.loader.plan`), as a list of plain
+objects, and with it every step since the beginning can be computed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.loader.errors import Difference, LoaderError, StateMismatch
+from headrace.loader.plan import Cut, Event, LastBatch, Recut, Reweighted, Skipped
 
 STATE_FORMAT: Final = 1
-#: the fields that fix the order of samples; `dataset` is a name only, since a dataset may be copied or moved
-_BINDING: Final = ("layout_root", "samples", "tokenizer", "seq_len", "seed")
+#: entries in a journal; a journal is edited by hand and by changes of the world size, not by steps
+EVENTS_MAX: Final = 100_000
+#: the fields that fix the order of samples; names and URIs do not, since a dataset may be copied or moved
+_BINDING: Final = ("layout_root", "samples", "tokenizer", "seq_len", "seed", "weights")
 
 
-def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[int, int]:
-    """(pass, position) of a saved state, or StateMismatch with each field that differs from `ours`.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a state stands: `position` in samples of pass `pass_`, before step `step`, after these events."""
+
+    pass_: int
+    position: int
+    step: int
+    events: tuple[Event, ...]
+
+
+def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> Place:
+    """Where a saved state stands, or StateMismatch with each field that differs from `ours`.
 
     Raises LoaderError where it is no state, or one that only a newer version can follow.
     """
-    if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT:
-        found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
-        raise LoaderError(f"a loader state of format {found!r}; this version of Headrace reads format {STATE_FORMAT}")
+    require_format(state)
     differences = [
-        Difference(field, state.get(field), ours[field]) for field in _BINDING if state.get(field) != ours[field]
+        Difference(field, state.get(field), ours.get(field))
+        for field in _BINDING
+        if state.get(field) != ours.get(field)
     ]
-    order = state.get("order")
-    theirs: Mapping[str, Any] = order if isinstance(order, Mapping) else {}
-    differences += [
-        Difference(f"order.{field}", theirs.get(field), value)
-        for field, value in ours["order"].items()
-        if theirs.get(field) != value
-    ]
+    differences += _nested("order", state.get("order"), ours["order"])
+    theirs, mine = state.get("sources") or [], ours.get("sources") or []
+    for number in range(max(len(theirs), len(mine))):
+        pair = [sources[number] if number < len(sources) else None for sources in (theirs, mine)]
+        differences += _nested(f"sources[{number}]", pair[0], {} if pair[1] is None else pair[1])
     if differences:
         if state.get("dataset") != ours["dataset"]:
             differences.insert(0, Difference("dataset", state.get("dataset"), ours["dataset"]))
         raise StateMismatch(differences)
-    journal = state.get("journal")
-    if journal != []:
-        raise LoaderError(f"the state's journal holds {journal!r}; this version of Headrace knows no journalled events")
-    return _whole(state, "pass"), _whole(state, "position", ours["samples"])
+    return place_of(state)
+
+
+def _nested(name: str, theirs: object, ours: Mapping[str, Any]) -> list[Difference]:
+    held: Mapping[str, Any] = theirs if isinstance(theirs, Mapping) else {}
+    fields = dict.fromkeys([*ours, *held])
+    return [
+        Difference(f"{name}.{field}", held.get(field), ours.get(field))
+        for field in fields
+        if field not in ("name", "uri") and held.get(field) != ours.get(field)
+    ]
+
+
+def require_format(state: Mapping[str, Any]) -> None:
+    """Raise LoaderError unless `state` is one that this version reads."""
+    if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT:
+        found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
+        raise LoaderError(f"a loader state of format {found!r}; this version of Headrace reads format {STATE_FORMAT}")
+
+
+def place_of(state: Mapping[str, Any]) -> Place:
+    """Where a state stands; raises LoaderError where it is malformed."""
+    samples = _whole(state, "samples")
+    return Place(
+        _whole(state, "pass"),
+        _whole(state, "position", samples),
+        _whole(state, "step"),
+        parse_journal(state.get("journal")),
+    )
 
 
 def _whole(state: Mapping[str, Any], field: str, most: int = (1 << 64) - 1) -> int:
@@ -47,3 +85,50 @@ def _whole(state: Mapping[str, Any], field: str, most: int = (1 << 64) - 1) -> i
     if type(value) is not int or not 0 <= value <= most:
         raise LoaderError(f"the state's {field} is {value!r}; it must be a whole number from 0 to {most}")
     return value
+
+
+def journal_to_json(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """The events as the state holds them."""
+    return [_event_to_json(event) for event in events]
+
+
+def _event_to_json(event: Event) -> dict[str, Any]:
+    match event:
+        case Skipped():
+            return {"event": "skipped", "first": event.first, "count": event.count}
+        case Reweighted():
+            return {"event": "reweighted", "position": event.position, "weights": list(event.weights)}
+        case Recut():
+            return {
+                "event": "cut",
+                "position": event.position,
+                "step": event.step,
+                "batch_size": event.cut.batch_size,
+                "world_size": event.cut.world_size,
+                "last": event.cut.last.value,
+            }
+
+
+def parse_journal(journal: object) -> tuple[Event, ...]:
+    """The events of a state's journal; raises LoaderError for one that this version cannot follow."""
+    if not isinstance(journal, list) or len(journal) > EVENTS_MAX:
+        raise LoaderError(f"the state's journal is no list of up to {EVENTS_MAX} events")
+    return tuple(_parse_event(event) for event in journal)
+
+
+def _parse_event(fields: Any) -> Event:
+    try:
+        match fields["event"]:
+            case "skipped":
+                return Skipped(_whole(fields, "first"), _whole(fields, "count"))
+            case "reweighted":
+                weights = tuple(float(weight) for weight in fields["weights"])
+                return Reweighted(_whole(fields, "position"), weights)
+            case "cut":
+                cut = Cut(_whole(fields, "batch_size"), _whole(fields, "world_size"), LastBatch(fields["last"]))
+                if cut.stride < 1:
+                    raise ValueError("a cut of no samples")
+                return Recut(_whole(fields, "position"), _whole(fields, "step"), cut)
+    except (KeyError, TypeError, ValueError) as error:
+        raise LoaderError(f"the state's journal holds {fields!r}, which is malformed: {error!r}") from error
+    raise LoaderError(f"the state's journal holds {fields!r}; this version of Headrace knows no such event")

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd
-from headrace.stages.lines import BOM
 from headrace.stages.inputs import to_path
+from headrace.stages.lines import BOM
 from headrace.stages.records import Columns
 from headrace.stages.source import FileSource
 from headrace.stages.streams import open_raw

@@ -107,7 +107,7 @@ class Inputs:
         if not is_glob(place.path):
             info = store.head(place.path) if folder == place.path and folder else None
             if info is not None:
-                yield b"", _object(place, info)
+                yield order_of(place.prefix + info.key), _object(place, info)
                 return
             glob = Glob(folder + "/" if folder else "", self._in_directory)
         else:

@@ -14,11 +14,17 @@ from typing import Any
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage, StageKind
-from headrace.stages.patterns import split_patterns
 from headrace.stages.parameters import check_integer, check_number, check_text
+from headrace.stages.patterns import split_patterns
 from headrace.stages.vocabulary import TokenizerFacts, resolve_tokenizer
 
 MIB = 1 << 20
+_SOURCE_LIMITS = {
+    "fragment_bytes": (1 << 10, 1 << 40),
+    "batch_bytes": (1, 64 * MIB),
+    "batch_records": (1, MIB),
+    "max_record_bytes": (1, 256 * MIB),
+}
 
 
 def read_jsonl(
@@ -30,32 +36,86 @@ def read_jsonl(
     batch_bytes: int = MIB,
     batch_records: int = 4096,
     max_record_bytes: int = 8 * MIB,
+    damaged: str = "stop",
     name: str = "read",
 ) -> Stage:
-    """Read JSON Lines: a record a line, blank lines aside. What is no record of text is quarantined alone.
+    """Read JSON Lines, as they are or as .gz and .zst: a record a line, blank lines aside.
 
-    `input` is a path, a glob (`**` spans directories), a directory or a comma list of them. `text_key` and `id_key`
-    name the fields; all other fields are kept as metadata.
+    `input` is a path, a glob (`**` spans directories), a directory, an s3:// URI of these, or a comma list of them.
+    `text_key` and `id_key` name the fields; all other fields are kept as metadata. What is no record of text is
+    quarantined alone. `damaged` says what a file that is cut off or corrupt does: "stop" the run, or "quarantine",
+    by which what can be read is kept and the rest is one quarantined record.
     """
-    check_text(name, "text_key", text_key)
-    check_text(name, "id_key", id_key)
-    if text_key == id_key:
-        raise PipelineError(f'stage "{name}": text_key and id_key are both {text_key!r}: they name two fields')
-    check_integer(name, "fragment_bytes", fragment_bytes, 1 << 10, 1 << 40)
-    check_integer(name, "batch_bytes", batch_bytes, 1, 64 * MIB)
-    check_integer(name, "batch_records", batch_records, 1, MIB)
-    check_integer(name, "max_record_bytes", max_record_bytes, 1, 256 * MIB)
-    parameters = {
-        "input": _patterns(name, input),
-        "text_key": text_key,
-        "id_key": id_key,
-        "fragment_bytes": fragment_bytes,
+    parameters: dict[str, Any] = {"text_key": text_key, "id_key": id_key, "fragment_bytes": fragment_bytes}
+    parameters |= {"batch_bytes": batch_bytes, "batch_records": batch_records, "max_record_bytes": max_record_bytes}
+    return _source("headrace.stages.jsonl:JsonlSource", name, input, {**parameters, "damaged": damaged})
+
+
+def read_parquet(
+    input: str,  # noqa: A002
+    *,
+    text_key: str = "text",
+    id_key: str = "id",
+    fragment_bytes: int = 16 * MIB,
+    batch_bytes: int = MIB,
+    batch_records: int = 4096,
+    max_record_bytes: int = 8 * MIB,
+    damaged: str = "stop",
+    name: str = "read",
+) -> Stage:
+    """Read Parquet: a record a row, a run of row groups of about `fragment_bytes` a fragment; else as `read_jsonl`.
+
+    A directory stands for its *.parquet at any depth, as Hugging Face datasets lay them out.
+    """
+    parameters: dict[str, Any] = {"text_key": text_key, "id_key": id_key, "fragment_bytes": fragment_bytes}
+    parameters |= {"batch_bytes": batch_bytes, "batch_records": batch_records, "max_record_bytes": max_record_bytes}
+    return _source("headrace.stages.parquet:ParquetSource", name, input, {**parameters, "damaged": damaged})
+
+
+def read_warc(
+    input: str,  # noqa: A002
+    *,
+    main_content: bool = True,
+    batch_bytes: int = MIB,
+    batch_records: int = 1024,
+    max_record_bytes: int = 8 * MIB,
+    damaged: str = "stop",
+    name: str = "read",
+) -> Stage:
+    """Read WARC and WET: the text of each page that was answered with 200; else as `read_jsonl`.
+
+    `main_content` leaves menus, headers and footers out. Answers that are no text are filtered.
+    """
+    parameters: dict[str, Any] = {
+        "main_content": main_content,
         "batch_bytes": batch_bytes,
         "batch_records": batch_records,
-        "max_record_bytes": max_record_bytes,
     }
-    target = "headrace.stages.jsonl:JsonlSource"
-    return Stage(name, StageKind.SOURCE, target, parameters, volatile=("batch_bytes", "batch_records"))
+    parameters |= {"max_record_bytes": max_record_bytes, "damaged": damaged}
+    return _source("headrace.stages.warc:WarcSource", name, input, parameters)
+
+
+def read(
+    input: str,  # noqa: A002
+    *,
+    text_key: str = "text",
+    id_key: str = "id",
+    main_content: bool = True,
+    fragment_bytes: int = 64 * MIB,
+    batch_bytes: int = MIB,
+    batch_records: int = 4096,
+    max_record_bytes: int = 8 * MIB,
+    damaged: str = "stop",
+    name: str = "read",
+) -> Stage:
+    """Read files of any known format, told apart by suffix: JSON Lines, Parquet, WARC, WET and plain text.
+
+    The parameters are those of the formats' own functions.
+    """
+    parameters: dict[str, Any] = {"text_key": text_key, "id_key": id_key, "main_content": main_content}
+    parameters |= {"fragment_bytes": fragment_bytes, "batch_bytes": batch_bytes, "batch_records": batch_records}
+    parameters |= {"max_record_bytes": max_record_bytes, "damaged": damaged}
+    return _source("headrace.stages.mixed:MixedSource", name, input, parameters)
 
 
 def read_files(input: str, *, max_record_bytes: int = 8 * MIB, name: str = "read") -> Stage:  # noqa: A002
@@ -209,12 +269,30 @@ def fineweb_quality(
     return Stage(name, StageKind.TRANSFORM, "headrace.stages.filters:FinewebQuality", parameters)
 
 
+def _source(target: str, name: str, given: str, parameters: dict[str, Any]) -> Stage:
+    """A source of files; checks the parameters that it has."""
+    for key in ("text_key", "id_key"):
+        if key in parameters:
+            check_text(name, key, parameters[key])
+    if "text_key" in parameters and parameters["text_key"] == parameters["id_key"]:
+        key = parameters["text_key"]
+        raise PipelineError(f'stage "{name}": text_key and id_key are both {key!r}: they name two fields')
+    for key, (least, most) in _SOURCE_LIMITS.items():
+        if key in parameters:
+            check_integer(name, key, parameters[key], least, most)
+    if parameters["damaged"] not in ("stop", "quarantine"):
+        damaged = parameters["damaged"]
+        raise PipelineError(f'stage "{name}": damaged is {damaged!r}; it must be "stop" or "quarantine"')
+    volatile = ("batch_bytes", "batch_records")
+    return Stage(name, StageKind.SOURCE, target, {"input": _patterns(name, given), **parameters}, volatile=volatile)
+
+
 def _patterns(stage: str, given: str) -> list[str]:
     check_text(stage, "input", given)
     for part in given.split(","):
         scheme, separator, _ = part.strip().partition("://")
-        if separator and scheme != "file":
-            raise PipelineError(f'stage "{stage}": input {part!r}: only local files can be read; copy them here first')
+        if separator and scheme not in ("file", "s3"):
+            raise PipelineError(f'stage "{stage}": input {part!r}: only files and s3:// objects can be read')
     return split_patterns(given)
 
 

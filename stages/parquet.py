@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import base64
-import datetime
+import datetime as dt
 import decimal
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.stages.batch import QUARANTINED, ROW, Batch, make_verdicts, no_verdicts
+from headrace.stages.batch import QUARANTINED, Batch, make_verdicts, no_verdicts
 from headrace.stages.contract import FragmentChanged, FragmentEnd
 from headrace.stages.errors import DamagedInput, InputError
 from headrace.stages.inputs import InputObject, to_path
@@ -88,7 +89,9 @@ class ParquetSource(FileSource):
                     yield self.lost(fragment, ordinal, error.why)
                     ordinal += 1
                 if ordinal < gap.first or (gap.end != UNBOUNDED and ordinal < gap.end):
-                    raise FragmentChanged(f"{fragment.uri} ends after record {ordinal}, before the records {gap.first}..")
+                    raise FragmentChanged(
+                        f"{fragment.uri} ends after record {ordinal}, before the records {gap.first}.."
+                    )
             raw.check()
         if gaps and gaps[-1].end == UNBOUNDED:
             yield FragmentEnd(ordinal)
@@ -99,7 +102,8 @@ class ParquetSource(FileSource):
         """The file with its footer read and its columns known. Raises DamagedInput, InputError."""
         name = to_path(fragment.uri)
         try:
-            file = pq.ParquetFile(raw, pre_buffer=False, buffer_size=COLUMN_BUFFER_BYTES, memory_map=False)
+            source: Any = raw
+            file = pq.ParquetFile(source, pre_buffer=False, buffer_size=COLUMN_BUFFER_BYTES, memory_map=False)
         except (pa.ArrowException, OSError) as error:
             raw.check()
             raise DamagedInput(name, f"its Parquet footer cannot be read ({_short(error)})") from error
@@ -143,9 +147,7 @@ class ParquetSource(FileSource):
                 yield from self._group(file, fragment, gap, index, ordinal)
             ordinal += group.num_rows
 
-    def _group(
-        self, file: pq.ParquetFile, fragment: Fragment, gap: Gap, index: int, ordinal: int
-    ) -> Iterator[Batch]:
+    def _group(self, file: pq.ParquetFile, fragment: Fragment, gap: Gap, index: int, ordinal: int) -> Iterator[Batch]:
         group = file.metadata.row_group(index)
         average = max(1, group.total_byte_size // max(1, group.num_rows))
         step = max(1, min(self.batch_records, self.batch_bytes // average))
@@ -167,8 +169,8 @@ class ParquetSource(FileSource):
         """As many of the first rows as a batch takes, at least one: rows may differ much in size."""
         if table.nbytes <= 2 * self.batch_bytes or table.num_rows == 1:
             return table
-        sizes = pc.fill_null(pc.binary_length(_plain(table.column(self.text_key))), 0)
-        filled = np.searchsorted(np.cumsum(np.asarray(sizes, dtype=np.int64)), self.batch_bytes, side="right")
+        sizes = _lengths(_plain(table.column(self.text_key)))
+        filled = np.searchsorted(np.cumsum(sizes), self.batch_bytes, side="right")
         return table.slice(0, max(1, int(filled)))
 
     # -- the rows --
@@ -179,8 +181,8 @@ class ParquetSource(FileSource):
         count = table.num_rows
         rows = pa.array(range(first, first + count), pa.int64())
         ids = self._ids(fragment, first, table)
-        sizes = int(pc.sum(pc.binary_length(texts)).as_py() or 0)
-        self.bytes_read += sizes
+        size = int(_lengths(texts).sum())
+        self.bytes_read += size
         verdicts = no_verdicts()
         metadata = self._metadata(table, why)
         if why:
@@ -193,11 +195,13 @@ class ParquetSource(FileSource):
                 reasons=[why[index][0] for index in sorted(why)],
                 raw=[why[index][1] for index in sorted(why)],
             )
+        columns: list[Any] = [rows, ids, texts, metadata]
+        if why:
             kept = pa.array([index for index in range(count) if index not in why], pa.int64())
-            rows, ids, texts, metadata = (column.take(kept) for column in (rows, ids, texts, metadata))
-        texts = texts.cast(pa.string())
-        batch = pa.record_batch([rows, ids, texts, metadata], schema=SOURCE_ROWS)
-        return Batch(fragment.id, fragment.uri, first, count, -1, sizes, batch, verdicts)
+            columns = [column.take(kept) for column in columns]
+        columns[2] = columns[2].cast(pa.string())
+        batch = pa.record_batch(columns, schema=SOURCE_ROWS)
+        return Batch(fragment.id, fragment.uri, first, count, -1, size, batch, verdicts)
 
     def _faults(self, texts: pa.Array[Any]) -> dict[int, tuple[str, bytes]]:
         """The rows whose text cannot be kept: why, and the raw bytes."""
@@ -205,7 +209,7 @@ class ParquetSource(FileSource):
         if texts.null_count:
             for index in np.flatnonzero(np.asarray(texts.is_null())).tolist():
                 why[index] = f'text is not a string: column "{self.text_key}" is null', b""
-        sizes = np.asarray(pc.fill_null(pc.binary_length(texts), 0), dtype=np.int64)
+        sizes = _lengths(texts)
         for index in np.flatnonzero(sizes > self.max_record_bytes).tolist():
             size = int(sizes[index])
             reason = f"text too long: {size} bytes, the limit is {self.max_record_bytes}"
@@ -232,7 +236,9 @@ class ParquetSource(FileSource):
         if not ids.null_count:
             return ids
         known = ids.to_pylist()
-        return pa.array([f"{prefix}#{first + at}" if name is None else name for at, name in enumerate(known)], pa.string())
+        return pa.array(
+            [f"{prefix}#{first + at}" if name is None else name for at, name in enumerate(known)], pa.string()
+        )
 
     def _metadata(self, table: pa.RecordBatch, why: dict[int, tuple[str, bytes]]) -> pa.Array[Any]:
         """The other columns of each row as JSON; a row that cannot be written so is added to `why`."""
@@ -285,7 +291,7 @@ def _as_json(value: Any) -> Any:
     """What JSON has no type for, as text."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, (decimal.Decimal, datetime.timedelta)):
+    if isinstance(value, (decimal.Decimal, dt.timedelta)):
         return str(value)
     raise TypeError(f"a value of type {type(value).__name__}")
 
@@ -302,6 +308,12 @@ def _plain(column: pa.Array[Any]) -> pa.Array[Any]:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     return column.cast(pa.large_binary())
+
+
+def _lengths(column: Any) -> npt.NDArray[np.int64]:
+    """Bytes of each value; 0 for null."""
+    sizes: Any = pc.binary_length(column)
+    return np.asarray(sizes.fill_null(0), dtype=np.int64)
 
 
 def _not_utf8(data: bytes) -> tuple[str, bytes] | None:

@@ -185,12 +185,27 @@ def _segment(glob: str) -> str:
         elif char == "?":
             out += "[^/]"
         elif char == "[" and (end := glob.find("]", at + 1 + (glob[at : at + 1] == "!"))) > 0:
-            inner = glob[at:end].replace("\\", "\\\\").replace("[", "\\[").replace("^", "\\^")
-            out += "[" + ("^" + inner[1:] if inner.startswith("!") else inner) + "]"
+            out += _one_of(glob[at:end])
             at = end + 1
         else:
             out += re.escape(char)
     return out
+
+
+def _one_of(inside: str) -> str:
+    """The characters between brackets as a regular expression; a range from high to low is empty."""
+    negated, inside = ("^", inside[1:]) if inside.startswith("!") else ("", inside)
+    parts: list[str] = []
+    at = 0
+    while at < len(inside):
+        low, high = inside[at], inside[at + 2 : at + 3] if inside[at + 1 : at + 2] == "-" else ""
+        at += 3 if high else 1
+        if not high:
+            parts.append(re.escape(low))
+        elif low <= high:
+            parts.append(f"{re.escape(low)}-{re.escape(high)}")
+    chosen = f"[{negated}{''.join(parts)}]" if parts else "[^/]" if negated else "(?!)"
+    return "(?!/)" + chosen
 
 
 def order_of(path: str) -> bytes:

@@ -26,14 +26,14 @@ def preflight(pipeline: Pipeline) -> None:
 def _check_input(stage: Stage, pipeline: Pipeline) -> None:
     """Each pattern names a file, and the first files are of a kind that the source reads."""
     del pipeline
-    from headrace.stages.inputs import Inputs
+    from headrace.stages.inputs import Inputs, to_path
     from headrace.stages.patterns import SUFFIXES, check_format, globs_of
 
     kind = _KINDS[stage.target]
     for pattern in stage.parameters["input"]:
         globs = globs_of(kind) if kind else tuple(glob for each in SUFFIXES for glob in globs_of(each))
         for found in itertools.islice(Inputs([pattern], globs), FILES_LOOKED_AT):
-            check_format(found.uri, kind)
+            check_format(to_path(found.uri), kind)
 
 
 def _check_tokenizer(stage: Stage, pipeline: Pipeline) -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from headrace.stages.batch import QUARANTINED, RAW_BYTES_MAX, ROW, Batch, make_schema, make_verdicts, no_verdicts
+from headrace.stages.batch import (
+    FILTERED,
+    QUARANTINED,
+    RAW_BYTES_MAX,
+    ROW,
+    Batch,
+    join_verdicts,
+    make_schema,
+    make_verdicts,
+)
 from headrace.store.entries import Fragment
 
 #: What a source's batches hold.
@@ -25,7 +35,7 @@ def cut_raw(reason: str, raw: bytes, size: int) -> tuple[str, bytes]:
 class Columns:
     """Records of one fragment: those that are kept, and those that cannot be read."""
 
-    __slots__ = ("_bad", "_ids", "_metadata", "_prefix", "_rows", "_texts")
+    __slots__ = ("_bad", "_dropped", "_ids", "_metadata", "_prefix", "_rows", "_texts")
 
     def __init__(self, prefix: str) -> None:
         #: A record without an id of its own is named `<prefix>#<ordinal>`.
@@ -34,7 +44,8 @@ class Columns:
         self._ids: list[str] = []
         self._texts: list[str] = []
         self._metadata: list[bytes | None] = []
-        self._bad: list[tuple[int, str, str, bytes]] = []
+        self._bad: list[tuple[int, str, str, bytes | None]] = []
+        self._dropped: list[tuple[int, str, str]] = []
 
     def keep(self, ordinal: int, identity: str | int | None, text: str, metadata: dict[str, Any]) -> None:
         """Add a record; quarantines it where its metadata cannot be written as JSON."""
@@ -57,6 +68,10 @@ class Columns:
         reason, kept = cut_raw(reason, raw, len(raw) if raw_bytes is None else raw_bytes)
         self._bad.append((ordinal, name, reason, kept))
 
+    def drop(self, ordinal: int, identity: str | None, reason: str) -> None:
+        """Filter a record that is sound but holds no text."""
+        self._dropped.append((ordinal, f"{self._prefix}#{ordinal}" if identity is None else identity, reason))
+
     def batch(self, fragment: Fragment, stage: str, first: int, count: int, offset: int, length: int) -> Batch:
         """The batch of these records."""
         columns = [
@@ -69,14 +84,19 @@ class Columns:
         return Batch(fragment.id, fragment.uri, first, count, offset, length, rows, self._verdicts(stage))
 
     def _verdicts(self, stage: str) -> pa.RecordBatch:
-        if not self._bad:
-            return no_verdicts()
-        ordinals, ids, reasons, raw = zip(*self._bad, strict=True)
-        return make_verdicts(
-            rows=pa.array(ordinals, pa.int64()),
-            ids=pa.array(ids, pa.string()),
-            stage=stage,
-            verdict=QUARANTINED,
-            reasons=reasons,
-            raw=raw,
-        )
+        parts = [_table(stage, QUARANTINED, self._bad)] if self._bad else []
+        if self._dropped:
+            parts.append(_table(stage, FILTERED, [(*item, None) for item in self._dropped]))
+        return join_verdicts(*parts)
+
+
+def _table(stage: str, verdict: str, records: Sequence[tuple[int, str, str, bytes | None]]) -> pa.RecordBatch:
+    ordinals, ids, reasons, raw = zip(*records, strict=True)
+    return make_verdicts(
+        rows=pa.array(ordinals, pa.int64()),
+        ids=pa.array(ids, pa.string()),
+        stage=stage,
+        verdict=verdict,
+        reasons=reasons,
+        raw=raw,
+    )

@@ -8,7 +8,7 @@ from typing import ClassVar
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd
-from headrace.stages.inputs import InputObject, Inputs
+from headrace.stages.inputs import InputObject, Inputs, to_path
 from headrace.stages.patterns import check_format, globs_of
 from headrace.stages.records import Columns
 from headrace.store.entries import Fragment
@@ -39,7 +39,7 @@ class FileSource:
     def list(self) -> Iterator[Fragment]:
         """Every fragment of every file, in the order of the files' names. Raises InputError, StoreError."""
         for found in self.inputs:
-            check_format(found.uri, self.KIND)
+            check_format(to_path(found.uri), self.KIND)
             yield from self.fragments(found)
 
     def fragments(self, found: InputObject) -> Iterator[Fragment]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -182,7 +182,7 @@ class InputStream:
         self._at = 0
         self.skipped = 0
 
-    def __enter__(self) -> InputStream:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -246,8 +246,9 @@ class InputStream:
     def _step(self) -> bytes:
         try:
             if self._source is None:
-                file = pa.PythonFile(_Borrowed(self._raw), "r")
-                self._source = pa.CompressedInputStream(file, self._codec)
+                codec: Any = self._codec
+                borrowed: Any = _Borrowed(self._raw)
+                self._source = pa.CompressedInputStream(pa.PythonFile(borrowed, "r"), codec)
             found: bytes = self._source.read(STEP_BYTES)
         except OSError as error:
             self._raw.check()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 from resiliparse.extract.html2text import extract_plain_text
-from resiliparse.parse.encoding import bytes_to_str, detect_encoding
+from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
 from resiliparse.parse.html import HTMLTree
 
-from headrace.stages.batch import Batch
+from headrace.stages.batch import RAW_BYTES_MAX, Batch
 from headrace.stages.contract import FragmentChanged, FragmentEnd
-from headrace.stages.errors import DamagedInput
+from headrace.stages.errors import DamagedInput, InputError
 from headrace.stages.inputs import to_path
+from headrace.stages.lines import BOM
 from headrace.stages.records import Columns
 from headrace.stages.source import STOP, FileSource
 from headrace.stages.streams import InputStream
@@ -25,13 +27,44 @@ KINDS = WarcRecordType.response | WarcRecordType.resource | WarcRecordType.conve
 HTML = ("text/html", "application/xhtml+xml")
 #: Bytes of a record's headers.
 HEADER_BYTES_MAX = 1 << 20
+#: Headers of a record that are kept as metadata, under shorter names.
+KEPT_HEADERS = {
+    "WARC-Target-URI": "url",
+    "WARC-Date": "date",
+    "WARC-Identified-Content-Language": "language",
+    "WARC-Truncated": "truncated",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What a record came to: its text, or why it is filtered or cannot be read. Bytes `[place, stop)` of the file."""
+
+    id: str | None = None
+    text: str | None = None
+    filtered: str = ""
+    fault: str = ""
+    raw: bytes = b""
+    size: int = 0
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(slots=True)
+class _Filling:
+    """A batch while it fills."""
+
+    columns: Columns
+    first: int
+    at: int
+    count: int = 0
+    size: int = 0
 
 
 class WarcSource(FileSource):
     """Reads responses, resources and conversions; a response that is no text, or no answer of 200, is filtered.
 
-    The id is the record's own, the metadata its URL, date, type and language. `main_content` leaves menus, headers
-    and footers of a page out.
+    The id is the record's own; the metadata are its URL, date, type and language. `main_content` leaves menus,
+    headers and footers of a page out.
     """
 
     KIND = "warc"
@@ -60,45 +93,183 @@ class WarcSource(FileSource):
                 ordinal = yield from self._gap(file, fragment, gap)
                 file.check()
                 self.bytes_skipped += file.skipped
+            if ordinal < gap.first or (gap.end != UNBOUNDED and ordinal < gap.end):
+                raise FragmentChanged(f"{fragment.uri} ends after record {ordinal}, before the records {gap.first}..")
         if gaps and gaps[-1].end == UNBOUNDED:
             yield FragmentEnd(ordinal)
 
-    def _gap(self, file: InputStream, fragment: Fragment, gap: Gap) -> Iterator[Any]:
+    def _gap(self, file: InputStream, fragment: Fragment, gap: Gap) -> Generator[Batch, None, int]:
         """Batches up to the gap's end; returns the ordinal behind them."""
-        known = gap.offset >= 0 and gap.first > 0
-        ordinal, at = (gap.first, gap.offset) if known else (0, 0)
-        filling = _Filling(self, fragment, ordinal, at)
-        stop = at
-        try:
-            for place, record in self._records(file, fragment, at):
-                if ordinal == gap.first and filling.count == 0:
-                    self.bytes_skipped += place - filling.at if ordinal and not known else 0
-                    filling = _Filling(self, fragment, ordinal, filling.at if known or not ordinal else place)
-                elif filling.full:
-                    yield filling.batch(place)
-                    filling = _Filling(self, fragment, ordinal, place)
-                if ordinal >= gap.end:
-                    if filling.count:
-                        yield filling.batch(place)
-                    return ordinal
-                if ordinal >= gap.first:
-                    self._take(filling, record, ordinal, place)
-                else:
-                    _pass(record)
-                    filling.at = place
-                ordinal += 1
-                stop = place
-            stop = file.tell()
-        except DamagedInput as error:
-            if not self.salvage:
-                raise
-            if filling.count:
-                yield filling.batch(-1)
-            yield self.lost(fragment, ordinal, error.why)
-            return ordinal + 1
+        ordinal, at = (gap.first, gap.offset) if gap.offset >= 0 and gap.first else (0, 0)
+        filling = _Filling(Columns(fragment.uri), ordinal, at)
+        damage = ""
+        for stop, page in self._pages(file, fragment, gap, ordinal, at):
+            if isinstance(page, DamagedInput):
+                damage = page.why
+                break
+            if ordinal < gap.first:
+                self.bytes_skipped += stop - at
+                filling = _Filling(Columns(fragment.uri), ordinal + 1, stop)
+            else:
+                self._take(filling, page, ordinal)
+                full = filling.size >= self.batch_bytes or filling.count == self.batch_records
+                if full or ordinal + 1 == gap.end or stop < 0:
+                    file.check()
+                    yield self._batch(filling, fragment, stop)
+                    filling = _Filling(Columns(fragment.uri), ordinal + 1, stop)
+            at, ordinal = stop, ordinal + 1
+            if ordinal == gap.end:
+                return ordinal
         if filling.count:
             file.check()
-            yield filling.batch(stop)
-        if ordinal < gap.first or gap.end != UNBOUNDED and ordinal < gap.end:
-            raise FragmentChanged(f"{fragment.uri} ends after record {ordinal}, before the records {gap.first}..")
+            yield self._batch(filling, fragment, at)
+        if damage:
+            yield self.lost(fragment, ordinal, damage)
+            ordinal += 1
         return ordinal
+
+    def _pages(
+        self, file: InputStream, fragment: Fragment, gap: Gap, ordinal: int, at: int
+    ) -> Iterator[tuple[int, _Page | DamagedInput]]:
+        """Each record with the byte at which the next begins (-1: not known); a fault of the file comes last."""
+        name = to_path(fragment.uri)
+        held: _Page | None = None
+        try:
+            if file.seek(at) != at:
+                raise DamagedInput(name, f"it ends before byte {at}")
+            for record in self._archive(file, name):
+                if held is not None:
+                    yield at + record.stream_pos, held
+                    held = None
+                held = self._page(record, name) if ordinal >= gap.first else _pass_over(record, name)
+                ordinal += 1
+        except DamagedInput as error:
+            if held is not None:
+                yield -1, held
+            if not self.salvage:
+                raise
+            yield -1, error
+            return
+        if held is not None:
+            yield file.tell(), held
+
+    def _archive(self, file: InputStream, name: str) -> Iterator[Any]:
+        """The records that FastWARC finds. Raises DamagedInput where it finds none in what follows."""
+        try:
+            stream: Any = file
+            yield from ArchiveIterator(
+                stream, record_types=KINDS, parse_http=True, max_header_len=HEADER_BYTES_MAX, stream_detect=False
+            )
+        except InputError:
+            raise
+        except (OSError, ValueError) as error:
+            file.check()
+            raise DamagedInput(
+                name, f"no WARC record where one should be, before byte {file.tell()} ({error})"
+            ) from error
+
+    # -- a record --
+
+    def _page(self, record: Any, name: str) -> _Page:
+        identity = str(record.record_id or "").strip("<>") or None
+        body = self._body(record, name)
+        if record.content_length > self.max_record_bytes:
+            why = f"record too long: {record.content_length} bytes, the limit is {self.max_record_bytes}"
+            return _Page(identity, fault=why, raw=body, size=record.content_length)
+        metadata = {short: record.headers.get(key) for key, short in KEPT_HEADERS.items() if record.headers.get(key)}
+        kind = _content_type(record)
+        if record.record_type == WarcRecordType.response:
+            if record.http_headers is None:
+                return _Page(identity, fault="malformed HTTP response", raw=body, size=len(body))
+            status = record.http_headers.status_code
+            if status != 200:
+                return _Page(identity, filtered=f"http status: {status}", size=len(body))
+        if kind:
+            metadata["content_type"] = kind
+        return self._text(record, identity, body, kind, metadata)
+
+    def _text(self, record: Any, identity: str | None, body: bytes, kind: str, metadata: dict[str, Any]) -> _Page:
+        size = len(body)
+        try:
+            if record.record_type == WarcRecordType.conversion:
+                text = body.removeprefix(BOM).decode()
+            elif kind in HTML:
+                text = self._html(record, body, metadata)
+            elif kind.startswith("text/"):
+                text = bytes_to_str(body, _encoding(record, body, html=False))
+            else:
+                return _Page(identity, filtered=f"not text: {kind or 'no content type'}", size=size)
+            text.encode()
+        except UnicodeError as error:
+            return _Page(identity, fault=f"invalid text: {str(error)[:200]}", raw=body, size=size)
+        if not text.strip():
+            return _Page(identity, filtered="no text in the page", size=size)
+        return _Page(identity, text, size=size, metadata=metadata)
+
+    def _html(self, record: Any, body: bytes, metadata: dict[str, Any]) -> str:
+        encoding = _encoding(record, body, html=True)
+        tree = HTMLTree.parse(bytes_to_str(body, encoding))
+        if tree.title:
+            metadata["title"] = tree.title.strip()
+        return str(extract_plain_text(tree, main_content=self.main_content, alt_texts=False))
+
+    def _body(self, record: Any, name: str) -> bytes:
+        """The record's content, or the beginning of one that is too long. Raises DamagedInput where it is cut off."""
+        expected = record.content_length
+        whole = expected <= self.max_record_bytes
+        data: bytes = record.reader.read(expected if whole else RAW_BYTES_MAX) if expected else b""
+        _check_whole(record, name, len(data), expected if whole else RAW_BYTES_MAX)
+        if not whole:
+            _drain(record, name, len(data), expected)
+        return data
+
+    def _take(self, filling: _Filling, page: _Page, ordinal: int) -> None:
+        if page.text is not None:
+            filling.columns.keep(ordinal, page.id, page.text, page.metadata)
+        elif page.filtered:
+            filling.columns.drop(ordinal, page.id, page.filtered)
+        else:
+            filling.columns.reject(ordinal, page.id, page.fault, page.raw, page.size)
+        filling.count += 1
+        filling.size += len(page.text or "")
+
+    def _batch(self, filling: _Filling, fragment: Fragment, stop: int) -> Batch:
+        length = stop - filling.at if stop >= 0 and filling.at >= 0 else -1
+        self.bytes_read += max(0, length)
+        at = filling.at if length >= 0 else -1
+        return filling.columns.batch(fragment, self.name, filling.first, filling.count, at, length)
+
+
+def _pass_over(record: Any, name: str) -> _Page:
+    _drain(record, name, 0, record.content_length)
+    return _Page()
+
+
+def _drain(record: Any, name: str, found: int, expected: int) -> None:
+    while found < expected and (part := record.reader.read(min(1 << 20, expected - found))):
+        found += len(part)
+    _check_whole(record, name, found, expected)
+
+
+def _check_whole(record: Any, name: str, found: int, expected: int) -> None:
+    if found < expected or record.headers.get("Content-Length") is None:
+        who = record.record_id or "without an id"
+        raise DamagedInput(name, f"cut off within the record {who}, which has {found} of {expected} bytes")
+
+
+def _content_type(record: Any) -> str:
+    kind = record.http_content_type
+    if not kind and record.record_type == WarcRecordType.resource:
+        kind = (record.headers.get("Content-Type") or "").partition(";")[0]
+    return (kind or "").strip().lower()
+
+
+def _encoding(record: Any, body: bytes, *, html: bool) -> str:
+    """A byte order mark, else what the server said, else what the page says of itself, else what it looks like."""
+    for mark, encoding in ((BOM, "utf-8"), (b"\xfe\xff", "utf-16-be"), (b"\xff\xfe", "utf-16-le")):
+        if body.startswith(mark):
+            return encoding
+    said = record.http_charset
+    if said:
+        return str(map_encoding_to_html5(str(said)))
+    return str(detect_encoding(body, from_html_meta=html) or "utf-8")

@@ -23,6 +23,10 @@ class StoreUnavailable(StoreError):  # noqa: N818 - named after what is so
     """The store refused or failed an operation that would succeed on a healthy store; trying again may help."""
 
 
+class StoreRefused(StoreError):  # noqa: N818 - named after what is so
+    """The store understood an operation and will not do it, now or later: no such bucket, no such right."""
+
+
 class ChecksumMismatch(StoreError):  # noqa: N818 - named after what is so
     """An object's bytes are not those that the ledger recorded."""
 

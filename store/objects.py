@@ -129,7 +129,7 @@ def _key_problem(key: str) -> str | None:
 
 
 def open_store(uri: str) -> ObjectStore:
-    """Open the store at `uri`: `file:///absolute`, `file://./relative`, or a plain path.
+    """Open the store at `uri`: `file:///absolute`, `file://./relative`, a plain path, or `s3://bucket/prefix`.
 
     Nothing is created before the first write. Raises `InvalidUri`.
     """
@@ -165,9 +165,9 @@ def _open_file_uri(uri: str) -> ObjectStore:
 
 
 def _open_s3(uri: str) -> ObjectStore:
-    raise InvalidUri(
-        f"store URI {uri!r}: s3:// comes with a later release; use file:///path on a local disk until then"
-    )
+    from headrace.store.s3 import S3Store
+
+    return S3Store(uri)  # pyright: ignore[reportReturnType]
 
 
 #: A store module slots in here, by the scheme of its URIs.

@@ -58,7 +58,10 @@ class S3Target:
     region: str
     #: "path", "virtual", or "" for what suits the endpoint.
     style: str
+    #: A file of CA certificates; None for those of the system.
     ca: str | None
+    #: Whether the URI itself names the file: one from the environment is each host's own.
+    is_ca_said: bool
     #: The profile that the URI names; that of the environment is not part of the URI.
     profile: str | None
     anonymous: bool
@@ -68,7 +71,7 @@ class S3Target:
         """The URI by which any process opens the same store."""
         said = {
             "anonymous": "true" if self.anonymous else None,
-            "ca": self.ca,
+            "ca": self.ca if self.is_ca_said else None,
             "endpoint": self.endpoint,
             "profile": self.profile,
             "region": self.region if self.region != REGION_DEFAULT or self.endpoint is None else None,
@@ -133,6 +136,7 @@ def resolve(uri: str, environment: Mapping[str, str] | None = None) -> S3Target:
         region=_region(uri, region),
         style=_style(uri, style),
         ca=parameters.get("ca") or environment.get("AWS_CA_BUNDLE") or files.setting("ca_bundle"),
+        is_ca_said="ca" in parameters,
         profile=parameters.get("profile"),
         anonymous=parameters.get("anonymous") == "true",
     )

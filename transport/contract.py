@@ -79,6 +79,13 @@ class LinkEnd(Protocol):
         """Return the descriptor that becomes readable after a wake, for poll, select or an event loop."""
         ...
 
+    def has_news(self) -> bool:
+        """Say whether anything has changed since the last verb: what `arm` asks, without the wish and without cost.
+
+        For who spins for some microseconds before it sleeps. It may miss what `arm` would find.
+        """
+        ...
+
     def arm(self) -> bool:
         """Ask to be woken. True: sleep on `fileno` now, then `disarm`. False: there is news, look again."""
         ...

@@ -21,8 +21,10 @@ integers are little endian.
 
 So the checksum covers every byte but itself: a flipped bit in kind or flags is found as well as one in the
 body. Coverage 1 is for memory that both ends map (`docs/decisions/0010`): a reader takes such a frame only where it
-says that it trusts the medium. The body starts at a multiple of 64 from the start of the frame, so in a buffer that is itself aligned
-(the ring's records are) Arrow reads its arrays in place with the alignment that it recommends.
+says that it trusts the medium.
+
+The body starts at a multiple of 64 from the start of the frame, so in a buffer that is itself aligned (the ring's
+records are) Arrow reads its arrays in place with the alignment that it recommends.
 
 Metadata and body are opaque here. Decoding is total: any bytes give a frame or a `FrameError`, and nothing is
 allocated that grows with the lengths in the header.
@@ -71,9 +73,11 @@ class FrameKind(Enum):
     DATA = 1
     SWEEP = 2
     END = 3
+    #: This one and those below are between the ends of a link, and never reach its users.
     ABORT = 4
     GRANT = 5
     HELLO = 6
+    CLOSE = 7
 
 
 class Coverage(Enum):
@@ -122,8 +126,9 @@ def encode(frame: Frame) -> bytes:
 def encode_into(frame: Frame, buffer: memoryview, coverage: Coverage = Coverage.ALL) -> int:
     """Write the frame to the start of `buffer` (flat, writable bytes) and return its size in bytes.
 
-    Metadata and body are copied once, straight to where they stay; `coverage` says what the checksum is over. Raises FrameOversizeError for a frame over
-    FRAME_LIMIT_BYTES, and FrameError for a field out of range or a buffer that is too small.
+    Metadata and body are copied once, straight to where they stay; `coverage` says what the checksum is over.
+    Raises FrameOversizeError for a frame over FRAME_LIMIT_BYTES, and FrameError for a field out of range or a buffer
+    that is too small.
     """
     metadata, body = _flat(frame.metadata), _flat(frame.body)
     metadata_end = HEADER_BYTES + metadata.nbytes

@@ -137,6 +137,11 @@ class InlineSender:
         """Return the descriptor that is readable after a grant."""
         return self._link.sender_wake.descriptor
 
+    def has_news(self) -> bool:
+        """Say whether credit came since this end last looked."""
+        link = self._link
+        return link.grants != self._grants_seen or link.state is _LinkState.ABORTED
+
     def arm(self) -> bool:
         """Ask to be woken at the next grant; False if there was one since this end last looked."""
         link = self._link
@@ -238,6 +243,10 @@ class InlineReceiver:
     def fileno(self) -> int:
         """Return the descriptor that is readable after a frame was sent."""
         return self._link.receiver_wake.descriptor
+
+    def has_news(self) -> bool:
+        """Say whether a frame waits, or the link has ended."""
+        return bool(self._link.queue) or self._link.state is not _LinkState.OPEN
 
     def arm(self) -> bool:
         """Ask to be woken at the next frame; False if there is one, or the link has ended."""

@@ -30,7 +30,8 @@ against bounds that are ours. A peer that writes nonsense gives LinkCorruptError
 access outside the mapping, whose size is sealed. The receiver maps the records read-only.
 
 **Weaknesses.** A sender that stops between record and head is invisible until its worker aborts the ring. A peer may
-change a frame after its checksum was verified; it runs our user's code as we do, so this is no boundary of trust.
+change a frame after its checksum was verified; it runs our user's code as we do, so this is no boundary of trust. For
+the same reason the checksum stops before the body (`docs/decisions/0010`).
 A view that outlives its `release` reads what was written there since. Prior art: LMAX Disruptor, io_uring's rings,
 the bipartite buffer.
 """
@@ -124,7 +125,7 @@ class _RingEnd:
         self._words[self._own_flag] = 1
         with self._barrier:
             pass
-        if self._has_news():
+        if self.has_news():
             self._words[self._own_flag] = 0
             return False
         return True
@@ -148,7 +149,8 @@ class _RingEnd:
             self._data.release()
             self._map.close()
 
-    def _has_news(self) -> bool:
+    def has_news(self) -> bool:
+        """Look for news since this end last looked, without a system call."""
         raise NotImplementedError
 
     def _any_aborted(self) -> bool:
@@ -246,7 +248,8 @@ class RingSender(_RingEnd):
         if self._words[Party.SENDER.state_word] == _CLOSED:
             raise LinkClosed(f'ring "{self._name}": this end has closed it; nothing can be sent any more')
 
-    def _has_news(self) -> bool:
+    def has_news(self) -> bool:
+        """Look for news since this end last looked, without a system call."""
         return self._words[WORD_TAIL] != self._tail or self._any_aborted()
 
     def _collect(self) -> None:
@@ -375,7 +378,8 @@ class RingReceiver(_RingEnd):
         self._tail = self._released_to
         self._publish(WORD_TAIL, self._tail)
 
-    def _has_news(self) -> bool:
+    def has_news(self) -> bool:
+        """Look for news since this end last looked, without a system call."""
         return (
             self._words[WORD_HEAD] != self._position
             or self._words[Party.SENDER.state_word] != _OPEN

@@ -56,6 +56,11 @@ class TaskExited:
     code: int
     story: str = ""
 
+    def words(self) -> str:
+        """For people: how it ended, and what it said last."""
+        ending = f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
+        return f"{ending}: {self.story.strip()}" if self.story.strip() else ending
+
 
 @dataclass(frozen=True, slots=True)
 class TaskFailed:

@@ -287,9 +287,7 @@ class Run:
         task = self.crew.current(event.task, event.attempt) if self.crew else None
         if task is None or self.state not in _WORKING:
             return []
-        signal = f"signal {-event.code}" if event.code < 0 else f"exit code {event.code}"
-        story = f"{signal}: {event.story.strip()}" if event.story.strip() else signal
-        return self._lost(task, story, now)
+        return self._lost(task, event.words(), now)
 
     def _lost(self, task: Task, story: str, now: float, *, blamed: bool = True) -> list[Command]:
         """A task's attempt is dead: what it alone held is to be found and read again."""
@@ -314,16 +312,12 @@ class Run:
         self._workers.pop(event.worker, None)
         if self.crew is None or self.state not in _WORKING:
             return []
-        commands: list[Command] = []
         for task in self.crew.on_worker(event.worker):
-            if not self.ended:
-                commands += self._lost(task, f"worker {event.worker} was lost: {event.reason}", now, blamed=False)
-        if self.ended:
-            return commands
+            self._lost(task, f"worker {event.worker} was lost: {event.reason}", now, blamed=False)
         if not self._workers:
-            return commands + self._fail(f"worker {event.worker} was lost ({event.reason}) and there is no other")
+            return self._fail(f"worker {event.worker} was lost ({event.reason}) and there is no other")
         self.crew.move(event.worker, sorted(self._workers))
-        return commands
+        return []
 
     def worker_joined(self, worker: WorkerFacts, now: float) -> list[Command]:
         """A worker can take tasks from now on."""

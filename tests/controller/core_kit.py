@@ -156,3 +156,8 @@ class Stand:
         task, attempt = self.task()
         version, epoch = self.run.version, self.run.ledger.epoch
         return self.tell(proposal(ranges, version=version, epoch=epoch, task=task, attempt=attempt, number=number))
+
+
+def changes(stand: Stand) -> list[str]:
+    """The names of all changes in the log, in order."""
+    return [type(change).__name__ for entry in stand.log for change in entry.changes]

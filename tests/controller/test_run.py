@@ -1,11 +1,11 @@
 """A run from its request to its end: admission, reading, deaths, drains, and handing the log over."""
 
 import pytest
-from core_kit import LOG, Stand, fragment, make_pipeline, of, proposal
+from core_kit import LOG, Stand, changes, fragment, make_pipeline, of, proposal
 
 from headrace.controller.core import messages as m
 from headrace.controller.core.leadership import TAKEOVER_S, LeaderState
-from headrace.controller.core.roster import ATTEMPTS_A_TERM, DEATHS_MAX
+from headrace.controller.core.roster import ATTEMPTS_A_TERM
 from headrace.controller.core.run_states import RunState
 from headrace.store.entries import (
     Beat,
@@ -23,10 +23,6 @@ from headrace.store.entries import (
 
 A, B = fragment(0), fragment(1)
 COUNT = 10
-
-
-def changes(stand: Stand) -> list[str]:
-    return [type(change).__name__ for entry in stand.log for change in entry.changes]
 
 
 def complete(stand: Stand) -> list[m.Command]:
@@ -278,125 +274,6 @@ def test_a_log_that_cannot_be_read_ends_the_run() -> None:
     assert stand.core.wake_at() is not None, "the resignation is still to be written"
     stand.later(0.0)
     assert changes(stand)[-1] == "Resigned"
-
-
-# -- deaths --
-
-
-def test_a_dead_task_starts_again_and_what_it_held_is_read_again() -> None:
-    stand = Stand()
-    stand.begin(A)
-    stand.read(A, COUNT)
-    task, attempt = stand.task()
-    stand.tell(m.TaskExited(task, attempt, -9))
-    commands = stand.later(0.1)
-    (start,) = of(m.StartTask, commands)
-    assert start.attempt == attempt + 1
-    commands = stand.swept(stand.ready(commands))
-    assert [read.gaps[0].first for read in of(m.ReadFragment, commands)] == [0]
-
-
-def test_news_from_a_dead_attempt_moves_nothing() -> None:
-    stand = Stand()
-    stand.begin(A)
-    task, attempt = stand.task()
-    stand.tell(m.TaskExited(task, attempt, -9))
-    stand.ready(stand.later(0.1))
-    for event in (
-        m.FragmentWasRead(task, attempt, A.id, COUNT),
-        m.FragmentWasRead(task, attempt, A.id, -1, error="the disk of a dead task"),
-        m.SourceListed(task, attempt, "read", (), last=True, error="a listing of a dead task"),
-        m.TaskExited(task, attempt, -9),
-        m.TaskFailed(task, attempt, "a dead task", final=True),
-        m.TaskReady(task, attempt),
-    ):
-        assert stand.tell(event) == []
-    assert stand.run.state is RunState.RUNNING
-    assert not stand.run.intake.done
-
-
-def test_a_listing_that_is_repeated_after_a_death_reads_nothing_twice() -> None:
-    stand = Stand()
-    stand.join("w1")
-    (ask,) = of(m.ListSource, stand.ready(stand.apply()))
-    stand.tell(m.SourceListed(ask.task, ask.attempt, "read", (A,), last=False))
-    stand.tell(m.TaskExited(ask.task, ask.attempt, 1))
-    reads = of(m.ReadFragment, stand.listed(again := stand.ready(stand.later(0.1)), A, B))
-    assert changes(stand).count("FragmentsListed") == 2
-    reads += of(m.ReadFragment, [*again, *stand.later(1.0)])
-    assert [read.fragment for read in reads if read.fragment == B] == [B]
-    assert len([read for read in reads if read.fragment == A]) <= 1
-
-
-def test_a_task_that_dies_too_often_fails_the_run_with_its_story() -> None:
-    stand = Stand()
-    stand.begin(A)
-    for _ in range(DEATHS_MAX):
-        commands = stand.tell(m.TaskExited(*stand.task(), 1, "Traceback: out of luck"))
-        stand.ready(stand.later(10.0))
-    (report,) = of(m.ReportRun, commands)
-    assert report.outcome == "failed"
-    assert (
-        report.reason
-        == f"task run/read.0 died {DEATHS_MAX} times in a row; the last time by exit code 1: {stand.run.reason.split(': ', 1)[1]}"
-    )
-    assert "out of luck" in report.reason
-
-
-def test_a_final_failure_ends_the_run_and_another_restarts_the_task() -> None:
-    stand = Stand()
-    stand.begin(A)
-    commands = stand.tell(m.TaskFailed(*stand.task(), "try again", final=False))
-    assert len(of(m.KillTask, commands)) == 1
-    assert stand.run.state is RunState.RUNNING
-    stand.ready(stand.later(1.0))
-    commands = stand.tell(m.TaskFailed(*stand.task(), "no such tokenizer", final=True))
-    assert of(m.ReportRun, commands) == [m.ReportRun("run", "failed", "no such tokenizer")]
-
-
-def test_the_tasks_of_a_lost_worker_are_planned_elsewhere_and_nobody_is_blamed() -> None:
-    stand = Stand()
-    stand.join("w1", "w2")
-    stand.replicas = 1
-    (start,) = of(m.StartTask, stand.apply())
-    assert start.worker == "w1"
-    for lost, other in [("w1", "w2"), ("w2", "w1")] * DEATHS_MAX:
-        stand.tell(m.WorkerLost(lost, "cable"))
-        (start,) = of(m.StartTask, stand.later(1.0))
-        assert start.worker == other
-        stand.join(lost)
-    assert stand.run.state is RunState.RUNNING
-
-
-def test_the_last_worker_takes_the_run_with_it() -> None:
-    stand = Stand()
-    stand.begin(A)
-    (report,) = of(m.ReportRun, stand.tell(m.WorkerLost("w1", "its session ended")))
-    assert report.reason == "worker w1 was lost (its session ended) and there is no other"
-    assert changes(stand)[-1] == "Resigned"
-
-
-def test_the_death_of_a_task_in_the_last_moment_neither_fails_the_run_nor_wakes_it_for_ever() -> None:
-    stand = Stand()
-    stand.begin(A)
-    commands = stand.read(A, COUNT)
-    stand.swept(commands, Range(A.id, 0, COUNT))
-    stand.unresolved = True
-    stand.propose(Range(A.id, 0, COUNT))
-    stand.tell(m.TaskExited(*stand.task(), -9))
-    stand.unresolved = False
-    commands = stand.later(0.3)
-    assert of(m.ReportRun, commands) == [m.ReportRun("run", "completed")]
-    assert stand.core.wake_at() is None
-
-
-def test_a_worker_that_comes_back_is_told_to_kill_what_nobody_knows() -> None:
-    stand = Stand()
-    stand.begin(A)
-    task, attempt = stand.task()
-    assert stand.join("w1", tasks=((task, attempt),)) == []
-    kills = of(m.KillTask, stand.join("w2", tasks=((task, attempt), (task, attempt - 1), ("gone/read.0", 1))))
-    assert [(kill.task, kill.attempt) for kill in kills] == [(task, attempt), (task, attempt - 1), ("gone/read.0", 1)]
 
 
 # -- input --

@@ -10,12 +10,13 @@ import pytest
 
 from headrace.transport.contract import Receiver, Sender
 from headrace.transport.inline import create_inline
+from headrace.transport.pipe import PipeReceiver, PipeSender, create_pipe
 from headrace.transport.ring import RingHandles, RingReceiver, RingSender, create_ring
 
 # The tests have no packages: this is how their modules find the kit beside them.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from link_kit import PATIENCE_S, MakePair, MakeRing, Spawn
+from link_kit import PATIENCE_S, MakePair, MakeRing, SettledPair, Spawn
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def make_ring() -> Iterator[MakeRing]:
         handles.close_descriptors()
 
 
-@pytest.fixture(params=["inline", "ring"])
+@pytest.fixture(params=["inline", "ring", "pipe"])
 def make_pair(request: pytest.FixtureRequest, make_ring: MakeRing) -> MakePair:
     def inline(window_bytes: int = 1 << 16, capacity_bytes: int = 1 << 20) -> tuple[Sender, Receiver]:
         return create_inline("a->b", window_bytes, limit_bytes=capacity_bytes - 64)
@@ -43,7 +44,14 @@ def make_pair(request: pytest.FixtureRequest, make_ring: MakeRing) -> MakePair:
         handles = make_ring(window_bytes, capacity_bytes)
         return RingSender(handles), RingReceiver(handles)
 
-    return {"inline": inline, "ring": ring}[request.param]
+    def pipe(window_bytes: int = 1 << 16, capacity_bytes: int = 1 << 20) -> tuple[Sender, Receiver]:
+        handles = create_pipe("a->b", window_bytes, limit_bytes=capacity_bytes - 64)
+        pair = SettledPair(PipeSender(handles), PipeReceiver(handles), window_bytes)
+        request.addfinalizer(pair.sender.detach)
+        request.addfinalizer(pair.receiver.detach)
+        return pair.ends()
+
+    return {"inline": inline, "ring": ring, "pipe": pipe}[request.param]
 
 
 @pytest.fixture

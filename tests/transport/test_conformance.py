@@ -1,18 +1,13 @@
 """The contract of a link, held against every transport."""
 
-import select
 import threading
 
 import pytest
-from link_kit import PATIENCE_S, MakePair, fill, frame_of, take, take_frame
+from link_kit import PATIENCE_S, MakePair, becomes_readable, fill, frame_of, readable, take, take_frame
 
 from headrace.transport.errors import FrameOversizeError, LinkAborted, LinkClosed
 from headrace.transport.frame import Frame, FrameKind, encoded_size
 from headrace.transport.wait import wait_any
-
-
-def readable(descriptor: int) -> bool:
-    return bool(select.select([descriptor], [], [], 0)[0])
 
 
 def test_frames_arrive_whole_and_in_the_order_of_sending(make_pair: MakePair) -> None:
@@ -225,7 +220,7 @@ def test_an_armed_receiver_is_woken_by_a_frame(make_pair: MakePair) -> None:
     assert receiver.arm()
     assert not readable(receiver.fileno())
     assert sender.try_send(frame_of(0))
-    assert readable(receiver.fileno())
+    assert becomes_readable(receiver.fileno())
     receiver.disarm()
     assert not readable(receiver.fileno())
 
@@ -251,7 +246,7 @@ def test_a_refused_sender_is_woken_by_returned_credit(make_pair: MakePair) -> No
     assert not readable(sender.fileno())
     while (received := receiver.try_receive()) is not None:
         received.release()
-    assert readable(sender.fileno())
+    assert becomes_readable(sender.fileno())
     sender.disarm()
     assert sender.try_send(frame_of(0))
 
@@ -279,7 +274,7 @@ def test_an_armed_receiver_is_woken_by_the_end(make_pair: MakePair, end: str) ->
     sender, receiver = make_pair()
     assert receiver.arm()
     sender.close() if end == "close" else sender.abort("gone")
-    assert readable(receiver.fileno())
+    assert becomes_readable(receiver.fileno())
     receiver.disarm()
     assert not receiver.arm()
 
@@ -289,7 +284,7 @@ def test_an_armed_sender_is_woken_by_an_abort(make_pair: MakePair) -> None:
     fill(sender)
     assert sender.arm()
     receiver.abort("gone")
-    assert readable(sender.fileno())
+    assert becomes_readable(sender.fileno())
     sender.disarm()
     assert not sender.arm()
 

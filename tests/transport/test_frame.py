@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.transport.errors import (
     FrameChecksumError,
+    FrameCoverageError,
     FrameError,
     FrameKindError,
     FrameMagicError,
@@ -20,6 +21,7 @@ from headrace.transport.frame import (
     BODY_ALIGNMENT_BYTES,
     FRAME_LIMIT_BYTES,
     HEADER_BYTES,
+    Coverage,
     Frame,
     FrameKind,
     decode,
@@ -197,3 +199,32 @@ def test_a_buffer_of_any_item_type_can_be_a_body() -> None:
     body = memoryview(struct.pack("<4q", 1, -2, 3, -4)).cast("q")
     frame = Frame(FrameKind.DATA, 0, bytes(16), 0, 0, b"", body)
     assert bytes(decode(encode(frame)).body) == body.tobytes()
+
+
+def encoded_without_body_checksum() -> bytearray:
+    buffer = bytearray(encoded_size(SAMPLE))
+    encode_into(SAMPLE, memoryview(buffer), Coverage.HEAD)
+    return buffer
+
+
+def test_a_frame_whose_checksum_leaves_the_body_out_is_taken_only_on_trust() -> None:
+    encoded = encoded_without_body_checksum()
+    assert decode(encoded, trust_body=True) == SAMPLE
+    with pytest.raises(FrameCoverageError, match="only shared memory"):
+        decode(encoded)
+
+
+def test_with_the_body_left_out_every_other_byte_is_still_covered() -> None:
+    encoded = encoded_without_body_checksum()
+    for at in range(len(encoded) - len(SAMPLE.body)):
+        damaged = bytearray(encoded)
+        damaged[at] ^= 1
+        with pytest.raises(FrameError):
+            decode(damaged, trust_body=True)
+
+
+def test_an_unknown_coverage_is_named() -> None:
+    encoded = bytearray(encode(SAMPLE))
+    encoded[52] = 7
+    with pytest.raises(FrameCoverageError, match="coverage 7"):
+        decode(encoded)

@@ -1,0 +1,296 @@
+"""Shards of a remote store as files on the local disk, shared by all processes of a user on a host.
+
+Files are named by their checksum, so two datasets that share a shard share its copy, and a name says what the bytes
+must be. The rules, all held by the kernel's `flock`, which a killed process lets go of:
+
+- a shard is written as `<checksum>.part` under an exclusive lock, checked, and renamed: what has its final name is
+  whole. Whoever finds the lock taken waits for the other's work; whoever finds a `.part` without a lock writes it anew;
+- a reader holds a shared lock on the file for as long as it has it mapped, and only a file whose exclusive lock can be
+  had is evicted: so none goes that is in use, by any process;
+- a final name carries the machine's boot. After a crash of the machine the bytes are checked again before use, which
+  saves an fsync a shard;
+- the files lie in a directory of the user's own with mode 0700, and one that belongs to somebody else is refused.
+
+What is needed latest goes first: `plan` tells when a shard is needed next. Files that are in no plan go before all
+others, oldest first.
+"""
+
+import fcntl
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.loader.errors import LoaderError
+from headrace.loader.fetch import Fetch, FetchCounts, Pool
+from headrace.loader.verify import file_checksum
+from headrace.store.errors import ChecksumMismatch, ObjectMissing
+from headrace.store.objects import ObjectStore, open_store
+
+CACHE_BYTES_DEFAULT: Final = 64 << 30
+#: overrides where the cache lies; the user's own directory is made below it
+DIRECTORY_VARIABLE: Final = "HEADRACE_CACHE"
+#: how long to wait for another process that fetches the shard, or for room
+WAIT_S_MAX: Final = 600.0
+#: between two looks at a lock that somebody else holds
+POLL_S: Final = 0.01
+#: a mode that gives group and others nothing
+_PRIVATE: Final = 0o700
+
+
+class CacheFull(LoaderError):  # noqa: N818 - named after what is so
+    """No room for a shard, since everything in the cache is in use."""
+
+
+class Held:
+    """A shard's file that stays where it is until this object is gone; `store` and `key` open it."""
+
+    __slots__ = ("_descriptor", "key", "size", "store")
+
+    def __init__(self, descriptor: int, store: ObjectStore, key: str) -> None:
+        self._descriptor = descriptor
+        self.store = store
+        self.key = key
+        self.size = os.fstat(descriptor).st_size
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatistics:
+    """Counts of this process since the cache was made."""
+
+    hits: int
+    misses: int
+    evicted: int
+    #: bytes that were read from stores
+    fetched_bytes: int
+    hedges: int
+    retries: int
+
+
+class ShardCache:
+    """At most `bytes_max` bytes of shards below `directory`, in a directory of this user.
+
+    Any number of processes may share it, and any number of threads may call it at once.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], bytes_max: int = CACHE_BYTES_DEFAULT) -> None:
+        self.directory = os.fspath(directory)
+        self.bytes_max = bytes_max
+        self._root = Path(directory).expanduser().absolute() / f"user-{os.getuid()}"
+        self._files: ObjectStore | None = None
+        self._lock = threading.Lock()
+        self._counts = {"hits": 0, "misses": 0, "evicted": 0}
+        self._fetched = FetchCounts()
+        self._pool = Pool()
+        self._boot = _boot()
+        #: when shards are needed next, by the hash in their checksum: a larger number is later
+        self.plan: Callable[[list[str]], Mapping[str, int]] = lambda _: {}
+
+    @classmethod
+    def default(cls) -> "ShardCache":
+        """The user's cache: below `$HEADRACE_CACHE`, else below `$XDG_CACHE_HOME` or `~/.cache`."""
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        return cls(os.environ.get(DIRECTORY_VARIABLE) or os.path.join(base, "headrace"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ShardCache, (self.directory, self.bytes_max)
+
+    def replica(self) -> "ShardCache":
+        """The same cache for another process."""
+        return ShardCache(self.directory, self.bytes_max)
+
+    def statistics(self) -> CacheStatistics:
+        """What this process found, fetched and evicted."""
+        fetched = self._fetched
+        return CacheStatistics(
+            **self._counts, fetched_bytes=fetched.bytes, hedges=fetched.hedges, retries=fetched.retries
+        )
+
+    def hold(self, store: ObjectStore, key: str, checksum: str, wait_s: float = WAIT_S_MAX) -> Held:
+        """The local copy of the object, fetched and checked if there is none.
+
+        Raises CacheFull where all that is cached is in use, LoaderError after `wait_s`, and the store's errors.
+        """
+        files = self._opened()
+        name = checksum.rpartition(":")[2]
+        deadline = time.monotonic() + wait_s
+        while time.monotonic() < deadline:
+            descriptor = self._find(name, checksum)
+            if descriptor is not None:
+                self._counts["hits"] += 1
+                return Held(descriptor, files, self._final(name))
+            part = _lock_file(self._root / f"{name}.part", deadline)
+            if part is None:
+                break
+            try:
+                if not (self._root / self._final(name)).exists():
+                    self._counts["misses"] += 1
+                    self._fill(part, name, store, key, checksum)
+            finally:
+                os.close(part)
+        raise LoaderError(
+            f"{store.uri}: {key!r} was not in the cache {self._root} within {wait_s:.0f} s; another process holds its "
+            "lock and does not finish, or the shard is evicted as soon as it is there: raise the cache's bytes_max"
+        )
+
+    def cached(self) -> dict[str, int]:
+        """Bytes of each whole shard in the cache, by the hash in its checksum."""
+        return {name.partition(".")[0]: size for name, size, _ in self._entries() if not name.endswith(".part")}
+
+    def _final(self, name: str) -> str:
+        return f"{name}.{self._boot}"
+
+    def _opened(self) -> ObjectStore:
+        with self._lock:
+            if self._files is None:
+                _make_private(self._root)
+                self._files = open_store(str(self._root))
+            return self._files
+
+    def _find(self, name: str, checksum: str) -> int | None:
+        """A descriptor with a shared lock on the shard's file, or None where there is none."""
+        path = self._root / self._final(name)
+        if not path.exists():
+            self._adopt(name, checksum)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # an exclusive lock here lasts only as long as an unlink
+        if os.fstat(descriptor).st_nlink == 0:
+            os.close(descriptor)
+            return None
+        os.utime(path)
+        return descriptor
+
+    def _adopt(self, name: str, checksum: str) -> None:
+        """Take over a file from before the machine's last boot, if its bytes are right."""
+        for old in self._root.glob(f"{name}.*"):
+            if old.suffix in (".part", f".{self._boot}"):
+                continue
+            with suppress(FileNotFoundError):
+                if file_checksum(str(old))[0] == checksum:
+                    old.rename(self._root / self._final(name))
+                else:
+                    old.unlink()
+
+    def _fill(self, part: int, name: str, store: ObjectStore, key: str, checksum: str) -> None:
+        info = store.head(key)
+        if info is None:
+            raise ObjectMissing(key, store.uri)
+        os.ftruncate(part, 0)
+        self._make_room(info.size, name)
+        path = self._root / f"{name}.part"
+        try:
+            os.ftruncate(part, info.size)
+
+            def write(offset: int, data: bytes) -> None:
+                os.pwrite(part, data, offset)
+
+            Fetch(store, key, info.size, write, self._pool, self._fetched).run()
+            found, _ = file_checksum(str(path))
+            if found != checksum:
+                raise ChecksumMismatch(key, store.uri, checksum, found)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        path.rename(self._root / self._final(name))
+
+    def _make_room(self, needed: int, name: str) -> None:
+        """Evict until `needed` bytes fit, what is needed latest first; one process at a time."""
+        if needed > self.bytes_max:
+            raise CacheFull(f"a shard of {needed} bytes does not fit the cache {self._root} of {self.bytes_max} bytes")
+        lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # held for one listing and some unlinks
+            entries = self._entries()
+            held = sum(size for _, size, _ in entries)
+            if held + needed <= self.bytes_max:
+                return
+            uses = self.plan([entry.partition(".")[0] for entry, _, _ in entries])
+            # not planned first and oldest first, then by the next use, latest first
+            entries.sort(key=lambda entry: (-uses.get(entry[0].partition(".")[0], 1 << 63), entry[2]))
+            for entry, size, _ in entries:
+                if held + needed <= self.bytes_max:
+                    return
+                if entry != f"{name}.part" and _evict(self._root / entry):
+                    held -= size
+                    self._counts["evicted"] += 1
+            if held + needed > self.bytes_max:
+                raise CacheFull(
+                    f"the cache {self._root} has {self.bytes_max} bytes, {held} of them in use, and needs {needed} for "
+                    "one more shard; raise bytes_max, or lower window_blocks"
+                )
+        finally:
+            os.close(lock)
+
+    def _entries(self) -> list[tuple[str, int, float]]:
+        """(name, bytes, time of last use) of shards and parts."""
+        found: list[tuple[str, int, float]] = []
+        with os.scandir(self._root) as entries:
+            for entry in entries:
+                if entry.name != "lock" and "." in entry.name[1:]:
+                    with suppress(FileNotFoundError):
+                        status = entry.stat()
+                        found.append((entry.name, status.st_size, status.st_mtime))
+        return found
+
+
+def _lock_file(path: Path, deadline: float) -> int | None:
+    """Open `path` under an exclusive lock, made if it is not there; None when it was not to be had by the deadline."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                # whoever had it before may have renamed or removed it: then the lock is on a file of the past
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                    return descriptor
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                return None
+            time.sleep(POLL_S)
+        os.close(descriptor)
+
+
+def _evict(path: Path) -> bool:
+    """Remove the file unless somebody uses it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _make_private(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        path.mkdir(mode=_PRIVATE)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise LoaderError(
+            f"the cache {path} must be a directory of user {os.getuid()} alone (mode 0700); it is mode "
+            f"{stat.S_IMODE(status.st_mode):04o} of user {status.st_uid}: remove it, or choose another directory"
+        )
+
+
+def _boot() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+    return "00000000"

@@ -1,0 +1,190 @@
+"""One object from a store by parallel ranged reads, where the slowest range is asked for a second time.
+
+A large object over one connection moves at that connection's rate, and now and then one request out of many takes
+ten times as long as the rest. So an object is cut into parts, several are read at once, and a part that takes much
+longer than parts usually do is *hedged*: asked for again, and whichever answer comes first is taken (Dean and Barroso,
+"The tail at scale", 2013). Answers that come too late are dropped.
+"""
+
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.loader.errors import LoaderError
+from headrace.store.errors import StoreError, StoreUnavailable
+from headrace.store.objects import ObjectStore
+
+PART_BYTES: Final = 8 << 20
+#: threads that read parts, over all objects that one cache fetches at once
+THREADS_DEFAULT: Final = 16
+#: a part is hedged when it takes this many times the median part, and no sooner than this
+HEDGE_FACTOR: Final = 3.0
+HEDGE_S_MIN: Final = 0.25
+#: of the parts of one object, at most one in so many is hedged (and at least one)
+HEDGE_EVERY: Final = 8
+#: attempts a part whose store does not answer
+ATTEMPTS_MAX: Final = 3
+FETCH_S_MAX: Final = 600.0
+
+
+class Pool:
+    """Daemon threads that run jobs; a process may end while a store hangs."""
+
+    def __init__(self, threads: int = THREADS_DEFAULT) -> None:
+        self._threads_max = threads
+        self._threads = 0
+        self._idle = 0
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+
+    def submit(self, job: Callable[[], None], *, first: bool = False) -> None:
+        """Run `job`, which must not raise, on one of the threads; `first` puts it before those that wait."""
+        with self._changed:
+            self._jobs.appendleft(job) if first else self._jobs.append(job)
+            if self._idle < len(self._jobs) and self._threads < self._threads_max:
+                self._threads += 1
+                threading.Thread(target=self._run, name="headrace fetch", daemon=True).start()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._idle += 1
+                # without a deadline on purpose: an idle daemon thread waits for work as long as the process lives
+                self._changed.wait_for(lambda: self._jobs)
+                self._idle -= 1
+                job = self._jobs.popleft()
+            job()
+
+
+@dataclass(slots=True)
+class FetchCounts:
+    """What fetching did since it began; shared by all fetches of one cache."""
+
+    objects: int = 0
+    bytes: int = 0
+    hedges: int = 0
+    retries: int = 0
+    #: seconds of the parts, newest last; the median decides when to hedge
+    part_s: deque[float] = field(default_factory=lambda: deque(maxlen=256))
+
+
+@dataclass(slots=True)
+class _Part:
+    offset: int
+    length: int
+    done: bool = False
+    hedged: bool = False
+    running: int = 0
+    failures: int = 0
+    began: float | None = None
+
+
+class Fetch:
+    """One object on its way: `run` returns when all of its parts were written."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        key: str,
+        size: int,
+        write: Callable[[int, bytes], None],
+        pool: Pool,
+        counts: FetchCounts,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        self._store, self._key, self._size, self._write = store, key, size, write
+        self._pool, self._counts = pool, counts
+        self._parts = [_Part(at, min(part_bytes, size - at)) for at in range(0, size, part_bytes)]
+        self._hedges_left = max(1, len(self._parts) // HEDGE_EVERY)
+        self._open = len(self._parts)
+        self._error: Exception | None = None
+        self._changed = threading.Condition()
+
+    def run(self, timeout_s: float = FETCH_S_MAX) -> None:
+        """Read all parts; each is passed to `write(offset, data)` once. Raises the store's errors, LoaderError."""
+        for part in self._parts:
+            self._submit(part)
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while self._open and self._error is None:
+                now = time.monotonic()
+                if now > deadline:
+                    self._error = LoaderError(
+                        f"{self._store.uri}: {self._key!r} ({self._size} bytes) did not arrive within {timeout_s:.0f} s"
+                    )
+                    break
+                self._changed.wait(min(self._hedge(now), deadline - now))
+        if self._error is not None:
+            raise self._error
+        self._counts.objects += 1
+        self._counts.bytes += self._size
+
+    def _hedge(self, now: float) -> float:
+        """Ask again for parts that take too long; how long until the next may."""
+        times = self._counts.part_s
+        limit = max(HEDGE_S_MIN, HEDGE_FACTOR * statistics.median(times)) if times else HEDGE_S_MIN * 4
+        wait_s = limit
+        for part in self._parts:
+            if part.done or part.hedged or part.began is None:
+                continue
+            left = part.began + limit - now
+            if left <= 0 and self._hedges_left:
+                part.hedged = True
+                self._hedges_left -= 1
+                self._counts.hedges += 1
+                self._submit(part, first=True)
+            elif left > 0:
+                wait_s = min(wait_s, left)
+        return wait_s
+
+    def _submit(self, part: _Part, *, first: bool = False) -> None:
+        part.running += 1
+        self._pool.submit(lambda: self._read(part), first=first)
+
+    def _read(self, part: _Part) -> None:
+        if part.done or self._error is not None:
+            return
+        began = time.monotonic()
+        part.began = part.began or began
+        data, error = b"", None
+        try:
+            data = self._store.get(self._key, part.offset, part.length)
+            if len(data) != part.length:
+                raise StoreUnavailable(
+                    f"{self._store.uri}: {self._key!r} gave {len(data)} of {part.length} bytes at {part.offset}; "
+                    "the object was cut short, restore it"
+                )
+        except Exception as caught:  # noqa: BLE001 - it belongs to the thread that waits in run
+            error = caught
+        with self._changed:
+            part.running -= 1
+            if error is not None:
+                self._failed(part, error)
+            elif not part.done and self._error is None:
+                self._arrived(part, data, time.monotonic() - began)
+            self._changed.notify_all()
+
+    def _arrived(self, part: _Part, data: bytes, took_s: float) -> None:
+        try:
+            self._write(part.offset, data)
+        except OSError as error:
+            self._error = error
+            return
+        part.done = True
+        self._open -= 1
+        self._counts.part_s.append(took_s)
+
+    def _failed(self, part: _Part, error: Exception) -> None:
+        part.failures += 1
+        if part.done or part.running:
+            return
+        if isinstance(error, StoreUnavailable) and part.failures < ATTEMPTS_MAX:
+            self._counts.retries += 1
+            self._submit(part, first=True)
+        else:
+            self._error = error if isinstance(error, StoreError) else LoaderError(f"{self._key!r}: {error!r}")

@@ -1,0 +1,216 @@
+"""Several datasets read as one sequence of positions, by weights: which source a position reads, and its how-manieth.
+
+Construction
+------------
+Weights become whole numbers of a *period* of at most `PERIOD_MAX` positions: exactly where they are decimal fractions
+of a common denominator (0.7, 0.2, 0.1 have the period 10), else by largest remainders. Within a period a source of c
+positions would like its j-th at (j + phase) / c of the way; sorting all these wishes gives the schedule. The phase is a
+source's own (multiples of the golden ratio), so that many sources of equal weight do not bunch. Everything repeats by
+period, so source and how-manieth of any position are a division and a look-up, and so is the way back.
+
+The n-th sample of a source of N samples is position n mod N of its pass n div N: a source that is read more often than
+it has samples is shuffled anew for each time, and how often that happened is counted. Weights may change at any
+position; what a source has given up to there stays given. Sources share nothing else, so changing one weight changes
+no source's own order.
+
+A source's share among any run of positions differs from its weight's by a handful of samples at most (a test holds
+the bound), where drawing sources at random would be off by the square root of the run. Pure.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+from typing import Final
+
+import numpy as np
+
+from headrace.loader.order import I64, Layout, Order, OrderMode, derive_key
+from headrace.loader.plan import Reweighted
+
+#: positions after which a schedule repeats, at most; also the accuracy of weights that fit no smaller period
+PERIOD_MAX: Final = 1 << 14
+SOURCES_MAX: Final = 1024
+#: orders kept: a source has two when a batch holds its last samples of one pass and its first of the next
+_ORDERS_A_SOURCE: Final = 2
+_GOLDEN_RATIO: Final = 0.6180339887498949
+_LEVEL_SOURCE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """How each source is ordered; the arguments of `headrace.loader.order.Order`."""
+
+    seed: int
+    mode: OrderMode
+    window_blocks: int
+    block_rows: int
+
+    def order(self, layout: Layout, source: int, pass_: int) -> Order:
+        """The order of one pass of a source; the first source's is that of its dataset read alone."""
+        seed = self.seed if source == 0 else derive_key(self.seed, source, _LEVEL_SOURCE)
+        return Order(layout, seed, pass_, self.mode, self.window_blocks, self.block_rows)
+
+
+def period_counts(weights: Sequence[float]) -> I64:
+    """Positions of each source in one period. Raises ValueError for weights that are negative or all zero."""
+    if not 1 <= len(weights) <= SOURCES_MAX or not all(0 <= weight < float("inf") for weight in weights):
+        raise ValueError(f"a mixture needs 1 to {SOURCES_MAX} weights, finite and not negative, got {list(weights)}")
+    exact = [Fraction(repr(float(weight))) for weight in weights]
+    total = sum(exact)
+    if total == 0:
+        raise ValueError("the weights of a mixture are all zero; give one source a weight")
+    shares = [weight / total for weight in exact]
+    period = lcm(*(share.denominator for share in shares))
+    if period <= PERIOD_MAX:
+        return np.array([int(share * period) for share in shares], dtype=np.int64)
+    ideal = [share * PERIOD_MAX for share in shares]
+    counts = [max(int(value), 1 if value else 0) for value in ideal]
+    spare = PERIOD_MAX - sum(counts)
+    by_remainder = sorted(range(len(counts)), key=lambda at: (int(ideal[at]) - ideal[at], at))
+    for at in by_remainder[: max(spare, 0)]:
+        counts[at] += 1
+    return np.array(counts, dtype=np.int64)
+
+
+class Schedule:
+    """One period: whose each position is, and which of that source's."""
+
+    __slots__ = ("counts", "nth", "owner", "period", "places", "starts")
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        self.counts = period_counts(weights)
+        sources = np.arange(self.counts.size)
+        owner = np.repeat(sources, self.counts)
+        self.starts: I64 = np.cumsum(self.counts) - self.counts
+        within = np.arange(owner.size) - self.starts[owner]
+        phases = (0.5 + sources * _GOLDEN_RATIO) % 1.0
+        wishes = (within + phases[owner]) / self.counts[owner]
+        sorting = np.lexsort((owner, wishes))
+        self.owner: I64 = owner[sorting]
+        self.nth: I64 = within[sorting]
+        self.period = int(owner.size)
+        #: positions in the period, source by source and in order
+        self.places: I64 = np.empty(self.period, dtype=np.int64)
+        self.places[sorting] = np.arange(self.period)
+
+    def count(self, positions: int) -> I64:
+        """How many of the first `positions` positions are each source's [sources]."""
+        whole, rest = divmod(positions, self.period)
+        return whole * self.counts + np.bincount(self.owner[:rest], minlength=self.counts.size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stretch:
+    """Positions from `start` on follow one schedule; `given` [sources] had been read before."""
+
+    start: int
+    schedule: Schedule
+    given: I64
+
+
+class Mixture:
+    """The sequence of (shard, row) over all sources. Shards are numbered through: the second source's follow the
+    first's. `samples` are those of one pass of the mixture; absolute positions go through all passes.
+
+    One source alone is the plain order of its dataset.
+    """
+
+    def __init__(
+        self,
+        layouts: Sequence[Layout],
+        shuffle: Shuffle,
+        weights: Sequence[float],
+        samples: int,
+        changes: Sequence[Reweighted] = (),
+    ) -> None:
+        self.layouts = tuple(layouts)
+        self.shuffle = shuffle
+        self.samples = samples
+        shards = np.array([layout.shards for layout in layouts], dtype=np.int64)
+        #: number of each source's first shard
+        self.shard_starts: I64 = np.cumsum(shards) - shards
+        stretch = _Stretch(0, Schedule(weights), np.zeros(len(layouts), dtype=np.int64))
+        self._stretches = [stretch]
+        for change in sorted(changes, key=lambda change: change.position):
+            given = stretch.given + stretch.schedule.count(change.position - stretch.start)
+            stretch = _Stretch(change.position, Schedule(change.weights), given)
+            self._stretches.append(stretch)
+        self._orders: dict[tuple[int, int], Order] = {}
+
+    def order(self, source: int, pass_: int) -> Order:
+        """The order of one pass of a source; a few are kept."""
+        order = self._orders.get((source, pass_))
+        if order is None:
+            if len(self._orders) >= _ORDERS_A_SOURCE * len(self.layouts):
+                self._orders.clear()
+            order = self._orders[source, pass_] = self.shuffle.order(self.layouts[source], source, pass_)
+        return order
+
+    def sources(self, positions: I64) -> tuple[I64, I64]:
+        """(source [k], which of this source's samples from 0 on [k]) at absolute positions [k]."""
+        if len(self.layouts) == 1:
+            return np.zeros(positions.size, dtype=np.int64), positions
+        source = np.empty(positions.size, dtype=np.int64)
+        index = np.empty(positions.size, dtype=np.int64)
+        bounds = [stretch.start for stretch in self._stretches]
+        which = np.searchsorted(bounds, positions, side="right") - 1
+        for number in np.unique(which).tolist():
+            chosen = np.flatnonzero(which == number)
+            stretch = self._stretches[number]
+            whole, rest = np.divmod(positions[chosen] - stretch.start, stretch.schedule.period)
+            owner = stretch.schedule.owner[rest]
+            source[chosen] = owner
+            index[chosen] = stretch.given[owner] + whole * stretch.schedule.counts[owner] + stretch.schedule.nth[rest]
+        return source, index
+
+    def locate(self, positions: I64) -> tuple[I64, I64]:
+        """Absolute positions [k] to (shard [k], row in the shard [k])."""
+        source, index = self.sources(positions)
+        shard = np.empty(positions.size, dtype=np.int64)
+        row = np.empty(positions.size, dtype=np.int64)
+        for number in np.unique(source).tolist():
+            mine = np.flatnonzero(source == number)
+            pass_, place = np.divmod(index[mine], self.layouts[number].samples)
+            for one in np.unique(pass_).tolist():
+                chosen = mine[pass_ == one]
+                found, row[chosen] = self.order(number, one).locate(place[pass_ == one].view(np.uint64))
+                shard[chosen] = found + self.shard_starts[number]
+        return shard, row
+
+    def source_of(self, shards: I64) -> I64:
+        """The source [k] of numbered-through shards [k]."""
+        return np.searchsorted(self.shard_starts, shards, side="right").astype(np.int64) - 1
+
+    def positions_of(self, shard: int, row: int, end: int) -> list[int]:
+        """The absolute positions below `end` that read one row, in order: one in each pass of its source."""
+        source = int(self.source_of(np.array([shard]))[0])
+        samples = self.layouts[source].samples
+        local = np.array([shard - int(self.shard_starts[source])]), np.array([row])
+        found: list[int] = []
+        for pass_ in range(int(self.given(end)[source]) // samples + 1):
+            place = int(self.order(source, pass_).inverse(*local)[0])
+            position = self._position(source, pass_ * samples + place)
+            if position is not None and position < end:
+                found.append(position)
+        return found
+
+    def given(self, position: int) -> I64:
+        """How many samples each source [sources] has given before an absolute position."""
+        if len(self.layouts) == 1:
+            return np.array([position], dtype=np.int64)
+        stretch = [one for one in self._stretches if one.start <= position][-1]
+        return stretch.given + stretch.schedule.count(position - stretch.start)
+
+    def _position(self, source: int, index: int) -> int | None:
+        """The absolute position of a source's sample, or None where the source has lost its weight before it."""
+        if len(self.layouts) == 1:
+            return index
+        stretch = [one for one in self._stretches if int(one.given[source]) <= index][-1]
+        # where a source was given nothing for a while, several stretches begin at one count: the last is not it
+        count = int(stretch.schedule.counts[source])
+        if count == 0:
+            return None
+        whole, rest = divmod(index - int(stretch.given[source]), count)
+        place = int(stretch.schedule.places[int(stretch.schedule.starts[source]) + rest])
+        return stretch.start + whole * stretch.schedule.period + place

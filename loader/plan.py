@@ -1,0 +1,188 @@
+"""Which positions a step reads: how a pass is cut into steps, what is skipped, and both ways between step and position.
+
+Positions here are *absolute*: position p of pass k of n samples is k * n + p. A pass offers those of its positions that
+no skip covers, in order; a step takes the next `stride` of them, and rank r of a step takes the r-th `batch_size` of
+these. Since skips are entered in the journal before the positions that they cover are reached, all of it can be
+computed from the journal alone, at any time later. Pure.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.loader.order import I64
+
+
+class LastBatch(enum.Enum):
+    """What becomes of the samples that do not fill a global batch at the end of a pass."""
+
+    DROP = "drop"
+    PAD = "pad"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a pass is cut into steps, the same on all ranks."""
+
+    #: sequences a rank
+    batch_size: int
+    world_size: int
+    last: LastBatch
+
+    @property
+    def stride(self) -> int:
+        """Samples a step, over all ranks."""
+        return self.batch_size * self.world_size
+
+    def steps(self, left: int) -> int:
+        """Steps that `left` samples make."""
+        return left // self.stride if self.last is LastBatch.DROP else -(-left // self.stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Journal: `count` absolute positions from `first` on are left out."""
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reweighted:
+    """Journal: from this absolute position on, the mixture has these weights."""
+
+    position: int
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recut:
+    """Journal: from this absolute position on, which `step` reads first, steps are cut so."""
+
+    position: int
+    step: int
+    cut: Cut
+
+
+Event = Skipped | Reweighted | Recut
+
+
+class Offered:
+    """The positions of [first, end) that no skip covers, numbered from 0."""
+
+    __slots__ = ("_before", "_starts", "count", "end")
+
+    def __init__(self, first: int, end: int, skips: Sequence[Skipped]) -> None:
+        starts, ends = [first], []
+        for skip in sorted(skips, key=lambda skip: skip.first):
+            begin, stop = max(skip.first, starts[-1]), min(skip.first + skip.count, end)
+            if begin < stop:
+                ends.append(begin)
+                starts.append(stop)
+        ends.append(max(end, starts[-1]))
+        lengths = np.array(ends, dtype=np.int64) - np.array(starts, dtype=np.int64)
+        self._starts: I64 = np.array(starts, dtype=np.int64)
+        self._before: I64 = np.cumsum(lengths) - lengths
+        self.count = int(lengths.sum())
+        self.end = end
+
+    def at(self, numbers: I64) -> I64:
+        """The absolute positions of `numbers` [k], each below `count`."""
+        if self._starts.size == 1:
+            return numbers + self._starts[0]
+        run = np.searchsorted(self._before, numbers, side="right") - 1
+        return self._starts[run] + numbers - self._before[run]
+
+    def number(self, position: int) -> int | None:
+        """The number of an absolute position, or None where it is skipped or outside."""
+        run = int(np.searchsorted(self._starts, position, side="right")) - 1
+        if run < 0 or position >= self.end:
+            return None
+        number = int(self._before[run]) + position - int(self._starts[run])
+        limit = int(self._before[run + 1]) if run + 1 < self._starts.size else self.count
+        return number if number < limit else None
+
+    def after(self, number: int) -> int:
+        """The absolute position behind the first `number` offered ones."""
+        if number == 0:
+            return int(self._starts[0]) if self._starts.size == 1 else int(self.at(np.zeros(1, np.int64))[0])
+        return self.end if number >= self.count else int(self.at(np.array([number - 1]))[0]) + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A step as it was: which absolute positions it read; fewer than `cut.stride` where it was padded."""
+
+    number: int
+    pass_: int
+    cut: Cut
+    positions: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """When a position was read: by which rank of which step, in which row of its batch."""
+
+    step: int
+    pass_: int
+    rank: int
+    row: int
+
+
+class Timeline:
+    """What a journal says of the steps: from step to positions and back. `samples` are those of a pass."""
+
+    def __init__(self, samples: int, events: Sequence[Event]) -> None:
+        self._samples = samples
+        self._skips = [event for event in events if isinstance(event, Skipped)]
+        self._recuts = [event for event in events if isinstance(event, Recut)]
+
+    def step(self, number: int) -> Step:
+        """Step `number`; raises IndexError where the journal begins later, or no sample is left for it."""
+        recuts = [recut for recut in self._recuts if recut.step <= number]
+        if number < 0 or not recuts:
+            raise IndexError(f"step {number} lies before the journal's first step")
+        recut = recuts[-1]
+        position, step, empty = recut.position, recut.step, 0
+        while empty < 2:
+            offered, pass_ = self._rest(position)
+            steps = recut.cut.steps(offered.count)
+            if number < step + steps:
+                first = (number - step) * recut.cut.stride
+                numbers = np.arange(first, min(first + recut.cut.stride, offered.count), dtype=np.int64)
+                return Step(number, pass_, recut.cut, offered.at(numbers))
+            # a whole pass without a step would be followed by others like it
+            empty = empty + 1 if steps == 0 else 0
+            step, position = step + steps, offered.end
+        raise IndexError(f"step {number} does not exist: passes of {self._samples} samples have no step")
+
+    def reading(self, position: int) -> Reading | None:
+        """When an absolute position is read, or None where it was skipped, or dropped at the end of its pass."""
+        recuts = [recut for recut in self._recuts if recut.position <= position]
+        if not recuts:
+            return None
+        recut = recuts[-1]
+        begin, step = recut.position, recut.step
+        while True:
+            offered, pass_ = self._rest(begin)
+            if position < offered.end:
+                break
+            begin, step = offered.end, step + recut.cut.steps(offered.count)
+        number = offered.number(position)
+        if number is None or number >= recut.cut.steps(offered.count) * recut.cut.stride:
+            return None
+        at, within = divmod(number, recut.cut.stride)
+        if self._cut_short(recut, step + at):
+            return None
+        rank, row = divmod(within, recut.cut.batch_size)
+        return Reading(step + at, pass_, rank, row)
+
+    def _cut_short(self, recut: Recut, step: int) -> bool:
+        following = self._recuts[self._recuts.index(recut) + 1 :]
+        return bool(following) and step >= following[0].step
+
+    def _rest(self, position: int) -> tuple[Offered, int]:
+        pass_ = position // self._samples
+        return Offered(position, (pass_ + 1) * self._samples, self._skips), pass_

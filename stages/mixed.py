@@ -1,0 +1,94 @@
+"""The source of files of several formats, told apart by their suffixes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from headrace.stages.batch import Batch
+from headrace.stages.contract import FragmentEnd
+from headrace.stages.errors import InputError
+from headrace.stages.inputs import Inputs, to_path
+from headrace.stages.patterns import SUFFIXES, check_format, format_of, globs_of
+from headrace.stages.source import STOP, FileSource
+from headrace.store.entries import Fragment
+from headrace.store.intervals import Gap
+
+
+class MixedSource:
+    """Reads each file with the source of its format; a folder stands for the files of all formats below it."""
+
+    def __init__(
+        self,
+        name: str,
+        input: list[str],  # noqa: A002 (the word of the command line)
+        text_key: str = "text",
+        id_key: str = "id",
+        main_content: bool = True,
+        fragment_bytes: int = 64 << 20,
+        batch_bytes: int = 1 << 20,
+        batch_records: int = 4096,
+        max_record_bytes: int = 8 << 20,
+        damaged: str = STOP,
+    ) -> None:
+        self.name = name
+        self.inputs = Inputs(input, tuple(glob for kind in SUFFIXES for glob in globs_of(kind)))
+        common = {"max_record_bytes": max_record_bytes, "damaged": damaged}
+        batches = {**common, "batch_bytes": batch_bytes, "batch_records": batch_records}
+        table = {**batches, "text_key": text_key, "id_key": id_key, "fragment_bytes": fragment_bytes}
+        self._parameters: dict[str, dict[str, Any]] = {
+            "jsonl": table,
+            "parquet": table,
+            "warc": {**batches, "main_content": main_content},
+            "files": {"max_record_bytes": max_record_bytes},
+        }
+        self._sources: dict[str, FileSource] = {}
+
+    @property
+    def bytes_read(self) -> int:
+        """See `Source.bytes_read`."""
+        return sum(source.bytes_read for source in self._sources.values())
+
+    @property
+    def bytes_skipped(self) -> int:
+        """See `Source.bytes_skipped`."""
+        return sum(source.bytes_skipped for source in self._sources.values())
+
+    def list(self) -> Iterator[Fragment]:
+        """Every fragment of every file, in the order of the files' names. Raises InputError, StoreError."""
+        for found in self.inputs:
+            check_format(to_path(found.uri), "")
+            yield from self._source(found.uri).fragments(found)
+
+    def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
+        """See `Source.read`."""
+        return self._source(fragment.uri).read(fragment, gaps)
+
+    def _source(self, uri: str) -> FileSource:
+        kind = format_of(to_path(uri))
+        if kind is None:
+            raise InputError(f"{uri!r} is of no format that can be read")
+        if kind[0] not in self._sources:
+            source = _load(kind[0])(name=self.name, input=[], **self._parameters[kind[0]])
+            source.inputs = self.inputs
+            self._sources[kind[0]] = source
+        return self._sources[kind[0]]
+
+
+def _load(kind: str) -> Any:
+    """The source of a format. Each is imported when its first file is met, with the libraries that it needs."""
+    if kind == "jsonl":
+        from headrace.stages.jsonl import JsonlSource
+
+        return JsonlSource
+    if kind == "parquet":
+        from headrace.stages.parquet import ParquetSource
+
+        return ParquetSource
+    if kind == "warc":
+        from headrace.stages.warc import WarcSource
+
+        return WarcSource
+    from headrace.stages.documents import FilesSource
+
+    return FilesSource

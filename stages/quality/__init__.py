@@ -1,0 +1,1 @@
+"""Filters, scores and edits of texts: what a pipeline removes, and why."""

@@ -1,0 +1,84 @@
+"""A column of texts as the bytes that the loops run over, and what they find made into verdicts or tags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from headrace.stages.batch import Batch
+from headrace.stages.text import text_of
+
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.float64]
+#: A reason and the records that it holds for.
+Rule = tuple[str, Mask]
+#: Digits of a tag that are kept.
+TAG_DIGITS = 6
+
+
+def text_bytes(column: pa.Array[Any]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The bytes of a column of `n` texts, borrowed, and the int64 offsets `[n + 1]` of each text in them."""
+    if column.null_count:
+        raise ValueError(f"text is null in {column.null_count} records")
+    kind = np.int64 if pa.types.is_large_string(column.type) else np.int32
+    buffers: Any = column.buffers()
+    _, bounds, content = buffers
+    if bounds is None or not len(column):
+        return np.zeros(0, np.uint8), np.zeros(len(column) + 1, np.int64)
+    offsets = np.frombuffer(bounds, kind)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    return np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8), offsets
+
+
+def longest(offsets: npt.NDArray[np.int64]) -> int:
+    """The bytes of the longest text."""
+    return int(np.diff(offsets).max()) if len(offsets) > 1 else 0
+
+
+def share(part: Any, whole: Any) -> Numbers:
+    """`part / whole`, and 0 where there is nothing to divide by."""
+    parts, wholes = np.asarray(part, np.float64), np.asarray(whole, np.float64)
+    return np.divide(parts, wholes, out=np.zeros(len(parts)), where=wholes != 0)
+
+
+def drop(batch: Batch, stage: str, rules: Sequence[Rule]) -> Batch:
+    """Filter the rows for which a rule's mask holds, for the reason of the first such rule."""
+    broken = np.zeros(batch.rows.num_rows, np.int64)
+    for number in range(len(rules), 0, -1):
+        broken[rules[number - 1][1]] = number
+    if not broken.any():
+        return batch
+    names = [None, *(reason for reason, _ in rules)]
+    return batch.keep(broken == 0, stage, [names[number] for number in broken.tolist()])
+
+
+def tag(batch: Batch, stage: str, scores: dict[str, Any]) -> Batch:
+    """The same rows, with the scores in each record's metadata under the stage's name."""
+    rows = batch.rows
+    columns = [np.asarray(values).tolist() for values in scores.values()]
+    packed = rows.column("metadata").to_pylist()
+    for index, (old, *values) in enumerate(zip(packed, *columns, strict=True)):
+        metadata = orjson.loads(old) if old else {}
+        found = (round(value, TAG_DIGITS) if isinstance(value, float) else value for value in values)
+        metadata[stage] = dict(zip(scores, found, strict=True))
+        packed[index] = orjson.dumps(metadata).decode()
+    return batch.with_rows(with_column(rows, "metadata", pa.array(packed, pa.string())))
+
+
+def with_column(rows: pa.RecordBatch, name: str, values: Any) -> pa.RecordBatch:
+    """The rows with this column, in the place of the one of its name or behind the others."""
+    names = list(rows.schema.names)
+    columns: list[Any] = list(rows.columns)
+    if name in names:
+        columns[names.index(name)] = values
+    else:
+        names.append(name)
+        columns.append(values)
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+__all__ = ["drop", "longest", "share", "tag", "text_bytes", "text_of", "with_column"]

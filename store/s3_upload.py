@@ -1,0 +1,211 @@
+"""Uploads: one conditional PUT, or a large object in parts."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import secrets
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+from xml.sax.saxutils import escape
+
+from headrace.store.errors import StoreError, StoreUnavailable
+from headrace.store.s3_answers import Meaning
+from headrace.store.s3_asking import Asker
+from headrace.store.s3_body import Body
+from headrace.store.s3_wire import Answer
+
+#: The largest object that one PUT takes (S3's own limit).
+PUT_BYTES_MAX = 5 << 30
+#: From here on an object is uploaded in parts, where parts keep their promise.
+MULTIPART_BYTES_MIN = 64 << 20
+#: One part; S3 wants at least 5 MiB, and at most 10,000 parts.
+PART_BYTES = 16 << 20
+PARTS_MAX = 10_000
+#: Parts, or ranges, of one object on their way at once.
+IN_FLIGHT = 4
+#: From here on a conditional upload first asks whether the object stands: a refusal after the body would be dear.
+LOOK_FIRST_BYTES = 1 << 20
+
+#: Who wrote the object: tells our own write, whose answer was lost, from another's.
+WRITER_HEADER = "x-amz-meta-headrace-writer"
+#: xxh3-64 of the whole object, verified when it is read whole.
+CHECKSUM_HEADER = "x-amz-meta-headrace-xxh3"
+
+#: The race that decides whether a conditional multipart upload can be trusted.
+RACE_WIDTH = 8
+RACE_ROUNDS = 12
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Where objects are cut; tests make them small."""
+
+    multipart_bytes_min: int = MULTIPART_BYTES_MIN
+    part_bytes: int = PART_BYTES
+    read_bytes: int = 8 << 20
+    put_bytes_max: int = PUT_BYTES_MAX
+
+
+def new_writer() -> str:
+    """A name for one upload that no other has."""
+    return secrets.token_hex(16)
+
+
+def put(asker: Asker, key: str, body: Body, writer: str, is_conditional: bool) -> bool:
+    """Upload in one PUT; False where the condition was refused, by an object that is not ours."""
+    headers = _metadata(body, writer)
+    # The endpoint compares what arrived with this before it stores it.
+    headers["x-amz-checksum-crc32"] = body.crc32()
+    if is_conditional:
+        headers["If-None-Match"] = "*"
+
+    def attempt() -> Answer:
+        if is_conditional and body.size >= LOOK_FIRST_BYTES and asker.wire.send("HEAD", key).status == 200:
+            return Answer(412, {}, b"")
+        return asker.wire.send("PUT", key, body, headers)
+
+    return _conclude(asker, key, writer, is_conditional, attempt)
+
+
+def put_in_parts(asker: Asker, key: str, body: Body, writer: str, is_conditional: bool, part_bytes: int) -> bool:
+    """Upload in parallel parts; only the completion is conditional. An upload that fails or loses is aborted."""
+    part_bytes = max(part_bytes, -(-body.size // PARTS_MAX))
+    upload = _begin(asker, key, _metadata(body, writer))
+    try:
+        starts = range(0, body.size, part_bytes)
+        numbered = [(number, body.slice(start, start + part_bytes)) for number, start in enumerate(starts, start=1)]
+        etags = in_parallel(lambda part: _put_part(asker, key, upload, *part), numbered)
+        is_ours = _complete(asker, key, upload, etags, writer, is_conditional)
+    except BaseException:
+        _abort(asker, key, upload)
+        raise
+    if not is_ours:
+        _abort(asker, key, upload)
+    return is_ours
+
+
+def completes_once(asker: Asker, prefix: str) -> bool:
+    """Race conditional multipart completions: whether exactly one wins in each of some rounds.
+
+    SeaweedFS 4.48 checks the condition and then writes without a lock between the two, so that three of eight have won.
+    """
+    for _ in range(RACE_ROUNDS):
+        key = f"{prefix}{secrets.token_hex(8)}"
+        writers = [new_writer() for _ in range(RACE_WIDTH)]
+        uploads = in_parallel(lambda _, key=key: _begin(asker, key, {}), writers, RACE_WIDTH)
+        body = Body([b"race"])
+        parts = [[_put_part(asker, key, upload, 1, body)] for upload in uploads]
+
+        def complete(number: int, key: str = key, uploads: list[str] = uploads, parts: list[list[str]] = parts) -> bool:
+            request = _completion(parts[number])
+            query = {"uploadId": uploads[number]}
+            reply = asker.ask(
+                f"probe {key!r}", lambda: asker.wire.send("POST", key, request, {"If-None-Match": "*"}, query)
+            )
+            return reply.meaning is Meaning.DONE
+
+        try:
+            wins = sum(in_parallel(complete, list(range(RACE_WIDTH)), RACE_WIDTH))
+            in_parallel(lambda upload, key=key: _abort(asker, key, upload), uploads, RACE_WIDTH)
+        finally:
+            asker.once(lambda key=key: asker.wire.send("DELETE", key))
+        if wins != 1:
+            return False
+    return True
+
+
+def in_parallel(work: Callable[[_T], _R], items: list[_T], width: int = IN_FLIGHT) -> list[_R]:
+    """Apply `work` to each item, `width` at a time; the first failure ends the rest and is raised."""
+    with concurrent.futures.ThreadPoolExecutor(min(width, max(len(items), 1)), "s3") as pool:
+        futures = [pool.submit(work, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _metadata(body: Body, writer: str) -> dict[str, str]:
+    return {"Content-Type": "application/octet-stream", WRITER_HEADER: writer, CHECKSUM_HEADER: body.xxh3()}
+
+
+def _conclude(asker: Asker, key: str, writer: str, is_conditional: bool, attempt: Callable[[], Answer]) -> bool:
+    """Ask, and find out whose object stands where an answer was lost."""
+    try:
+        reply = asker.ask(f"write {key!r}", attempt)
+    except StoreUnavailable:
+        if is_conditional and _is_ours(asker, key, writer):
+            return True
+        raise
+    if reply.meaning is Meaning.DONE:
+        return True
+    if reply.meaning is Meaning.EXISTS and is_conditional:
+        return reply.failures > 0 and _stands_ours(asker, key, writer)
+    if reply.failures > 0 and _stands_ours(asker, key, writer):
+        return True  # an upload that was completed before is not known any more
+    raise StoreUnavailable(
+        f"{asker.target.uri}: cannot write {key!r}: it answered {reply.answer.status}; the upload is gone, try again"
+    )
+
+
+def _stands_ours(asker: Asker, key: str, writer: str) -> bool:
+    reply = asker.ask(f"read back {key!r}", lambda: asker.wire.send("HEAD", key))
+    return reply.meaning is Meaning.DONE and reply.answer.headers.get(WRITER_HEADER) == writer
+
+
+def _is_ours(asker: Asker, key: str, writer: str) -> bool:
+    """The same in one attempt, when patience is at its end."""
+    found = asker.once(lambda: asker.wire.send("HEAD", key))
+    return found is not None and found[0] is Meaning.DONE and found[1].headers.get(WRITER_HEADER) == writer
+
+
+def _begin(asker: Asker, key: str, metadata: Mapping[str, str]) -> str:
+    reply = asker.ask(
+        f"begin the upload of {key!r}", lambda: asker.wire.send("POST", key, headers=metadata, query={"uploads": ""})
+    )
+    upload = ET.fromstring(reply.answer.body).findtext("{*}UploadId")  # noqa: S314
+    if not upload:
+        raise StoreUnavailable(f"{asker.target.uri}: cannot begin the upload of {key!r}: the answer has no UploadId")
+    return upload
+
+
+def _put_part(asker: Asker, key: str, upload: str, number: int, body: Body) -> str:
+    query = {"partNumber": str(number), "uploadId": upload}
+    headers = {"Content-MD5": body.md5()}
+    reply = asker.ask(f"upload part {number} of {key!r}", lambda: asker.wire.send("PUT", key, body, headers, query))
+    etag = reply.answer.headers.get("ETag", "")
+    if reply.meaning is not Meaning.DONE or not etag:
+        raise StoreUnavailable(
+            f"{asker.target.uri}: cannot upload part {number} of {key!r}: it answered {reply.answer.status}; try again"
+        )
+    return etag
+
+
+def _complete(asker: Asker, key: str, upload: str, etags: list[str], writer: str, is_conditional: bool) -> bool:
+    body = _completion(etags)
+    headers = {"Content-Type": "application/xml"} | ({"If-None-Match": "*"} if is_conditional else {})
+
+    def attempt() -> Answer:
+        return asker.wire.send("POST", key, body, headers, {"uploadId": upload})
+
+    return _conclude(asker, key, writer, is_conditional, attempt)
+
+
+def _completion(etags: list[str]) -> Body:
+    parts = "".join(
+        f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(etag)}</ETag></Part>"
+        for number, etag in enumerate(etags, start=1)
+    )
+    return Body([f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()])
+
+
+def _abort(asker: Asker, key: str, upload: str) -> None:
+    """Free the parts; a failure costs only their space, which a life-cycle rule frees in the end."""
+    with contextlib.suppress(StoreError):
+        asker.once(lambda: asker.wire.send("DELETE", key, query={"uploadId": upload}))

@@ -1,0 +1,218 @@
+"""One request to an S3 endpoint, signed and sent once: the only place that knows the inside of the minio client.
+
+The client's public `put_object` turns `If-None-Match` into user metadata (and overwrites), joins bodies, and retries
+in its pool where nobody sees it. So requests are made here from the client's own parts: its URLs, its signature and
+its credentials, over a pool of ours that never retries and never redirects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlunsplit
+
+import certifi
+import urllib3
+from minio import Minio
+from minio import time as minio_time
+from minio.credentials import Provider
+from minio.signer import sign_v4_s3
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    LocationParseError,
+    NameResolutionError,
+    NewConnectionError,
+    ReadTimeoutError,
+    SSLError,
+)
+
+from headrace.store.errors import InvalidUri, StoreRefused
+from headrace.store.s3_body import Body
+from headrace.store.s3_config import S3Target, credentials_of
+
+#: Until a connection stands; a socket's sends of 256 KiB have the same limit.
+CONNECT_TIMEOUT_S = 10.0
+#: Between two pieces of an answer.
+READ_TIMEOUT_S = 30.0
+#: Connections kept open for reuse, a store.
+CONNECTIONS_KEPT = 16
+#: One read of an answer's body.
+READ_BYTES = 1 << 20
+#: An answer that is no object (a page of a listing has about 1 MiB) and is longer is cut off.
+TEXT_BYTES_MAX = 16 << 20
+
+_EMPTY = Body(())
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the endpoint said, whatever the status."""
+
+    status: int
+    headers: Mapping[str, str]
+    #: Empty where the body was read into the caller's view.
+    body: bytes
+
+
+class NoAnswer(Exception):  # noqa: N818 - named after what is so
+    """No answer came, or only a part of one; the request may or may not have been carried out."""
+
+    def __init__(self, problem: str, is_unreachable: bool) -> None:
+        #: Whether there was not even a connection.
+        self.is_unreachable = is_unreachable
+        super().__init__(problem)
+
+
+class Wire:
+    """A signed connection to one bucket. May be used by any thread, and by a child after a fork."""
+
+    def __init__(self, target: S3Target, read_timeout_s: float = READ_TIMEOUT_S) -> None:
+        self._target = target
+        self._read_timeout_s = read_timeout_s
+        if target.ca is not None and not os.path.isfile(target.ca):
+            raise InvalidUri(f"{target.uri}: there is no CA file {target.ca!r}; correct ?ca= or AWS_CA_BUNDLE")
+        self._connect()
+
+    def forget_credentials(self) -> None:
+        """Ask the chain of credentials anew at the next request: those in use have expired."""
+        self._provider = credentials_of(self._target)
+
+    def send(
+        self,
+        method: str,
+        key: str | None = None,
+        body: Body = _EMPTY,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+        into: memoryview | None = None,
+    ) -> Answer:
+        """Send one request, once, about the full key (None: the bucket), and return whatever is answered.
+
+        Where `into` is given, the body of a 200 or 206 is read into it and must fill it.
+        Raises `NoAnswer`, and `StoreRefused` where there are no credentials to sign with.
+        """
+        if os.getpid() != self._pid:
+            # A child must not speak on its parent's sockets.
+            self._connect()
+        # Only this function touches the client's private parts; the signature covers every header that is given.
+        url = self._client._base_url.build(
+            method=method,
+            region=self._target.region,
+            bucket_name=self._target.bucket,
+            object_name=key,
+            query_params=dict(query or {}),
+        )
+        signed = self._signed(method, url, body, dict(headers or {}))
+        with _as_no_answer(self._target.where):
+            response = self._pool.urlopen(
+                method,
+                urlunsplit(url),
+                body=body.blocks() if body.size else None,
+                headers=signed,
+                preload_content=False,
+                redirect=False,
+                decode_content=False,
+            )
+            return _read(response, method, into)
+
+    def _connect(self) -> None:
+        self._pid = os.getpid()
+        self._pool = urllib3.PoolManager(
+            retries=False,
+            maxsize=CONNECTIONS_KEPT,
+            timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=self._read_timeout_s),
+            cert_reqs="CERT_REQUIRED",
+            ca_certs=self._target.ca or os.environ.get("SSL_CERT_FILE") or certifi.where(),
+        )
+        self._provider: Provider | None = credentials_of(self._target)
+        self._client: Any = Minio(
+            self._target.host, secure=self._target.is_secure, region=self._target.region, http_client=self._pool
+        )
+        if self._target.style:
+            self._client._base_url.virtual_style_flag = self._target.style == "virtual"
+
+    def _signed(self, method: str, url: Any, body: Body, headers: dict[str, str]) -> dict[str, str]:
+        headers["Host"] = url.netloc
+        if body.size or method in ("PUT", "POST"):
+            headers["Content-Length"] = str(body.size)
+        if self._provider is None:
+            return headers
+        try:
+            credentials = self._provider.retrieve()
+        except (ValueError, OSError, HTTPError) as error:
+            raise StoreRefused(
+                f"{self._target.uri}: there are no credentials for {self._target.where} (looked at AWS_* variables, "
+                "~/.aws and the metadata service); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile"
+            ) from error
+        date = minio_time.utcnow()
+        # Over TLS the body need not be hashed for the signature: headers carry a checksum that is signed.
+        sha256 = "UNSIGNED-PAYLOAD" if self._target.is_secure and body.size else body.sha256()
+        headers["x-amz-date"] = minio_time.to_amz_date(date)
+        headers["x-amz-content-sha256"] = sha256
+        if credentials.session_token:
+            headers["X-Amz-Security-Token"] = credentials.session_token
+        signed: dict[str, str] = sign_v4_s3(
+            method=method,
+            url=url,
+            region=self._target.region,
+            headers=headers,
+            credentials=credentials,
+            content_sha256=sha256,
+            date=date,
+        )
+        return signed
+
+
+def _read(response: Any, method: str, into: memoryview | None) -> Answer:
+    """Read the whole answer, so that its connection can be used again; on a failure the connection is closed."""
+    try:
+        if into is not None and response.status in (200, 206):
+            _fill(response, into)
+            body = b""
+        elif response.status in (200, 206) and method == "GET":
+            body = response.read()
+        else:
+            body = response.read(TEXT_BYTES_MAX)
+    except BaseException:
+        response.close()
+        raise
+    response.release_conn()
+    return Answer(response.status, response.headers, body)
+
+
+def _fill(response: Any, into: memoryview) -> None:
+    position = 0
+    while position < into.nbytes:
+        block = response.read(min(READ_BYTES, into.nbytes - position))
+        if not block:
+            raise NoAnswer(f"the answer ended after {position} of {into.nbytes} bytes", is_unreachable=False)
+        into[position : position + len(block)] = block
+        position += len(block)
+
+
+@contextlib.contextmanager
+def _as_no_answer(where: str) -> Iterator[None]:
+    """Turn the pool's and the system's exceptions into one sentence."""
+    try:
+        yield
+    except NameResolutionError as error:
+        raise NoAnswer(f"the host name of {where} is not known", is_unreachable=True) from error
+    except NewConnectionError as error:
+        reason = error.__cause__ or error.__context__
+        text = getattr(reason, "strerror", None) or "no connection"
+        raise NoAnswer(f"no connection to {where} ({text})", is_unreachable=True) from error
+    except ConnectTimeoutError as error:
+        raise NoAnswer(f"no connection to {where} within {CONNECT_TIMEOUT_S:.0f} s", is_unreachable=True) from error
+    except (SSLError, ssl.SSLError) as error:
+        raise NoAnswer(f"no TLS connection to {where} ({error})", is_unreachable=True) from error
+    except LocationParseError as error:
+        raise InvalidUri(f"endpoint {where} cannot be parsed; write http://host:port") from error
+    except (ReadTimeoutError, TimeoutError) as error:
+        raise NoAnswer("no answer in time", is_unreachable=False) from error
+    except (HTTPError, OSError) as error:
+        raise NoAnswer("the connection broke before the answer was complete", is_unreachable=False) from error

@@ -1,0 +1,242 @@
+"""Input that is not what it should be: a fault of a record is quarantined, a fault of a file ends the run."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+import files_kit as files
+import reading_kit as reading
+from headrace.stages.errors import DamagedInput, InputError
+from headrace.stages.mixed import MixedSource
+
+#: A record in 200 of the lines of this file survives compression in many blocks.
+MANY = [{"id": f"r{index}", "text": os.urandom(600).hex()} for index in range(600)]
+GZ = gzip.compress(files.lines(MANY))
+ZST = files.zstd(files.lines(MANY))
+WARC = b"".join(files.warc())
+
+
+def parquet_bytes(tmp_path: pathlib.Path) -> bytes:
+    return files.parquet_of(tmp_path / "sound.parquet").read_bytes()
+
+
+def source(path: pathlib.Path, **parameters: Any) -> MixedSource:
+    return MixedSource("read", [str(path)], **parameters)
+
+
+DAMAGED = {
+    "cut.jsonl.gz": (GZ[: len(GZ) // 2], r"the gzip stream is cut off after about \d+ uncompressed bytes"),
+    "last.jsonl.gz": (GZ[:-1], "the gzip stream is cut off"),
+    "flip.jsonl.gz": (GZ[:5000] + bytes([GZ[5000] ^ 0xFF]) + GZ[5001:], "not a sound gzip stream behind"),
+    "junk.jsonl.gz": (b"no gzip at all" * 100, "not a sound gzip stream behind 0 uncompressed bytes"),
+    "empty.jsonl.gz": (b"", "it is empty, where a gzip stream should be"),
+    "cut.jsonl.zst": (ZST[: len(ZST) // 2], "the zstd stream is cut off"),
+    "last.jsonl.zst": (ZST[:-1], "the zstd stream is cut off"),
+    "junk.jsonl.zst": (b"no zstd at all" * 100, "not a sound zstd stream"),
+    "cut.warc": (WARC[: len(WARC) // 2], r"cut off within the record <urn:uuid:p9>, which has \d+ of \d+ bytes"),
+    "cut.warc.gz": (gzip.compress(WARC)[:-300], "the gzip stream is cut off"),
+    "junk.warc": (b"no WARC at all\r\n\r\n" * 100, "no WARC record where one should be"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_ends_the_run_with_what_it_is_and_what_to_do(tmp_path: pathlib.Path, name: str) -> None:
+    data, why = DAMAGED[name]
+    files.write(tmp_path / name, data)
+    with pytest.raises(DamagedInput, match=f"{name}' is damaged: {why}.*; fetch it again or take it out") as caught:
+        reading.read_all(source(tmp_path / name))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_can_be_read_as_far_as_it_goes(tmp_path: pathlib.Path, name: str) -> None:
+    data, _ = DAMAGED[name]
+    files.write(tmp_path / name, data)
+    reader = source(tmp_path / name, damaged="quarantine", batch_records=50)
+    *kept, last = reading.read_all(reader)
+    assert all(fate[0] == "kept" for fate in kept)
+    assert last[0] == "quarantined"
+    assert last[2].startswith("damaged file: ")
+    assert last[2].endswith("; what follows is lost")
+    if name == "last.jsonl.gz":
+        assert len(kept) > 400
+    reading.check_gaps(reader, rounds=8)
+
+
+def test_an_empty_file_is_a_file_of_no_records(tmp_path: pathlib.Path) -> None:
+    for name in ("a.jsonl", "a.warc"):
+        files.write(tmp_path / name, b"")
+    assert reading.read_all(source(tmp_path)) == []
+    files.write_parquet(tmp_path / "b.parquet", {"text": pa.array([], pa.string())})
+    assert reading.read_all(source(tmp_path)) == []
+    files.write(tmp_path / "c.jsonl.gz", gzip.compress(b""))
+    assert reading.read_all(source(tmp_path)) == []
+
+
+@pytest.mark.parametrize("cut", [0, 3, 200, -4, -40])
+def test_a_parquet_without_its_footer_is_damaged(tmp_path: pathlib.Path, cut: int) -> None:
+    files.write(tmp_path / "a.parquet", parquet_bytes(tmp_path)[:cut])
+    with pytest.raises(DamagedInput, match="its Parquet footer cannot be read"):
+        list(source(tmp_path / "a.parquet").list())
+    reader = source(tmp_path / "a.parquet", damaged="quarantine")
+    ((verdict, _, reason, _),) = reading.read_all(reader)
+    assert (verdict, reason[:46]) == ("quarantined", "damaged file: its Parquet footer cannot be rea")
+
+
+def test_a_parquet_whose_pages_are_garbage_is_damaged(tmp_path: pathlib.Path) -> None:
+    data = bytearray(parquet_bytes(tmp_path))
+    data[40:120] = b"\xff" * 80
+    files.write(tmp_path / "a.parquet", bytes(data))
+    with pytest.raises(DamagedInput, match="row group 0 cannot be read"):
+        reading.read_all(source(tmp_path / "a.parquet"))
+
+
+def test_a_parquet_without_the_text_column_is_refused_with_those_that_it_has(tmp_path: pathlib.Path) -> None:
+    files.write_parquet(tmp_path / "a.parquet", {"content": ["a"], "text": [1]})
+    with pytest.raises(InputError, match=r'column "text" holds int64, no text; name another with text_key='):
+        list(source(tmp_path / "a.parquet").list())
+    with pytest.raises(InputError, match=r'has no column "body"; it has: content, text; name it with text_key='):
+        list(source(tmp_path / "a.parquet", text_key="body").list())
+    assert [fate[2] for fate in reading.read_all(source(tmp_path / "a.parquet", text_key="content"))] == ["a"]
+
+
+def test_nulls_and_bytes_that_are_no_text_in_parquet_quarantine_their_rows(tmp_path: pathlib.Path) -> None:
+    texts = pa.array([b"a", None, b"\xed\xa0\x80", b"z\0z", b"y" * 50], pa.binary())
+    columns = {"id": ["i", None, "k", "l", "m"], "text": texts, "n": [None, 1, 2, float("nan"), 3]}
+    files.write_parquet(tmp_path / "a.parquet", columns)
+    found = reading.read_all(source(tmp_path / "a.parquet", max_record_bytes=49))
+    uri = (tmp_path / "a.parquet").as_uri()
+    assert found == [
+        ("kept", "i", "a", '{"n":null}'),
+        ("quarantined", f"{uri}#1", 'text is not a string: column "text" is null', b""),
+        ("quarantined", "k", "invalid UTF-8: byte 0xed at byte 0", b"\xed\xa0\x80"),
+        ("kept", "l", "z\0z", '{"n":null}'),
+        ("quarantined", "m", "text too long: 50 bytes, the limit is 49", b"y" * 50),
+    ]
+
+
+def test_strings_in_parquet_that_are_not_utf_8_quarantine_their_rows(tmp_path: pathlib.Path) -> None:
+    broken = pa.array([b"a", b"\xff"], pa.binary())
+    fake = pa.Array.from_buffers(pa.string(), 2, broken.buffers())
+    files.write_parquet(tmp_path / "a.parquet", {"text": fake, "id": ["p", "q"]})
+    files.write_parquet(tmp_path / "b.parquet", {"text": ["a", "b"], "note": fake})
+    found = reading.read_all(source(tmp_path / "*.parquet"))
+    assert [fate[0] for fate in found] == ["kept", "quarantined"] * 2
+    assert found[1][2] == "invalid UTF-8: byte 0xff at byte 0"
+    assert found[3][2] == "invalid UTF-8 in a column of the metadata"
+
+
+def test_nul_bytes_and_lone_surrogates_in_json_lines(tmp_path: pathlib.Path) -> None:
+    rows = [b'{"text":"a\\u0000b"}', b'{"text":"\\ud800"}', b'{"text":"a\0b"}', b'{"text":"\xed\xa0\x80"}', b"\0\0\0"]
+    files.write(tmp_path / "a.jsonl", b"\n".join([*rows, b'{"text":"last"}']))
+    found = reading.read_all(source(tmp_path / "a.jsonl"))
+    assert [fate[0] for fate in found] == ["kept", *["quarantined"] * 4, "kept"]
+    assert found[0][2] == "a\0b"
+    assert [fate[3] for fate in found[1:5]] == rows[1:]
+
+
+def test_carriage_returns_and_a_byte_order_mark_in_a_compressed_file(tmp_path: pathlib.Path) -> None:
+    data = b'\xef\xbb\xbf{"text":"a"}\r\n\r\n{"text":"b"}\r\n'
+    files.write(tmp_path / "a.jsonl.gz", gzip.compress(data))
+    files.write(tmp_path / "a.jsonl.zst", files.zstd(data))
+    assert [fate[2] for fate in reading.read_all(source(tmp_path))] == ["a", "b"] * 2
+
+
+def test_a_million_tiny_lines_are_a_million_records(tmp_path: pathlib.Path) -> None:
+    files.write(tmp_path / "a.jsonl", b'{"text":"a"}\n' * 1_000_000)
+    reader = source(tmp_path / "a.jsonl")
+    (fragment,) = reader.list()
+    batches, count = [], 0
+    for item in reader.read(fragment, reading.WHOLE):
+        count = getattr(item, "count", 0)
+        batches.append(count)
+    assert count == 1_000_000
+    assert max(batches[:-1]) <= 4096
+
+
+BOUNDED = """
+import resource, sys
+from headrace.stages.mixed import MixedSource
+from headrace.store.intervals import UNBOUNDED, Gap
+reader = MixedSource("read", [sys.argv[1]])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+fates = []
+for fragment in reader.list():
+    for item in reader.read(fragment, [Gap(0, UNBOUNDED, 0)]):
+        if hasattr(item, "rows"):
+            fates += [(row["reason"], len(row["raw"])) for row in item.verdicts.to_pylist()]
+            fates += [row["text"] for row in item.rows.to_pylist()]
+print(fates, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def measured(path: pathlib.Path) -> tuple[str, int]:
+    """The fates of a file's records, and by how many bytes reading them made a process grow."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", BOUNDED, str(path)], capture_output=True, text=True, check=True, timeout=120
+    )
+    fates, _, grown = done.stdout.strip().rpartition(" ")
+    return fates, int(grown) * 1024
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+def test_a_line_of_a_gibibyte_takes_bounded_memory(tmp_path: pathlib.Path, name: str) -> None:
+    path, tail = tmp_path / name, b'x\n{"text":"after"}\n'
+    size = 1 << 30
+    if name.endswith(".jsonl"):
+        with open(path, "wb") as file:
+            file.truncate(size)
+            file.seek(size)
+            file.write(tail)
+    else:
+        pack = gzip.compress if name.endswith("gz") else files.zstd
+        path.write_bytes(pack(bytes(16 << 20)) * 64 + pack(tail))
+    fates, grown = measured(path)
+    assert f"line too long: {size + 1} bytes at byte 0 of the file" in fates
+    assert "'after'" in fates
+    assert grown < 96 << 20
+
+
+def test_a_warc_record_over_the_limit_is_quarantined_with_its_beginning(tmp_path: pathlib.Path) -> None:
+    big = files.response("big", files.page("x" * 5000))
+    files.write(tmp_path / "a.warc", big + files.response("small", files.page("y")))
+    found = reading.read_all(source(tmp_path / "a.warc", max_record_bytes=1000))
+    assert found[0][:2] == ("quarantined", "urn:uuid:big")
+    assert found[0][2].startswith("record too long: ")
+    assert found[1][2] == "y"
+
+
+def test_an_unreadable_file_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = files.write(tmp_path / "a.jsonl", files.lines())
+    reader = source(path)
+    (fragment,) = reader.list()
+    if os.geteuid():
+        path.chmod(0)
+    else:  # root may read anything
+        monkeypatch.setattr("headrace.stages.streams.io.FileIO.__init__", refuse, raising=False)
+        monkeypatch.setattr("headrace.stages.streams.LocalFile.__init__", refused)
+    with pytest.raises(InputError, match=r"cannot read .*a\.jsonl': Permission denied; check its permissions"):
+        list(reader.read(fragment, reading.WHOLE))
+
+
+def refuse(*_: object) -> None:
+    raise PermissionError(13, "Permission denied")
+
+
+def refused(_: object, fragment: Any) -> None:
+    from headrace.stages.inputs import to_path
+
+    raise InputError(f"cannot read {to_path(fragment.uri)!r}: Permission denied; check its permissions and the disk")
+
+
+_ = (orjson, resource)

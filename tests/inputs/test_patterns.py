@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import glob
+import pathlib
+from collections.abc import Callable
+
+import files_kit as files
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.stages.errors import InputError
+from headrace.stages.inputs import Inputs
+from headrace.stages.patterns import Glob, format_of, place_of, split_patterns
+
+Place = tuple[pathlib.Path, Callable[[str], str]]
+TREE = (
+    "a.jsonl",
+    "b.jsonl",
+    "b/c.jsonl",
+    "b/d/e.jsonl",
+    "b-2/f.jsonl",
+    ".h.jsonl",
+    ".g/i.jsonl",
+    "b/d/x.txt",
+    "[1].jsonl",
+)
+
+
+def found(named: Callable[[str], str], *patterns: str) -> list[str]:
+    base = named("")
+    return [
+        item.uri.removeprefix("file://").replace("%5B", "[").replace("%5D", "]").removeprefix(base).lstrip("/")
+        for item in Inputs([named(pattern) for pattern in patterns], ("**/*.jsonl",))
+    ]
+
+
+@pytest.fixture
+def tree(place: Place) -> Callable[[str], str]:
+    folder, named = place
+    for path in TREE:
+        files.write(folder / path, b"{}")
+    return named
+
+
+@pytest.mark.parametrize("pattern", GLOBS.split())
+def test_a_glob_names_what_the_standard_library_says(
+    tree: Callable[[str], str], pattern: str, bucket: pathlib.Path
+) -> None:
+    expected = glob.glob(pattern, root_dir=bucket, recursive=True)
+    assert found(tree, pattern) == sorted(path for path in expected if (bucket / path).is_file())
+
+
+def test_several_patterns_are_listed_in_one_order_and_each_file_once(tree: Callable[[str], str]) -> None:
+    assert found(tree, "b/*.jsonl", "*.jsonl", "a.jsonl") == ["[1].jsonl", "a.jsonl", "b.jsonl", "b/c.jsonl"]
+
+
+def test_a_folder_stands_for_what_is_below_it(tree: Callable[[str], str]) -> None:
+    assert found(tree, "b") == ["b/c.jsonl", "b/d/e.jsonl"]
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: pathlib.Path) -> None:
+    files.write(tmp_path / "[1].jsonl", b"{}")
+    (item,) = Inputs([str(tmp_path / "[1].jsonl")], ())
+    assert item.uri.endswith("/%5B1%5D.jsonl")
+
+
+def test_a_pattern_that_names_nothing_is_named(tree: Callable[[str], str]) -> None:
+    with pytest.raises(InputError, match=r"no file matches .*nope"):
+        found(tree, "*.jsonl", "nope/*.jsonl")
+    with pytest.raises(InputError, match=r"no file matches"):
+        found(tree, "nope.jsonl")
+
+
+def test_a_loop_of_links_is_walked_once(tmp_path: pathlib.Path) -> None:
+    files.write(tmp_path / "d" / "a.jsonl", b"{}")
+    (tmp_path / "d" / "loop").symlink_to(tmp_path)
+    found = [item.uri for item in Inputs([str(tmp_path / "**" / "*.jsonl")], ())]
+    assert found == [(tmp_path / "d" / "a.jsonl").as_uri()]
+
+
+def test_links_to_files_and_folders_are_followed(tmp_path: pathlib.Path) -> None:
+    files.write(tmp_path / "blobs" / "x", b"{}")
+    (tmp_path / "snap").mkdir()
+    (tmp_path / "snap" / "a.jsonl").symlink_to("../blobs/x")
+    (tmp_path / "main").symlink_to("snap")
+    assert len(list(Inputs([str(tmp_path / "main" / "*.jsonl")], ()))) == 1
+
+
+def test_a_query_of_an_s3_uri_is_no_part_of_its_glob() -> None:
+    place = place_of("s3://b/a?/*.jsonl?endpoint=http://127.0.0.1:8333&region=x")
+    assert (place.root, place.prefix, place.path) == (
+        "s3://b?endpoint=http://127.0.0.1:8333&region=x",
+        "s3://b/",
+        "a?/*.jsonl",
+    )
+    with pytest.raises(InputError, match="names no bucket"):
+        place_of("s3:///x")
+
+
+def test_one_bucket_at_two_endpoints_needs_two_sources(bucket: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="two endpoints"):
+        Inputs(["s3://bucket/a?endpoint=http://x", "s3://bucket/b?endpoint=http://y"], ())
+
+
+def test_the_suffix_tells_the_format_and_the_codec() -> None:
+    names = {
+        "a.jsonl": ("jsonl", ""),
+        "a.json.gz": ("jsonl", "gzip"),
+        "a.warc.wet.gz": ("warc", "gzip"),
+        "a.warc.zst": ("warc", "zstd"),
+        "a.parquet": ("parquet", ""),
+        "a.txt": ("files", ""),
+        "a.txt.gz": None,
+        "a.parquet.gz": None,
+        "gz": None,
+    }
+    assert {name: format_of(name) for name in names} == names
+
+
+def test_a_comma_separates_patterns_unless_a_file_has_it(tmp_path: pathlib.Path) -> None:
+    files.write(tmp_path / "a,b.jsonl", b"")
+    assert split_patterns(str(tmp_path / "a,b.jsonl")) == [str(tmp_path / "a,b.jsonl")]
+    assert split_patterns("/x/a, s3://b/c ,file:///d%20e") == ["/x/a", "s3://b/c", "/d e"]
+
+
+@given(st.text("ab*?[]!./-^\\", max_size=12), st.text("ab[]!./-^\\", max_size=12))
+def test_any_text_is_a_glob(pattern: str, path: str) -> None:
+    """Whatever a user types compiles, and matching a path never raises."""
+    glob = Glob.of(pattern)
+    glob.matches(path)
+    glob.enters(path)

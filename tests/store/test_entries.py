@@ -1,0 +1,161 @@
+"""The codec of ledger entries: the same entry, the same bytes; and any bytes give an entry or a named error."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.store.entries import (
+    ENTRY_FORMAT,
+    Beat,
+    Closed,
+    Counts,
+    Entry,
+    EntryError,
+    EpochRaised,
+    Fragment,
+    FragmentEnded,
+    FragmentsListed,
+    Led,
+    PipelineApplied,
+    Range,
+    Resigned,
+    StoredObject,
+    VersionPublished,
+    decode_entry,
+    encode_entry,
+)
+
+numbers = st.integers(0, (1 << 63) - 1)
+names = st.text(max_size=12)
+ids = st.binary(min_size=16, max_size=16)
+plain = st.dictionaries(names, st.one_of(names, numbers, st.booleans(), st.lists(numbers, max_size=3)), max_size=3)
+tallies = st.dictionaries(names, numbers, max_size=3)
+fragments = st.builds(Fragment, ids, names, names, names, numbers, st.integers(-1, 1 << 60), names, numbers)
+ranges = st.builds(Range, ids, numbers, numbers, st.integers(-1, 1 << 60), st.integers(-1, 1 << 60))
+objects = st.builds(StoredObject, names, names, names, numbers)
+counts = st.builds(Counts, numbers, numbers, numbers, numbers, tallies, tallies, tallies, numbers, numbers, numbers)
+changes = st.one_of(
+    st.builds(Led, numbers, plain),
+    st.builds(Resigned, numbers),
+    st.builds(Beat, numbers),
+    st.builds(PipelineApplied, names, plain),
+    st.builds(EpochRaised, names),
+    st.builds(FragmentsListed, st.lists(fragments, max_size=3).map(tuple)),
+    st.builds(FragmentEnded, ids, numbers),
+    st.builds(
+        Closed, names, names, numbers, st.lists(ranges, max_size=3).map(tuple), st.lists(objects).map(tuple), counts
+    ),
+    st.builds(VersionPublished, numbers, names),
+)
+entries = st.builds(Entry, numbers, st.lists(changes, max_size=4).map(tuple))
+
+CLOSED = Closed(
+    "write",
+    "v",
+    1,
+    (Range(b"f" * 16, 0, 5, 0, 50),),
+    (StoredObject("tokens", "shards/1/x", "xxh3-128:0", 9),),
+    Counts(kept=5),
+)
+
+
+@given(entries)
+def test_an_entry_comes_back_from_its_bytes(entry: Entry) -> None:
+    data = encode_entry(entry)
+    assert decode_entry(data) == entry
+    assert encode_entry(decode_entry(data)) == data
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_an_entry_or_an_entry_error(data: bytes) -> None:
+    with suppress(EntryError):
+        entry = decode_entry(data)
+        assert decode_entry(encode_entry(entry)) == entry
+
+
+@given(entries, st.data())
+def test_a_flipped_byte_never_crashes_the_decoder(entry: Entry, data: st.DataObject) -> None:
+    raw = bytearray(encode_entry(entry))
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with suppress(EntryError):
+        decode_entry(bytes(raw))
+
+
+def test_the_order_in_which_a_mapping_was_made_does_not_change_the_bytes() -> None:
+    there, back = {"a": 1, "b": 2}, {"b": 2, "a": 1}
+    assert encode_entry(Entry(1, (Led(1, there),))) == encode_entry(Entry(1, (Led(1, back),)))
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ([ENTRY_FORMAT + 1, 1, []], f"format {ENTRY_FORMAT + 1}; this Headrace reads {ENTRY_FORMAT}: upgrade it"),
+        ([ENTRY_FORMAT, 1, [["Sung", []]]], "a change named 'Sung' is not known to this Headrace: upgrade it"),
+        ([ENTRY_FORMAT, 1, [["Beat", [1, 2]]]], "Beat has 2 values, expected 1"),
+        ([ENTRY_FORMAT, 1], "not a ledger entry"),
+        ([ENTRY_FORMAT, 1, [["FragmentsListed", [[[1, 2]]]]]], "not a ledger entry"),
+        ("entry", "not a ledger entry"),
+    ],
+)
+def test_what_this_reader_does_not_know_is_named(body: object, words: str) -> None:
+    with pytest.raises(EntryError, match=words):
+        decode_entry(msgpack.packb(body))
+
+
+@pytest.mark.parametrize("field", ["stage", "uri", "version", "start", "end", "reader"])
+def test_each_fact_of_a_fragment_is_part_of_its_name(field: str) -> None:
+    facts = {"stage": "s", "uri": "u", "version": "v", "start": 0, "end": 9, "reader": "r", "size": 9}
+    changed = facts | {field: 5 if isinstance(facts[field], int) else "other"}
+    assert Fragment.named(**facts).id != Fragment.named(**changed).id  # type: ignore[arg-type]
+
+
+def test_the_size_is_no_part_of_a_fragments_name() -> None:
+    one, two = (Fragment.named("s", "u\udcff", "v", start=0, end=-1, reader="r", size=size) for size in (1, 2))
+    assert one.id == two.id
+    assert len(one.id) == 16
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(CLOSED, version="w", epoch=2),
+        replace(CLOSED, ranges=(Range(b"f" * 16, 0, 5),)),
+        replace(CLOSED, counts=Counts(filtered=5)),
+    ],
+    ids=["another version", "unknown bytes", "other counts"],
+)
+def test_a_proposal_is_named_by_its_ranges_and_objects_alone(other: Closed) -> None:
+    assert other.identity() == CLOSED.identity()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(CLOSED, sink="copy"),
+        replace(CLOSED, ranges=(Range(b"f" * 16, 0, 4),)),
+        replace(CLOSED, objects=(StoredObject("tokens", "shards/1/x", "xxh3-128:1", 9),)),
+    ],
+    ids=["another sink", "another range", "other bytes"],
+)
+def test_another_sink_range_or_object_is_another_proposal(other: Closed) -> None:
+    assert other.identity() != CLOSED.identity()
+
+
+@given(counts, counts)
+def test_counts_add_up(left: Counts, right: Counts) -> None:
+    both = left + right
+    assert both == right + left
+    assert both.records == left.records + right.records
+    assert sum(both.filtered_by.values()) == sum(left.filtered_by.values()) + sum(right.filtered_by.values())
+    assert left + Counts() == left
+
+
+@given(fragments)
+def test_a_range_knows_where_it_ends(fragment: Fragment) -> None:
+    assert Range(fragment.id, 3, 4).end == 7
+    assert Range(fragment.id, 3, 4, 30, 40).stop == 70
+    assert Range(fragment.id, 3, 4, 30).stop == Range(fragment.id, 3, 4, -1, 40).stop == -1

@@ -1,0 +1,147 @@
+"""The fold of a ledger: what it knows, and what it refuses to know."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.store.entries import (
+    Beat,
+    Change,
+    Closed,
+    Counts,
+    Entry,
+    EpochRaised,
+    Fragment,
+    FragmentEnded,
+    FragmentsListed,
+    Led,
+    PipelineApplied,
+    Range,
+    Resigned,
+    VersionPublished,
+)
+from headrace.store.fold import FoldError, LedgerState
+from headrace.store.intervals import UNBOUNDED, Gap
+
+A = Fragment.named("read", "file:///a", "1", start=0, end=-1, reader="lines", size=100)
+UNKNOWN = b"?" * 16
+
+
+def close(*spans: tuple[int, int], sink: str = "write", fragment: bytes = A.id, counted: int | None = None) -> Closed:
+    ranges = tuple(Range(fragment, first, end - first) for first, end in spans)
+    total = sum(item.count for item in ranges) if counted is None else counted
+    return Closed(sink, "v", 1, ranges, (), Counts(kept=total))
+
+
+def folded(*changes: Change) -> LedgerState:
+    """Term 1, with a fragment, and each change in an entry of its own."""
+    state = LedgerState()
+    state.apply(0, Entry(1, (Led(1, {"host": "a"}), FragmentsListed((A,)))))
+    for change in changes:
+        state.apply(state.number + 1, Entry(1, (change,)))
+    return state
+
+
+def test_a_new_ledger_is_free_and_knows_nothing() -> None:
+    state = LedgerState()
+    assert state.number == -1
+    assert state.resigned
+    assert state.term == 0
+
+
+def test_the_fold_knows_who_leads_and_what_was_said() -> None:
+    state = folded(PipelineApplied("v", {"name": "p"}), EpochRaised("created"), Beat(1), VersionPublished(1, "done"))
+    assert (state.term, state.leader, state.resigned) == (1, {"host": "a"}, False)
+    assert (state.pipeline, state.pipeline_version, state.pipeline_number) == ({"name": "p"}, "v", 1)
+    assert state.epoch == 2
+    assert (state.version, state.version_number) == (1, 4)
+    state.apply(5, Entry(1, (Resigned(1),)))
+    assert state.resigned
+    state.apply(6, Entry(2, (Led(2, {"host": "b"}),)))
+    assert (state.term, state.leader, state.resigned) == (2, {"host": "b"}, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (FragmentsListed((A,)), "entry 3 lists file:///a again"),
+        (FragmentEnded(UNKNOWN, 1), "which was never listed"),
+        (FragmentEnded(A.id, 9), "ended at 10, now at 9"),
+        (close((2, 4)), "closes records .* of file:///a a second time"),
+        (close((9, 11)), "closes file:///a up to 11, it has 10"),
+        (close((5, 6), (5, 6)), "a second time"),
+        (close((0, 1), fragment=UNKNOWN), "which was never listed"),
+        (close((5, 7), counted=3), "a shard of 3 verdicts closes another number"),
+        (Led(1, {}), r"Led\(1\) in term 1 behind term 1"),
+        (Led(3, {}), r"Led\(3\) in term 1"),
+    ],
+)
+def test_a_change_that_breaks_the_ledger_is_refused_with_its_number(change: Change, words: str) -> None:
+    state = folded(FragmentEnded(A.id, 10), close((0, 3)))
+    with pytest.raises(FoldError, match=words):
+        state.apply(3, Entry(1, (change,)))
+
+
+def test_an_end_before_what_is_closed_is_refused() -> None:
+    with pytest.raises(FoldError, match="ends at 2, closed beyond it"):
+        folded(close((0, 3)), FragmentEnded(A.id, 2))
+
+
+def test_a_change_of_another_kind_is_refused() -> None:
+    with pytest.raises(FoldError, match="str does not belong into a dataset's ledger"):
+        folded().apply(1, Entry(1, ("news",)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("number", "entry", "words"),
+    [
+        (2, Entry(1, (Beat(1),)), "entry 2 does not follow entry 0: the log has a hole"),
+        (0, Entry(1, (Beat(1),)), "entry 0 does not follow entry 0"),
+        (1, Entry(0, (Beat(0),)), "of term 0 behind term 1"),
+        (1, Entry(2, (Beat(2),)), "is the first of term 2 and does not begin with Led"),
+        (1, Entry(2, ()), "does not begin with Led"),
+    ],
+)
+def test_an_entry_out_of_turn_is_refused(number: int, entry: Entry, words: str) -> None:
+    with pytest.raises(FoldError, match=words):
+        folded().apply(number, entry)
+
+
+def test_conflicts_are_the_parts_that_the_same_sink_has_closed() -> None:
+    state = folded(close((2, 4), (6, 8)))
+    assert state.conflicts(close((0, 7))) == [Range(A.id, 2, 2), Range(A.id, 6, 1)]
+    assert state.conflicts(close((0, 7), sink="copy")) == []
+    assert state.conflicts(close((0, 7), fragment=UNKNOWN)) == []
+
+
+def test_an_accepted_proposal_and_its_entry_are_remembered() -> None:
+    shard = close((0, 3))
+    state = folded(shard)
+    assert state.accepted == {shard.identity(): 1}
+    assert [(item.number, item.closed) for item in state.shards] == [(1, shard)]
+    assert state.counts["write"].kept == 3
+
+
+def test_an_empty_fragment_is_done_when_its_end_is_logged() -> None:
+    state = folded()
+    assert not state.fragments[A.id].done(("write",))
+    state.apply(1, Entry(1, (FragmentEnded(A.id, 0),)))
+    assert state.fragments[A.id].done(("write",))
+
+
+@given(st.permutations([(0, 3), (3, 4), (4, 9), (9, 10)]), st.integers(0, 4), st.booleans())
+def test_a_fragment_is_done_exactly_when_all_is_closed_at_each_sink_and_the_end_is_logged(
+    spans: list[tuple[int, int]], closed: int, ended: bool
+) -> None:
+    state = folded(close((0, 10), sink="copy"), *(close(span) for span in spans[:closed]))
+    if ended:
+        state.apply(state.number + 1, Entry(1, (FragmentEnded(A.id, 10),)))
+    fragment = state.fragments[A.id]
+    assert fragment.done(("write", "copy")) == (ended and closed == len(spans))
+    assert fragment.done(("copy",)) == ended
+    missing = {ordinal for first, end in spans[closed:] for ordinal in range(first, end)}
+    gaps = fragment.open_gaps("write")
+    found = {ordinal for gap in gaps for ordinal in range(gap.first, min(gap.end, 10))}
+    assert found == missing
+    if not ended:
+        assert gaps[-1] == Gap(gaps[-1].first, UNBOUNDED, gaps[-1].offset)

@@ -1,0 +1,181 @@
+"""What a sink holds, when it seals, and what becomes of its proposals."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.store.entries import Range
+from headrace.worker.core.gathering import (
+    HELD_TIMES_MAX,
+    PROPOSE_AGAIN_S,
+    TRANSITIONS,
+    BatchGathered,
+    Command,
+    Gathering,
+    ProposeShard,
+    ReleaseShard,
+    SealAsked,
+    SealPolicy,
+    ShardAccepted,
+    ShardOverlapped,
+    ShardState,
+    ShardWritten,
+    TimePassed,
+    WriteShard,
+    without,
+)
+
+A = b"a" * 16
+POLICY = SealPolicy(target_bytes=100, held_bytes_max=300, age_s=30.0)
+
+
+def batch(first: int, count: int = 1, *, target: int = 0, held: int = 1) -> BatchGathered:
+    return BatchGathered(Range(A, first, count), target, held)
+
+
+def written(gathering: Gathering, commands: list[Command], now: float = 0.0) -> list[Command]:
+    (write,) = commands
+    assert isinstance(write, WriteShard)
+    return gathering.handle(ShardWritten(write.shard), now)
+
+
+def test_a_shard_is_sealed_when_its_kept_rows_reach_the_target() -> None:
+    gathering = Gathering(POLICY)
+    assert gathering.handle(batch(0, target=99), 0.0) == []
+    assert gathering.accepts
+    assert gathering.handle(batch(1, target=1), 0.0) == [WriteShard(0, (Range(A, 0, 1), Range(A, 1, 1)), "size")]
+
+
+def test_a_shard_is_sealed_when_it_holds_too_much_though_nothing_is_kept() -> None:
+    (write,) = Gathering(POLICY).handle(batch(0, held=300), 0.0)
+    assert write == WriteShard(0, (Range(A, 0, 1),), "size")
+
+
+def test_a_shard_is_sealed_when_its_oldest_batch_is_old() -> None:
+    gathering = Gathering(POLICY)
+    gathering.handle(batch(0), 5.0)
+    gathering.handle(batch(1), 34.0)
+    assert gathering.wake_at() == 35.0
+    assert gathering.handle(TimePassed(), 34.9) == []
+    (write,) = gathering.handle(TimePassed(), 35.0)
+    assert write == WriteShard(0, (Range(A, 0, 1), Range(A, 1, 1)), "age")
+
+
+@pytest.mark.parametrize("gathered_at", [0.1, 1 / 3, 7.3, 1e6 + 0.1])
+def test_a_timer_that_fires_when_it_was_asked_to_is_never_too_early(gathered_at: float) -> None:
+    gathering = Gathering(POLICY)
+    gathering.handle(batch(0), gathered_at)
+    for _ in range(2):
+        wake_at = gathering.wake_at()
+        assert wake_at is not None
+        commands = gathering.handle(TimePassed(), wake_at)
+        assert len(commands) == 1
+        if isinstance(commands[0], WriteShard):
+            written(gathering, commands, wake_at)
+
+
+def test_a_shard_is_sealed_when_asked_and_nothing_when_there_is_nothing() -> None:
+    gathering = Gathering(POLICY)
+    assert gathering.handle(SealAsked("end"), 0.0) == []
+    assert gathering.handle(batch(0), 0.0) == [], "what was asked of empty hands is not remembered"
+    assert gathering.handle(SealAsked("end"), 0.0) == [WriteShard(0, (Range(A, 0, 1),), "end")]
+
+
+def test_one_shard_is_written_at_a_time_and_the_next_follows() -> None:
+    gathering = Gathering(POLICY)
+    first = gathering.handle(batch(0, target=100), 0.0)
+    assert gathering.handle(batch(1, target=100), 0.0) == []
+    assert not gathering.accepts
+    assert gathering.handle(SealAsked("end"), 0.0) == []
+    assert written(gathering, first) == [ProposeShard(0), WriteShard(1, (Range(A, 1, 1),), "end")]
+    assert gathering.accepts
+
+
+def test_all_that_is_not_closed_is_held() -> None:
+    gathering = Gathering(POLICY)
+    first = gathering.handle(batch(0, target=100, held=7), 0.0)
+    gathering.handle(batch(1, held=5), 0.0)
+    assert (gathering.held(), gathering.held_bytes) == ([Range(A, 1, 1), Range(A, 0, 1)], 12)
+    assert gathering.held(b"b" * 16) == []
+    written(gathering, first)
+    assert gathering.held_bytes == 12
+    assert gathering.handle(ShardAccepted(0), 0.0) == [ReleaseShard(0)]
+    assert (gathering.held(), gathering.held_bytes) == ([Range(A, 1, 1)], 5)
+
+
+def test_a_sink_without_answers_stops_taking_batches_at_its_budget() -> None:
+    gathering, taken = Gathering(POLICY), 0
+    while gathering.accepts:
+        commands = gathering.handle(batch(taken, target=50, held=50), 0.0)
+        if commands:
+            written(gathering, commands)
+        taken += 1
+    assert gathering.held_bytes == HELD_TIMES_MAX * POLICY.held_bytes_max
+    gathering.handle(ShardAccepted(0), 0.0)
+    assert gathering.accepts
+
+
+def test_a_proposal_without_an_answer_is_made_again() -> None:
+    gathering = Gathering(POLICY)
+    assert written(gathering, gathering.handle(batch(0, target=100), 0.0), 1.0) == [ProposeShard(0)]
+    assert gathering.wake_at() == 1.0 + PROPOSE_AGAIN_S
+    assert gathering.handle(TimePassed(), 5.9) == []
+    assert gathering.handle(TimePassed(), 6.0) == [ProposeShard(0)]
+    assert gathering.handle(ShardAccepted(0), 7.0) == [ReleaseShard(0)]
+    assert gathering.handle(ShardAccepted(0), 7.1) == [], "the second answer finds nothing to do"
+    assert gathering.wake_at() is None
+
+
+def test_an_overlap_is_cut_out_and_the_rest_is_proposed() -> None:
+    gathering = Gathering(POLICY)
+    written(gathering, gathering.handle(batch(0, 10, target=100), 0.0))
+    commands = gathering.handle(ShardOverlapped(0, (Range(A, 3, 2),)), 0.0)
+    assert commands == [WriteShard(0, (Range(A, 0, 3), Range(A, 5, 5)), "overlap")]
+    assert gathering.handle(ShardOverlapped(0, (Range(A, 3, 2),)), 0.0) == [], "it is being written again"
+    assert written(gathering, commands) == [ProposeShard(0)]
+
+
+def test_a_shard_that_is_closed_already_is_let_go() -> None:
+    gathering = Gathering(POLICY)
+    written(gathering, gathering.handle(batch(2, 3, target=100), 0.0))
+    assert gathering.handle(ShardOverlapped(0, (Range(A, 0, 9),)), 0.0) == [ReleaseShard(0)]
+    assert gathering.held() == []
+
+
+def test_a_shard_is_not_written_twice() -> None:
+    gathering = Gathering(POLICY)
+    commands = gathering.handle(batch(0, target=100), 0.0)
+    written(gathering, commands)
+    assert (ShardState.PROPOSED, "written") not in TRANSITIONS
+    with pytest.raises(ValueError, match="shard 0: proposed on 'written'"):
+        written(gathering, commands)
+
+
+def spans(item: Range) -> set[int]:
+    return set(range(item.first, item.end))
+
+
+pairs = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 6)), max_size=8)
+
+
+@given(pairs, pairs)
+def test_what_is_left_is_the_difference_in_order(mine: list[tuple[int, int]], gone: list[tuple[int, int]]) -> None:
+    ranges = [Range(A, 10 * index + first, count) for index, (first, count) in enumerate(mine)]
+    closed = [Range(A, first, count) for first, count in gone]
+    left = without(ranges, closed)
+    holes = set[int]().union(*(spans(item) for item in closed))
+    position = 0
+    for item in ranges:
+        parts = []
+        while position < len(left) and left[position].first < item.end and left[position].first >= item.first:
+            parts.append(left[position])
+            position += 1
+            if set[int]().union(*(spans(part) for part in parts)) == spans(item) - holes:
+                break
+        assert set[int]().union(*(spans(part) for part in parts)) == spans(item) - holes
+    assert position == len(left)
+
+
+def test_a_range_that_is_not_touched_keeps_its_bytes_and_one_that_is_cut_loses_them() -> None:
+    whole, other = Range(A, 0, 4, 0, 40), Range(b"b" * 16, 0, 4, 0, 40)
+    assert without([whole, other], [Range(A, 1, 1)]) == (Range(A, 0, 1), Range(A, 2, 2), other)
