@@ -27,6 +27,7 @@ mostly the checksum, computed once and verified once: with it left out, in 12 al
 """
 
 import argparse
+import fcntl
 import json
 import mmap
 import os
@@ -39,8 +40,10 @@ from typing import Any
 
 import numpy as np
 
+from headrace.transport.contract import Receiver, Sender
 from headrace.transport.errors import LinkClosed
 from headrace.transport.frame import Frame, FrameKind
+from headrace.transport.pipe import PIPE_BYTES, PipeHandles, PipeReceiver, PipeSender, create_pipe
 from headrace.transport.ring import RingHandles, RingReceiver, RingSender, create_ring
 from headrace.transport.ring_memory import DEFAULT_SOFT_BYTES
 from headrace.transport.wait import wait_any
@@ -48,6 +51,7 @@ from headrace.transport.wait import wait_any
 BATCH_BYTES = 1 << 20
 SLOTS = DEFAULT_SOFT_BYTES // BATCH_BYTES
 BATCHES = 2000
+PIPE_BATCHES = 1500
 WARM_UP = 64
 SMALL_BYTES = 4096
 SMALL_FRAMES = 60_000
@@ -103,7 +107,14 @@ def meet(job: Job) -> None:
 
 
 def ring_send(job: Job) -> float:
-    sender = RingSender(RingHandles.from_description(job.handles))
+    return send_all(RingSender(RingHandles.from_description(job.handles)), job)
+
+
+def ring_receive(job: Job) -> float:
+    return receive_all(RingReceiver(RingHandles.from_description(job.handles)), job)
+
+
+def send_all(sender: Sender, job: Job) -> float:
     batch = np.zeros(job.batch_bytes // 8, dtype=np.uint64)
     body = memoryview(batch).cast("B")
     start = 0.0
@@ -116,11 +127,12 @@ def ring_send(job: Job) -> float:
         while not sender.try_send(frame):
             assert wait_any([sender], PATIENCE_S), "the receiver stalled"
     sender.close()
-    return time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    sender.detach()
+    return seconds
 
 
-def ring_receive(job: Job) -> float:
-    receiver = RingReceiver(RingHandles.from_description(job.handles))
+def receive_all(receiver: Receiver, job: Job) -> float:
     start, number = 0.0, 0
     while True:
         try:
@@ -139,7 +151,53 @@ def ring_receive(job: Job) -> float:
         number += 1
 
 
-ROLES = {f.__name__: f for f in (limit_send, limit_receive, ring_send, ring_receive)}
+def raw_send(job: Job) -> float:
+    batch = np.zeros(job.batch_bytes // 8, dtype=np.uint64)
+    body = memoryview(batch).cast("B")
+    start = 0.0
+    for number in range(WARM_UP + job.batches):
+        if number == WARM_UP:
+            start = time.perf_counter()
+        if job.touch:
+            batch.fill(number)
+        rest = body
+        while rest:
+            rest = rest[os.write(job.fds[1], rest) :]
+    return time.perf_counter() - start
+
+
+def raw_receive(job: Job) -> float:
+    batch = np.zeros(job.batch_bytes // 8, dtype=np.uint64)
+    body = memoryview(batch).cast("B")
+    start = 0.0
+    with os.fdopen(job.fds[0], "rb", buffering=0) as pipe:
+        for number in range(WARM_UP + job.batches):
+            if number == WARM_UP:
+                start = time.perf_counter()
+            filled = 0
+            while filled < len(body):
+                filled += pipe.readinto(body[filled:])
+            if job.touch:
+                assert int(batch.sum()) == expected_sum(number)
+    return time.perf_counter() - start
+
+
+def pipe_send(job: Job) -> float:
+    handles = PipeHandles.from_description(job.handles)
+    handles.close_receiver()
+    return send_all(PipeSender(handles), job)
+
+
+def pipe_receive(job: Job) -> float:
+    handles = PipeHandles.from_description(job.handles)
+    handles.close_sender()
+    return receive_all(PipeReceiver(handles), job)
+
+
+ROLES = {
+    f.__name__: f
+    for f in (limit_send, limit_receive, ring_send, ring_receive, raw_send, raw_receive, pipe_send, pipe_receive)
+}
 
 
 def run_pair(roles: tuple[str, str], fds: tuple[int, ...], handles: dict[str, Any], **sizes: int) -> float:
@@ -170,6 +228,27 @@ def ring_seconds(batches: int, batch_bytes: int, touch: int) -> float:
         return run_pair(roles, fds, description, batches=batches, batch_bytes=batch_bytes, touch=touch)
     finally:
         handles.close_descriptors()
+
+
+def raw_seconds(batches: int, touch: int) -> float:
+    fds = os.pipe()
+    fcntl.fcntl(fds[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    try:
+        return run_pair(("raw_send", "raw_receive"), fds, {}, batches=batches, batch_bytes=BATCH_BYTES, touch=touch)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def pipe_seconds(batches: int, touch: int) -> float:
+    handles = create_pipe("benchmark")
+    try:
+        description, fds = handles.describe(), handles.descriptors()
+        roles = ("pipe_send", "pipe_receive")
+        return run_pair(roles, fds, description, batches=batches, batch_bytes=BATCH_BYTES, touch=touch)
+    finally:
+        handles.close_sender()
+        handles.close_receiver()
 
 
 def measure(rounds: int) -> dict[str, dict[str, float]]:

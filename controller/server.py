@@ -68,6 +68,11 @@ class Servicer(rpc.ControlServicer):
         if refusal:
             yield pb.ToWorker(refusal=pb.Refusal(reason=refusal))
             return
+        older = self._shell.sessions.pop(register.worker, None)
+        if older is not None:
+            # The same process is back before its broken session was noticed.
+            older.outbox.put_nowait(None)
+            self._shell.post(core.WorkerLost(register.worker, "it opened a new session"))
         session = Session(register.worker)
         self._shell.sessions[register.worker] = session
         yield pb.ToWorker(welcome=pb.Welcome(controller=str(os.getpid()), heartbeat_s=HEARTBEAT_S))
@@ -134,7 +139,9 @@ class Servicer(rpc.ControlServicer):
     def _refusal(self, register: pb.Register) -> str:
         if register.version != self._version:
             return f"worker {register.worker} is Headrace {register.version}, the controller {self._version}"
-        if register.worker in self._shell.sessions:
+        known = self._shell.core.workers.get(register.worker)
+        other = known is not None and (known.host, known.pid) != (register.host, register.pid)
+        if register.worker in self._shell.sessions and other:
             return f"a worker named {register.worker!r} is attended already: give this one another --name"
         return ""
 

@@ -133,6 +133,7 @@ class Shell:
             event: object = await self._logs.read(command)
         except (StoreError, EntryError) as error:
             self._execute(self._give_up(command, str(error)))
+            self._set_timer()
             return
         self.post(event)
 

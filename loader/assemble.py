@@ -31,6 +31,10 @@ _HAS_GIL: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 I32 = NDArray[np.int32]
 
+#: whoever knows of mixtures and steps fills these fields in
+_NO_SOURCES: Final = np.zeros(0, dtype=np.int32)
+_NO_STATE: Final = np.zeros(0, dtype=np.int64)
+
 
 class Batch(TypedDict):
     """One rank's batch of B sequences of L tokens, in numpy.
@@ -56,6 +60,10 @@ class Batch(TypedDict):
     documents: I64
     #: int64 [B]: positions in the pass's order, -1 for the rows that pad the last batch
     positions: I64
+    #: int32 [B]: which of the loader's datasets a row comes from, -1 for rows of padding
+    sources: I32
+    #: int64 [3]: pass, position in it and step, as a state that is saved once this batch was received has them
+    state: I64
 
 
 class Shards(Protocol):
@@ -140,6 +148,8 @@ def assemble_batches(
                 max_seqlen=longest[number],
                 documents=documents[first:end],
                 positions=all_positions[part],
+                sources=_NO_SOURCES,
+                state=_NO_STATE,
             )
         )
     return batches

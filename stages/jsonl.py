@@ -117,15 +117,8 @@ class JsonlSource(FileSource):
         return ordinal, at
 
     def _runs(self, file: InputStream, fragment: Fragment, at: int) -> Iterator[_Run]:
-        start, end = at, _end(fragment)
-        if at == 0:
-            file.seek(0)
-            if file.read(len(BOM)) == BOM:
-                # The first line belongs to the first range, be that shorter than the mark.
-                start, end = len(BOM), max(end, len(BOM) + 1)
-        blocks = scan_lines(file, start, end, block_bytes=self.batch_bytes, line_bytes_max=self.max_record_bytes)
         try:
-            for block in blocks:
+            for block in self._blocks(file, fragment, at):
                 file.check()
                 run = _records(block)
                 at = block.stop
@@ -136,9 +129,18 @@ class JsonlSource(FileSource):
                 raise
             yield _Run([b""], [at], 0, at, damage=error.why)
 
+    def _blocks(self, file: InputStream, fragment: Fragment, at: int) -> Iterator[Lines]:
+        start, end = at, _end(fragment)
+        if at == 0:
+            file.seek(0)
+            if file.read(len(BOM)) == BOM:
+                # The first line belongs to the first range, be that shorter than the mark.
+                start, end = len(BOM), max(end, len(BOM) + 1)
+        return scan_lines(file, start, end, block_bytes=self.batch_bytes, line_bytes_max=self.max_record_bytes)
+
     def _batch(self, fragment: Fragment, first: int, run: _Run, part: slice, at: int) -> Batch:
         if run.damage:
-            return self.lost(fragment, first, run.damage, at - fragment.start)
+            return self.lost(fragment, first, run.damage)
         columns = Columns(f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri)
         lines = run.lines[part]
         if run.overlong_bytes:

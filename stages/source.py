@@ -50,8 +50,11 @@ class FileSource:
         """See `Source.read`."""
         raise NotImplementedError
 
-    def lost(self, fragment: Fragment, ordinal: int, why: str, offset: int = -1) -> Batch:
-        """The batch of one record that stands for what cannot be read of a damaged file."""
+    def lost(self, fragment: Fragment, ordinal: int, why: str) -> Batch:
+        """The batch of one record that stands for what cannot be read of a damaged file.
+
+        It has no bytes, so that nobody seeks to what would stand behind it.
+        """
         columns = Columns(fragment.uri)
         columns.reject(ordinal, None, f"damaged file: {why}; what follows is lost", b"")
-        return columns.batch(fragment, self.name, ordinal, 1, offset, 0 if offset >= 0 else -1)
+        return columns.batch(fragment, self.name, ordinal, 1, -1, -1)

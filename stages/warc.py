@@ -216,11 +216,10 @@ class WarcSource(FileSource):
     def _body(self, record: Any, name: str) -> bytes:
         """The record's content, or the beginning of one that is too long. Raises DamagedInput where it is cut off."""
         expected = record.content_length
-        whole = expected <= self.max_record_bytes
-        data: bytes = record.reader.read(expected if whole else RAW_BYTES_MAX) if expected else b""
-        _check_whole(record, name, len(data), expected if whole else RAW_BYTES_MAX)
-        if not whole:
-            _drain(record, name, len(data), expected)
+        taken = expected if expected <= self.max_record_bytes else min(expected, RAW_BYTES_MAX)
+        data: bytes = record.reader.read(taken) if taken else b""
+        _check_whole(record, name, len(data), taken)
+        _drain(record, name, len(data), expected)
         return data
 
     def _take(self, filling: _Filling, page: _Page, ordinal: int) -> None:
@@ -252,7 +251,9 @@ def _drain(record: Any, name: str, found: int, expected: int) -> None:
 
 
 def _check_whole(record: Any, name: str, found: int, expected: int) -> None:
-    if found < expected or record.headers.get("Content-Length") is None:
+    if record.headers.get("Content-Length") is None:
+        raise DamagedInput(name, "cut off within the headers of a record")
+    if found < expected:
         who = record.record_id or "without an id"
         raise DamagedInput(name, f"cut off within the record {who}, which has {found} of {expected} bytes")
 

@@ -105,18 +105,16 @@ class Task:
     def _step(self) -> bool:
         if not self._outbox.empty:
             return self._outbox.flush()
-        if self._sweep():
-            return True
+        if (sweep := self._sweeping.due()) is not None:
+            # Nothing is read past a marker that waits for room: what came behind it would be counted as lost.
+            return self._sweep(sweep)
         if self._sink is not None and not self._sink.accepts:
             return False
         if self._chain.source is not None:
             return self._list() or self._read()
         return self._inbox.receive(self._received)
 
-    def _sweep(self) -> bool:
-        sweep = self._sweeping.due()
-        if sweep is None:
-            return False
+    def _sweep(self, sweep: int) -> bool:
         if self._sweeping.halting:
             self._reading.halt()
             self._open = None

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headrace.controller.core.messages import Command, MakeLink, SealSink, StartTask, StopTask, SweepTask, TaskReady
+from headrace.controller.core.messages import (
+    Command,
+    MakeLink,
+    SealSink,
+    StartTask,
+    StopTask,
+    SweepTask,
+    TaskFailed,
+    TaskReady,
+)
 from headrace.controller.core.planner import Plan, move
-from headrace.controller.core.roster import Roster, Task, TaskState, TaskTurn
+from headrace.controller.core.roster import START_S_MAX, Roster, Task, TaskState, TaskTurn
 from headrace.pipeline.graph import Pipeline
 
 _ALIVE = (TaskState.STARTING, TaskState.READY)
@@ -38,6 +47,11 @@ class Crew:
     def on_worker(self, worker: str) -> list[Task]:
         """The living tasks of one worker."""
         return [task for task in self.roster if task.state in _ALIVE and task.plan.worker == worker]
+
+    def late(self, now: float) -> list[TaskFailed]:
+        """The tasks that have not become ready in time, as if they had said so."""
+        reason = f"not ready after {START_S_MAX:.0f} s"
+        return [TaskFailed(task.plan.name, task.attempt, reason, final=False) for task in self.roster.late(now)]
 
     def move(self, lost: str, workers: Sequence[str]) -> None:
         """Plan the tasks of a lost worker on the one with the fewest tasks."""

@@ -14,6 +14,8 @@ RESTART_S = 0.1
 RESTART_S_MAX = 10.0
 #: Deaths in a row after which a run gives up.
 DEATHS_MAX = 8
+#: Seconds that a task may take to build its stages; a model that is loaded from a slow disk must fit.
+START_S_MAX = 300.0
 #: Seconds that a task must have been ready for its earlier deaths to be forgotten.
 HEALTHY_S = 20.0
 
@@ -59,6 +61,7 @@ class Task:
     attempt: int = 0
     deaths: int = 0
     restarts: int = 0
+    #: When a waiting task starts, and when a starting one was started.
     start_at: float = 0.0
     ready_at: float = 0.0
     story: str = ""
@@ -100,8 +103,13 @@ class Roster:
             if task.state is TaskState.WAITING and now >= task.start_at:
                 task.turn(TaskTurn.START_DUE)
                 task.attempt += 1
+                task.start_at = now
                 started.append(task)
         return started
+
+    def late(self, now: float) -> list[Task]:
+        """The tasks that have not become ready in time."""
+        return [task for task in self if task.state is TaskState.STARTING and now >= task.start_at + START_S_MAX]
 
     def died(self, task: Task, story: str, now: float, *, blamed: bool = True) -> bool:
         """Note a death and set the next start; False if the task has died too often in a row.
@@ -118,5 +126,6 @@ class Roster:
         return task.deaths < DEATHS_MAX
 
     def wake_at(self) -> float | None:
-        """When the next task is due."""
-        return min((task.start_at for task in self if task.state is TaskState.WAITING), default=None)
+        """When the next task is due, or late."""
+        extra_s = {TaskState.WAITING: 0.0, TaskState.STARTING: START_S_MAX}
+        return min((task.start_at + extra_s[task.state] for task in self if task.state in extra_s), default=None)

@@ -381,14 +381,16 @@ class Run:
         commands = self._begin_if_ready(now)
         if self.crew and self.state in _WORKING:
             commands += self.crew.start_due(now, self.ledger.epoch)
+            for late in self.crew.late(now):
+                commands += self._task_failed(late, now)
         if self.state is RunState.RUNNING:
             commands += self.listing.ask(self.crew or ())
             commands += self._assign()
         if self.state in _WORKING:
             commands += self._sweep_if_due()
-        if self.state in _WORKING and self.listing.done:  # noqa: SIM102
-            if self.intake.done and self.leadership.quiet and self.committer.empty:
-                return [*commands, *self._publish(RunTurn.ALL_CLOSED)]
+        everything = self.listing.done and self.intake.done and self.leadership.quiet and self.committer.empty
+        if self.state in _WORKING and everything:
+            return [*commands, *self._publish(RunTurn.ALL_CLOSED)]
         if self.state is RunState.DRAINING and self._halted and not self._dirty and self.intake.held_are_closed():
             commands += self._publish_what_is_closed()
         return commands

