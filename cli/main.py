@@ -212,6 +212,31 @@ def dataset_verify(uri: Annotated[str, typer.Argument(help="The dataset's URI or
     return verify_dataset(uri, as_json=json)
 
 
+@dataset_app.command("trace")
+def dataset_trace(
+    uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")],
+    name: Annotated[str, typer.Argument(metavar="ID", help="The record's id.")],
+    json: Json = False,
+) -> int:
+    """Say what became of one record: where it came from, its verdict, and where its tokens are."""
+    from headrace.cli.trace import trace_record
+
+    return trace_record(uri, name, as_json=json)
+
+
+@dataset_app.command("rebuild")
+def dataset_rebuild(
+    uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")],
+    shard: Annotated[str, typer.Argument(help="The hash of one of its objects, as the manifest names it.")],
+    restore: Annotated[bool, typer.Option("--restore", help="Put back what is missing and came out the same.")] = False,
+    json: Json = False,
+) -> int:
+    """Make a shard again from its source, and compare it byte for byte."""
+    from headrace.cli.trace import rebuild_shard
+
+    return rebuild_shard(uri, shard, restore=restore, as_json=json)
+
+
 def invoke(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. Errors of the system around us become a line on standard error."""
     try:

@@ -1,106 +1,60 @@
-"""The loader: a dataset in one global order, as batches for one rank, with exact and elastic resume.
+"""The loader: datasets in one global order, as batches for one rank, with exact and elastic resume.
 
-A pass is one sequence of positions 0..N-1 (`headrace.loader.order`). With the state at position P, world size W and
-batch size B, the next step reads positions P..P+W*B-1, and rank r takes the contiguous slice P+r*B..P+(r+1)*B-1.
-So all ranks hold the same position after the same step, any of their states serves all, and a state loaded at
-another W or B goes on with the same samples in the same order.
+A pass is one sequence of positions 0..N-1 (`headrace.loader.order`, `headrace.loader.mixture`). With the state at
+position P, world size W and batch size B, the next step reads positions P..P+W*B-1, and rank r takes the contiguous
+slice P+r*B..P+(r+1)*B-1. So all ranks hold the same position after the same step, any of their states serves all, and
+a state loaded at another W or B goes on with the same samples in the same order.
 
 Every rank makes the same number of steps. Where fewer than W*B samples are left, `last` decides for all ranks alike:
 "drop" ends the pass before them (the state still names their position, and a smaller global batch could read them),
 "pad" fills the batch with rows of padding.
 """
 
-import enum
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-import numpy as np
-
-from headrace.loader.assemble import Batch, assemble
-from headrace.loader.dataset import TokenDataset, open_dataset
+from headrace.loader.ahead import Ahead
+from headrace.loader.assemble import Batch
+from headrace.loader.dataset import TokenDataset
 from headrace.loader.errors import LoaderClosed, LoaderError
+from headrace.loader.mixture import Mixture, Shuffle, period_counts
 from headrace.loader.order import BLOCK_ROWS_DEFAULT, CONSTRUCTION, WINDOW_BLOCKS_DEFAULT, Order, OrderMode
+from headrace.loader.plan import Cut, Event, LastBatch, Offered, Recut, Reweighted, Skipped
 from headrace.loader.prefetch import Prefetcher
-from headrace.loader.state import STATE_FORMAT, check_state
+from headrace.loader.produce import Made, Share, Task, produce
+from headrace.loader.sources import Source, Sources
+from headrace.loader.state import STATE_FORMAT, check_state, journal_to_json
+from headrace.loader.statistics import LoaderStatistics, SourceShare
+from headrace.loader.verify import WAIT_S_MAX
 
 T = TypeVar("T")
 
 #: batches made ahead of the one in use
 PREFETCH_DEFAULT: Final = 4
-#: rows whose places are computed at once: enough that the cost a row stays near 0.1 us whatever the batch size
-PLAN_ROWS: Final = 4096
 #: cu_seqlens counts tokens of a flattened batch in int32
 BATCH_TOKENS_MAX: Final = (1 << 31) - 1
 
-
-class LastBatch(enum.Enum):
-    """What becomes of the samples that do not fill a global batch at the end of a pass."""
-
-    DROP = "drop"
-    PAD = "pad"
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderStatistics:
-    """Counts since the loader was made, of what its caller received."""
-
-    batches: int
-    #: rows, those that pad a last batch not counted
-    samples: int
-    #: tokens of these rows, the padding inside of them counted
-    tokens: int
-    #: how long the caller waited for batches, in seconds
-    data_wait_s: float
-    #: how long assembling the received batches took, on whichever thread, in seconds
-    assemble_s: float
-    verified_shards: int
-    verified_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """How a pass is cut into batches of one rank."""
-
-    batch_size: int
-    rank: int
-    world_size: int
-    last: LastBatch
-
-    @property
-    def stride(self) -> int:
-        """Samples a step, over all ranks."""
-        return self.batch_size * self.world_size
-
-    def steps(self, left: int) -> int:
-        return left // self.stride if self.last is LastBatch.DROP else -(-left // self.stride)
-
-
-@dataclass(frozen=True, slots=True)
-class _Made(Generic[T]):
-    item: T
-    samples: int
-    #: the state's position once the caller has this batch
-    position: int
-    assemble_s: float
+__all__ = ["Batch", "LastBatch", "Loader", "LoaderStatistics", "Source"]
 
 
 class Loader:
     """Batches of one rank, as dicts of numpy arrays (`headrace.loader.assemble.Batch`).
 
-    `dataset` is a TokenDataset or its URI. `batch_size` is in sequences, per rank. `order` is "windowed",
-    "sequential" or "full"; `window_blocks` and `block_rows` shape the windowed one. `last` is "drop" or "pad".
-    `prefetch` is how many batches a thread makes ahead; with 0 they are made when asked for.
+    `dataset` is a TokenDataset or its URI, or a list of `Source` for a mixture. `batch_size` is in sequences, per
+    rank. `order` is "windowed", "sequential" or "full"; `window_blocks` and `block_rows` shape the windowed one.
+    `last` is "drop" or "pad". `prefetch` is how many batches a thread makes ahead; with 0 they are made when asked
+    for. `pass_samples` is the length of a mixture's pass, by default the samples of all its datasets.
 
     Iterating goes on from the state, and after the end of a pass the next iteration begins the next pass.
-    Only one iteration lives at a time: a new one, `close` and `load_state_dict` end it. Errors of reading come out of
-    the iterator. Raises LoaderError where a pass has no step, ValueError for arguments that make no sense.
+    Only one iteration lives at a time: a new one, `close`, `load_state_dict`, `skip` and `reweight` end it. Errors of
+    reading come out of the iterator. Raises LoaderError where a pass has no step, ValueError for arguments that make
+    no sense.
     """
 
     def __init__(
         self,
-        dataset: TokenDataset | str,
+        dataset: TokenDataset | str | Sequence[Source],
         *,
         batch_size: int,
         seed: int = 0,
@@ -112,28 +66,53 @@ class Loader:
         block_rows: int = BLOCK_ROWS_DEFAULT,
         last: LastBatch | str = LastBatch.DROP,
         prefetch: int = PREFETCH_DEFAULT,
+        pass_samples: int | None = None,
     ) -> None:
         if batch_size < 1 or prefetch < 0:
             raise ValueError(f"batch_size is at least 1 and prefetch at least 0, got {batch_size} and {prefetch}")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must lie in [0, world_size), got rank {rank} of {world_size}")
-        self.dataset = open_dataset(dataset) if isinstance(dataset, str) else dataset
-        if batch_size * self.dataset.seq_len > BATCH_TOKENS_MAX:
-            raise ValueError(f"{batch_size} sequences of {self.dataset.seq_len} tokens pass 2^31 tokens a batch")
-        self._cut = _Cut(batch_size, rank, world_size, LastBatch(last))
-        self._order = Order(self.dataset.layout, seed, pass_, OrderMode(order), window_blocks, block_rows)
+        self._shuffle = Shuffle(seed, OrderMode(order), window_blocks, block_rows)
+        self._cut = Cut(batch_size, world_size, LastBatch(last))
+        self.rank = rank
+        self.sources = Sources([Source(dataset)] if isinstance(dataset, TokenDataset | str) else dataset)
         self._prefetch = prefetch
+        self._start(pass_, pass_samples)
+
+    def _start(self, pass_: int, pass_samples: int | None) -> None:
+        datasets = self.sources.datasets
+        if self._cut.batch_size * self.sources.seq_len > BATCH_TOKENS_MAX:
+            raise ValueError(
+                f"{self._cut.batch_size} sequences of {self.sources.seq_len} tokens pass 2^31 tokens a batch"
+            )
+        if len(datasets) == 1 and pass_samples is not None:
+            raise ValueError("pass_samples is for mixtures; a pass over one dataset has its samples")
+        if len(datasets) > 1 and not all(dataset.layout.samples for dataset in datasets):
+            raise LoaderError("a dataset of the mixture has no samples; leave it out")
+        self._samples = pass_samples or sum(dataset.layout.samples for dataset in datasets)
+        if self._cut.steps(self._samples) == 0:
+            raise LoaderError(
+                f"{datasets[0]!r} cannot fill one global batch of {self._cut.stride} (batch_size "
+                f"{self._cut.batch_size} x world_size {self._cut.world_size}); lower batch_size, or pass last='pad'"
+            )
+        self._shuffle.order(datasets[0].layout, 0, pass_)  # raises what is wrong with the arguments
+        self._events: tuple[Event, ...] = (Recut(pass_ * self._samples, 0, self._cut),)
+        self._mixture = self._mix()
+        self._pass = pass_
         self._position = 0
+        self._step = 0
+        self._share = Share(0, 1)
         self._ended = False
         self._iterations = 0
-        self._prefetcher: Prefetcher[_Made[Any]] | None = None
+        self._prefetcher: Prefetcher[list[Made[Any]]] | None = None
+        self._ahead: Ahead | None = None
         self._counts = {"batches": 0, "samples": 0}
         self._seconds = {"wait": 0.0, "assemble": 0.0}
-        if self._cut.steps(self.dataset.layout.samples) == 0:
-            raise LoaderError(
-                f"{self.dataset!r} cannot fill one global batch of {self._cut.stride} "
-                f"(batch_size {batch_size} x world_size {world_size}); lower batch_size, or pass last='pad'"
-            )
+
+    @property
+    def dataset(self) -> TokenDataset:
+        """The dataset, or the first of a mixture."""
+        return self.sources.datasets[0]
 
     @property
     def position(self) -> int:
@@ -143,17 +122,24 @@ class Loader:
     @property
     def pass_(self) -> int:
         """The number of the pass being read."""
-        return self._order.pass_
+        return self._pass
+
+    @property
+    def step(self) -> int:
+        """How many steps were made since the journal began, over all passes; the number of the next step."""
+        return self._step
 
     @property
     def order(self) -> Order:
         """The order of the pass being read: which row stands at a position, and at which position a row is read."""
-        return self._order
+        if len(self.sources.datasets) > 1:
+            raise LoaderError("a mixture has no single order; headrace.loader.trace answers for it")
+        return self._mixture.order(0, self._pass)
 
     @property
     def steps_left(self) -> int:
         """Batches that are left of this pass, the same on each rank."""
-        return self._cut.steps(self.dataset.layout.samples - self._position)
+        return self._cut.steps(self._offered().count)
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate(_same)
@@ -164,35 +150,57 @@ class Loader:
         The state keeps to what the caller received, whatever was transformed ahead.
         """
         self._end_iteration()
-        self._iterations += 1
         return self._run(transform, self._iterations)
 
     def _run(self, transform: Callable[[Batch], T], iteration: int) -> Iterator[T]:
         if iteration != self._iterations:
             raise LoaderClosed("this iteration was ended before it began; iterate the loader anew")
         if self._ended:
-            self._start_pass(self._order.pass_ + 1, 0)
-        made = _produce(self.dataset, self._order, self._cut, self._position, transform)
-        prefetcher = Prefetcher(made, self._prefetch) if self._prefetch else None
-        self._prefetcher = prefetcher
+            self._pass, self._position, self._ended = self._pass + 1, 0, False
+        made, prefetcher, ahead = self._begin(transform)
         try:
             while True:
                 before = time.perf_counter()
                 try:
-                    one = prefetcher.take() if prefetcher else next(made)
+                    chunk = prefetcher.take() if prefetcher else next(made)
                 except StopIteration:
+                    self.sources.wait_verified()
                     self._ended = True
                     return
-                self._received(one, time.perf_counter() - before)
-                yield one.item
-                if iteration != self._iterations:
-                    raise LoaderClosed("this iteration was ended by close, load_state_dict or a newer iteration")
+                for one in chunk:
+                    self.sources.check()
+                    self._received(one, time.perf_counter() - before)
+                    yield one.item
+                    if iteration != self._iterations:
+                        raise LoaderClosed("this iteration was ended by close, a change of state or a newer iteration")
+                    before = time.perf_counter()
+                # the last batch must not keep its memory from being used again
+                del chunk, one
         finally:
             if prefetcher:
                 prefetcher.close()
+            if ahead:
+                ahead.close()
 
-    def _received(self, one: _Made[Any], waited_s: float) -> None:
-        self._position = one.position
+    def _begin(
+        self, transform: Callable[[Batch], T]
+    ) -> tuple[Iterator[list[Made[T]]], Prefetcher[list[Made[T]]] | None, Ahead | None]:
+        cached = any(dataset.cache is not None for dataset in self.sources.datasets)
+        ahead = Ahead(self.sources, self._mixture) if cached and self._prefetch else None
+        together = max(1, self._prefetch)
+        task = Task(
+            self.sources, self._mixture, self._cut, self.rank, self._offered(), self._step, self._pass, self._share,
+            together,
+        )  # fmt: skip
+        made = produce(task, transform, ahead.moved if ahead else _ignore)
+        prefetcher = Prefetcher(made, self._prefetch, len) if self._prefetch else None
+        self._prefetcher, self._ahead = prefetcher, ahead
+        return made, prefetcher, ahead
+
+    def _received(self, one: Made[Any], waited_s: float) -> None:
+        self._position = one.position - self._pass * self._samples
+        self._step = one.step
+        self._share = Share(self._share.of - 1, self._share.of)
         self._counts["batches"] += 1
         self._counts["samples"] += one.samples
         self._seconds["wait"] += waited_s
@@ -203,11 +211,16 @@ class Loader:
 
         `position` is in samples of the pass over all ranks, whatever the world size and the batch size.
         """
+        return self.state_at(self._pass, self._position, self._step)
+
+    def state_at(self, pass_: int, position: int, step: int) -> dict[str, Any]:
+        """The state at the place that a batch's `state` names: for batches that came through other processes."""
         return {
             "format": STATE_FORMAT,
-            "position": self._position,
-            "pass": self._order.pass_,
-            "journal": [],
+            "position": position,
+            "pass": pass_,
+            "step": step,
+            "journal": journal_to_json(self._events),
             **self._binding(),
         }
 
@@ -216,82 +229,178 @@ class Loader:
 
         Raises StateMismatch with a diff where dataset, tokenizer, seq_len, seed or order differ, else LoaderError.
         """
-        pass_, position = check_state(state, self._binding())
+        place = check_state(state, self._binding())
         self._end_iteration()
-        self._start_pass(pass_, position)
+        self._events = place.events
+        self._pass, self._position, self._step = place.pass_, place.position, place.step
+        self._share = Share(0, 1)
+        self._ended = False
+        cuts = [event for event in self._events if isinstance(event, Recut)]
+        if not cuts or cuts[-1].cut != self._cut:
+            self._events += (Recut(self._absolute, self._step, self._cut),)
+        self._mixture = self._mix()
+
+    def skip(self, first: int, count: int) -> None:
+        """Leave out `count` positions of this pass from `first` on (such as what made the loss jump), and journal it.
+
+        Call it with the same numbers on each rank. What was received is not undone: to leave out samples that were
+        read, load a state from before them first. Raises ValueError for positions that lie behind the state.
+        """
+        if first < self._position or count < 0:
+            raise ValueError(
+                f"skip({first}, {count}): positions before {self._position} were read; load an earlier state first"
+            )
+        self._end_iteration()
+        self._events += (Skipped(self._pass * self._samples + first, count),)
+
+    def reweight(self, weights: Sequence[float]) -> None:
+        """Give the mixture other weights from the state's position on, and journal it. Call it on each rank."""
+        if len(weights) != len(self.sources.datasets):
+            raise ValueError(f"{len(self.sources.datasets)} datasets need as many weights, got {len(weights)}")
+        period_counts(weights)
+        self._end_iteration()
+        self._events += (Reweighted(self._absolute, tuple(float(weight) for weight in weights)),)
+        self._mixture = self._mix()
+
+    def share_steps(self, first: int, of: int) -> None:
+        """Make only every `of`-th step, from the `first`-th on: for one of `of` worker processes of one rank."""
+        self._end_iteration()
+        self._share = Share(first, of)
 
     def statistics(self) -> LoaderStatistics:
-        """Counts and times since the loader was made."""
+        """Counts and times since the loader was made; shares are since the beginning of the journal."""
+        datasets = self.sources.datasets
+        # datasets may share one cache
+        caches = {id(dataset.cache): dataset.cache.statistics() for dataset in datasets if dataset.cache is not None}
         return LoaderStatistics(
             batches=self._counts["batches"],
             samples=self._counts["samples"],
-            tokens=self._counts["samples"] * self.dataset.seq_len,
+            tokens=self._counts["samples"] * self.sources.seq_len,
             data_wait_s=self._seconds["wait"],
             assemble_s=self._seconds["assemble"],
-            verified_shards=self.dataset.verified_shards,
-            verified_bytes=self.dataset.verified_bytes,
+            verified_shards=sum(dataset.verified_shards for dataset in datasets),
+            verified_bytes=sum(dataset.verified_bytes for dataset in datasets),
+            cache_hits=sum(cache.hits for cache in caches.values()),
+            cache_misses=sum(cache.misses for cache in caches.values()),
+            store_bytes=sum(cache.fetched_bytes for cache in caches.values()),
+            hedged_reads=sum(cache.hedges for cache in caches.values()),
+            shares=self._shares(),
         )
 
+    def wait_verified(self, timeout_s: float = WAIT_S_MAX) -> None:
+        """Return when every shard that was read from has been checked against its checksum.
+
+        Call it before a checkpoint is written. Raises ChecksumMismatch, and LoaderError after `timeout_s`.
+        """
+        self.sources.wait_verified(timeout_s)
+
     def close(self) -> None:
-        """End the running iteration and its thread; the loader can be iterated again."""
+        """End the running iteration and its threads; the loader can be iterated again."""
         self._end_iteration()
+        for dataset in self.sources.datasets:
+            dataset.close()
+
+    def replica(self, *, forked: bool = True) -> "Loader":
+        """The same loader at the same place with threads of its own, as a process needs that was forked."""
+        return _rebuilt(self._plain(forked=forked))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self._plain(forked=False),)
+
+    def _plain(self, *, forked: bool) -> dict[str, Any]:
+        shuffle = self._shuffle
+        arguments = {
+            "dataset": self.sources.plain(forked=forked),
+            "batch_size": self._cut.batch_size,
+            "seed": shuffle.seed,
+            "rank": self.rank,
+            "world_size": self._cut.world_size,
+            "order": shuffle.mode,
+            "window_blocks": shuffle.window_blocks,
+            "block_rows": shuffle.block_rows,
+            "last": self._cut.last,
+            "prefetch": self._prefetch,
+            "pass_samples": self._samples if len(self.sources.datasets) > 1 else None,
+        }
+        return {"arguments": arguments, "state": self.state_dict(), "ended": self._ended}
+
+    @property
+    def _absolute(self) -> int:
+        return self._pass * self._samples + self._position
+
+    def _mix(self) -> Mixture:
+        changes = [event for event in self._events if isinstance(event, Reweighted)]
+        layouts = [dataset.layout for dataset in self.sources.datasets]
+        return Mixture(layouts, self._shuffle, self.sources.weights, self._samples, changes)
+
+    def _offered(self) -> Offered:
+        skips = [event for event in self._events if isinstance(event, Skipped)]
+        return Offered(self._absolute, (self._pass + 1) * self._samples, skips)
+
+    def _shares(self) -> tuple[SourceShare, ...]:
+        given = self._mixture.given(self._absolute)
+        changes = [event.weights for event in self._events if isinstance(event, Reweighted)]
+        asked = (changes or [self.sources.weights])[-1]
+        return tuple(
+            SourceShare(
+                name=name,
+                asked=asked[at] / sum(asked),
+                reached=int(given[at]) / self._absolute if self._absolute else 0.0,
+                samples=int(given[at]),
+                passes=int(given[at]) / self.sources.datasets[at].layout.samples,
+            )
+            for at, name in enumerate(self.sources.names)
+        )
 
     def _end_iteration(self) -> None:
         self._iterations += 1
-        if self._prefetcher is not None:
-            self._prefetcher.close()
-            self._prefetcher = None
-
-    def _start_pass(self, pass_: int, position: int) -> None:
-        old = self._order
-        self._order = Order(old.layout, old.seed, pass_, old.mode, old.window_blocks, old.block_rows)
-        self._position = position
-        self._ended = False
+        for running in (self._prefetcher, self._ahead):
+            if running is not None:
+                running.close()
+        self._prefetcher = self._ahead = None
 
     def _binding(self) -> dict[str, Any]:
         manifest = self.dataset.manifest
-        windowed = self._order.mode is OrderMode.WINDOWED
-        return {
+        windowed = self._shuffle.mode is OrderMode.WINDOWED
+        binding: dict[str, Any] = {
             "dataset": manifest.dataset,
+            "uri": self.dataset.store.uri,
             "layout_root": self.dataset.layout.root,
-            "samples": self.dataset.layout.samples,
+            "samples": self._samples,
             "tokenizer": manifest.tokenizer,
             "seq_len": manifest.seq_len,
-            "seed": self._order.seed,
+            "seed": self._shuffle.seed,
             "order": {
-                "mode": self._order.mode.value,
+                "mode": self._shuffle.mode.value,
                 "construction": CONSTRUCTION,
-                "window_blocks": self._order.window_blocks if windowed else None,
-                "block_rows": self._order.block_rows if windowed else None,
+                "window_blocks": self._shuffle.window_blocks if windowed else None,
+                "block_rows": self._shuffle.block_rows if windowed else None,
             },
         }
+        if len(self.sources.datasets) > 1:
+            binding["weights"] = list(self.sources.weights)
+            binding["sources"] = [
+                {
+                    "name": name,
+                    "uri": dataset.store.uri,
+                    "layout_root": dataset.layout.root,
+                    "samples": dataset.layout.samples,
+                }
+                for name, dataset in zip(self.sources.names, self.sources.datasets, strict=True)
+            ]
+        return binding
+
+
+def _rebuilt(plain: Mapping[str, Any]) -> Loader:
+    loader = Loader(**plain["arguments"])
+    loader.load_state_dict(plain["state"])
+    loader._ended = plain["ended"]  # noqa: SLF001 - the other half of __reduce__
+    return loader
 
 
 def _same(batch: Batch) -> Batch:
     return batch
 
 
-def _produce(
-    dataset: TokenDataset, order: Order, cut: _Cut, position: int, transform: Callable[[Batch], T]
-) -> Iterator[_Made[T]]:
-    """The batches of one rank from `position` to the end of the pass; places are computed for many at a time.
-
-    A function and no method: its thread must not keep an abandoned loader alive.
-    """
-    samples = order.layout.samples
-    steps = cut.steps(samples - position)
-    steps_at_once = max(1, PLAN_ROWS // cut.batch_size)
-    mine = np.arange(cut.batch_size, dtype=np.int64) + cut.rank * cut.batch_size
-    for first in range(0, steps, steps_at_once):
-        count = min(steps_at_once, steps - first)
-        planned = position + (first + np.arange(count, dtype=np.int64)) * cut.stride
-        wanted = (planned[:, None] + mine).reshape(-1)
-        wanted = wanted[wanted < samples]
-        shards, rows = order.locate(wanted.view(np.uint64))
-        for number in range(count):
-            began = time.perf_counter()
-            part = slice(number * cut.batch_size, (number + 1) * cut.batch_size)
-            batch = assemble(dataset, wanted[part], shards[part], rows[part], cut.batch_size)
-            item = transform(batch)
-            after = min(position + (first + number + 1) * cut.stride, samples)
-            yield _Made(item, wanted[part].size, after, time.perf_counter() - began)
+def _ignore(position: int) -> None:
+    del position

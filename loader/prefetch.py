@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
 from headrace.loader.errors import LoaderClosed, LoaderError
@@ -17,16 +17,25 @@ CLOSE_S_MAX: Final = 10.0
 
 
 class Prefetcher(Generic[T]):
-    """Runs `source` on a thread of its own, at most `depth` items ahead.
+    """Runs `source` on a thread of its own, at most `depth` ahead, in items or as `weight` counts each of them.
 
     An error of the source comes out of `take`, after the items made before it. One thread takes; any may close.
     """
 
-    def __init__(self, source: Iterator[T], depth: int, *, name: str = "headrace loader") -> None:
+    def __init__(
+        self,
+        source: Iterator[T],
+        depth: int,
+        weight: Callable[[T], int] = lambda _: 1,
+        *,
+        name: str = "headrace loader",
+    ) -> None:
         if depth < 1:
             raise ValueError(f"a prefetcher needs a depth of at least 1 item, got {depth}")
         self._depth = depth
+        self._weight = weight
         self._items: deque[T] = deque()
+        self._held = 0
         self._changed = threading.Condition()
         self._closed = False
         self._ended = False
@@ -48,6 +57,7 @@ class Prefetcher(Generic[T]):
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise LoaderError(f"no batch came for {stall_s:.0f} s; the dataset's storage does not answer")
             item = self._items.popleft()
+            self._held -= self._weight(item)
             self._changed.notify_all()
             return item
 
@@ -56,6 +66,7 @@ class Prefetcher(Generic[T]):
         with self._changed:
             self._closed = True
             self._items.clear()
+            self._held = 0
             self._changed.notify_all()
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_S_MAX)
@@ -79,11 +90,13 @@ class Prefetcher(Generic[T]):
             self._changed.notify_all()
 
     def _put(self, item: T) -> bool:
+        weight = self._weight(item)
         with self._changed:
             # without a deadline on purpose: a training step may take any time, and close ends the wait
-            self._changed.wait_for(lambda: self._closed or len(self._items) < self._depth)
+            self._changed.wait_for(lambda: self._closed or not self._held or self._held + weight <= self._depth)
             if self._closed:
                 return False
             self._items.append(item)
+            self._held += weight
             self._changed.notify_all()
             return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import decimal
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from headrace.stages.batch import QUARANTINED, Batch, make_verdicts, no_verdicts
 from headrace.stages.contract import FragmentChanged, FragmentEnd
 from headrace.stages.errors import DamagedInput, InputError
 from headrace.stages.inputs import InputObject, to_path
-from headrace.stages.records import SOURCE_ROWS, cut_raw
+from headrace.stages.records import SOURCE_ROWS, Columns, cut_raw
 from headrace.stages.source import STOP, FileSource
 from headrace.stages.streams import LocalFile, RemoteFile, open_raw
 from headrace.store.entries import Fragment
@@ -72,29 +73,28 @@ class ParquetSource(FileSource):
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The rows of the gaps. Row groups before a gap cost nothing; within one its first rows are passed over."""
-        ordinal = 0
+        count = 0
         with open_raw(self.inputs, fragment, ahead=False) as raw:
-            for gap in gaps:
-                ordinal = 0
-                try:
-                    for batch in self._gap(raw, fragment, gap):
+            try:
+                file = self._open(raw, fragment)
+            except DamagedInput as error:
+                if not self.salvage:
+                    raise
+                file, count = None, 1
+                if any(gap.first == 0 for gap in gaps):
+                    yield self.lost(fragment, 0, error.why)
+            if file is not None:
+                groups = self._groups(file, fragment)
+                count = sum(rows for _, rows in groups)
+                for gap in gaps:
+                    for batch in self._gap(file, groups, fragment, gap):
                         raw.check()
-                        ordinal = batch.first + batch.count
                         yield batch
-                    ordinal = self._count(raw, fragment)
-                except DamagedInput as error:
-                    if not self.salvage:
-                        raise
-                    ordinal = max(ordinal, gap.first)
-                    yield self.lost(fragment, ordinal, error.why)
-                    ordinal += 1
-                if ordinal < gap.first or (gap.end != UNBOUNDED and ordinal < gap.end):
-                    raise FragmentChanged(
-                        f"{fragment.uri} ends after record {ordinal}, before the records {gap.first}.."
-                    )
             raw.check()
+        if any(gap.first > count or UNBOUNDED > gap.end > count for gap in gaps):
+            raise FragmentChanged(f"{fragment.uri} holds {count} records here, but some behind them were to be read")
         if gaps and gaps[-1].end == UNBOUNDED:
-            yield FragmentEnd(ordinal)
+            yield FragmentEnd(count)
 
     # -- the file --
 
@@ -126,44 +126,68 @@ class ParquetSource(FileSource):
             held += _stored_bytes(file, index)
         return starts
 
-    def _groups(self, file: pq.ParquetFile, fragment: Fragment) -> list[int]:
-        """The row groups that begin in the fragment's range."""
-        end = fragment.end if fragment.end >= 0 else fragment.size + fragment.start + 1
+    def _groups(self, file: pq.ParquetFile, fragment: Fragment) -> list[tuple[int, int]]:
+        """The row groups that begin in the fragment's range, and the rows of each."""
+        end = fragment.end if fragment.end >= 0 else sys.maxsize
         places = [(index, _first_byte(file, index)) for index in range(file.metadata.num_row_groups)]
-        return [index for index, place in places if fragment.start <= place < end]
+        found = [index for index, place in places if fragment.start <= place < end]
+        return [(index, file.metadata.row_group(index).num_rows) for index in found]
 
-    def _count(self, raw: LocalFile | RemoteFile, fragment: Fragment) -> int:
-        file = self._open(raw, fragment)
-        return sum(file.metadata.row_group(index).num_rows for index in self._groups(file, fragment))
+    def _gap(
+        self, file: pq.ParquetFile, groups: Sequence[tuple[int, int]], fragment: Fragment, gap: Gap
+    ) -> Iterator[Batch]:
+        first = 0
+        for index, rows in groups:
+            low, high = max(gap.first, first), min(gap.end, first + rows)
+            if low < high:
+                yield from self._group(file, fragment, index, first, low, high)
+            first += rows
 
-    def _gap(self, raw: LocalFile | RemoteFile, fragment: Fragment, gap: Gap) -> Iterator[Batch]:
-        file = self._open(raw, fragment)
-        ordinal = 0
-        for index in self._groups(file, fragment):
-            group = file.metadata.row_group(index)
-            if ordinal >= gap.end:
-                return
-            if ordinal + group.num_rows > gap.first:
-                yield from self._group(file, fragment, gap, index, ordinal)
-            ordinal += group.num_rows
+    def _group(
+        self, file: pq.ParquetFile, fragment: Fragment, index: int, first: int, low: int, high: int
+    ) -> Iterator[Batch]:
+        """The records `[low, high)` of a row group whose first record is `first`."""
+        ordinal = first
+        try:
+            for table in self._decoded(file, index, to_path(fragment.uri)):
+                begin, end = max(low - ordinal, 0), min(high - ordinal, table.num_rows)
+                self.bytes_skipped += table.slice(0, begin).nbytes
+                while begin < end:
+                    part = self._head(table.slice(begin, end - begin))
+                    yield self._batch(fragment, ordinal + begin, part)
+                    begin += part.num_rows
+                ordinal += table.num_rows
+                if ordinal >= high:
+                    return
+        except DamagedInput as error:
+            if not self.salvage:
+                raise
+            yield from self._unreadable(fragment, max(ordinal, low), high, error.why)
 
-    def _group(self, file: pq.ParquetFile, fragment: Fragment, gap: Gap, index: int, ordinal: int) -> Iterator[Batch]:
+    def _unreadable(self, fragment: Fragment, first: int, end: int, why: str) -> Iterator[Batch]:
+        """The footer says how many rows a damaged row group has, so each is quarantined and the others are read."""
+        while first < end:
+            count = min(self.batch_records, end - first)
+            columns = Columns(self._prefix(fragment))
+            for ordinal in range(first, first + count):
+                columns.reject(ordinal, None, f"damaged file: {why}", b"")
+            yield columns.batch(fragment, self.name, first, count, -1, -1)
+            first += count
+
+    def _decoded(self, file: pq.ParquetFile, index: int, name: str) -> Iterator[pa.RecordBatch]:
+        """The rows of a row group, some at a time. Raises DamagedInput."""
         group = file.metadata.row_group(index)
         average = max(1, group.total_byte_size // max(1, group.num_rows))
         step = max(1, min(self.batch_records, self.batch_bytes // average))
-        rows = _decoded(file, index, step, to_path(fragment.uri))
-        for table in rows:
-            low = max(gap.first - ordinal, 0)
-            high = min(gap.end - ordinal, table.num_rows)
-            if min(low, table.num_rows):
-                self.bytes_skipped += table.slice(0, low).nbytes
-            while low < high:
-                part = self._head(table.slice(low, high - low))
-                yield self._batch(fragment, ordinal + low, part)
-                low += part.num_rows
-            ordinal += table.num_rows
-            if ordinal >= gap.end:
+        rows = file.iter_batches(batch_size=step, row_groups=[index], use_threads=False)
+        while True:
+            try:
+                table = next(rows, None)
+            except (pa.ArrowException, OSError) as error:
+                raise DamagedInput(name, f"row group {index} cannot be read ({_short(error)})") from error
+            if table is None:
                 return
+            yield table
 
     def _head(self, table: pa.RecordBatch) -> pa.RecordBatch:
         """As many of the first rows as a batch takes, at least one: rows may differ much in size."""
@@ -181,10 +205,8 @@ class ParquetSource(FileSource):
         count = table.num_rows
         rows = pa.array(range(first, first + count), pa.int64())
         ids = self._ids(fragment, first, table)
-        size = int(_lengths(texts).sum())
-        self.bytes_read += size
+        columns: list[Any] = [rows, ids, texts, self._metadata(table, why)]
         verdicts = no_verdicts()
-        metadata = self._metadata(table, why)
         if why:
             places = pa.array(sorted(why), pa.int64())
             verdicts = make_verdicts(
@@ -195,12 +217,12 @@ class ParquetSource(FileSource):
                 reasons=[why[index][0] for index in sorted(why)],
                 raw=[why[index][1] for index in sorted(why)],
             )
-        columns: list[Any] = [rows, ids, texts, metadata]
-        if why:
             kept = pa.array([index for index in range(count) if index not in why], pa.int64())
             columns = [column.take(kept) for column in columns]
         columns[2] = columns[2].cast(pa.string())
         batch = pa.record_batch(columns, schema=SOURCE_ROWS)
+        size = int(_lengths(texts).sum())
+        self.bytes_read += size
         return Batch(fragment.id, fragment.uri, first, count, -1, size, batch, verdicts)
 
     def _faults(self, texts: pa.Array[Any]) -> dict[int, tuple[str, bytes]]:
@@ -211,41 +233,44 @@ class ParquetSource(FileSource):
                 why[index] = f'text is not a string: column "{self.text_key}" is null', b""
         sizes = _lengths(texts)
         for index in np.flatnonzero(sizes > self.max_record_bytes).tolist():
-            size = int(sizes[index])
-            reason = f"text too long: {size} bytes, the limit is {self.max_record_bytes}"
-            why[index] = cut_raw(reason, texts[index].as_buffer().to_pybytes(), size)
+            reason = f"text too long: {int(sizes[index])} bytes, the limit is {self.max_record_bytes}"
+            why[index] = cut_raw(reason, _raw(texts, index), int(sizes[index]))
         try:
             texts.cast(pa.large_string()).validate(full=True)
         except pa.ArrowInvalid:
             for index in range(len(texts)):
-                if index not in why and (fault := _not_utf8(texts[index].as_buffer().to_pybytes())):
+                if index not in why and (fault := _not_utf8(_raw(texts, index))):
                     why[index] = fault
         return why
 
     def _ids(self, fragment: Fragment, first: int, table: pa.RecordBatch) -> pa.Array[Any]:
-        prefix = f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri
-        count = table.num_rows
-        column = table.column(self.id_key) if self.id_key in table.schema.names else None
-        if column is None or not (_is_text(column.type) or pa.types.is_integer(column.type)):
-            return pa.array([f"{prefix}#{first + index}" for index in range(count)], pa.string())
-        try:
-            ids: pa.Array[Any] = column.cast(pa.string())
-            ids.validate(full=True)
-        except pa.ArrowInvalid:
-            return pa.array([f"{prefix}#{first + index}" for index in range(count)], pa.string())
-        if not ids.null_count:
-            return ids
-        known = ids.to_pylist()
+        """The records' own ids, where there are such, and names that follow from their places."""
+        column = table.column(self.id_key) if self._has_ids(table) else None
+        known: list[str | None] = [None] * table.num_rows
+        if column is not None:
+            try:
+                ids: pa.Array[Any] = column.cast(pa.string())
+                ids.validate(full=True)
+            except pa.ArrowInvalid:
+                ids = pa.array(known, pa.string())
+            if not ids.null_count:
+                return ids
+            known = ids.to_pylist()
+        prefix = self._prefix(fragment)
         return pa.array(
             [f"{prefix}#{first + at}" if name is None else name for at, name in enumerate(known)], pa.string()
         )
 
+    def _has_ids(self, table: pa.RecordBatch) -> bool:
+        if self.id_key not in table.schema.names:
+            return False
+        kind = table.schema.field(self.id_key).type
+        return _is_text(kind) or bool(pa.types.is_integer(kind))
+
     def _metadata(self, table: pa.RecordBatch, why: dict[int, tuple[str, bytes]]) -> pa.Array[Any]:
         """The other columns of each row as JSON; a row that cannot be written so is added to `why`."""
-        names = [name for name in table.schema.names if name not in (self.text_key, self.id_key)]
-        column = table.column(self.id_key) if self.id_key in table.schema.names else None
-        if column is not None and not (_is_text(column.type) or pa.types.is_integer(column.type)):
-            names.append(self.id_key)
+        taken = (self.text_key, self.id_key) if self._has_ids(table) else (self.text_key,)
+        names = [name for name in table.schema.names if name not in taken]
         if not names:
             return pa.nulls(table.num_rows, pa.string())
         packed: list[bytes | None] = []
@@ -259,18 +284,9 @@ class ParquetSource(FileSource):
                 why.setdefault(index, ("invalid UTF-8 in a column of the metadata", b""))
         return pa.array(packed, pa.string())
 
-
-def _decoded(file: pq.ParquetFile, index: int, step: int, name: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a row group, `step` at a time. Raises DamagedInput."""
-    rows = file.iter_batches(batch_size=step, row_groups=[index], use_threads=False)
-    while True:
-        try:
-            table = next(rows, None)
-        except (pa.ArrowException, OSError) as error:
-            raise DamagedInput(name, f"row group {index} cannot be read ({_short(error)})") from error
-        if table is None:
-            return
-        yield table
+    @staticmethod
+    def _prefix(fragment: Fragment) -> str:
+        return f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri
 
 
 def _records(table: pa.RecordBatch) -> Sequence[dict[str, Any] | None]:
@@ -314,6 +330,11 @@ def _lengths(column: Any) -> npt.NDArray[np.int64]:
     """Bytes of each value; 0 for null."""
     sizes: Any = pc.binary_length(column)
     return np.asarray(sizes.fill_null(0), dtype=np.int64)
+
+
+def _raw(column: Any, index: int) -> bytes:
+    value: bytes = column[index].as_buffer().to_pybytes()
+    return value
 
 
 def _not_utf8(data: bytes) -> tuple[str, bytes] | None:

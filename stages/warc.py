@@ -124,7 +124,8 @@ class WarcSource(FileSource):
             file.check()
             yield self._batch(filling, fragment, at)
         if damage:
-            yield self.lost(fragment, ordinal, damage)
+            if ordinal >= gap.first:
+                yield self.lost(fragment, ordinal, damage)
             ordinal += 1
         return ordinal
 

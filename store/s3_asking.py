@@ -53,14 +53,12 @@ class Reply:
     failures: int
 
 
-_HEALTH: dict[tuple[int, str, str, float], Health] = {}
+_HEALTH: dict[tuple[int, str, str], Health] = {}
 
 
-def health_of(target: S3Target, pace: Pace) -> Health:
+def health_of(target: S3Target) -> Health:
     """The health of a target in this process: a child after a fork starts with its own."""
-    # Stores with a clock of their own share nothing with those on the system's.
-    key = (os.getpid(), target.where, target.bucket, 0 if pace.clock is time.monotonic else id(pace.clock))
-    return _HEALTH.setdefault(key, Health())
+    return _HEALTH.setdefault((os.getpid(), target.where, target.bucket), Health())
 
 
 class Asker:
@@ -71,11 +69,13 @@ class Asker:
         self.wire = wire
         self._patience = patience
         self._pace = pace
+        # Stores with a clock of their own share nothing with those on the system's.
+        self._own_health = None if pace == Pace() else Health()
 
     @property
     def health(self) -> Health:
         """What this process knows of the endpoint."""
-        return health_of(self.target, self._pace)
+        return self._own_health or health_of(self.target)
 
     def ask(self, what: str, attempt: Callable[[], Answer]) -> Reply:
         """Make attempts until one is answered for good. `what` is the deed, for messages: "get 'a/b'".

@@ -133,9 +133,7 @@ def encode_into(frame: Frame, buffer: memoryview, coverage: Coverage = Coverage.
     metadata, body = _flat(frame.metadata), _flat(frame.body)
     metadata_end = HEADER_BYTES + metadata.nbytes
     body_start = _body_offset(metadata.nbytes)
-    total = body_start + body.nbytes
-    if total > FRAME_LIMIT_BYTES:
-        raise FrameOversizeError(f"frame of {total} bytes: the limit is {FRAME_LIMIT_BYTES}; cut smaller batches")
+    total = _checked_total(body_start + body.nbytes)
     if total > buffer.nbytes:
         raise FrameError(f"frame of {total} bytes: the buffer given has {buffer.nbytes}")
     _write_header(frame, buffer, metadata.nbytes, body.nbytes, coverage.value)
@@ -145,6 +143,25 @@ def encode_into(frame: Frame, buffer: memoryview, coverage: Coverage = Coverage.
     covered = total if coverage is Coverage.ALL else body_start
     _CHECKSUM.pack_into(buffer, _CHECKSUM_AT, _checksum(buffer, covered))
     return total
+
+
+def encode_parts(frame: Frame) -> tuple[bytes, memoryview]:
+    """Return the encoded frame as its head (header, metadata and padding) and its body, which is not copied.
+
+    For a medium that gathers. Raises as `encode_into` does.
+    """
+    metadata, body = _flat(frame.metadata), _flat(frame.body)
+    body_start = _body_offset(metadata.nbytes)
+    _checked_total(body_start + body.nbytes)
+    buffer = bytearray(body_start)
+    head = memoryview(buffer)
+    _write_header(frame, head, metadata.nbytes, body.nbytes, _ALL)
+    head[HEADER_BYTES : HEADER_BYTES + metadata.nbytes] = metadata
+    digest = xxhash.xxh3_64(head[:_CHECKSUM_AT])
+    digest.update(head[HEADER_BYTES:])
+    digest.update(body)
+    _CHECKSUM.pack_into(head, _CHECKSUM_AT, digest.intdigest())
+    return bytes(buffer), body
 
 
 def frame_size(header: Bytes, limit_bytes: int = FRAME_LIMIT_BYTES) -> int:
@@ -188,6 +205,12 @@ def decode(
         raise FrameKindError(f"frame of unknown kind {kind_value}; the peer may be a newer release")
     metadata = view[HEADER_BYTES : HEADER_BYTES + metadata_bytes]
     return Frame(kind, epoch, fragment, first, count, metadata, view[total - body_bytes :], flags)
+
+
+def _checked_total(total: int) -> int:
+    if total > FRAME_LIMIT_BYTES:
+        raise FrameOversizeError(f"frame of {total} bytes: the limit is {FRAME_LIMIT_BYTES}; cut smaller batches")
+    return total
 
 
 def _covers_body(coverage: int, trust_body: bool) -> bool:

@@ -5,9 +5,9 @@ sequential-packet sockets) carries grants one way, close and abort the other: an
 cut off by it. Close says how many frames there were, so an orderly end can be told from a death, which closes
 descriptors as well.
 
-**Sending.** `try_send` writes what the pipe takes at once, from where it lies, and leaves a copy of the rest to a
-thread of its own: a frame is larger than a pipe, and a task that has sent goes on to compute for as long as it likes,
-while the tail of its frame must not wait. The thread sleeps unless there is a rest.
+**Sending.** `try_send` writes what the pipe takes at once, from where it lies, and keeps a copy of the rest. While
+there is a rest the next frame finds no space. A thread sees to it when the task goes on to compute for long, since
+the tail of its frame must not wait for its next verb.
 
 **Receiving.** Small frames are cut from a read-ahead buffer; a large one is read straight into a buffer of its own,
 allocated only after its header has been checked against limit and credit. Buffers are kept and used again: fresh
@@ -31,7 +31,7 @@ from headrace.transport.contract import LinkStatistics
 from headrace.transport.control import Aborted, Closed, Control, Granted, decode_control, encode_control
 from headrace.transport.credit import CreditReceiver, CreditSender
 from headrace.transport.errors import FrameKindError, FrameOversizeError, LinkAborted, LinkClosed, LinkRefusedError
-from headrace.transport.frame import FRAME_LIMIT_BYTES, Frame, decode, encode, encoded_size
+from headrace.transport.frame import FRAME_LIMIT_BYTES, Frame, decode, encode_parts, encoded_size
 from headrace.transport.pipe_io import FrameReader, PipeWriter
 
 #: What is asked of the kernel for the pipe; unprivileged users get it up to /proc/sys/fs/pipe-max-size.
@@ -226,6 +226,7 @@ class PipeSender(_PipeEnd):
     def __init__(self, handles: PipeHandles) -> None:
         super().__init__(handles, "sender", handles.sender_control_fd)
         self._credit = CreditSender(handles.window_bytes)
+        self._write_fd = handles.write_fd
         self._writer = PipeWriter(handles.write_fd, handles.name)
         self._closed = False
 
@@ -250,27 +251,37 @@ class PipeSender(_PipeEnd):
                 f'pipe "{self._name}": frame of {size_bytes} bytes, the limit is {self._limit_bytes}; '
                 "cut smaller batches"
             )
-        if not self._credit.can_send(size_bytes):
+        if not self._credit.can_send(size_bytes) or not self._flush():
             self._blocked += 1
             return False
         self._credit.sent(size_bytes)
-        if not self._writer.write(encode(frame)):
+        if not self._writer.write(encode_parts(frame)):
             raise self._cut("owner", "the receiver is gone: its end of the pipe is closed")
         self._frames += 1
         self._frame_bytes += size_bytes
         return True
 
+    def _flush(self) -> bool:
+        """Write the rest of the last frame; while there is one, room in the pipe is news."""
+        done = self._writer.flush()
+        if done:
+            self._watched.pop(self._write_fd, None)
+        else:
+            self._watched[self._write_fd] = select.EPOLLOUT
+        return done
+
     def close(self) -> None:
         """End the link after what was sent; the thread writes the rest of it."""
         if not self._closed and self._end is None:
             self._closed = True
+            self._watched.pop(self._write_fd, None)
             self._writer.finish()
             self._say(Closed(self._frames))
 
     def abort(self, reason: str) -> None:
         """Give the link up, with what is not yet written."""
         super().abort(reason)
-        self._writer.drop()
+        self._drop()
 
     def statistics(self) -> LinkStatistics:
         """Return the counts of this end. Wakes are the kernel's: there are none to count."""
@@ -283,11 +294,16 @@ class PipeSender(_PipeEnd):
         """Close the descriptors once the rest of what was sent is written, for at most FLUSH_S seconds."""
         if self._closed and self._end is None:
             self._writer.wait(FLUSH_S)
-        self._writer.drop()
         super().detach()
+        self._drop()
+
+    def _drop(self) -> None:
+        if not self._armed:
+            self._watched.pop(self._write_fd, None)
+        self._writer.drop()
 
     def _cut(self, by: str, reason: str) -> LinkAborted:
-        self._writer.drop()
+        self._drop()
         return super()._cut(by, reason)
 
     def _heard(self, message: Control) -> None:

@@ -4,115 +4,140 @@ import mmap
 import os
 import select
 import threading
-import time
-from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 
-from headrace.transport.frame import HEADER_BYTES, Frame, frame_size
+from headrace.transport.frame import HEADER_BYTES, Bytes, Frame, frame_size
 
 #: What one read takes in at most ahead of the frame it belongs to, in bytes.
 READ_AHEAD_BYTES = 64 << 10
 #: Buffers of frames are a multiple of this, so that frames of about one size share them.
 _BUFFER_UNIT_BYTES = 256 << 10
+#: How long an owner may stay away before the thread writes the rest for it, in seconds.
+TICK_S = 2e-3
 #: How long the thread waits for a pipe that stays full before it looks whether it is still wanted, in seconds.
 _LOOK_S = 1.0
 
 
 class PipeWriter:
-    """Writes byte strings to a non-blocking pipe, in order; what the pipe does not take at once goes by a thread."""
+    """Writes to a non-blocking pipe, in order. What the pipe does not take at once is the *rest*: at most one frame.
+
+    Each verb of the owner tries to write the rest, and so does a thread when the owner does not come for TICK_S.
+    """
 
     def __init__(self, descriptor: int, name: str) -> None:
         self._descriptor = descriptor
         self._name = name
-        self._queue: deque[memoryview] = deque()
+        self._rest = memoryview(b"")
         self._changed = threading.Condition()
-        #: One of these ends the thread: all is written and no more will come, or it is not wanted any more.
+        #: Counts the owner's verbs, for the thread to see that the owner is about.
+        self._verbs = 0
+        #: All is written that ever will be; the descriptor is closed after the rest.
         self._finished = False
-        self._dropped = False
+        #: The reader is gone, or the rest is not wanted any more.
         self._broken = False
         self._closed = False
         self._thread: threading.Thread | None = None
+        self._thread_sleeps = False
 
-    def write(self, data: bytes) -> bool:
-        """Write `data`, or queue what is left of it. False if the reader is gone."""
-        rest = memoryview(data)
+    def flush(self) -> bool:
+        """Write what the pipe takes of the rest. True if none is left."""
+        if not self._rest:
+            return True
         with self._changed:
-            if self._broken or self._dropped:
+            self._verbs += 1
+            return self._advance()
+
+    def write(self, parts: Sequence[Bytes]) -> bool:
+        """Write the parts, and keep a copy of what the pipe does not take. False if the reader is gone.
+
+        To be called when `flush` says that no rest is left.
+        """
+        with self._changed:
+            self._verbs += 1
+            assert not self._rest
+            written = 0 if self._broken else self._try_write(parts)
+            if self._broken:
                 return False
-            if not self._queue:
-                written = self._try_write(rest)
-                if written is None:
-                    return False
-                rest = rest[written:]
-            if rest:
-                self._queue.append(rest)
-                self._start()
-                self._changed.notify()
+            self._rest = _after(parts, written)
+            if self._rest:
+                self._wake_thread()
         return True
 
     def finish(self) -> None:
         """No more will come: the descriptor is closed once all is written."""
         with self._changed:
             self._finished = True
-            if not self._queue:
+            if self._advance():
                 self._close()
-            self._changed.notify()
+            else:
+                self._wake_thread()
 
     def drop(self) -> None:
         """Forget what is not written yet, and close the descriptor."""
         with self._changed:
-            self._dropped = True
-            self._queue.clear()
-            self._changed.notify()
-            if self._thread is None:
-                self._close()
+            self._broken = self._finished = True
+            self._rest = memoryview(b"")
+            self._close()
+            self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until all is written. False after `timeout_s` seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._queue or self._broken, timeout_s)
+            return self._changed.wait_for(lambda: not self._rest, timeout_s)
 
-    def _start(self) -> None:
+    def _wake_thread(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"pipe {self._name}", daemon=True)
             self._thread.start()
+        elif self._thread_sleeps or self._finished:
+            self._changed.notify_all()
 
     def _run(self) -> None:
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLOUT)
-        while True:
-            with self._changed:
-                while not self._queue and not (self._finished or self._dropped or self._broken):
-                    self._changed.wait(_LOOK_S)
-                if not self._queue:
-                    self._close()
-                    return
-            poll.poll(_LOOK_S * 1000)
-            self._advance()
-
-    def _advance(self) -> None:
+        verbs = -1
         with self._changed:
-            if not self._queue:
-                return
-            rest = self._queue[0]
-            written = self._try_write(rest)
-            if written is None:
-                self._queue.clear()
-            elif written == rest.nbytes:
-                self._queue.popleft()
-            else:
-                self._queue[0] = rest[written:]
-            self._changed.notify()
+            while not self._broken and not (self._finished and not self._rest):
+                if not self._rest:
+                    self._thread_sleeps = True
+                    self._changed.wait()
+                    self._thread_sleeps = False
+                elif self._verbs != verbs and not self._finished:
+                    verbs = self._verbs
+                    self._changed.wait(TICK_S)
+                else:
+                    self._write_rest()
+            self._close()
+            self._changed.notify_all()
 
-    def _try_write(self, data: memoryview) -> int | None:
-        """Return the bytes that the pipe took, None if its reader is gone."""
+    def _write_rest(self) -> None:
+        """Wait for room and write, as the owner is busy elsewhere. The lock is given up for the wait."""
+        descriptor = os.dup(self._descriptor)
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
+        self._changed.release()
         try:
-            return os.write(self._descriptor, data)
+            poll.poll(_LOOK_S * 1000)
+        finally:
+            os.close(descriptor)
+            self._changed.acquire()
+        self._advance()
+
+    def _advance(self) -> bool:
+        if self._rest and not self._broken:
+            self._rest = self._rest[self._try_write([self._rest]) :]
+        if self._broken:
+            self._rest = memoryview(b"")
+        return not self._rest
+
+    def _try_write(self, parts: Sequence[Bytes]) -> int:
+        """Return the bytes that the pipe took."""
+        try:
+            return os.writev(self._descriptor, parts)
         except BlockingIOError:
             return 0
         except OSError:
             self._broken = True
-            return None
+            return 0
 
     def _close(self) -> None:
         if not self._closed:
@@ -221,13 +246,26 @@ class FrameReader:
         return count
 
     def _buffer(self, size: int) -> memoryview:
-        for index, memory in enumerate(self._spare):
+        # The last one first: it is the one most likely to be in the cache.
+        for index in reversed(range(len(self._spare))):
+            memory = self._spare[index]
             if len(memory) >= size and len(memory) <= 2 * size + _BUFFER_UNIT_BYTES:
                 del self._spare[index]
                 self._spare_bytes -= len(memory)
                 return memoryview(memory)[:size]
         rounded = -(-size // _BUFFER_UNIT_BYTES) * _BUFFER_UNIT_BYTES
         return memoryview(_memory(rounded))[:size]
+
+
+def _after(parts: Sequence[Bytes], written: int) -> memoryview:
+    """Return a copy of all bytes of `parts` after the first `written`."""
+    left: list[memoryview] = []
+    for part in parts:
+        view = memoryview(part)
+        if written < view.nbytes:
+            left.append(view[written:])
+        written = max(0, written - view.nbytes)
+    return memoryview(b"".join(left))
 
 
 def _memory(size_bytes: int) -> mmap.mmap:

@@ -396,8 +396,7 @@ class Run:
         return commands
 
     def _assign(self) -> list[Command]:
-        assert self.crew is not None
-        if self.crew.links_missing:
+        if self.crew is None or self.crew.links_missing:
             return []
         commands: list[Command] = []
         for task in self.crew:

@@ -119,6 +119,13 @@ def flags_table() -> npt.NDArray[np.uint16]:
     return table
 
 
+def two_levels(table: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint16]]:
+    """The same table as `[4352]` numbers of blocks and `[blocks, 256]`: it fits a cache, and compiled code."""
+    blocks, numbers = np.unique(table.reshape(-1, 256), axis=0, return_inverse=True)
+    assert len(blocks) <= 256
+    return numbers.astype(np.uint8).reshape(-1), np.ascontiguousarray(blocks)
+
+
 def _mark(table: npt.NDArray[np.uint16], characters: str, flag: int) -> None:
     table[[ord(character) for character in characters]] |= flag
 

@@ -2,13 +2,15 @@
 
 A loop is compiled when it is first called and kept under the user's cache folder, in a folder named by the hash of
 all the loops' sources: numba looks at the file of the outermost function alone, and would go on with the old code of
-one that it calls. Where the folder cannot be written, each process compiles for itself.
+one that it calls. The version of Unicode is hashed with them, since tables are compiled in. Where the folder cannot be
+written, each process compiles for itself.
 """
 
 from __future__ import annotations
 
 import os
 import pathlib
+import unicodedata
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
@@ -35,7 +37,7 @@ def compiled(function: Loop) -> Loop:
 def _cache_folder() -> str:
     """The folder of this version's machine code; empty where none can be written."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    digest = xxhash.xxh3_128()
+    digest = xxhash.xxh3_128(unicodedata.unidata_version.encode())
     for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     folder = pathlib.Path(base, "headrace", "kernels", digest.hexdigest()[:16])

@@ -18,7 +18,7 @@ import numpy as np
 from headrace.stages.batch import Batch
 from headrace.stages.quality.kernels import compiled
 from headrace.stages.quality.texts import Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
-from headrace.stages.quality.words import MULTIPLIER, SEED, find_words, room_for, space_width, word_tables
+from headrace.stages.quality.words import LENGTH, MULTIPLIER, SEED, find_words, room_for, space_width
 
 TOP_LENGTHS = (2, 3, 4)
 DUPLICATE_LENGTHS = (5, 6, 7, 8, 9, 10)
@@ -72,12 +72,12 @@ def repetition_shares(column: Any) -> dict[str, Numbers]:
     data, offsets = text_bytes(column)
     found = np.zeros((len(column), _COLUMNS), np.int64)
     size = longest(offsets)
-    words, tables = room_for(size), word_tables()
+    words = room_for(size)
     slots = 1 << max(4, (2 * size + 4).bit_length())
     table = (np.zeros(slots, np.uint64), np.zeros(slots, np.int32))
     grams = tuple(np.empty(size + 2, kind) for kind in (np.uint64, np.int32, np.int32, np.int32, np.int32, np.int32))
     if len(data):
-        _measure(data, offsets, found, words, tables, table, grams)
+        _measure(data, offsets, found, words, table, grams)
     characters = found[:, _CHARACTERS]
     shares = {
         "duplicate paragraphs": share(found[:, _PARAGRAPHS + 1], found[:, _PARAGRAPHS]),
@@ -93,16 +93,17 @@ def repetition_shares(column: Any) -> dict[str, Numbers]:
 
 
 @compiled
-def _measure(data: Any, offsets: Any, found: Any, words: Any, tables: Any, table: Any, grams: Any) -> None:
+def _measure(data: Any, offsets: Any, found: Any, words: Any, table: Any, grams: Any) -> None:
+    rows, hashes, piece, known_cuts, known_hashes = words
     for text in range(len(offsets) - 1):
         start, end = offsets[text], offsets[text + 1]
         row = found[text]
         row[_CHARACTERS] = count_characters(data, start, end)
         _duplicate_parts(data, start, end, 1, row, _LINES, table)
-        first, last = stripped(data, start, end, tables.kinds, tables.flags)
+        first, last = stripped(data, start, end)
         _duplicate_parts(data, first, last, 2, row, _PARAGRAPHS, table)
-        count = find_words(data, start, end, words, tables)
-        _grams(count, words, row, table, grams)
+        count = find_words(data, start, end, rows, hashes, piece, known_cuts, known_hashes)
+        _grams(count, rows, hashes, row, table, grams)
 
 
 @compiled
@@ -115,10 +116,10 @@ def count_characters(data: Any, start: int, end: int) -> int:
 
 
 @compiled
-def stripped(data: Any, start: int, end: int, kinds: Any, flags: Any) -> tuple[int, int]:
+def stripped(data: Any, start: int, end: int) -> tuple[int, int]:
     """The span without white space at its ends."""
     while start < end:
-        width = space_width(data, start, kinds, flags)
+        width = space_width(data, start)
         if width == 0:
             break
         start += width
@@ -126,7 +127,7 @@ def stripped(data: Any, start: int, end: int, kinds: Any, flags: Any) -> tuple[i
         at = end - 1
         while at > start and (data[at] & 0xC0) == 0x80:
             at -= 1
-        if space_width(data, at, kinds, flags) == 0:
+        if space_width(data, at) == 0:
             break
         end = at
     return start, end
@@ -197,18 +198,18 @@ def _mixed(left: Any, right: Any) -> Any:
 
 
 @compiled
-def _grams(count: int, words: Any, row: Any, table: Any, grams: Any) -> None:
+def _grams(count: int, rows: Any, word_hashes: Any, row: Any, table: Any, grams: Any) -> None:
     """The characters in top 2- to 4-grams and in duplicate 5- to 10-grams of `count` words."""
     hashes, sums, places, ids, counts, firsts = grams
     sums[0] = 0
     for index in range(count):
-        sums[index + 1] = sums[index] + words.characters[index]
-        hashes[index] = words.hash[index]
+        sums[index + 1] = sums[index] + rows[index, LENGTH]
+        hashes[index] = word_hashes[index]
         places[index] = index
     # `places` are where the n-gram may repeat, `hashes` the n-grams there; each length thins both out.
     left = count
     for length in range(2, _LONGEST + 1):
-        left = _lengthen(left, length, count, words.hash, hashes, places)
+        left = _lengthen(left, length, count, word_hashes, hashes, places)
         different = _number(left, hashes, ids, counts, table)
         if length <= 4:
             row[_GRAMS + length - 2] = _top(left, different, length, count, sums, places, ids, counts, firsts)

@@ -9,11 +9,11 @@ import subprocess
 import sys
 from typing import Any
 
+import files_kit as files
 import pyarrow as pa
 import pytest
-
-import files_kit as files
 import reading_kit as reading
+
 from headrace.stages.errors import DamagedInput, InputError
 from headrace.stages.mixed import MixedSource
 
@@ -99,6 +99,10 @@ def test_a_parquet_whose_pages_are_garbage_is_damaged(tmp_path: pathlib.Path) ->
     files.write(tmp_path / "a.parquet", bytes(data))
     with pytest.raises(DamagedInput, match="row group 0 cannot be read"):
         reading.read_all(source(tmp_path / "a.parquet"))
+    reader = source(tmp_path / "a.parquet", damaged="quarantine", fragment_bytes=1)
+    found = reading.read_all(reader)
+    assert [fate[0] for fate in found] == ["quarantined"] * 10 + ["kept"] * 50
+    reading.check_gaps(reader)
 
 
 def test_a_parquet_without_the_text_column_is_refused_with_those_that_it_has(tmp_path: pathlib.Path) -> None:

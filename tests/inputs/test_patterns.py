@@ -25,6 +25,7 @@ TREE = (
     "b/d/x.txt",
     "[1].jsonl",
 )
+GLOBS = "*.jsonl **/*.jsonl b*/*.jsonl ?.jsonl [ab].jsonl [!a].jsonl b/**/*.jsonl **/d/* .*"
 
 
 def found(named: Callable[[str], str], *patterns: str) -> list[str]:

@@ -1,0 +1,99 @@
+"""`headrace dataset trace` and `rebuild`: where a record went, and whether a shard can be made again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from headrace.cli.errors import EXIT_FAULT, CliError
+from headrace.cli.page import console, facts_page, place, safe, title
+from headrace.store.dataset import Dataset
+from headrace.store.fold import ClosedShard
+from headrace.store.shards import read_shard, read_table
+
+
+def trace_record(uri: str, name: str, *, as_json: bool) -> int:
+    """Say what became of the record of this id: file and ordinal, verdict, shard, sequences and offsets."""
+    dataset = Dataset.open(uri)
+    found = [fact for shard in dataset.state.shards for fact in _in_shard(dataset, shard, name)]
+    if not found:
+        raise CliError(f"no record of {dataset.uri} has the id {name!r}: `headrace dataset show` says what there is")
+    if as_json:
+        print(json.dumps({"id": name, "records": found}))
+        return 0
+    out = console(sys.stdout)
+    for fact in found:
+        out.print(title(safe(name), str(fact["verdict"]), good=fact["verdict"] == "kept"))
+        out.print(place(f"{fact['source']} record {fact['row']}"))
+        out.print()
+        out.print(facts_page([(key, safe(str(value))) for key, value in _rows(fact)]))
+    return 0
+
+
+def rebuild_shard(uri: str, shard: str, *, restore: bool, as_json: bool) -> int:
+    """Make a shard again from its source and compare; exit code 1 if it is not the same."""
+    from headrace.worker.rebuild import rebuild
+
+    answer = rebuild(uri, shard, restore=restore)
+    if as_json:
+        facts = {
+            "identical": answer.identical,
+            "differing": answer.differing(),
+            "restored": list(answer.restored),
+            "named": {role: item.checksum for role, item in answer.named.items()},
+            "made": {role: item.checksum for role, item in answer.made.items()},
+        }
+        print(json.dumps(facts))
+    else:
+        out = console(sys.stdout)
+        words = "byte for byte the same" if answer.identical else "not the same"
+        out.print(title(answer.named["tokens"].key, words, good=answer.identical))
+        rows = [
+            (role, "same" if role not in answer.differing() else f"differs: {item.checksum} is named")
+            for role, item in answer.named.items()
+        ]
+        out.print(facts_page([*rows, *(("put back", key) for key in answer.restored)]))
+    return 0 if answer.identical else EXIT_FAULT
+
+
+def _rows(fact: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key in ("stage", "reason", "duplicate_of", "tokens", "lineage", "entry", "shard"):
+        if fact.get(key) is not None:
+            yield key, fact[key]
+    for piece in fact.get("pieces", ())[:8]:
+        yield (
+            "piece",
+            f"sequence {piece['sequence']}, tokens {piece['start']} to {piece['start'] + piece['length'] - 1}",
+        )
+    if len(fact.get("pieces", ())) > 8:
+        yield "", f"and {len(fact['pieces']) - 8} more pieces"
+
+
+def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[str, Any]]:
+    objects = {item.role: item.key for item in shard.closed.objects}
+    where = {"entry": shard.number, "shard": objects.get("tokens")}
+    if "documents" in objects:
+        documents = read_table(dataset.store, objects["documents"])
+        for index in np.flatnonzero(pc.equal(documents.column("id"), name).to_numpy(zero_copy_only=False)):
+            row = documents.slice(int(index), 1).to_pylist()[0]
+            pieces = _pieces(dataset, objects.get("tokens"), int(index))
+            yield {"verdict": "kept", **row, **where, "pieces": pieces}
+    if "verdicts" in objects:
+        verdicts = read_table(dataset.store, objects["verdicts"])
+        for row in verdicts.filter(pc.equal(verdicts.column("id"), name)).to_pylist():
+            yield {**row, **where}
+
+
+def _pieces(dataset: Dataset, key: str | None, document: int) -> list[dict[str, int]]:
+    if key is None:
+        return []
+    arrays = read_shard(dataset.store, key)
+    return [
+        {name: int(arrays[f"piece_{name}"][piece]) for name in ("sequence", "start", "length")}
+        for piece in np.flatnonzero(arrays["piece_document"] == document)
+    ]

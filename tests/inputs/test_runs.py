@@ -1,0 +1,71 @@
+"""Runs of the plain example over good and bad input: exit codes, the balance, and one clear line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import files_kit as files
+import pytest
+
+PLAIN = pathlib.Path(__file__).parents[2] / "examples" / "plain.py"
+RUN_S_MAX = 60.0
+
+
+def headrace(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "headrace.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=RUN_S_MAX)
+
+
+def run(folder: pathlib.Path, given: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return headrace(folder, "run", str(PLAIN), "-p", f"input={given}", "-p", "output=out", "--json", *options)
+
+
+def balance(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def test_a_run_over_every_format_with_bad_records_ends_well(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "in"
+    bad = b'{"text":"\\ud800"}\n{"text":3}\n\0\n'
+    files.write(folder / "a.jsonl.gz", gzip.compress(files.lines() + bad))
+    files.write(folder / "b.jsonl.zst", files.zstd(files.lines()))
+    files.parquet_of(folder / "data" / "train-00000-of-00001.parquet")
+    files.write(folder / "c.warc.gz", files.members(files.warc()))
+    files.write(folder / "d.wet.gz", files.members(files.wet()))
+    files.write(folder / "e.txt", b"plain text")
+    files.write(folder / "f.txt", b"\xff")
+    report = balance(run(tmp_path, "in"))
+    assert report["records_read"] == 63 + 60 + 60 + 22 + 20 + 1 + 1
+    assert (report["kept"], report["filtered"], report["quarantined"]) == (60 * 3 + 20 + 20 + 1, 2, 4)
+    assert report["balanced"]
+    again = balance(run(tmp_path, "in"))
+    assert again["records_read"] == report["records_read"]
+
+
+FAULTS = {
+    "cut.jsonl.gz": (gzip.compress(files.lines())[:-20], "the gzip stream is cut off"),
+    "junk.jsonl.zst": (b"junk" * 50, "not a sound zstd stream"),
+    "cut.warc": (b"".join(files.warc())[:3000], "cut off within the record"),
+    "junk.parquet": (b"PAR1 junk PAR1", "its Parquet footer cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_file_that_is_damaged_ends_the_run_with_one_line(tmp_path: pathlib.Path, name: str) -> None:
+    data, why = FAULTS[name]
+    files.write(tmp_path / "in" / name, data)
+    files.write(tmp_path / "in" / "good.jsonl", files.lines())
+    done = run(tmp_path, "in")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = [line for line in done.stderr.splitlines() if "damaged" in line]
+    assert name in line
+    assert why in line
+    assert "fetch it again or take it out of the input" in line

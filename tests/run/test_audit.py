@@ -1,0 +1,51 @@
+"""The ledger answers for each record and each shard after the run."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+from conftest import DEADLINE_S
+from kill_kit import headrace
+
+
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(headrace(*arguments), capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+def test_a_shard_is_made_again_byte_for_byte_and_put_back(undisturbed: Path, tmp_path: Path) -> None:
+    dataset = tmp_path / "copy"
+    shutil.copytree(undisturbed, dataset)
+    shard = json.loads((dataset / "manifest.json").read_text())["shards"][1]
+    tokens = dataset / shard["tokens"]
+    before = tokens.read_bytes()
+    tokens.unlink()
+    missing = call("dataset", "verify", str(dataset))
+    assert missing.returncode == 1
+    assert shard["tokens"] in missing.stderr + missing.stdout
+    answer = call("dataset", "rebuild", str(dataset), tokens.stem, "--restore", "--json")
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["identical"]
+    assert json.loads(answer.stdout)["differing"] == []
+    assert tokens.read_bytes() == before
+    assert call("dataset", "verify", str(dataset)).returncode == 0
+
+
+def test_a_record_is_traced_to_its_line_its_verdict_and_its_tokens(home: Path, undisturbed: Path) -> None:
+    lines = (home / "corpus" / "0.jsonl").read_text().splitlines()
+    name = json.loads(lines[0])["id"]
+    found = json.loads(call("dataset", "trace", str(undisturbed), name, "--json").stdout)["records"]
+    assert [(fact["row"], Path(fact["source"]).name) for fact in found] == [(0, "0.jsonl")]
+    if found[0]["verdict"] == "kept":
+        assert sum(piece["length"] for piece in found[0]["pieces"]) == found[0]["tokens"]
+    broken = next(index for index, line in enumerate(lines) if line.startswith('{"id": "broken"'))
+    name = f"{(home / 'corpus' / '0.jsonl').as_uri()}#{broken}"
+    (fact,) = json.loads(call("dataset", "trace", str(undisturbed), name, "--json").stdout)["records"]
+    assert (fact["verdict"], fact["stage"], fact["row"]) == ("quarantined", "read", broken)
+
+
+def test_a_record_that_is_not_there_is_said_in_one_line(undisturbed: Path) -> None:
+    answer = call("dataset", "trace", str(undisturbed), "nobody")
+    assert answer.returncode == 1
+    assert answer.stderr.count("\n") == 1
+    assert "nobody" in answer.stderr

@@ -1,0 +1,119 @@
+"""Make a shard again from its source, without a controller, and compare it with what the ledger names.
+
+The ledger says which records a shard closed, where their bytes begin, and which version of the pipeline made it. The
+same stages over the same records give the same tokens, so the object's name, which is the hash of its bytes, is the
+proof. What cannot be made again is said: a source that changed, or a stage that is not deterministic.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.pipeline.graph import Pipeline
+from headrace.stages.batch import Batch
+from headrace.stages.contract import FragmentEnd
+from headrace.store.dataset import fold_ledger
+from headrace.store.entries import Closed, PipelineApplied, Range, StoredObject, decode_entry
+from headrace.store.errors import FormatError
+from headrace.store.fold import LedgerState
+from headrace.store.intervals import Gap
+from headrace.store.log import Log
+from headrace.store.objects import ObjectStore, open_store
+from headrace.worker.chain import Chain
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What became of one shard: objects by role as the ledger names them, and as they were made again."""
+
+    named: dict[str, StoredObject]
+    made: dict[str, StoredObject]
+    restored: tuple[str, ...] = ()
+
+    @property
+    def identical(self) -> bool:
+        """Whether the tokens are the same byte by byte."""
+        return self.named["tokens"].checksum == self.made["tokens"].checksum
+
+    def differing(self) -> list[str]:
+        """The roles whose bytes differ."""
+        return [role for role, item in self.named.items() if self.made.get(role) != item]
+
+
+def rebuild(uri: str, shard: str, *, restore: bool = False) -> Rebuilt:
+    """Make the shard again that has `shard` in a key of it.
+
+    With `restore`, objects that are missing in the store and came out identical are put back. Raises StoreError,
+    InputError and PipelineError.
+    """
+    store = open_store(uri)
+    state = fold_ledger(store)
+    closed = _find(state, shard, store.uri)
+    pipeline = _pipeline_of(store, closed.version)
+    batches = list(_read_again(pipeline, state, closed))
+    sink = Chain(pipeline, [closed.sink]).sink
+    assert sink is not None
+    sink.begin(pipeline.name, closed.version)
+    named = {item.role: item for item in closed.objects}
+    with tempfile.TemporaryDirectory(prefix="headrace-rebuild-") as folder:
+        scratch = open_store(folder)
+        made = sink.write(batches, scratch, f"shards/{closed.epoch}/")
+        objects = {item.role: item for item in made.objects}
+        restored = tuple(_put_back(store, scratch, named, objects)) if restore else ()
+    return Rebuilt(named, objects, restored)
+
+
+def _put_back(
+    store: ObjectStore, scratch: ObjectStore, named: dict[str, StoredObject], made: dict[str, StoredObject]
+) -> Iterable[str]:
+    for role, item in named.items():
+        if made.get(role) == item and store.head(item.key) is None:
+            store.create(item.key, [scratch.get(item.key)])
+            yield item.key
+
+
+def _find(state: LedgerState, shard: str, uri: str) -> Closed:
+    found = [entry.closed for entry in state.shards if any(shard in item.key for item in entry.closed.objects)]
+    if len(found) != 1:
+        raise FormatError(
+            f"{uri}: {len(found)} shards of the ledger have {shard!r} in a key; give the hash of one, as the manifest "
+            "names it"
+        )
+    return found[0]
+
+
+def _pipeline_of(store: ObjectStore, version: str) -> Pipeline:
+    for _, data in Log(store).read():
+        for change in decode_entry(data).changes:
+            if isinstance(change, PipelineApplied) and change.version == version:
+                return Pipeline.from_dict(change.pipeline)
+    raise FormatError(f"{store.uri}: the ledger names no pipeline of version {version}")
+
+
+def _read_again(pipeline: Pipeline, state: LedgerState, closed: Closed) -> Iterable[Batch]:
+    chains: dict[str, Chain] = {}
+    for item in closed.ranges:
+        source = state.fragments[item.fragment].fragment.stage
+        if source not in chains:
+            chains[source] = Chain(pipeline, _path(pipeline, source, closed.sink)[:-1])
+        yield from _range(chains[source], state, item)
+
+
+def _range(chain: Chain, state: LedgerState, item: Range) -> Iterable[Batch]:
+    fragment = state.fragments[item.fragment].fragment
+    for batch in chain.read(fragment, [Gap(item.first, item.end, item.offset)]):
+        if not isinstance(batch, FragmentEnd):
+            yield chain.process(batch)
+
+
+def _path(pipeline: Pipeline, source: str, sink: str) -> list[str]:
+    """The stages from a source to a sink; validation sees to it that there is one way only."""
+    if source == sink:
+        return [sink]
+    for stage in pipeline.downstream(source):
+        rest = _path(pipeline, stage, sink)
+        if rest:
+            return [source, *rest]
+    return []
