@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.cli.errors import EXIT_FAULT, CliError
@@ -76,16 +77,17 @@ def _rows(fact: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[str, Any]]:
     objects = {item.role: item.key for item in shard.closed.objects}
+    wanted: Any = pa.scalar(name)
     where = {"entry": shard.number, "shard": objects.get("tokens")}
     if "documents" in objects:
         documents = read_table(dataset.store, objects["documents"])
-        for index in np.flatnonzero(pc.equal(documents.column("id"), name).to_numpy(zero_copy_only=False)):
+        for index in np.flatnonzero(pc.equal(documents.column("id"), wanted).to_numpy(zero_copy_only=False)):
             row = documents.slice(int(index), 1).to_pylist()[0]
             pieces = _pieces(dataset, objects.get("tokens"), int(index))
             yield {"verdict": "kept", **row, **where, "pieces": pieces}
     if "verdicts" in objects:
         verdicts = read_table(dataset.store, objects["verdicts"])
-        for row in verdicts.filter(pc.equal(verdicts.column("id"), name)).to_pylist():
+        for row in verdicts.filter(pc.equal(verdicts.column("id"), wanted)).to_pylist():
             yield {**row, **where}
 
 

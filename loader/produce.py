@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from headrace.loader.assemble import Batch, Buffers, assemble_batches
+from headrace.loader.assemble import Assembly, Batch, Buffers
+from headrace.loader.errors import LoaderError
 from headrace.loader.mixture import Mixture
 from headrace.loader.order import I64
 from headrace.loader.plan import Cut, Offered
 from headrace.loader.sources import Sources
+from headrace.store.errors import StoreError
 
 T = TypeVar("T")
 
-#: rows whose places are computed at once: enough that the cost a row stays near 0.1 us whatever the batch size
-PLAN_ROWS: Final = 4096
+#: rows whose places are computed at once: enough that the cost a row stays near 0.2 us whatever the batch size
+PLAN_ROWS: Final = 1024
 #: tokens assembled at once: enough that numpy's calls cost little, and little enough for a processor's cache
 CHUNK_TOKENS: Final = 1 << 17
 
@@ -79,64 +82,62 @@ def produce(
         numbers = (part[:, None] * cut.stride + mine).reshape(-1)
         positions = task.offered.at(numbers[numbers < task.offered.count])
         moved(int(positions[0]) if positions.size else task.offered.end)
-        shards, rows = task.mixture.locate(positions)
-        for begin in range(0, part.size, together):
-            chosen = part[begin : begin + together]
-            span = slice(begin * cut.batch_size, (begin + chosen.size) * cut.batch_size)
-            yield from _chunk(task, chosen, positions[span], shards[span], rows[span], buffers, transform)
+        yield from _made(task, part, positions, buffers, together, transform)
         at += planned
         together = min(together * 2, together_max)
         planned = min(planned * 4, steps_at_once)
 
 
-def _chunk(
-    task: Task,
-    steps: I64,
-    positions: I64,
-    shards: I64,
-    rows: I64,
-    buffers: Buffers,
-    transform: Callable[[Batch], T],
+def _made(
+    task: Task, steps: I64, positions: I64, buffers: Buffers, together: int, transform: Callable[[Batch], T]
 ) -> Iterator[list[Made[T]]]:
+    shards, rows = task.mixture.locate(positions)
+    sources = np.full(task.cut.batch_size * steps.size, -1, dtype=np.int32)
+    sources[: shards.size] = task.mixture.source_of(shards)
+    in_pass = positions - task.pass_ * task.mixture.samples
     try:
-        yield _make(task, steps, positions, shards, rows, buffers, transform)
-    except Exception:
+        began = time.perf_counter()
+        assembly = Assembly(task.sources, in_pass, shards, rows, task.cut.batch_size, steps.size, buffers)
+        each_s = (time.perf_counter() - began) / steps.size
+        for first in range(0, steps.size, together):
+            count = min(together, steps.size - first)
+            yield _finish(task, steps, assembly, sources, first, count, each_s, transform)
+    except (StoreError, LoaderError):
         if steps.size == 1:
             raise
-        # one bad shard must not take the good batches before it along
-        size = task.cut.batch_size
-        for number in range(steps.size):
-            span = slice(number * size, (number + 1) * size)
-            yield _make(
-                task, steps[number : number + 1], positions[span], shards[span], rows[span], buffers, transform
-            )
+    else:
+        return
+    # one bad shard must not take the good batches before it along
+    size = task.cut.batch_size
+    for number in range(steps.size):
+        yield from _made(
+            task, steps[number : number + 1], positions[number * size : (number + 1) * size], buffers, 1, transform
+        )
 
 
-def _make(
+def _finish(
     task: Task,
     steps: I64,
-    positions: I64,
-    shards: I64,
-    rows: I64,
-    buffers: Buffers,
+    assembly: Assembly,
+    sources: NDArray[np.int32],
+    first: int,
+    count: int,
+    planned_s: float,
     transform: Callable[[Batch], Any],
 ) -> list[Made[Any]]:
     began = time.perf_counter()
     size = task.cut.batch_size
-    in_pass = positions - task.pass_ * task.mixture.samples
-    batches = assemble_batches(task.sources, in_pass, shards, rows, size, steps.size, buffers)
-    sources = np.full(size * steps.size, -1, dtype=np.int32)
-    sources[: shards.size] = task.mixture.source_of(shards)
-    places: list[tuple[int, int]] = []
-    for number, (batch, step) in enumerate(zip(batches, steps.tolist(), strict=True)):
+    made: list[tuple[Any, int, int]] = []
+    for number, batch in enumerate(assembly.batches(first, count), first):
+        step = int(steps[number])
         after = task.offered.after(min((step + 1) * task.cut.stride, task.offered.count))
-        places.append((after, task.step + step + 1))
         batch["sources"] = sources[number * size : (number + 1) * size]
         position = after - task.pass_ * task.mixture.samples
         batch["state"] = np.array([task.pass_, position, task.step + step + 1], dtype=np.int64)
-    items = [transform(batch) for batch in batches]
-    each_s = (time.perf_counter() - began) / len(items)
+        made.append((transform(batch), after, task.step + step + 1))
+    each_s = planned_s + (time.perf_counter() - began) / count
+    read = task.offered.count
     return [
-        Made(item, max(0, min(size, positions.size - number * size)), after, step, each_s)
-        for number, (item, (after, step)) in enumerate(zip(items, places, strict=True))
+        Made(item, max(0, min(size, read - int(steps[number]) * task.cut.stride - task.rank * size)), *place, each_s)
+        for number, (item, *place) in enumerate(made, first)
     ]

@@ -44,7 +44,7 @@ class Shard:
     12 bytes a piece and 8 a sequence. So a resume, which reads a few rows of many shards, sorts none.
     """
 
-    __slots__ = ("_arrays", "_index", "_scans", "held", "key", "tokens", "view")
+    __slots__ = ("_arrays", "_index", "_scans", "held", "key", "line", "tokens", "view")
 
     def __init__(self, key: str, arrays: Mapping[str, NDArray[Any]], sequences: int, seq_len: int) -> None:
         tokens = arrays.get("tokens")
@@ -55,6 +55,8 @@ class Shard:
         self.tokens: NDArray[Any] = tokens
         #: the same bytes as int32 where that is a view, else `tokens`
         self.view: NDArray[Any] = tokens.view(np.int32) if tokens.dtype == np.uint32 else tokens
+        #: the same, flat and for cheap slices; None where a copy must widen
+        self.line = memoryview(self.view.reshape(-1)) if self.view.dtype == np.int32 and tokens.size else None
         #: whatever must live as long as the mapping, such as the lock on a cached file
         self.held: object = None
         self._arrays = self._checked_arrays(arrays)

@@ -19,7 +19,7 @@ from headrace.store.shards import read_shard, read_table, verify_object
 
 #: Problems that are told of one shard; the rest of them only repeat the story.
 PROBLEMS_PER_SHARD_MAX = 50
-_RESTORE = "restore it from a copy, or write the dataset again"
+_RESTORE = "`headrace dataset rebuild --restore` makes it again from its source"
 _BROKEN_SINK = "the sink that wrote it is broken, write the dataset again and report it"
 
 Ordinals = npt.NDArray[np.int64]

@@ -1,0 +1,108 @@
+"""Where the segments of some rows lie: the pieces of their documents, and the padding between."""
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.loader.order import I64
+from headrace.loader.shard import DOCUMENT, LENGTH, START, PieceTable, Shard
+
+#: stands in `documents` for padding and in `positions` for rows past the end of the pass
+NOTHING: Final = -1
+#: with fewer rows a shard than this, pieces are looked up row by row
+ROWS_A_SHARD_MIN: Final = 12
+
+I32 = NDArray[np.int32]
+
+
+class Shards(Protocol):
+    """Where rows come from: a dataset, or several behind one numbering of shards."""
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens a sequence."""
+        ...
+
+    @property
+    def pad_id(self) -> int:
+        """The token of padding."""
+        ...
+
+    def shard(self, number: int) -> Shard:
+        """The shard of that number, open."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """Runs of tokens that tile some rows laid end to end; none crosses a row."""
+
+    #: [segments + 1] where they begin, and where the last ends
+    bounds: I64
+    #: [segments]
+    lengths: I64
+    #: [segments, 2] (shard, row of its documents table), or (-1, -1) for padding
+    documents: I64
+
+    def part(self, first: int, end: int, origin: int) -> "Segments":
+        """Segments `first` to `end`, with bounds counted from `origin`."""
+        return Segments(self.bounds[first : end + 1] - origin, self.lengths[first:end], self.documents[first:end])
+
+
+def find_segments(dataset: Shards, shards: I64, rows: I64, total: int) -> Segments:
+    """The segments of `total` rows, of which the first lie at (`shards` [k], `rows` [k]) and the others are padding."""
+    distinct = np.unique(shards)
+    if distinct.size * ROWS_A_SHARD_MIN >= rows.size:
+        counts, table = _row_by_row(dataset, shards, rows)
+    else:
+        counts, table = _shard_by_shard(dataset, distinct, shards, rows)
+    line = np.repeat(np.arange(rows.size, dtype=np.int64), counts)
+    starts = line * dataset.seq_len + table[:, START]
+    owners = np.empty((line.size, 2), dtype=np.int64)
+    owners[:, 0] = shards[line]
+    owners[:, 1] = table[:, DOCUMENT]
+    return _tile(starts, starts + table[:, LENGTH], owners, total, dataset.seq_len)
+
+
+def _row_by_row(dataset: Shards, shards: I64, rows: I64) -> tuple[I64, PieceTable]:
+    """(pieces a row, their table) in order."""
+    tables: list[PieceTable] = [np.zeros((0, 3), dtype=np.int32)]
+    for number, row in zip(shards.tolist(), rows.tolist(), strict=True):
+        tables.append(dataset.shard(number).row_pieces(row))
+    return np.fromiter(map(len, tables[1:]), np.int64, rows.size), np.concatenate(tables)
+
+
+def _shard_by_shard(dataset: Shards, distinct: I64, shards: I64, rows: I64) -> tuple[I64, PieceTable]:
+    """Like `_row_by_row`, with one look-up a shard."""
+    if distinct.size == 1:
+        return dataset.shard(int(distinct[0])).piece_table(rows)
+    order = np.argsort(shards, kind="stable")
+    ends = np.searchsorted(shards[order], distinct, side="right").tolist()
+    counts = np.empty(rows.size, dtype=np.int64)
+    tables: list[PieceTable] = []
+    begin = 0
+    for number, end in zip(distinct.tolist(), ends, strict=True):
+        chosen = order[begin:end]
+        counts[chosen], table = dataset.shard(number).piece_table(rows[chosen])
+        tables.append(table)
+        begin = end
+    sorting = np.argsort(np.repeat(order, counts[order]), kind="stable")
+    return counts, np.concatenate(tables).take(sorting, axis=0)
+
+
+def _tile(starts: I64, ends: I64, owners: I64, rows: int, seq_len: int) -> Segments:
+    """Disjoint pieces in order, and padding where none lies.
+
+    Pieces cross no edge, so between neighbouring bounds lies exactly one piece or one run of padding.
+    """
+    total = rows * seq_len
+    if starts.size and starts[0] == 0 and ends[-1] == total and bool((starts[1:] == ends[:-1]).all()):
+        return Segments(np.append(starts, total), ends - starts, owners)
+    every = np.concatenate((starts, ends, np.arange(rows + 1, dtype=np.int64) * seq_len))
+    every.sort()
+    bounds = every[np.append(True, every[1:] != every[:-1])]
+    documents = np.full((bounds.size - 1, 2), NOTHING, dtype=np.int64)
+    documents[np.searchsorted(bounds, starts)] = owners
+    return Segments(bounds, bounds[1:] - bounds[:-1], documents)
