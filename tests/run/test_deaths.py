@@ -18,20 +18,28 @@ from headrace.store.dataset import Dataset
 KILLS = 50
 
 
-def kill_again_and_again(home: Path, output: str, seed: int, *arguments: str) -> int:
-    """Kill everything KILLS times between the first ledger entry and the last, then let the command finish."""
+def kill_again_and_again(home: Path, output: str, records: int, seed: int, *arguments: str) -> int:
+    """Kill everything KILLS times, spread evenly between the first ledger entry and the last; how often it was done.
+
+    Kill number n is to come when n / KILLS of the records are closed. A run that starts beyond that is killed just
+    behind its leader's first entry, the others some entries later.
+    """
     chance = random.Random(seed)
     dataset = home / output
-    kills = 0
-    while kills < KILLS:
+    for kill in range(KILLS):
+        ahead = closed_records(dataset) / records > kill / KILLS
         run = Marked(run_command(home, output, *arguments), home)
-        # Mostly just behind the leader's own entry, so that all the kills fit between the first entry and the last.
-        entries = count_entries(dataset / "ledger") + chance.choice((1, 1, 1, 1, 2, 2, 3))
-        if not kill_after_entries(run, dataset / "ledger", entries, delay_s=chance.random() * 0.02):
-            break
+        entries = count_entries(dataset / "ledger") + (1 if ahead else chance.choice((2, 3, 4)))
+        if not kill_after_entries(run, dataset / "ledger", entries, delay_s=0 if ahead else chance.random() * 0.02):
+            return kill
         assert not run.alive()
-        kills += 1
-    return kills
+    return KILLS
+
+
+def closed_records(dataset: Path) -> int:
+    if not count_entries(dataset / "ledger"):
+        return 0
+    return sum(counts.records for counts in Dataset.open(str(dataset)).state.counts.values())
 
 
 @pytest.mark.parametrize("edges", [(), pytest.param(("--no-fuse",), marks=pytest.mark.slow)], ids=["fused", "rings"])
@@ -39,8 +47,8 @@ def test_a_dataset_killed_fifty_times_is_the_dataset_of_an_undisturbed_run(
     home: Path, undisturbed: Path, edges: tuple[str, ...]
 ) -> None:
     output = "killed" + "".join(edges)
-    kills = kill_again_and_again(home, output, 1, *edges)
-    assert kills >= KILLS * 0.8, f"only {kills} kills found the run alive"
+    kills = kill_again_and_again(home, output, len(fates(undisturbed)), 1, *edges)
+    assert kills >= KILLS * 0.9, f"the run was complete after {kills} kills"
     before = Dataset.open(str(home / output)).state if count_entries(home / output / "ledger") else None
     closed = sum(state.of("write").bytes for state in before.fragments.values()) if before else 0
     run = Marked(run_command(home, output, *edges), home)
