@@ -46,6 +46,9 @@ class RunOptions:
     amend: bool = False
     fuse: bool = True
     replicas: int = 0
+    #: Quarantined records, and the share of all, above which the run is ended.
+    quarantined_max: int | None = None
+    quarantined_share_max: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class Client:
             amend=options.amend,
             fuse=options.fuse,
             replicas=options.replicas,
+            quarantined_max=options.quarantined_max,
+            quarantined_share_max=options.quarantined_share_max,
         )
         reply: pb.ApplyReply = self._call("Apply", request, APPLY_S)
         if not reply.accepted:

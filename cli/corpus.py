@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import c4_quality, duplicate_lines, gopher_quality, read_files, tokenize, write_tokens
+from headrace.stages.library import duplicate_lines, gopher_quality, read_files, tokenize, write_tokens
 
 SEQ_LEN = 512
 TOKENIZER = "deepseek"
@@ -31,7 +31,6 @@ def quickstart_pipeline(output: str) -> Pipeline:
             words_min=20, word_length_max=16, symbols_per_word_max=0.5, alphabetic_words_min=0.5, stop_words_min=1
         ),
         duplicate_lines(lines_max=0.5, characters_max=0.4),
-        c4_quality(sentences_min=2, curly_brackets=True),
         tokens,
         write_tokens(tokens, seq_len=SEQ_LEN),
     ]

@@ -29,6 +29,8 @@ app = typer.Typer(
 )
 dataset_app = typer.Typer(help="Look at datasets.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(dataset_app, name="dataset")
+chaos_app = typer.Typer(help="Break a run, and prove what comes of it.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(chaos_app, name="chaos")
 
 PipelineFile = Annotated[
     Path, typer.Argument(metavar="PIPELINE.py", help="A file that defines build(...) -> Pipeline.")
@@ -48,10 +50,36 @@ ControllerAddress = Annotated[
 ]
 
 
-def _options(amend: bool, fuse: bool, replicas: int) -> RunOptions:
+MaxQuarantined = Annotated[
+    str, typer.Option(metavar="N|N%", help="End a run that quarantines more records than this; else none is too many.")
+]
+
+
+def _options(amend: bool, fuse: bool, replicas: int, max_quarantined: str = "") -> RunOptions:
     from headrace.cli.client import RunOptions
 
-    return RunOptions(amend=amend, fuse=fuse, replicas=replicas)
+    records, share = _allowance(max_quarantined)
+    return RunOptions(amend=amend, fuse=fuse, replicas=replicas, quarantined_max=records, quarantined_share_max=share)
+
+
+def _allowance(text: str) -> tuple[int | None, float | None]:
+    """`100` as records, `1%` as a share."""
+    from headrace.cli.errors import UsageError
+
+    if not text:
+        return None, None
+    try:
+        if not text.endswith("%"):
+            records = int(text)
+            if records >= 0:
+                return records, None
+        else:
+            share = float(text[:-1]) / 100
+            if 0 <= share <= 1:
+                return None, share
+    except ValueError:
+        pass
+    raise UsageError(f"--max-quarantined {text!r}: give a number of records, such as 100, or a share, such as 1%")
 
 
 @app.command()
@@ -64,6 +92,7 @@ def run(
     fuse: Fuse = True,
     replicas: Replicas = 0,
     amend: Amend = False,
+    max_quarantined: MaxQuarantined = "",
     json: Json = False,
 ) -> int:
     """Run a pipeline on this machine; the same command again goes on where it stopped."""
@@ -73,7 +102,7 @@ def run(
         return preview_file(pipeline, parameter, limit, as_json=json)
     from headrace.cli.run import run_file
 
-    return run_file(pipeline, parameter, lambda: _options(amend, fuse, replicas), as_json=json)
+    return run_file(pipeline, parameter, lambda: _options(amend, fuse, replicas, max_quarantined), as_json=json)
 
 
 @app.command()
@@ -113,13 +142,14 @@ def apply(
     fuse: Fuse = True,
     replicas: Replicas = 0,
     amend: Amend = False,
+    max_quarantined: MaxQuarantined = "",
     json: Json = False,
 ) -> int:
     """Give a pipeline to a controller."""
     from headrace.cli.apply import apply_file
     from headrace.cli.client import controller_address
 
-    options = _options(amend, fuse, replicas)
+    options = _options(amend, fuse, replicas, max_quarantined)
     return apply_file(pipeline, parameter, controller_address(controller), options, wait=wait, as_json=json)
 
 
@@ -184,6 +214,47 @@ def version() -> int:
     return 0
 
 
+@chaos_app.command("run")
+def chaos_run(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="What goes wrong, and when.")],
+    pipeline: PipelineFile,
+    parameter: Parameters = [],  # noqa: B006 - typer copies it
+    seed: Annotated[int, typer.Option(help="Draws every range and choice of the scenario.")] = 0,
+    output: Annotated[
+        str, typer.Option(metavar="NAME", help="The parameter of build() that is the output.")
+    ] = "output",
+    id_key: Annotated[str, typer.Option(help="The field of JSON Lines that is a record's id.")] = "id",
+    reference: Annotated[
+        Path | None, typer.Option(help="A dataset of the same pipeline, made without faults; else one is made.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where both datasets are made; else the temporary folder.")
+    ] = None,
+    report: Annotated[Path, typer.Option(help="The folder of report.md and report.json.")] = Path("chaos-report"),
+    rebuilds: Annotated[int, typer.Option(min=0, help="Shards that are made again from the source.")] = 3,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep datasets and logs when all is well too.")] = False,
+    json: Json = False,
+) -> int:
+    """Run a pipeline without faults and with them, on outputs of its own, and compare record by record."""
+    from headrace.chaos.live.run import Request
+    from headrace.chaos.live.run import chaos_run as start
+
+    request = Request(
+        scenario=scenario,
+        pipeline=pipeline,
+        parameters=tuple(parameter),
+        seed=seed,
+        output=output,
+        reference=reference,
+        folder=folder,
+        report=report,
+        keep=keep,
+        rebuilds=rebuilds,
+        id_key=id_key,
+    )
+    return start(request, as_json=json)
+
+
 @dataset_app.command("ls")
 def dataset_ls(root: Annotated[str, typer.Argument(help="A folder, or its URI.")] = ".", json: Json = False) -> int:
     """List the datasets below a folder."""
@@ -222,6 +293,19 @@ def dataset_trace(
     from headrace.cli.trace import trace_record
 
     return trace_record(uri, name, as_json=json)
+
+
+@dataset_app.command("export")
+def dataset_export(
+    uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")],
+    out: Annotated[str, typer.Argument(help="The folder to write; it must not be there yet.")],
+    format: Annotated[str, typer.Option(metavar="megatron|mds|parquet", help="What to write.")],  # noqa: A002
+    json: Json = False,
+) -> int:
+    """Write a dataset in a format that others train with."""
+    from headrace.cli.export import export_dataset
+
+    return export_dataset(uri, out, format, as_json=json)
 
 
 @dataset_app.command("rebuild")

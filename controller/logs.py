@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from headrace.controller.core.messages import EntryRefused, EntryUnresolved, EntryWritten, LogRead, ReadLog, WriteEntry
 from headrace.controller.process import is_alive
 from headrace.store.entries import Entry, Led, decode_entry, encode_entry
-from headrace.store.errors import StoreError
+from headrace.store.errors import StoreError, StoreRefused
 from headrace.store.log import Appended, Log
 from headrace.store.objects import ObjectStore, open_store
+from headrace.store.remote_probe import ensure_create_if_absent
 
 
 @dataclass(slots=True)
@@ -20,6 +21,7 @@ class _OpenLog:
     log: Log
     thread: ThreadPoolExecutor
     leader: Led | None = None
+    probed: bool = False
 
 
 class Logs:
@@ -34,7 +36,7 @@ class Logs:
         return await asyncio.get_running_loop().run_in_executor(opened.thread, self._read, opened, command)
 
     async def write(self, command: WriteEntry) -> EntryWritten | EntryRefused | EntryUnresolved:
-        """Create one entry, and say what stands there now."""
+        """Create one entry, and say what stands there now. Raises StoreRefused where asking again cannot help."""
         opened = self._open(command.log)
         return await asyncio.get_running_loop().run_in_executor(opened.thread, self._write, opened, command)
 
@@ -68,7 +70,13 @@ class Logs:
 
     def _write(self, opened: _OpenLog, command: WriteEntry) -> EntryWritten | EntryRefused | EntryUnresolved:
         try:
+            if not opened.probed:
+                # Where two can create one object, two can lead: better no leader than two.
+                ensure_create_if_absent(opened.store)
+                opened.probed = True
             result = opened.log.append(command.number, encode_entry(command.entry))
+        except StoreRefused:
+            raise
         except StoreError as error:
             return EntryUnresolved(command.log, command.number, str(error))
         if isinstance(result, Appended):

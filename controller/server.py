@@ -27,6 +27,7 @@ import uvloop
 
 from headrace.controller.convert import task_event
 from headrace.controller.core import messages as core
+from headrace.controller.core.allowance import Allowance
 from headrace.controller.core.cluster import Controller
 from headrace.controller.process import identity
 from headrace.controller.progress import RunProgress
@@ -102,7 +103,14 @@ class Servicer(rpc.ControlServicer):
         if name not in self._shell.core.runs or self._shell.core.runs[name].over:
             self._shell.progress[name] = RunProgress()
         self._shell.post(
-            core.PipelineRequested(number, pipeline, amend=request.amend, fuse=request.fuse, replicas=request.replicas)
+            core.PipelineRequested(
+                number,
+                pipeline,
+                amend=request.amend,
+                fuse=request.fuse,
+                replicas=request.replicas,
+                allowance=_allowance(request),
+            )
         )
         try:
             answer = await asyncio.wait_for(answered, APPLY_S)
@@ -155,6 +163,13 @@ class Servicer(rpc.ControlServicer):
             logger.info("worker %s: session over (%s)", session.worker, type(error).__name__)
         finally:
             session.outbox.put_nowait(None)
+
+
+def _allowance(request: pb.ApplyRequest) -> Allowance:
+    return Allowance(
+        records=request.quarantined_max if request.HasField("quarantined_max") else None,
+        share=request.quarantined_share_max if request.HasField("quarantined_share_max") else None,
+    )
 
 
 def _registered(register: pb.Register) -> core.WorkerRegistered:

@@ -20,7 +20,7 @@ from headrace.controller.progress import RunProgress
 from headrace.protos import control_pb2 as pb
 from headrace.store.dataset import Dataset, write_manifest
 from headrace.store.entries import EntryError
-from headrace.store.errors import StoreError
+from headrace.store.errors import StoreError, StoreRefused
 from headrace.store.fold import FoldError
 
 logger = logging.getLogger("headrace.controller")
@@ -138,7 +138,13 @@ class Shell:
         self.post(event)
 
     async def _write(self, command: core.WriteEntry) -> None:
-        self.post(await self._logs.write(command))
+        try:
+            event: object = await self._logs.write(command)
+        except StoreRefused as error:
+            self._execute(self._give_up(command, str(error)))
+            self._set_timer()
+            return
+        self.post(event)
         self._wake_watchers()
 
     async def _manifest(self, command: core.WriteManifest) -> None:

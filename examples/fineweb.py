@@ -1,16 +1,17 @@
-"""Read, keep what reads like prose, tokenize, write: a first set of the filters behind FineWeb.
+"""Read, filter by the four families of rules behind FineWeb, in its order, tokenize, write.
 
     headrace run examples/fineweb.py -p input='corpus/*.jsonl' -p output=file://$PWD/data/fineweb
 
-Add `--limit 1000` for a preview with samples of what each filter removes.
+Gopher's repetition rules, Gopher's quality rules, C4 without its rule that lines end in punctuation, and FineWeb's own
+(Penedo et al. 2024). Add `--limit 1000` for a preview with samples of what each filter removes.
 """
 
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import (
     c4_quality,
-    duplicate_lines,
     fineweb_quality,
     gopher_quality,
+    gopher_repetition,
     read_jsonl,
     tokenize,
     write_tokens,
@@ -30,9 +31,9 @@ def build(
         "fineweb",
         output,
         read_jsonl(input, text_key=text_key, id_key=id_key),
-        duplicate_lines(),
+        gopher_repetition(),
         gopher_quality(),
-        c4_quality(),
+        c4_quality(terminal_punctuation=False),
         fineweb_quality(),
         tokens,
         write_tokens(tokens, seq_len=seq_len),

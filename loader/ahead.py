@@ -63,8 +63,8 @@ class Ahead:
         self.error: Exception | None = None
         caches = [dataset.cache for dataset in sources.datasets if dataset.cache is not None]
         self._bytes_max = int(min(cache.bytes_max for cache in caches) * HELD_SHARE)
-        numbers = range(sum(dataset.layout.shards for dataset in sources.datasets))
-        self._by_hash = {sources.entry(number)[1].checksum.rpartition(":")[2]: number for number in numbers}
+        checksums = [one for dataset in sources.datasets for one in dataset.manifest.shards.checksums]
+        self._by_hash = {one.rpartition(":")[2]: number for number, one in enumerate(checksums)}
         for cache in caches:
             cache.plan = self._plan
         self._thread = threading.Thread(target=self._run, name="headrace ahead", daemon=True)

@@ -13,8 +13,8 @@ from typing import Any, Final, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.order import I64
-from headrace.loader.segments import I32, NOTHING, Segments, Shards, find_segments
+from headrace.loader.order import I64, distinct
+from headrace.loader.segments import I32, NOTHING, Runs, Shards, find_segments
 
 #: what PyTorch's cross entropy ignores by default
 IGNORED_LABEL: Final = -100
@@ -24,8 +24,6 @@ ROW_TOKENS_MIN: Final = 512
 RUN_TOKENS_MIN: Final = 128
 #: sets of buffers kept; the batches ahead of the reader and those that it holds take one each
 BUFFERS_MAX: Final = 16
-#: an array that only the pool knows has so many references where they are counted
-_OWN_REFERENCES: Final = 3
 _HAS_GIL: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 #: whoever knows of mixtures and steps fills these fields in
@@ -63,26 +61,51 @@ class Batch(TypedDict):
     state: I64
 
 
+class Wide:
+    """The memory of the fields with a value a token, for `rows` sequences."""
+
+    __slots__ = ("_arrays", "flat_labels", "flat_mask", "label_line", "labels", "mask", "position_ids", "position_line",
+                 "token_line", "tokens")  # fmt: skip
+
+    def __init__(self, rows: int, seq_len: int) -> None:
+        self.tokens: I32 = np.empty((rows, seq_len), dtype=np.int32)
+        self.labels: I32 = np.empty((rows, seq_len), dtype=np.int32)
+        self.mask: NDArray[np.bool_] = np.empty((rows, seq_len), dtype=np.bool_)
+        self.position_ids: I32 = np.empty((rows, seq_len), dtype=np.int32)
+        self.flat_labels: I32 = self.labels.reshape(-1)
+        self.flat_mask: NDArray[np.bool_] = self.mask.reshape(-1)
+        self.token_line = memoryview(self.tokens.reshape(-1))
+        self.label_line = memoryview(self.flat_labels)
+        self.position_line = memoryview(self.position_ids.reshape(-1))
+        self._arrays = (self.tokens, self.labels, self.mask, self.position_ids)
+
+    def references(self) -> int:
+        """References to the arrays, those of views and of what was made from views among them."""
+        tokens, labels, mask, position_ids = self._arrays
+        count = sys.getrefcount
+        return count(tokens) + count(labels) + count(mask) + count(position_ids)
+
+
 class Buffers:
     """The memory of the wide fields, used again once no view of it is left. For one thread."""
 
     def __init__(self) -> None:
-        self._sets: list[tuple[NDArray[Any], ...]] = []
+        self._sets: list[tuple[tuple[int, int], int, Wide]] = []
 
-    def take(self, rows: int, seq_len: int) -> tuple[I32, I32, NDArray[np.bool_], I32]:
-        """Arrays [rows, seq_len] for tokens, labels, loss mask and position ids; what they hold is undefined."""
-        for at, arrays in enumerate(self._sets):
-            if arrays[0].shape == (rows, seq_len) and self._unused(at):
-                return arrays  # type: ignore[return-value]
-        made = tuple(np.empty((rows, seq_len), dtype=kind) for kind in (np.int32, np.int32, np.bool_, np.int32))
+    def take(self, rows: int, seq_len: int) -> Wide:
+        """Memory for [rows, seq_len]; what it holds is undefined."""
+        shape = (rows, seq_len)
+        # the newest first: it is the likeliest to be in the processor's cache
+        for at in range(len(self._sets) - 1, -1, -1):
+            known, references, wide = self._sets[at]
+            if known == shape and wide.references() <= references:
+                self._sets.append(self._sets.pop(at))
+                return wide
+        made = Wide(rows, seq_len)
         if _HAS_GIL:
             # the oldest set goes: sizes differ only while the first batches grow
-            self._sets = [*self._sets[-(BUFFERS_MAX - 1) :], made]
-        return made  # type: ignore[return-value]
-
-    def _unused(self, at: int) -> bool:
-        # known to the set and to these two: a view, and whatever was made from one, adds to it
-        return all(sys.getrefcount(array) <= _OWN_REFERENCES for array in self._sets[at])
+            self._sets = [*self._sets[-(BUFFERS_MAX - 1) :], (shape, made.references(), made)]
+        return made
 
 
 def assemble(dataset: Shards, positions: I64, shards: I64, rows: I64, batch_size: int) -> Batch:
@@ -104,106 +127,102 @@ class Assembly:
     ) -> None:
         self._dataset = dataset
         self._shards, self._rows = shards, rows
+        self._places = list(zip(shards.tolist(), rows.tolist(), strict=True))
         self._batch_size = batch_size
         self._buffers = buffers
-        self._segments = find_segments(dataset, shards, rows, batch_size * count)
+        self._segments = segments = find_segments(dataset, shards, rows, batch_size * count)
         self._positions = np.full(batch_size * count, NOTHING, dtype=np.int64)
         self._positions[: positions.size] = positions
         tokens = batch_size * dataset.seq_len
-        self._edges = np.searchsorted(self._segments.bounds, np.arange(count + 1) * tokens).tolist()
-        self._longest = np.maximum.reduceat(self._segments.lengths, self._edges[:-1]).tolist()
+        edges = np.searchsorted(segments.bounds, np.arange(count + 1) * tokens)
+        self._edges: list[int] = edges.tolist()
+        self._longest: list[int] = np.maximum.reduceat(segments.lengths, edges[:-1]).tolist()
+        # each batch's bounds begin with the last of the batch before it
+        batch = np.repeat(np.arange(count), np.diff(edges) + 1)
+        self._cu_seqlens = (segments.bounds[np.arange(batch.size) - batch] - batch * tokens).astype(np.int32)
+        self._runs = Runs(segments, dataset.seq_len)
+        self._counting = np.arange(dataset.seq_len, dtype=np.int32)
 
     def batches(self, first: int, count: int) -> list[Batch]:
         """Batches `first` to `first + count`, as views of one memory. Raises the store's errors."""
-        size, seq_len = self._batch_size, self._dataset.seq_len
-        tokens, labels, mask, position_ids = self._buffers.take(size * count, seq_len)
-        here = slice(first * size, (first + count) * size)
-        self._copy_rows(self._shards[here], self._rows[here], tokens)
-        part = self._segments.part(self._edges[first], self._edges[first + count], first * size * seq_len)
-        _fill_labels(tokens, part, labels, mask)
-        _fill_position_ids(part, position_ids)
-        return [
-            Batch(
-                tokens=tokens[at * size : (at + 1) * size],
-                labels=labels[at * size : (at + 1) * size],
-                loss_mask=mask[at * size : (at + 1) * size],
-                position_ids=position_ids[at * size : (at + 1) * size],
-                **self._small(first + at),
+        size = self._batch_size
+        wide = self._buffers.take(size * count, self._dataset.seq_len)
+        self._copy_rows(first * size, (first + count) * size, wide)
+        self._fill_labels(self._edges[first], self._edges[first + count], first * size * self._dataset.seq_len, wide)
+        self._fill_positions(self._edges[first], self._edges[first + count], first * size * self._dataset.seq_len, wide)
+        batches: list[Batch] = []
+        for at in range(count):
+            rows = slice(at * size, (at + 1) * size)
+            begin, end = self._edges[first + at], self._edges[first + at + 1]
+            batches.append(
+                Batch(
+                    tokens=wide.tokens[rows],
+                    labels=wide.labels[rows],
+                    loss_mask=wide.mask[rows],
+                    position_ids=wide.position_ids[rows],
+                    cu_seqlens=self._cu_seqlens[begin + first + at : end + first + at + 1],
+                    max_seqlen=self._longest[first + at],
+                    documents=self._segments.documents[begin:end],
+                    positions=self._positions[(first + at) * size : (first + at + 1) * size],
+                    sources=_NO_SOURCES,
+                    state=_NO_STATE,
+                )
             )
-            for at in range(count)
-        ]
+        return batches
 
-    def _small(self, number: int) -> Any:
-        """The fields of a batch that have no value a token."""
-        size, segments = self._batch_size, self._segments
-        begin, end = self._edges[number], self._edges[number + 1]
-        bounds = segments.bounds[begin : end + 1] - number * size * self._dataset.seq_len
-        return {
-            "cu_seqlens": bounds.astype(np.int32),
-            "max_seqlen": self._longest[number],
-            "documents": segments.documents[begin:end],
-            "positions": self._positions[number * size : (number + 1) * size],
-            "sources": _NO_SOURCES,
-            "state": _NO_STATE,
-        }
-
-    def _copy_rows(self, shards: I64, rows: I64, tokens: I32) -> None:
-        """Copy rows into `tokens`, and padding behind them."""
+    def _copy_rows(self, first: int, end: int, wide: Wide) -> None:
+        """Copy rows `first` to `end` into the tokens, and padding behind them."""
         dataset, seq_len = self._dataset, self._dataset.seq_len
-        tokens[rows.size :] = dataset.pad_id
-        if rows.size and (shards[0] == shards).all():
-            view = dataset.shard(int(shards[0])).view
-            if view.dtype == np.int32:
-                # any mode but "raise" writes straight into `out`; the order yields no row outside of the shard
-                view.take(rows, axis=0, out=tokens[: rows.size], mode="clip")
+        places = self._places[first:end]
+        if len(places) < end - first:
+            wide.tokens[len(places) :] = dataset.pad_id
+        if seq_len < ROW_TOKENS_MIN:
+            self._gather_rows(first, end, wide)
+            return
+        line = wide.token_line
+        begin = 0
+        for number, row in places:
+            shard = dataset.shard(number)
+            if shard.line is None:
+                wide.tokens[begin // seq_len] = shard.view[row]
             else:
-                tokens[: rows.size] = view.take(rows, axis=0)
-        elif seq_len < ROW_TOKENS_MIN:
-            for number in np.unique(shards).tolist():
-                chosen = np.flatnonzero(shards == number)
-                tokens[chosen] = dataset.shard(number).view[rows[chosen]]
-        else:
-            line = memoryview(tokens.reshape(-1))
-            begin = 0
-            for number, row in zip(shards.tolist(), rows.tolist(), strict=True):
-                shard = dataset.shard(number)
-                if shard.line is None:
-                    tokens[begin // seq_len] = shard.view[row]
-                else:
-                    line[begin : begin + seq_len] = shard.line[row * seq_len : (row + 1) * seq_len]
-                begin += seq_len
+                line[begin : begin + seq_len] = shard.line[row * seq_len : (row + 1) * seq_len]
+            begin += seq_len
 
+    def _gather_rows(self, first: int, end: int, wide: Wide) -> None:
+        """Like the loop over rows, with one gather a shard: for rows so short that a slice costs more than its copy."""
+        shards, rows = self._shards[first:end], self._rows[first:end]
+        for number in distinct(shards).tolist():
+            chosen = np.flatnonzero(shards == number)
+            wide.tokens[chosen] = self._dataset.shard(number).view[rows[chosen]]
 
-def _fill_labels(tokens: I32, segments: Segments, labels: I32, mask: NDArray[np.bool_]) -> None:
-    flat, known = labels.reshape(-1), mask.reshape(-1)
-    flat[:-1] = tokens.reshape(-1)[1:]
-    known.fill(True)
-    last = segments.bounds[1:] - 1
-    flat[last] = IGNORED_LABEL
-    known[last] = False
-    padding = np.flatnonzero(segments.documents[:, 0] == NOTHING)
-    if padding.size * RUN_TOKENS_MIN > tokens.size:
-        ignored = np.zeros(segments.lengths.size, dtype=np.bool_)
-        ignored[padding] = True
-        flat[np.repeat(ignored, segments.lengths)] = IGNORED_LABEL
-        np.not_equal(flat, IGNORED_LABEL, out=known)
-        return
-    for begin, end in zip(segments.bounds[padding].tolist(), segments.bounds[padding + 1].tolist(), strict=True):
-        flat[begin:end] = IGNORED_LABEL
-        known[begin:end] = False
+    def _fill_labels(self, first: int, end: int, origin: int, wide: Wide) -> None:
+        """Labels and loss mask of segments `first` to `end`, which begin at token `origin`."""
+        runs = self._runs
+        wide.label_line[:-1] = wide.token_line[1:]
+        wide.mask.fill(True)
+        last = runs.last[first:end] - origin
+        wide.flat_labels[last] = IGNORED_LABEL
+        wide.flat_mask[last] = False
+        padding = runs.padding(first, end)
+        if len(padding) * RUN_TOKENS_MIN > wide.flat_mask.size:
+            segments = self._segments
+            ignored = segments.documents[first:end, 0] == NOTHING
+            wide.flat_labels[np.repeat(ignored, segments.lengths[first:end])] = IGNORED_LABEL
+            np.not_equal(wide.labels, IGNORED_LABEL, out=wide.mask)
+            return
+        for begin, length in padding:
+            wide.flat_labels[begin - origin : begin - origin + length] = IGNORED_LABEL
+            wide.flat_mask[begin - origin : begin - origin + length] = False
 
-
-def _fill_position_ids(segments: Segments, position_ids: I32) -> None:
-    seq_len = position_ids.shape[1]
-    counting = np.arange(seq_len, dtype=np.int32)
-    position_ids[...] = counting
-    flat = position_ids.reshape(-1)
-    in_row = segments.bounds[:-1] % seq_len
-    # segments at the start of a row are right already
-    inner = np.flatnonzero(in_row)
-    if inner.size * RUN_TOKENS_MIN > flat.size:
-        flat -= np.repeat(in_row.astype(np.int32), segments.lengths)
-        return
-    line, source = memoryview(flat), memoryview(counting)
-    for begin, length in zip(segments.bounds[inner].tolist(), segments.lengths[inner].tolist(), strict=True):
-        line[begin : begin + length] = source[:length]
+    def _fill_positions(self, first: int, end: int, origin: int, wide: Wide) -> None:
+        wide.position_ids[...] = self._counting
+        # segments at the start of a row are right already
+        inner = self._runs.inner(first, end)
+        if len(inner) * RUN_TOKENS_MIN > wide.flat_mask.size:
+            in_row = (self._segments.bounds[first:end] % self._dataset.seq_len).astype(np.int32)
+            wide.position_ids.reshape(-1)[...] -= np.repeat(in_row, self._segments.lengths[first:end])
+            return
+        line, source = wide.position_line, memoryview(self._counting)
+        for begin, length in inner:
+            line[begin - origin : begin - origin + length] = source[:length]

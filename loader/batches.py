@@ -137,6 +137,11 @@ class Loader:
         return self._mixture.order(0, self._pass)
 
     @property
+    def stride(self) -> int:
+        """Samples a step, over all ranks."""
+        return self._cut.stride
+
+    @property
     def steps_left(self) -> int:
         """Batches that are left of this pass, the same on each rank."""
         return self._cut.steps(self._offered().count)
@@ -167,6 +172,7 @@ class Loader:
                     self.sources.wait_verified()
                     self._ended = True
                     return
+                self.sources.go_on_checking()
                 for one in chunk:
                     self.sources.check()
                     self._received(one, time.perf_counter() - before)
@@ -185,6 +191,8 @@ class Loader:
     def _begin(
         self, transform: Callable[[Batch], T]
     ) -> tuple[Iterator[list[Made[T]]], Prefetcher[list[Made[T]]] | None, Ahead | None]:
+        # the first batch comes sooner if nothing else reads meanwhile
+        self.sources.pause_checks()
         cached = any(dataset.cache is not None for dataset in self.sources.datasets)
         ahead = Ahead(self.sources, self._mixture) if cached and self._prefetch else None
         together = max(1, self._prefetch)
@@ -261,6 +269,11 @@ class Loader:
         self._end_iteration()
         self._events += (Reweighted(self._absolute, tuple(float(weight) for weight in weights)),)
         self._mixture = self._mix()
+
+    def next_pass(self) -> None:
+        """Go to the beginning of the next pass, as the next iteration does after the last batch of one."""
+        self._end_iteration()
+        self._pass, self._position, self._ended = self._pass + 1, 0, False
 
     def share_steps(self, first: int, of: int) -> None:
         """Make only every `of`-th step, from the `first`-th on: for one of `of` worker processes of one rank."""

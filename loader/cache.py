@@ -134,6 +134,10 @@ class ShardCache:
                 if not (self._root / self._final(name)).exists():
                     self._counts["misses"] += 1
                     self._fill(part, name, store, key, checksum)
+                    # the exclusive lock becomes a shared one, so that nobody evicts what was just fetched
+                    fcntl.flock(part, fcntl.LOCK_SH)
+                    if os.fstat(part).st_nlink:
+                        return Held(os.dup(part), files, self._final(name))
             finally:
                 os.close(part)
         raise LoaderError(
@@ -186,11 +190,10 @@ class ShardCache:
         info = store.head(key)
         if info is None:
             raise ObjectMissing(key, store.uri)
-        os.ftruncate(part, 0)
-        self._make_room(info.size, name)
         path = self._root / f"{name}.part"
         try:
-            os.ftruncate(part, info.size)
+            os.ftruncate(part, 0)
+            self._reserve(part, info.size, name)
 
             def write(offset: int, data: bytes) -> None:
                 os.pwrite(part, data, offset)
@@ -204,33 +207,37 @@ class ShardCache:
             raise
         path.rename(self._root / self._final(name))
 
-    def _make_room(self, needed: int, name: str) -> None:
-        """Evict until `needed` bytes fit, what is needed latest first; one process at a time."""
-        if needed > self.bytes_max:
-            raise CacheFull(f"a shard of {needed} bytes does not fit the cache {self._root} of {self.bytes_max} bytes")
+    def _reserve(self, part: int, size: int, name: str) -> None:
+        """Give the part its size once that fits; one process and thread at a time, so that two cannot take one room."""
+        if size > self.bytes_max:
+            raise LoaderError(f"a shard of {size} bytes does not fit the cache {self._root} of {self.bytes_max} bytes")
         lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held for one listing and some unlinks
-            entries = self._entries()
-            held = sum(size for _, size, _ in entries)
-            if held + needed <= self.bytes_max:
-                return
-            uses = self.plan([entry.partition(".")[0] for entry, _, _ in entries])
-            # not planned first and oldest first, then by the next use, latest first
-            entries.sort(key=lambda entry: (-uses.get(entry[0].partition(".")[0], 1 << 63), entry[2]))
-            for entry, size, _ in entries:
-                if held + needed <= self.bytes_max:
-                    return
-                if entry != f"{name}.part" and _evict(self._root / entry):
-                    held -= size
-                    self._counts["evicted"] += 1
-            if held + needed > self.bytes_max:
-                raise CacheFull(
-                    f"the cache {self._root} has {self.bytes_max} bytes, {held} of them in use, and needs {needed} for "
-                    "one more shard; raise bytes_max, or lower window_blocks"
-                )
+            self._evict_for(size, f"{name}.part")
+            os.ftruncate(part, size)
         finally:
             os.close(lock)
+
+    def _evict_for(self, needed: int, own: str) -> None:
+        """Evict until `needed` bytes fit, what is needed latest first. Raises CacheFull."""
+        entries = self._entries()
+        held = sum(size for _, size, _ in entries)
+        if held + needed <= self.bytes_max:
+            return
+        uses = self.plan([entry.partition(".")[0] for entry, _, _ in entries])
+        # not planned first and oldest first, then by the next use, latest first
+        entries.sort(key=lambda entry: (-uses.get(entry[0].partition(".")[0], 1 << 63), entry[2]))
+        for entry, size, _ in entries:
+            if entry != own and _evict(self._root / entry):
+                held -= size
+                self._counts["evicted"] += 1
+            if held + needed <= self.bytes_max:
+                return
+        raise CacheFull(
+            f"the cache {self._root} has {self.bytes_max} bytes, {held} of them in use, and needs {needed} for one more "
+            "shard; raise bytes_max, or lower window_blocks"
+        )
 
     def _entries(self) -> list[tuple[str, int, float]]:
         """(name, bytes, time of last use) of shards and parts."""

@@ -1,17 +1,19 @@
 """Reading a dataset's token shards, in numpy: through the manifest, mapped into memory, checked once."""
 
 import threading
+import time
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.cache import CacheFull, Held, ShardCache
+from headrace.loader.cache import POLL_S, CacheFull, Held, ShardCache
 from headrace.loader.errors import LoaderError
 from headrace.loader.manifest import MANIFEST_KEY, Manifest, ShardEntry, parse_manifest
 from headrace.loader.order import I64, Layout
 from headrace.loader.shard import Pieces, Shard
 from headrace.loader.verify import WAIT_S_MAX, Verifier
+from headrace.store import files as _files  # noqa: F401 - imported when the loader is, not when a resume is timed
 from headrace.store.errors import FormatError, ObjectMissing
 from headrace.store.objects import ObjectStore, open_store
 from headrace.store.shards import read_shard
@@ -20,6 +22,8 @@ from headrace.store.shards import read_shard
 SHARDS_OPEN_MAX: Final = 512
 #: how long a thread waits for another that opens the same shard
 LOAD_S_MAX: Final = 900.0
+#: how long to wait for room in a cache that others use
+ROOM_S_MAX: Final = 120.0
 
 __all__ = ["Manifest", "Pieces", "Shard", "ShardEntry", "TokenDataset", "open_dataset"]
 
@@ -39,8 +43,8 @@ class TokenDataset:
         self.store = store
         self.manifest = manifest
         self.cache = cache
-        identity = "\n".join([shard.checksum for shard in manifest.shards]).encode()
-        sequences = np.fromiter((shard.sequences for shard in manifest.shards), np.int64, len(manifest.shards))
+        identity = "\n".join(manifest.shards.checksums).encode()
+        sequences = np.array(manifest.shards.sequences, dtype=np.int64)
         self.layout = Layout(sequences, identity)
         self.verify = verify
         self.verifier = Verifier(store)
@@ -149,14 +153,19 @@ class TokenDataset:
 
     def _hold(self, cache: ShardCache, entry: ShardEntry) -> Held:
         """The cached shard; where all of the cache is in use, the shards that were opened first are given up."""
+        deadline = time.monotonic() + ROOM_S_MAX
         while True:
             try:
                 return cache.hold(self.store, entry.tokens, entry.checksum)
             except CacheFull:
                 with self._changed:
-                    if not self._open:
-                        raise
-                    del self._open[next(iter(self._open))]
+                    if self._open:
+                        del self._open[next(iter(self._open))]
+                        continue
+                if time.monotonic() > deadline:
+                    raise
+                # in use by other threads and processes, which let go as they move on
+                time.sleep(POLL_S)
 
 
 def open_dataset(uri: str, *, verify: bool = True, cache: ShardCache | None = None) -> TokenDataset:

@@ -1,8 +1,8 @@
 """What `manifest.json` says of the newest version of a dataset, for readers without its ledger."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import orjson
 
@@ -35,7 +35,39 @@ class Manifest:
     tokenizer: str
     pad_id: int
     eos_id: int | None
-    shards: tuple[ShardEntry, ...]
+    shards: "ShardTable"
+
+
+class ShardTable(Sequence[ShardEntry]):
+    """The shards, kept by column: a dataset has a hundred thousand of them, and a loader looks at a few."""
+
+    __slots__ = ("checksums", "documents", "sequences", "token_counts", "tokens")
+
+    def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        self.tokens: list[str] = [entry["tokens"] for entry in entries]
+        self.documents: list[str] = [entry["documents"] for entry in entries]
+        self.checksums: list[str] = [entry["checksum"] for entry in entries]
+        self.sequences: list[int] = [entry["sequences"] for entry in entries]
+        self.token_counts: list[int] = [entry["token_count"] for entry in entries]
+        for column, kind in zip(self._columns(), (str, str, str, int, int), strict=True):
+            wrong = set(map(type, column)) - {kind}
+            if wrong:
+                raise TypeError(f"a shard's field is {wrong.pop().__name__} and not {kind.__name__}")
+
+    def _columns(self) -> tuple[list[Any], ...]:
+        return self.tokens, self.documents, self.checksums, self.sequences, self.token_counts
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @overload
+    def __getitem__(self, at: int) -> ShardEntry: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[ShardEntry]: ...
+    def __getitem__(self, at: int | slice) -> ShardEntry | Sequence[ShardEntry]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(len(self))[at]]
+        return ShardEntry(*(column[at] for column in self._columns()))
 
 
 def parse_manifest(data: bytes, uri: str) -> Manifest:
@@ -54,22 +86,12 @@ def parse_manifest(data: bytes, uri: str) -> Manifest:
             tokenizer=str(fields["tokenizer"]),
             pad_id=int(fields["pad_id"]),
             eos_id=None if eos_id is None else int(eos_id),
-            shards=tuple([_parse_shard(entry) for entry in fields["shards"]]),
+            shards=ShardTable(fields["shards"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(
             f"{uri}: {MANIFEST_KEY} is malformed: {type(error).__name__} {error}; write it anew"
         ) from error
-    if manifest.seq_len < 1 or any(shard.sequences < 0 for shard in manifest.shards):
+    if manifest.seq_len < 1 or min(manifest.shards.sequences, default=0) < 0:
         raise FormatError(f"{uri}: {MANIFEST_KEY} has a seq_len or a count of sequences that is not positive")
     return manifest
-
-
-def _parse_shard(entry: Mapping[str, Any]) -> ShardEntry:
-    return ShardEntry(
-        str(entry["tokens"]),
-        str(entry["documents"]),
-        str(entry["checksum"]),
-        int(entry["sequences"]),
-        int(entry["token_count"]),
-    )

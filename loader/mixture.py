@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from headrace.loader.order import I64, Layout, Order, OrderMode, derive_key
+from headrace.loader.order import I64, Layout, Order, OrderMode, derive_key, distinct
 from headrace.loader.plan import Reweighted
 
 #: positions after which a schedule repeats, at most; also the accuracy of weights that fit no smaller period
@@ -155,7 +155,7 @@ class Mixture:
         index = np.empty(positions.size, dtype=np.int64)
         bounds = [stretch.start for stretch in self._stretches]
         which = np.searchsorted(bounds, positions, side="right") - 1
-        for number in np.unique(which).tolist():
+        for number in distinct(which).tolist():
             chosen = np.flatnonzero(which == number)
             stretch = self._stretches[number]
             whole, rest = np.divmod(positions[chosen] - stretch.start, stretch.schedule.period)
@@ -169,10 +169,10 @@ class Mixture:
         source, index = self.sources(positions)
         shard = np.empty(positions.size, dtype=np.int64)
         row = np.empty(positions.size, dtype=np.int64)
-        for number in np.unique(source).tolist():
+        for number in distinct(source).tolist():
             mine = np.flatnonzero(source == number)
             pass_, place = np.divmod(index[mine], self.layouts[number].samples)
-            for one in np.unique(pass_).tolist():
+            for one in distinct(pass_).tolist():
                 chosen = mine[pass_ == one]
                 found, row[chosen] = self.order(number, one).locate(place[pass_ == one].view(np.uint64))
                 shard[chosen] = found + self.shard_starts[number]

@@ -104,11 +104,10 @@ class Offered:
         limit = int(self._before[run + 1]) if run + 1 < self._starts.size else self.count
         return number if number < limit else None
 
-    def after(self, number: int) -> int:
-        """The absolute position behind the first `number` offered ones."""
-        if number == 0:
-            return int(self._starts[0]) if self._starts.size == 1 else int(self.at(np.zeros(1, np.int64))[0])
-        return self.end if number >= self.count else int(self.at(np.array([number - 1]))[0]) + 1
+    def after(self, numbers: I64) -> I64:
+        """The absolute positions behind the first `numbers` [k] offered ones, each at least 1."""
+        inside = np.minimum(numbers, self.count)
+        return np.where(numbers < self.count, self.at(np.maximum(inside - 1, 0)) + 1, self.end)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

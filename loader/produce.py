@@ -3,10 +3,9 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.loader.assemble import Assembly, Batch, Buffers
 from headrace.loader.errors import LoaderError
@@ -18,8 +17,8 @@ from headrace.store.errors import StoreError
 
 T = TypeVar("T")
 
-#: rows whose places are computed at once: enough that the cost a row stays near 0.2 us whatever the batch size
-PLAN_ROWS: Final = 1024
+#: rows whose places are computed at once: enough that the cost a row stays near 0.1 us whatever the batch size
+PLAN_ROWS: Final = 4096
 #: tokens assembled at once: enough that numpy's calls cost little, and little enough for a processor's cache
 CHUNK_TOKENS: Final = 1 << 17
 
@@ -70,15 +69,16 @@ def produce(
     `moved` is told the absolute position before it is read.
     """
     cut, share = task.cut, task.share
-    steps = np.arange(share.first, cut.steps(task.offered.count), share.of, dtype=np.int64)
+    # a range and no array: a pass may have 10^9 steps
+    steps = range(share.first, cut.steps(task.offered.count), share.of)
     mine = np.arange(cut.batch_size, dtype=np.int64) + task.rank * cut.batch_size
     together_max = max(1, min(task.batches_max, CHUNK_TOKENS // (cut.batch_size * task.sources.seq_len)))
     steps_at_once = max(together_max, PLAN_ROWS // cut.batch_size)
     buffers = Buffers()
     together, planned = 1, 1
     at = 0
-    while at < steps.size:
-        part = steps[at : at + planned]
+    while at < len(steps):
+        part = np.array(steps[at : at + planned], dtype=np.int64)
         numbers = (part[:, None] * cut.stride + mine).reshape(-1)
         positions = task.offered.at(numbers[numbers < task.offered.count])
         moved(int(positions[0]) if positions.size else task.offered.end)
@@ -91,53 +91,59 @@ def produce(
 def _made(
     task: Task, steps: I64, positions: I64, buffers: Buffers, together: int, transform: Callable[[Batch], T]
 ) -> Iterator[list[Made[T]]]:
-    shards, rows = task.mixture.locate(positions)
-    sources = np.full(task.cut.batch_size * steps.size, -1, dtype=np.int32)
-    sources[: shards.size] = task.mixture.source_of(shards)
-    in_pass = positions - task.pass_ * task.mixture.samples
+    done = 0
     try:
-        began = time.perf_counter()
-        assembly = Assembly(task.sources, in_pass, shards, rows, task.cut.batch_size, steps.size, buffers)
-        each_s = (time.perf_counter() - began) / steps.size
-        for first in range(0, steps.size, together):
-            count = min(together, steps.size - first)
-            yield _finish(task, steps, assembly, sources, first, count, each_s, transform)
+        planned = _Planned(task, steps, positions, buffers)
+        while done < steps.size:
+            made = planned.make(done, min(together, steps.size - done), transform)
+            done += len(made)
+            yield made
+            # what was given away must not be held here, or its memory could not be used again
+            del made
     except (StoreError, LoaderError):
         if steps.size == 1:
             raise
-    else:
-        return
     # one bad shard must not take the good batches before it along
     size = task.cut.batch_size
-    for number in range(steps.size):
-        yield from _made(
-            task, steps[number : number + 1], positions[number * size : (number + 1) * size], buffers, 1, transform
-        )
+    for number in range(done, steps.size):
+        part = positions[number * size : (number + 1) * size]
+        yield from _made(task, steps[number : number + 1], part, buffers, 1, transform)
 
 
-def _finish(
-    task: Task,
-    steps: I64,
-    assembly: Assembly,
-    sources: NDArray[np.int32],
-    first: int,
-    count: int,
-    planned_s: float,
-    transform: Callable[[Batch], Any],
-) -> list[Made[Any]]:
-    began = time.perf_counter()
-    size = task.cut.batch_size
-    made: list[tuple[Any, int, int]] = []
-    for number, batch in enumerate(assembly.batches(first, count), first):
-        step = int(steps[number])
-        after = task.offered.after(min((step + 1) * task.cut.stride, task.offered.count))
-        batch["sources"] = sources[number * size : (number + 1) * size]
-        position = after - task.pass_ * task.mixture.samples
-        batch["state"] = np.array([task.pass_, position, task.step + step + 1], dtype=np.int64)
-        made.append((transform(batch), after, task.step + step + 1))
-    each_s = planned_s + (time.perf_counter() - began) / count
-    read = task.offered.count
-    return [
-        Made(item, max(0, min(size, read - int(steps[number]) * task.cut.stride - task.rank * size)), *place, each_s)
-        for number, (item, *place) in enumerate(made, first)
-    ]
+class _Planned:
+    """Some steps' batches, of which all is computed but the fields with a value a token."""
+
+    def __init__(self, task: Task, steps: I64, positions: I64, buffers: Buffers) -> None:
+        began = time.perf_counter()
+        self._size = size = task.cut.batch_size
+        shards, rows = task.mixture.locate(positions)
+        self._sources = np.full(size * steps.size, -1, dtype=np.int32)
+        self._sources[: shards.size] = task.mixture.source_of(shards)
+        in_pass = positions - task.pass_ * task.mixture.samples
+        self._assembly = Assembly(task.sources, in_pass, shards, rows, size, steps.size, buffers)
+        after = task.offered.after((steps + 1) * task.cut.stride)
+        self._after: list[int] = after.tolist()
+        self._first_step = task.step + 1
+        self._steps: list[int] = (steps + self._first_step).tolist()
+        self._states = np.empty((steps.size, 3), dtype=np.int64)
+        self._states[:, 0] = task.pass_
+        self._states[:, 1] = after - task.pass_ * task.mixture.samples
+        self._states[:, 2] = self._steps
+        left = task.offered.count - steps * task.cut.stride - task.rank * size
+        self._real: list[int] = np.clip(left, 0, size).tolist()
+        self._planned_s = (time.perf_counter() - began) / steps.size
+
+    def make(self, first: int, count: int, transform: Callable[[Batch], T]) -> list[Made[T]]:
+        """Batches `first` to `first + count`."""
+        began = time.perf_counter()
+        size = self._size
+        items: list[T] = []
+        for number, batch in enumerate(self._assembly.batches(first, count), first):
+            batch["sources"] = self._sources[number * size : (number + 1) * size]
+            batch["state"] = self._states[number]
+            items.append(transform(batch))
+        each_s = self._planned_s + (time.perf_counter() - began) / count
+        return [
+            Made(item, self._real[number], self._after[number], self._steps[number], each_s)
+            for number, item in enumerate(items, first)
+        ]

@@ -1,12 +1,13 @@
 """Where the segments of some rows lie: the pieces of their documents, and the padding between."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.order import I64
+from headrace.loader.order import I64, distinct
 from headrace.loader.shard import DOCUMENT, LENGTH, START, PieceTable, Shard
 
 #: stands in `documents` for padding and in `positions` for rows past the end of the pass
@@ -46,18 +47,39 @@ class Segments:
     #: [segments, 2] (shard, row of its documents table), or (-1, -1) for padding
     documents: I64
 
-    def part(self, first: int, end: int, origin: int) -> "Segments":
-        """Segments `first` to `end`, with bounds counted from `origin`."""
-        return Segments(self.bounds[first : end + 1] - origin, self.lengths[first:end], self.documents[first:end])
+
+class Runs:
+    """Of some segments, those that need a touch of their own when fields are filled."""
+
+    __slots__ = ("_inner", "_inner_at", "_padding", "_padding_at", "last")
+
+    def __init__(self, segments: Segments, seq_len: int) -> None:
+        #: the last token of each segment
+        self.last = segments.bounds[1:] - 1
+        self._padding_at, self._padding = _listed(segments, segments.documents[:, 0] == NOTHING)
+        self._inner_at, self._inner = _listed(segments, segments.bounds[:-1] % seq_len != 0)
+
+    def padding(self, first: int, end: int) -> list[tuple[int, int]]:
+        """(start, length) of the padding among segments `first` to `end`."""
+        return self._padding[bisect_left(self._padding_at, first) : bisect_left(self._padding_at, end)]
+
+    def inner(self, first: int, end: int) -> list[tuple[int, int]]:
+        """(start, length) of those among segments `first` to `end` that do not begin a row."""
+        return self._inner[bisect_left(self._inner_at, first) : bisect_left(self._inner_at, end)]
+
+
+def _listed(segments: Segments, chosen: NDArray[np.bool_]) -> tuple[list[int], list[tuple[int, int]]]:
+    at = np.flatnonzero(chosen)
+    return at.tolist(), list(zip(segments.bounds[at].tolist(), segments.lengths[at].tolist(), strict=True))
 
 
 def find_segments(dataset: Shards, shards: I64, rows: I64, total: int) -> Segments:
     """The segments of `total` rows, of which the first lie at (`shards` [k], `rows` [k]) and the others are padding."""
-    distinct = np.unique(shards)
-    if distinct.size * ROWS_A_SHARD_MIN >= rows.size:
+    numbers = distinct(shards)
+    if numbers.size * ROWS_A_SHARD_MIN >= rows.size:
         counts, table = _row_by_row(dataset, shards, rows)
     else:
-        counts, table = _shard_by_shard(dataset, distinct, shards, rows)
+        counts, table = _shard_by_shard(dataset, numbers, shards, rows)
     line = np.repeat(np.arange(rows.size, dtype=np.int64), counts)
     starts = line * dataset.seq_len + table[:, START]
     owners = np.empty((line.size, 2), dtype=np.int64)
@@ -74,16 +96,16 @@ def _row_by_row(dataset: Shards, shards: I64, rows: I64) -> tuple[I64, PieceTabl
     return np.fromiter(map(len, tables[1:]), np.int64, rows.size), np.concatenate(tables)
 
 
-def _shard_by_shard(dataset: Shards, distinct: I64, shards: I64, rows: I64) -> tuple[I64, PieceTable]:
+def _shard_by_shard(dataset: Shards, numbers: I64, shards: I64, rows: I64) -> tuple[I64, PieceTable]:
     """Like `_row_by_row`, with one look-up a shard."""
-    if distinct.size == 1:
-        return dataset.shard(int(distinct[0])).piece_table(rows)
+    if numbers.size == 1:
+        return dataset.shard(int(numbers[0])).piece_table(rows)
     order = np.argsort(shards, kind="stable")
-    ends = np.searchsorted(shards[order], distinct, side="right").tolist()
+    ends = np.searchsorted(shards[order], numbers, side="right").tolist()
     counts = np.empty(rows.size, dtype=np.int64)
     tables: list[PieceTable] = []
     begin = 0
-    for number, end in zip(distinct.tolist(), ends, strict=True):
+    for number, end in zip(numbers.tolist(), ends, strict=True):
         chosen = order[begin:end]
         counts[chosen], table = dataset.shard(number).piece_table(rows[chosen])
         tables.append(table)

@@ -1,5 +1,6 @@
 """One open token shard: rows of tokens, mapped into memory, and which pieces lie in a row."""
 
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -91,6 +92,12 @@ class Shard:
         pointers, _, table = self._index
         return table[pointers[row] : pointers[row + 1]]
 
+    def document_pieces(self, document: int) -> list[tuple[int, int, int]]:
+        """(sequence, start, length) of each piece of a row of the documents table, in array order."""
+        sequence, start, length, owner = self._arrays
+        chosen = np.flatnonzero(owner == document)
+        return list(zip(*(array[chosen].tolist() for array in (sequence, start, length)), strict=True))
+
     def _checked_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
         names = ("piece_sequence", "piece_start", "piece_length", "piece_document")
         missing = [name for name in names if name not in arrays]
@@ -112,7 +119,16 @@ class Shard:
         counts = np.searchsorted(sequence, rows, side="right") - first
         before = np.cumsum(counts) - counts
         order = np.arange(int(counts.sum()), dtype=np.int64) + np.repeat(first - before, counts)
+        self._forget_pages()
         return counts, table.take(order, axis=0)
+
+    def _forget_pages(self) -> None:
+        """Unmap what the scan has read: a hundred open shards must not count as a hundred scans' memory."""
+        base: Any = self.tokens
+        while base is not None and not isinstance(base, mmap.mmap):
+            base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
+        if base is not None:
+            base.madvise(mmap.MADV_DONTNEED)
 
     def _build_index(self) -> tuple[memoryview, I64, PieceTable]:
         sequence, table = self._sorted(self._arrays)

@@ -80,6 +80,16 @@ class Sources:
         for dataset in self.datasets:
             dataset.check()
 
+    def pause_checks(self) -> None:
+        """Put checks behind the reader off until `go_on_checking`."""
+        for dataset in self.datasets:
+            dataset.verifier.pause()
+
+    def go_on_checking(self) -> None:
+        """Let the checks behind the reader run."""
+        for dataset in self.datasets:
+            dataset.verifier.go_on()
+
     def wait_verified(self, timeout_s: float = WAIT_S_MAX) -> None:
         """Return when every shard that was read from has been checked."""
         for dataset in self.datasets:

@@ -1,43 +1,82 @@
-"""The loader's edge to PyTorch; everything below it is numpy and imports no torch."""
+"""The loader's edge to PyTorch; everything below it is numpy and imports no torch.
+
+In one process a thread makes the batches, and the loader knows which of them the training loop received. `DataLoader`
+workers are processes: worker w of n makes the steps w, w + n, w + 2n, ..., which `DataLoader` hands out in turn, so the
+loop sees the same sequence; but only the loop knows what it received. So every batch carries its own place:
+`state_dict(batch)` is the state once that batch was received, and `over_workers` keeps count by itself.
+`StatefulDataLoader` keeps a state a worker; `loader_state` finds the one place in it that any world size can load.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from headrace.loader.assemble import Batch
 from headrace.loader.batches import Loader, LoaderStatistics
+from headrace.loader.errors import LoaderError
+from headrace.loader.state import STATE_FORMAT
+from headrace.loader.verify import WAIT_S_MAX
 
 try:
     import torch
-    from torch.utils.data import IterableDataset, get_worker_info
+    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 except ImportError as error:
     raise ImportError("headrace.loader.torch needs PyTorch: pip install 'headrace[loader]'") from error
 
 #: PyTorch takes indices and labels as int64; what the attention kernels take stays int32
 _INT64: Final = ("tokens", "labels", "position_ids")
-_AS_THEY_ARE: Final = ("loss_mask", "cu_seqlens", "documents", "positions")
+_AS_THEY_ARE: Final = ("loss_mask", "cu_seqlens", "documents", "positions", "sources", "state")
 
 
 class TorchLoader(IterableDataset[dict[str, Any]]):
     """Batches of a `Loader` as dicts of tensors on `device` (the CPU by default); `max_seqlen` stays an int.
 
     On a CUDA device the thread that makes batches also copies them, from pinned memory and on a stream of its own,
-    so that up to `prefetch` batches are on the device before they are asked for. Iterate it directly, or through
-    `DataLoader(loader, batch_size=None, num_workers=0)`: its state is that of the last batch received either way.
+    so that up to `prefetch` batches are on the device before they are asked for. Iterate it directly, which is the
+    fastest way, or through `DataLoader(loader, batch_size=None, num_workers=n)` or torchdata's `StatefulDataLoader`.
     """
 
     def __init__(self, loader: Loader, device: "torch.device | str" = "cpu") -> None:
         self.loader = loader
         self.device = torch.device(device)
+        self._worker: dict[str, int] | None = None
+        self._owner: int | None = None
+        #: set by worker processes: from then on this process does not know what the loop received
+        self._used_by_workers = torch.zeros(1, dtype=torch.uint8).share_memory_()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        if get_worker_info() is not None:
-            raise RuntimeError(
-                "TorchLoader makes its batches on a thread of its own, and each DataLoader worker would make all of "
-                "them again; use DataLoader(loader, batch_size=None, num_workers=0)"
-            )
+        info = get_worker_info()
+        if info is not None:
+            return self._in_worker(info.id, info.num_workers)
         if self.device.type == "cuda":
             return self._on_device()
         return self.loader.iterate(_tensors)
+
+    def _in_worker(self, number: int, of: int) -> Iterator[dict[str, Any]]:
+        if self.device.type == "cuda":
+            raise LoaderError("DataLoader workers cannot give batches on a CUDA device; use num_workers=0")
+        self._used_by_workers.fill_(1)
+        self._enter(number)
+        place = {"id": number, "of": of, "stride": self.loader.stride}
+        if self._worker is None:
+            self.loader.share_steps(number, of)
+        elif self._worker == place:
+            self.loader.share_steps(of - 1, of)
+        else:
+            raise LoaderError(
+                f"the state of worker {self._worker['id']} of {self._worker['of']} (steps of {self._worker['stride']} "
+                f"samples) was loaded into worker {number} of {of} (steps of {place['stride']}); pass "
+                "headrace.loader.torch.loader_state(state) to load_state_dict of the loader, and make the DataLoader anew"
+            )
+        for batch in self.loader.iterate(_tensors):
+            self._worker = place
+            yield batch
+        self._worker = None
+
+    def _enter(self, number: int) -> None:
+        """Threads and locks did not come along into a forked process: make them anew, once."""
+        if self._owner != number:
+            self._owner = number
+            self.loader = self.loader.replica()
 
     def _on_device(self) -> Iterator[dict[str, Any]]:
         copier = _Copier(self.device)
@@ -50,21 +89,81 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
                     value.record_stream(current)
             yield batch
 
-    def state_dict(self) -> dict[str, Any]:
-        """See `Loader.state_dict`."""
-        return self.loader.state_dict()
+    def over_workers(self, num_workers: int, **options: Any) -> Iterator[dict[str, Any]]:
+        """Batches through a `DataLoader` with that many worker processes, and a state that keeps up with the loop.
+
+        `options` are those of `DataLoader`. The next call goes on from the state, after a pass with the next pass.
+        """
+        if self.loader.steps_left == 0:
+            self.loader.next_pass()
+        for batch in DataLoader(self, batch_size=None, num_workers=num_workers, **options):
+            self.received(batch)
+            yield batch
+
+    def received(self, batch: Mapping[str, Any]) -> None:
+        """Take note that the training loop received a batch that came through worker processes."""
+        self._used_by_workers.fill_(0)
+        self.loader.load_state_dict(self.state_dict(batch))
+
+    def state_dict(self, batch: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """See `Loader.state_dict`. `batch` is the last one that the loop received, and needed where it came through
+        `DataLoader` workers. Raises LoaderError where it is needed and not given.
+        """
+        if batch is not None:
+            pass_, position, step = (int(value) for value in batch["state"])
+            return self.loader.state_at(pass_, position, step)
+        if get_worker_info() is None and self._used_by_workers.item():
+            raise LoaderError(
+                "batches come through DataLoader workers, and only the training loop knows which it received: call "
+                "state_dict(batch) with the last one, or iterate over_workers(n)"
+            )
+        state = self.loader.state_dict()
+        return state if self._worker is None else {**state, "worker": dict(self._worker)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `Loader.load_state_dict`."""
+        """See `Loader.load_state_dict`; in a worker also where this worker stood among the others."""
+        info = get_worker_info()
+        if info is not None:
+            self._enter(info.id)
         self.loader.load_state_dict(state)
+        self._worker = dict(state["worker"]) if info is not None and state.get("worker") else None
+        self._used_by_workers.fill_(0)
 
     def statistics(self) -> LoaderStatistics:
         """See `Loader.statistics`."""
         return self.loader.statistics()
 
+    def wait_verified(self, timeout_s: float = WAIT_S_MAX) -> None:
+        """See `Loader.wait_verified`."""
+        self.loader.wait_verified(timeout_s)
+
     def close(self) -> None:
         """See `Loader.close`."""
         self.loader.close()
+
+
+def loader_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The loader's state in that of a `StatefulDataLoader`: of all its workers', the one that is furthest.
+
+    It can be loaded at any world size, batch size and number of workers. Raises LoaderError where there is none.
+    """
+    found: list[dict[str, Any]] = []
+
+    def look(value: object) -> None:
+        if isinstance(value, Mapping):
+            if value.get("format") == STATE_FORMAT and "layout_root" in value:
+                found.append({name: field for name, field in value.items() if name != "worker"})
+            else:
+                for inner in value.values():
+                    look(inner)
+        elif isinstance(value, list | tuple):
+            for inner in value:
+                look(inner)
+
+    look(state)
+    if not found:
+        raise LoaderError("this state holds none of a Headrace loader; pass what StatefulDataLoader.state_dict() gave")
+    return max(found, key=lambda one: (one["pass"], one["position"]))
 
 
 def _tensors(batch: Batch) -> dict[str, Any]:

@@ -67,6 +67,7 @@ class Verifier:
         self._queue: deque[tuple[int, str, str]] = deque()
         self._busy = False
         self._closed = False
+        self._paused = False
         self.error: Exception | None = None
         self.shards = 0
         #: bytes that were read to check checksums
@@ -94,8 +95,20 @@ class Verifier:
             self.shards += 1
             self.bytes += size
 
+    def pause(self) -> None:
+        """Let shards queue up, since a reader waits for its first batch."""
+        with self._changed:
+            self._paused = True
+
+    def go_on(self) -> None:
+        """Check what queued up."""
+        with self._changed:
+            self._paused = False
+            self._start()
+
     def wait(self, timeout_s: float = WAIT_S_MAX) -> None:
         """Return when all that was asked is checked; raises what the check found, or LoaderError after `timeout_s`."""
+        self.go_on()
         with self._changed:
             if not self._changed.wait_for(lambda: self.error or not (self._queue or self._busy), timeout_s):
                 raise LoaderError(
@@ -119,9 +132,12 @@ class Verifier:
     def _behind(self, number: int, key: str, expected: str) -> None:
         with self._changed:
             self._queue.append((number, key, expected))
-            if not self._busy:
-                self._busy = True
-                threading.Thread(target=self._run, name="headrace verify", daemon=True).start()
+            self._start()
+
+    def _start(self) -> None:
+        if self._queue and not self._busy and not self._paused:
+            self._busy = True
+            threading.Thread(target=self._run, name="headrace verify", daemon=True).start()
 
     def _run(self) -> None:
         while True:

@@ -528,18 +528,22 @@ class ToWorker(_message.Message):
     def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
-    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal")
+    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max")
     PIPELINE_JSON_FIELD_NUMBER: _ClassVar[int]
     AMEND_FIELD_NUMBER: _ClassVar[int]
     FUSE_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     SEAL_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_MAX_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_SHARE_MAX_FIELD_NUMBER: _ClassVar[int]
     pipeline_json: str
     amend: bool
     fuse: bool
     replicas: int
     seal: SealPolicy
-    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ...) -> None: ...
+    quarantined_max: int
+    quarantined_share_max: float
+    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ...) -> None: ...
 
 class ApplyReply(_message.Message):
     __slots__ = ("accepted", "reason", "differences", "warnings")

@@ -16,6 +16,11 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage, StageKind
 from headrace.stages.parameters import check_integer, check_number, check_text
 from headrace.stages.patterns import split_patterns
+from headrace.stages.quality.library import c4_quality as c4_quality
+from headrace.stages.quality.library import duplicate_lines as duplicate_lines
+from headrace.stages.quality.library import fineweb_quality as fineweb_quality
+from headrace.stages.quality.library import gopher_quality as gopher_quality
+from headrace.stages.quality.library import gopher_repetition as gopher_repetition
 from headrace.stages.vocabulary import TokenizerFacts, resolve_tokenizer
 
 MIB = 1 << 20
@@ -149,7 +154,7 @@ def write_tokens(
     tokenizer: Stage | str,
     *,
     seq_len: int = 2048,
-    shard_bytes: int = 64 * MIB,
+    shard_bytes: int = 32 * MIB,
     eos: str | None = "auto",
     name: str = "write",
 ) -> Stage:
@@ -171,6 +176,23 @@ def write_tokens(
     return Stage(name, StageKind.SINK, target, parameters, identity=identity, volatile=("shard_bytes",))
 
 
+def write_documents(*, shard_bytes: int = 256 * MIB, name: str = "documents") -> Stage:
+    """Write the text as Parquet, a row a kept record, in shards of about `shard_bytes` bytes of text.
+
+    It stands before `tokenize`, or beside it as a second sink.
+    """
+    check_integer(name, "shard_bytes", shard_bytes, 1 << 10, 1 << 32)
+    parameters = {"shard_bytes": shard_bytes}
+    return Stage(name, StageKind.SINK, "headrace.stages.texts:DocumentSink", parameters, volatile=("shard_bytes",))
+
+
+def write_jsonl(*, shard_bytes: int = 256 * MIB, name: str = "lines") -> Stage:
+    """Write the text as JSON Lines under zstd: {"id", "text", "metadata"} a line; else as `write_documents`."""
+    check_integer(name, "shard_bytes", shard_bytes, 1 << 10, 1 << 32)
+    parameters = {"shard_bytes": shard_bytes}
+    return Stage(name, StageKind.SINK, "headrace.stages.texts:JsonlSink", parameters, volatile=("shard_bytes",))
+
+
 def map_records(function: Callable[[dict[str, Any]], dict[str, Any] | None] | str, *, name: str = "") -> Stage:
     """Call `function(record) -> record | None` on each record: {"id", "text", "metadata"}; None filters it.
 
@@ -185,88 +207,6 @@ def map_batches(function: Callable[[Any], Any] | str, *, name: str = "") -> Stag
     The rows have the columns `__row`, `id`, `text` and `metadata`; `__row` ties a row to its record.
     """
     return _custom("headrace.stages.custom:MapBatches", function, name)
-
-
-def gopher_quality(
-    *,
-    words_min: int = 50,
-    words_max: int = 100_000,
-    word_length_min: float = 3.0,
-    word_length_max: float = 10.0,
-    symbols_per_word_max: float = 0.1,
-    bullet_lines_max: float = 0.9,
-    ellipsis_lines_max: float = 0.3,
-    alphabetic_words_min: float = 0.8,
-    stop_words_min: int = 2,
-    name: str = "gopher-quality",
-) -> Stage:
-    """Keep texts that look like prose: the quality rules of Gopher (Rae et al. 2021, appendix A1.1)."""
-    check_integer(name, "words_min", words_min, 0, 1 << 40)
-    check_integer(name, "words_max", words_max, words_min, 1 << 40)
-    check_number(name, "word_length_min", word_length_min, 0, 1e6)
-    check_number(name, "word_length_max", word_length_max, word_length_min, 1e9)
-    check_number(name, "symbols_per_word_max", symbols_per_word_max, 0, 1e9)
-    for parameter, share in (
-        ("bullet_lines_max", bullet_lines_max),
-        ("ellipsis_lines_max", ellipsis_lines_max),
-        ("alphabetic_words_min", alphabetic_words_min),
-    ):
-        check_number(name, parameter, share, 0, 1)
-    check_integer(name, "stop_words_min", stop_words_min, 0, 8)
-    parameters = {
-        "words_min": words_min,
-        "words_max": words_max,
-        "word_length_min": word_length_min,
-        "word_length_max": word_length_max,
-        "symbols_per_word_max": symbols_per_word_max,
-        "bullet_lines_max": bullet_lines_max,
-        "ellipsis_lines_max": ellipsis_lines_max,
-        "alphabetic_words_min": alphabetic_words_min,
-        "stop_words_min": stop_words_min,
-    }
-    return Stage(name, StageKind.TRANSFORM, "headrace.stages.filters:GopherQuality", parameters)
-
-
-def duplicate_lines(*, lines_max: float = 0.3, characters_max: float = 0.2, name: str = "duplicate-lines") -> Stage:
-    """Drop texts that repeat their own lines: two repetition rules of Gopher (Rae et al. 2021, table A1)."""
-    check_number(name, "lines_max", lines_max, 0, 1)
-    check_number(name, "characters_max", characters_max, 0, 1)
-    parameters = {"lines_max": lines_max, "characters_max": characters_max}
-    return Stage(name, StageKind.TRANSFORM, "headrace.stages.filters:DuplicateLines", parameters)
-
-
-def c4_quality(
-    *, sentences_min: int = 5, lorem_ipsum: bool = False, curly_brackets: bool = False, name: str = "c4-quality"
-) -> Stage:
-    """Drop placeholders, code and fragments: page rules of C4 (Raffel et al. 2020, section 2.2).
-
-    `lorem_ipsum` and `curly_brackets` say whether texts that hold them are kept.
-    """
-    check_integer(name, "sentences_min", sentences_min, 0, 1 << 30)
-    for parameter, value in (("lorem_ipsum", lorem_ipsum), ("curly_brackets", curly_brackets)):
-        if type(value) is not bool:
-            raise PipelineError(f'stage "{name}": {parameter} is {value!r}; it must be True or False')
-    parameters = {"sentences_min": sentences_min, "lorem_ipsum": lorem_ipsum, "curly_brackets": curly_brackets}
-    return Stage(name, StageKind.TRANSFORM, "headrace.stages.filters:C4Quality", parameters)
-
-
-def fineweb_quality(
-    *,
-    punctuated_lines_min: float = 0.12,
-    short_lines_max: float = 0.67,
-    short_line_characters: int = 30,
-    name: str = "fineweb-quality",
-) -> Stage:
-    """Drop lists and menus: the line rules that FineWeb adds (Penedo et al. 2024, section 3.6)."""
-    check_number(name, "punctuated_lines_min", punctuated_lines_min, 0, 1)
-    check_number(name, "short_lines_max", short_lines_max, 0, 1)
-    check_integer(name, "short_line_characters", short_line_characters, 0, 1 << 20)
-    parameters = {
-        "punctuated_lines_min": punctuated_lines_min,
-        "short_lines_max": short_lines_max,
-        "short_line_characters": short_line_characters,
-    }
-    return Stage(name, StageKind.TRANSFORM, "headrace.stages.filters:FinewebQuality", parameters)
 
 
 def _source(target: str, name: str, given: str, parameters: dict[str, Any]) -> Stage:

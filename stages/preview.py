@@ -13,7 +13,7 @@ from headrace.pipeline.graph import Pipeline, Stage, StageKind, chain_order
 from headrace.stages.batch import FILTERED, QUARANTINED, ROW, Batch
 from headrace.stages.build import build_stage, process_safely
 from headrace.stages.contract import FragmentEnd, Source
-from headrace.stages.tokens import reason_class
+from headrace.stages.sidecars import reason_class
 from headrace.store.intervals import UNBOUNDED, Gap
 
 #: Samples that are shown of each reason, of what is kept, and characters of each.

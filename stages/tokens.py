@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.stages.batch import DUPLICATE, FILTERED, LINEAGE, QUARANTINED, ROW, Batch
+from headrace.stages.batch import Batch
 from headrace.stages.contract import Shard
 from headrace.stages.errors import StageContractError
-from headrace.store.entries import Counts, StoredObject
-from headrace.store.objects import Buffer, ObjectStore
-from headrace.store.shards import (
-    build_tokens,
-    content_hash,
-    documents_schema,
-    quarantine_schema,
-    table_to_parquet,
-    verdicts_schema,
-)
+from headrace.stages.sidecars import count_fates, create_object, documents_table, in_order, write_sidecars
+from headrace.store.objects import ObjectStore
+from headrace.store.shards import build_tokens
 
 FORMAT = "headrace-tokens/1"
 #: A vocabulary up to this size is stored in two bytes a token.
@@ -45,7 +35,7 @@ class TokenSink:
         pad_id: int,
         eos_id: int | None,
         tokenizer_sha256: str,
-        shard_bytes: int = 64 << 20,
+        shard_bytes: int = 32 << 20,
     ) -> None:
         self.name = name
         self.seq_len = seq_len
@@ -70,7 +60,7 @@ class TokenSink:
 
     def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
         """Write the shard of these batches; the same batches in any order give the same objects."""
-        ordered = sorted(batches, key=lambda batch: (batch.uri, batch.fragment, batch.first))
+        ordered = in_order(batches)
         lists = [self._tokens(batch) for batch in ordered]
         lengths = np.concatenate([np.zeros(0, np.int64), *(np.diff(part.offsets.to_numpy()) for part in lists)])
         flat = [part.values.to_numpy()[_begin(part) : _end(part)] for part in lists]
@@ -82,17 +72,11 @@ class TokenSink:
             pad_id=self.pad_id,
             metadata=self._facts,
         )
-        quarantined = _gather(ordered, quarantine_schema(), _quarantine)
-        sidecars: list[tuple[str, str, str, list[Buffer]]] = [
-            ("tokens", prefix, ".safetensors", built.parts),
-            ("documents", prefix, ".documents.parquet", [_documents(ordered, lengths)]),
-            ("verdicts", prefix, ".verdicts.parquet", [table_to_parquet(_gather(ordered, verdicts_schema(), _lost))]),
-        ]
-        if quarantined.num_rows:
-            sidecars.append(("quarantine", "quarantine/", ".parquet", [table_to_parquet(quarantined)]))
-        objects = tuple(_create(store, *sidecar) for sidecar in sidecars)
-        counts = _count(ordered, tokens=built.tokens, sequences=built.packing.sequences, padding=built.packing.padding)
-        return Shard(objects, counts)
+        tokens = create_object(store, "tokens", prefix, ".safetensors", built.parts)
+        sidecars = write_sidecars(ordered, store, prefix, documents_table(ordered, lengths))
+        packing = built.packing
+        counts = count_fates(ordered, tokens=built.tokens, sequences=packing.sequences, padding=packing.padding)
+        return Shard((tokens, *sidecars), counts)
 
     def _tokens(self, batch: Batch) -> pa.ListArray[Any]:
         if "tokens" not in batch.rows.schema.names:
@@ -106,86 +90,3 @@ def _begin(tokens: pa.ListArray[Any]) -> int:
 
 def _end(tokens: pa.ListArray[Any]) -> int:
     return int(tokens.offsets[len(tokens)].as_py())
-
-
-def _create(store: ObjectStore, role: str, prefix: str, suffix: str, parts: list[Buffer]) -> StoredObject:
-    digest = content_hash(parts)
-    key = f"{prefix}{digest}{suffix}"
-    store.create(key, parts)
-    return StoredObject(role, key, f"xxh3-128:{digest}", sum(memoryview(part).nbytes for part in parts))
-
-
-def _documents(batches: Iterable[Batch], lengths: npt.NDArray[np.int64]) -> bytes:
-    table = _gather(batches, documents_schema(), _kept)
-    place = table.schema.get_field_index("tokens")
-    return table_to_parquet(table.set_column(place, "tokens", pa.array(lengths, pa.int64())))
-
-
-def _kept(batch: Batch) -> dict[str, Any]:
-    rows, count = batch.rows, batch.rows.num_rows
-    names = rows.schema.names
-    return {
-        "id": rows.column("id"),
-        "row": rows.column(ROW),
-        "tokens": pa.nulls(count, pa.int64()),
-        "lineage": rows.column(LINEAGE) if LINEAGE in names else pa.nulls(count, pa.string()),
-        "metadata": rows.column("metadata") if "metadata" in names else pa.nulls(count, pa.string()),
-    }
-
-
-def _lost(batch: Batch) -> dict[str, Any]:
-    verdicts = batch.verdicts.sort_by("row") if batch.verdicts.num_rows else batch.verdicts
-    return {name: verdicts.column(name) for name in verdicts.schema.names}
-
-
-def _quarantine(batch: Batch) -> dict[str, Any]:
-    lost = batch.verdicts
-    if lost.num_rows:
-        lost = lost.filter(pc.equal(lost.column("verdict"), pa.scalar(QUARANTINED)))
-        lost = lost.sort_by("row") if lost.num_rows else lost
-    return {name: lost.column(name) for name in lost.schema.names}
-
-
-def _gather(batches: Iterable[Batch], schema: pa.Schema, columns_of: Any) -> pa.Table:
-    """The rows that `columns_of` finds in each batch, with the fragment that they are of."""
-    parts: list[pa.RecordBatch] = []
-    for batch in batches:
-        columns = columns_of(batch)
-        count = len(columns["id"])
-        if not count:
-            continue
-        columns["source"] = pa.repeat(pa.scalar(batch.uri), count)
-        columns["fragment"] = pa.repeat(pa.scalar(batch.fragment.hex()), count)
-        parts.append(pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema))
-    return pa.Table.from_batches(parts, schema=schema)
-
-
-def _count(batches: Sequence[Batch], *, tokens: int, sequences: int, padding: int) -> Counts:
-    verdicts: Counter[str] = Counter()
-    reasons: dict[str, Counter[str]] = {FILTERED: Counter(), QUARANTINED: Counter(), DUPLICATE: Counter()}
-    edited: Counter[str] = Counter()
-    for batch in batches:
-        edited.update(batch.edits)
-        lost = batch.verdicts
-        if not lost.num_rows:
-            continue
-        for stage, verdict, reason in zip(*(lost.column(i).to_pylist() for i in (2, 3, 4)), strict=True):
-            verdicts[verdict] += 1
-            reasons[verdict][f"{stage}/{reason_class(reason)}"] += 1
-    return Counts(
-        kept=sum(batch.rows.num_rows for batch in batches),
-        filtered=verdicts[FILTERED],
-        duplicate=verdicts[DUPLICATE],
-        quarantined=verdicts[QUARANTINED],
-        filtered_by=dict(sorted(reasons[FILTERED].items())),
-        quarantined_by=dict(sorted(reasons[QUARANTINED].items())),
-        edited=dict(sorted(edited.items())),
-        tokens=tokens,
-        sequences=sequences,
-        padding=padding,
-    )
-
-
-def reason_class(reason: str | None) -> str:
-    """A reason without its particulars, which follow a colon: what records are counted by."""
-    return (reason or "unknown").partition(": ")[0]

@@ -13,7 +13,7 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from minio.credentials import Credentials
+from minio.credentials.credentials import Credentials
 from minio.credentials.providers import (
     ChainedProvider,
     EnvAWSProvider,
@@ -113,6 +113,8 @@ def resolve(uri: str, environment: Mapping[str, str] | None = None) -> S3Target:
     parts = urllib.parse.urlsplit(uri)
     if "@" in parts.netloc:
         raise InvalidUri(f"store URI {redact(uri)!r} carries credentials, and URIs are logged; {_WHERE_SECRETS_GO}")
+    if "#" in uri:
+        raise InvalidUri(f"store URI {redact(uri)!r} has a '#', which starts a fragment; write it as %23")
     parameters = _parameters(uri, parts.query)
     files = _Files(environment, parameters.get("profile"))
     endpoint = (
@@ -266,8 +268,8 @@ class _Files:
         return None
 
 
-class _FileProvider(Provider):  # type: ignore[misc] # minio ships no types that mypy is told to follow
-    """Reads the profile anew at each request for credentials: tools rotate them in place."""
+class _FileProvider(Provider):
+    """Reads the profile's file when asked: at the first request, and again when the keys have expired."""
 
     def __init__(self, environment: Mapping[str, str], profile: str | None) -> None:
         self._environment = environment

@@ -12,6 +12,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 from minio.datatypes import parse_list_objects
 
@@ -124,8 +125,8 @@ def _pages(fetch: Fetch, prefix: str, start: str, delimiter: str) -> Iterator[_P
 
 
 def _parse(answer: Answer) -> _Page:
-    objects, is_truncated, token, _ = parse_list_objects(_Response(answer.body))
-    lines = [Listed(found.object_name, found.size or 0, found.etag or "") for found in objects]
+    objects, is_truncated, token, _ = parse_list_objects(cast("Any", _Response(answer.body)))
+    lines = [Listed(found.object_name or "", found.size or 0, found.etag or "") for found in objects]
     return _Page(answer, lines, token if is_truncated else None)
 
 

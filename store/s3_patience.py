@@ -40,8 +40,8 @@ class Patience:
     def delay_s(self, failures: int, chance: float) -> float:
         """The delay before the next attempt, after so many failed ones (at least 1)."""
         # Above 2**20 the ceiling has long been reached, and a float would overflow in the end.
-        ceiling = min(self.delay_s_max, self.delay_first_s * 2 ** min(failures - 1, 20))
-        return ceiling * chance
+        ceiling = min(self.delay_s_max, self.delay_first_s * 2.0 ** min(failures - 1, 20))
+        return float(ceiling * chance)
 
 
 class BreakerState(Enum):

@@ -8,6 +8,7 @@ import secrets
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 from xml.sax.saxutils import escape
 
@@ -26,6 +27,9 @@ PART_BYTES = 16 << 20
 PARTS_MAX = 10_000
 #: Parts, or ranges, of one object on their way at once.
 IN_FLIGHT = 4
+#: One range of a read. A smaller object is one request into one buffer, which beats any assembly of parts while the
+#: line is not the limit; readers of many objects have several under way as it is.
+READ_BYTES = 32 << 20
 #: From here on a conditional upload first asks whether the object stands: a refusal after the body would be dear.
 LOOK_FIRST_BYTES = 1 << 20
 
@@ -48,7 +52,7 @@ class Sizes:
 
     multipart_bytes_min: int = MULTIPART_BYTES_MIN
     part_bytes: int = PART_BYTES
-    read_bytes: int = 8 << 20
+    read_bytes: int = READ_BYTES
     put_bytes_max: int = PUT_BYTES_MAX
 
 
@@ -98,7 +102,7 @@ def completes_once(asker: Asker, prefix: str) -> bool:
     for _ in range(RACE_ROUNDS):
         key = f"{prefix}{secrets.token_hex(8)}"
         writers = [new_writer() for _ in range(RACE_WIDTH)]
-        uploads = in_parallel(lambda _, key=key: _begin(asker, key, {}), writers, RACE_WIDTH)
+        uploads = in_parallel(partial(_begin, asker, key), [{WRITER_HEADER: writer} for writer in writers], RACE_WIDTH)
         body = Body([b"race"])
         parts = [[_put_part(asker, key, upload, 1, body)] for upload in uploads]
 
@@ -112,9 +116,9 @@ def completes_once(asker: Asker, prefix: str) -> bool:
 
         try:
             wins = sum(in_parallel(complete, list(range(RACE_WIDTH)), RACE_WIDTH))
-            in_parallel(lambda upload, key=key: _abort(asker, key, upload), uploads, RACE_WIDTH)
+            in_parallel(partial(_abort, asker, key), uploads, RACE_WIDTH)
         finally:
-            asker.once(lambda key=key: asker.wire.send("DELETE", key))
+            asker.once(partial(asker.wire.send, "DELETE", key))
         if wins != 1:
             return False
     return True

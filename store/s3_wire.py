@@ -12,14 +12,14 @@ import os
 import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlunsplit
 
 import certifi
 import urllib3
 from minio import Minio
 from minio import time as minio_time
-from minio.credentials import Provider
+from minio.credentials.providers import Provider
 from minio.signer import sign_v4_s3
 from urllib3.exceptions import (
     ConnectTimeoutError,
@@ -41,8 +41,6 @@ CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 30.0
 #: Connections kept open for reuse, a store.
 CONNECTIONS_KEPT = 16
-#: One read of an answer's body.
-READ_BYTES = 1 << 20
 #: An answer that is no object (a page of a listing has about 1 MiB) and is longer is cut off.
 TEXT_BYTES_MAX = 16 << 20
 
@@ -76,6 +74,7 @@ class Wire:
         self._read_timeout_s = read_timeout_s
         if target.ca is not None and not os.path.isfile(target.ca):
             raise InvalidUri(f"{target.uri}: there is no CA file {target.ca!r}; correct ?ca= or AWS_CA_BUNDLE")
+        self._provider: Provider | None = None
         self._connect()
 
     def forget_credentials(self) -> None:
@@ -129,7 +128,7 @@ class Wire:
             cert_reqs="CERT_REQUIRED",
             ca_certs=self._target.ca or os.environ.get("SSL_CERT_FILE") or certifi.where(),
         )
-        self._provider: Provider | None = credentials_of(self._target)
+        self._provider = credentials_of(self._target)
         self._client: Any = Minio(
             self._target.host, secure=self._target.is_secure, region=self._target.region, http_client=self._pool
         )
@@ -156,16 +155,16 @@ class Wire:
         headers["x-amz-content-sha256"] = sha256
         if credentials.session_token:
             headers["X-Amz-Security-Token"] = credentials.session_token
-        signed: dict[str, str] = sign_v4_s3(
+        sign_v4_s3(
             method=method,
             url=url,
             region=self._target.region,
-            headers=headers,
+            headers=cast("Any", headers),  # gets the signature
             credentials=credentials,
             content_sha256=sha256,
             date=date,
         )
-        return signed
+        return headers
 
 
 def _read(response: Any, method: str, into: memoryview | None) -> Answer:
@@ -186,13 +185,13 @@ def _read(response: Any, method: str, into: memoryview | None) -> Answer:
 
 
 def _fill(response: Any, into: memoryview) -> None:
+    """Read from the socket straight into the view: urllib3's own `read` would copy, and fault in a block each time."""
     position = 0
     while position < into.nbytes:
-        block = response.read(min(READ_BYTES, into.nbytes - position))
-        if not block:
+        count = response._fp.readinto(into[position:])
+        if not count:
             raise NoAnswer(f"the answer ended after {position} of {into.nbytes} bytes", is_unreachable=False)
-        into[position : position + len(block)] = block
-        position += len(block)
+        position += count
 
 
 @contextlib.contextmanager

@@ -4,17 +4,15 @@ For a stage that wants a thread of its own. The ends may be in different threads
 held for a few operations only. The sender must not write into a body after it was sent.
 """
 
-import os
 import threading
-import weakref
 from collections import deque
-from contextlib import suppress
 from enum import Enum
 
 from headrace.transport.contract import LinkStatistics
 from headrace.transport.credit import CreditReceiver, CreditSender
 from headrace.transport.errors import FrameOversizeError, LinkAborted, LinkClosed
 from headrace.transport.frame import FRAME_LIMIT_BYTES, Frame, encoded_size
+from headrace.transport.wake import Wake
 
 
 class _LinkState(Enum):
@@ -31,26 +29,6 @@ def create_inline(
     return InlineSender(link), InlineReceiver(link)
 
 
-class _Wake:
-    """One direction of waking: a flag of the end that sleeps, and the descriptor that it sleeps on."""
-
-    def __init__(self) -> None:
-        self.waiting = False
-        self.count = 0
-        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        weakref.finalize(self, os.close, self.descriptor)
-
-    def ring(self) -> None:
-        if self.waiting:
-            self.count += 1
-            os.eventfd_write(self.descriptor, 1)
-
-    def drain(self) -> None:
-        self.waiting = False
-        with suppress(BlockingIOError):
-            os.eventfd_read(self.descriptor)
-
-
 class _InlineLink:
     """What the two ends share; every field is used under `lock`."""
 
@@ -64,8 +42,8 @@ class _InlineLink:
         self.state = _LinkState.OPEN
         self.aborted_by = ""
         self.reason = ""
-        self.sender_wake = _Wake()
-        self.receiver_wake = _Wake()
+        self.sender_wake = Wake()
+        self.receiver_wake = Wake()
         #: Grants given so far: how a sender knows that there was one since it last looked.
         self.grants = 0
 

@@ -30,7 +30,7 @@ from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd, InputError, Sink
 from headrace.store.entries import Fragment
-from headrace.store.errors import StoreError
+from headrace.store.errors import StoreError, StoreRefused
 from headrace.store.intervals import Gap
 from headrace.store.objects import open_store
 from headrace.transport.contract import LinkEnd, Receiver, Sender
@@ -370,7 +370,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say_failure(channel: Channel, task: str, attempt: int, error: Exception) -> None:
-    final = isinstance(error, PipelineError)
+    final = isinstance(error, (PipelineError, StoreRefused))
     text = str(error) if isinstance(error, (StoreError, PipelineError)) else f"{type(error).__name__}: {error}"
     failed = pb.TaskFailed(error=text if final else f"task {task}: {text}", final=final)
     try:

@@ -129,6 +129,7 @@ class Controller:
             amend=event.amend,
             fuse=event.fuse,
             replicas=event.replicas,
+            allowance=event.allowance,
             standby=self._standby,
         )
         self.runs[pipeline.name] = run

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
+from headrace.controller.core.allowance import ANY_LOSS, Allowance
 from headrace.store.entries import Counts, Entry, Fragment, Range, StoredObject
 from headrace.store.intervals import Gap
 
@@ -195,6 +196,7 @@ class PipelineRequested:
     amend: bool = False
     fuse: bool = True
     replicas: int = 0
+    allowance: Allowance = ANY_LOSS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.controller.core.admission import admit
+from headrace.controller.core.allowance import ANY_LOSS, Allowance
 from headrace.controller.core.commit import Committer, Waiter
 from headrace.controller.core.crew import Crew
 from headrace.controller.core.intake import Intake
@@ -75,6 +76,7 @@ class Run:
         amend: bool = False,
         fuse: bool = True,
         replicas: int = 0,
+        allowance: Allowance = ANY_LOSS,
         standby: bool = False,
     ) -> None:
         self.pipeline = pipeline
@@ -88,7 +90,7 @@ class Run:
         #: Records and bytes that were closed before this run.
         self.records_resumed = 0
         self.bytes_resumed = 0
-        self._amend, self._fuse, self._replicas = amend, fuse, replicas
+        self._amend, self._fuse, self._replicas, self._allowance = amend, fuse, replicas, allowance
         self._request: int | None = request
         self._standby = standby
         self._workers = {worker.name: worker for worker in workers}
@@ -99,9 +101,7 @@ class Run:
         self.listing = Listing(self.ledger, self.sources, self.sinks)
         self._submitted_ends: set[bytes] = set()
         self._submitted_pipeline = False
-        self._dirty = False
-        self._settled = False
-        self._halted = False
+        self._dirty = self._settled = self._halted = False
         self._shards_at_start = 0
 
     # -- the door --
@@ -370,8 +370,7 @@ class Run:
     def _answer(
         self, to: Waiter, outcome: Outcome, overlaps: tuple[Range, ...] = (), reason: str = ""
     ) -> list[Command]:
-        current = self.crew.current(to.task, to.attempt) if self.crew else None
-        if current is None:
+        if (current := self.crew.current(to.task, to.attempt) if self.crew else None) is None:
             return []
         return [AnswerProposal(current.plan.worker, to.task, to.attempt, to.proposal, outcome, overlaps, reason)]
 
@@ -389,6 +388,8 @@ class Run:
         if self.state in _WORKING:
             commands += self._sweep_if_due()
         everything = self.listing.done and self.intake.done and self.leadership.quiet and self.committer.empty
+        if self.state in _WORKING and (excess := self._allowance.excess(self.ledger, at_end=everything)):
+            return [*commands, *self._fail(excess)]
         if self.state in _WORKING and everything:
             return [*commands, *self._publish(RunTurn.ALL_CLOSED)]
         if self.state is RunState.DRAINING and self._halted and not self._dirty and self.intake.held_are_closed():
@@ -461,14 +462,15 @@ class Run:
 
     def _resigned(self) -> list[Command]:
         self._turn(RunTurn.RESIGNED)
-        return [*self._stop_tasks(self.state.value), ReportRun(self.pipeline.name, self.state.value, self.reason)]
+        stop = self.crew.stop(self.state.value) if self.crew else []
+        return [*stop, ReportRun(self.pipeline.name, self.state.value, self.reason)]
 
     def _stop(self, event: StopRequested) -> list[Command]:
         if event.cancel or self.state is RunState.OPENING:
             self._turn(RunTurn.CANCEL_ASKED)
             self.reason = "cancelled"
             self.leadership.resign()
-            stop = self._stop_tasks("cancelled")
+            stop = self.crew.stop("cancelled") if self.crew else []
             return [*stop, ReportRun(self.pipeline.name, self.state.value, self.reason)]
         if self.state is RunState.RUNNING:
             self._turn(RunTurn.STOP_ASKED)
@@ -484,14 +486,12 @@ class Run:
         self._turn(RunTurn.FAULT)
         self.reason = reason
         answer = [] if request is None else [AnswerRequest(request, accepted=False, reason=reason)]
-        return [*answer, *self._stop_tasks(reason), ReportRun(self.pipeline.name, self.state.value, reason)]
+        stop = self.crew.stop(reason) if self.crew else []
+        return [*answer, *stop, ReportRun(self.pipeline.name, self.state.value, reason)]
 
     def give_up(self, reason: str) -> list[Command]:
         """The shell met what the core cannot mend: an unreadable log, a store that is not there."""
         return self._fail(reason)
-
-    def _stop_tasks(self, reason: str) -> list[Command]:
-        return self.crew.stop(reason) if self.crew else []
 
     def _turn(self, turn: RunTurn) -> None:
         target = TRANSITIONS.get((self.state, turn))

@@ -5,6 +5,8 @@ where that says the same: icons are category So, and letters are those of Latin,
 whole blocks of the scripts without case. Sentence ends are Unicode's property Sentence_Terminal (PropList.txt, 16.0).
 """
 
+# ruff: noqa: RUF001 (characters that look alike are what this file is about)
+
 from __future__ import annotations
 
 import string
@@ -86,7 +88,7 @@ _QUOTES: Final = "'\"”“`‘´’‚,„»«「」『』（）〔〕【】《
 _MARKS: Final = "…,:;!?¿؟¡()[]{}<>_#*&。？！，、；：～·।،۔؛٪"
 _CURRENCIES: Final = "$£€¥฿₽﷼₴" + "".join(map(chr, range(0x20A0, 0x20C0)))
 #: Beside ASCII punctuation, control characters and sentence ends: what text normalisers of web crawls take out.
-_SYMBOLS: Final = "«´»–—’“”„…∶━►、。〈〉《》「」【】！％（），．１：；？～\u300c\u300d"  # noqa: RUF001
+_SYMBOLS: Final = "«´»–—’“”„…∶━►、。〈〉《》「」【】！％（），．１：；？～\u300c\u300d"
 #: Python tells these spaces and lines apart from Unicode's category Z.
 _SPACES: Final = "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f\x20\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
@@ -107,7 +109,7 @@ def flags_table() -> npt.NDArray[np.uint16]:
     _mark(table, _LINE_BREAKS, LINE_BREAK)
     _mark(table, _QUOTES, PREFIX | SUFFIX | QUOTE | BEFORE_STOP)
     _mark(table, _MARKS, PREFIX | SUFFIX | BEFORE_STOP)
-    _mark(table, "—–", PREFIX | SUFFIX)  # noqa: RUF001
+    _mark(table, "—–", PREFIX | SUFFIX)
     _mark(table, "§%=", PREFIX)
     _mark(table, "%²-+|0123456789", BEFORE_STOP)
     _mark(table, _CURRENCIES, PREFIX | CURRENCY)
@@ -121,9 +123,10 @@ def flags_table() -> npt.NDArray[np.uint16]:
 
 def two_levels(table: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint16]]:
     """The same table as `[4352]` numbers of blocks and `[blocks, 256]`: it fits a cache, and compiled code."""
-    blocks, numbers = np.unique(table.reshape(-1, 256), axis=0, return_inverse=True)
-    assert len(blocks) <= 256
-    return numbers.astype(np.uint8).reshape(-1), np.ascontiguousarray(blocks)
+    numbers: dict[bytes, int] = {}
+    block_of = [numbers.setdefault(block.tobytes(), len(numbers)) for block in table.reshape(-1, 256)]
+    assert len(numbers) <= 256
+    return np.array(block_of, np.uint8), np.frombuffer(b"".join(numbers), np.uint16).reshape(-1, 256)
 
 
 def _mark(table: npt.NDArray[np.uint16], characters: str, flag: int) -> None:
@@ -131,13 +134,12 @@ def _mark(table: npt.NDArray[np.uint16], characters: str, flag: int) -> None:
 
 
 def _mark_categories(table: npt.NDArray[np.uint16]) -> None:
-    kinds = np.array([unicodedata.category(chr(code)) for code in range(_NAMED_MAX)])
-    head = table[:_NAMED_MAX]
-    head[np.char.startswith(kinds, "L")] |= ALPHA
-    head[np.char.startswith(kinds, "P")] |= PUNCTUATION
-    head[kinds == "So"] |= ICON | PREFIX | SUFFIX
+    kinds = [unicodedata.category(chr(code)) for code in range(_NAMED_MAX)]
+    meant = {"So": ICON | PREFIX | SUFFIX, "Ll": ALPHA, "Lu": ALPHA, "Lt": ALPHA, "Lm": ALPHA, "Lo": ALPHA}
+    meant |= dict.fromkeys(("Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po"), PUNCTUATION)
+    table[:_NAMED_MAX] |= np.array([meant.get(kind, 0) for kind in kinds], np.uint16)
+    cased = {"Ll": LOWER, "Lu": UPPER}
     for first, last in _CASED:
-        part, kind = head[first : last + 1], kinds[first : last + 1]
-        part[np.char.startswith(kind, "L")] |= LETTER
-        part[kind == "Ll"] |= LOWER
-        part[kind == "Lu"] |= UPPER
+        for code in range(first, last + 1):
+            if kinds[code].startswith("L"):
+                table[code] |= LETTER | cased.get(kinds[code], 0)

@@ -13,28 +13,15 @@ Pieces of ASCII letters or digits, with at most one mark behind them, take a sho
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.stages.quality import characters
-from headrace.stages.quality.characters import (
-    ALPHA,
-    BEFORE_STOP,
-    ICON,
-    LETTER,
-    LOWER,
-    PREFIX,
-    PUNCTUATION,
-    QUOTE,
-    SENTENCE_END,
-    SPACE,
-    SUFFIX,
-    SYMBOL,
-    UPPER,
-)
+from headrace.stages.quality.affixes import BYTE, CODE, FLAGS, MARK, infix_length, is_url, prefix_length, suffix_length
+from headrace.stages.quality.characters import ALPHA, BEFORE_STOP, PUNCTUATION, SENTENCE_END, SPACE, SYMBOL, UPPER
 from headrace.stages.quality.contractions import special_words
 from headrace.stages.quality.kernels import compiled
 
@@ -55,14 +42,6 @@ _KNOWN_WORDS_MAX = 4
 _KNOWN_BYTES_MAX = 64
 #: Marks that come off the end of a piece of letters or digits, whatever the piece is.
 _TRAILING_MARKS = b",:;!?)]\"'."
-#: A measure behind a digit is a word of its own: "5km".
-_UNITS = (
-    "km km² km³ m m² m³ dm dm² dm³ cm cm² cm³ mm mm² mm³ ha µm nm yd in ft kg g mg µg t lb oz m/s km/h kmh mph hPa Pa "
-    "mbar mb MB kb KB gb GB tb TB T G M K % км км² км³ м м² м³ дм дм² дм³ см см² см³ мм мм² мм³ нм кг г мг м/с км/ч "
-    "кПа Па мбар Кб КБ кб Мб МБ мб Гб ГБ гб Тб ТБ US$ C$ A$"
-).split()
-_UNIT_CHARACTERS_MAX = 4
-_HOST_CHARACTERS_MAX = 64
 _STOP = 0x2E
 
 Bytes = npt.NDArray[np.uint8]
@@ -84,12 +63,15 @@ class Words(NamedTuple):
 
 
 BEGIN, END, LENGTH, KIND = 0, 1, 2, 3
-_CODE, _FLAGS, _BYTE, _MARK = 0, 1, 2, 3
 
 
 def room_for(text_bytes: int) -> Words:
-    """Room for the words of a text of so many bytes."""
-    size = text_bytes + 2
+    """Room for the words of a text of so many bytes, which this thread's next call may take back."""
+    return _room(1 << (text_bytes + 2).bit_length())
+
+
+@lru_cache(maxsize=1)
+def _room(size: int) -> Words:
     i32, u64 = np.int32, np.uint64
     return Words(np.empty((size, 4), i32), np.empty(size, u64), np.empty((size, 4), i32), *_known_pieces())
 
@@ -106,13 +88,6 @@ def hash_of(word: str) -> int:
     for byte in word.encode():
         value = (value ^ byte) * int(MULTIPLIER) & 0xFFFF_FFFF_FFFF_FFFF
     return value
-
-
-def _unit_key(unit: str) -> int:
-    key = 0
-    for character in unit:
-        key = key << 16 | ord(character)
-    return key
 
 
 def _byte_kinds() -> npt.NDArray[np.uint8]:
@@ -147,7 +122,6 @@ _BLOCK_OF, _BLOCKS = characters.two_levels(characters.flags_table())
 _KINDS = _byte_kinds()
 _BLOOM, _SLOT_HASHES, _SLOT_CUTS = _specials()
 _SPECIAL_BYTES_MAX = max(len(word.encode()) for word in special_words())
-_UNIT_KEYS = np.array(sorted(_unit_key(unit) for unit in _UNITS), np.uint64)
 
 
 def split_words(text: str) -> list[str]:
@@ -208,7 +182,7 @@ def find_words(
             continue
         begin = at
         value = SEED
-        if first == _BYTE_LETTER or first == _BYTE_DIGIT:
+        if first in (_BYTE_LETTER, _BYTE_DIGIT):
             while at < end and _KINDS[data[at]] == first:
                 value = (value ^ np.uint64(data[at])) * MULTIPLIER
                 at += 1
@@ -229,32 +203,40 @@ def find_words(
             if width:
                 at += width
                 continue
-        while at < end:
-            kind = _KINDS[data[at]]
-            if kind == _BYTE_SPACE or (kind == _BYTE_HIGH and space_width(data, at)):
-                break
-            value = (value ^ np.uint64(data[at])) * MULTIPLIER
-            at += 1
-        slot = np.int64(value >> _SLOT_SHIFT)
-        if known_hashes[slot, 0] == value:
-            count = _put_known(begin, slot, rows, hashes, count, known_cuts, known_hashes)
-            continue
-        before = count
-        count = _cut_piece(data, begin, at, rows, hashes, piece, count)
-        if at - begin <= _KNOWN_BYTES_MAX and count - before <= _KNOWN_WORDS_MAX:
-            known_hashes[slot, 0] = value
-            known_cuts[slot, 0] = count - before
-            for word in range(before, count):
-                place = 1 + word - before
-                known_hashes[slot, place] = hashes[word]
-                known_cuts[slot, place] = (rows[word, END] - begin) << 16 | rows[word, LENGTH] << 8 | rows[word, KIND]
+        count, at = _take_piece(data, begin, at, end, value, rows, hashes, piece, known_cuts, known_hashes, count)
     return count
 
 
 @compiled
-def _put_known(
-    begin: int, slot: int, rows: Any, hashes: Any, count: int, known_cuts: Any, known_hashes: Any
-) -> int:
+def _take_piece(
+    data: Any, begin: int, at: int, end: int, value: Any,
+    rows: Any, hashes: Any, piece: Any, known_cuts: Any, known_hashes: Any, count: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Cut the piece that begins at `begin`, of which `value` is the hash up to `at`; returns the byte behind it too."""
+    while at < end:
+        kind = _KINDS[data[at]]
+        if kind == _BYTE_SPACE or (kind == _BYTE_HIGH and space_width(data, at)):
+            break
+        value = (value ^ np.uint64(data[at])) * MULTIPLIER
+        at += 1
+    slot = np.int64(value >> _SLOT_SHIFT)
+    if known_hashes[slot, 0] == value:
+        count = _put_known(begin, slot, rows, hashes, count, known_cuts, known_hashes)
+        return count, at
+    before = count
+    count = _cut_piece(data, begin, at, rows, hashes, piece, count)
+    if at - begin <= _KNOWN_BYTES_MAX and count - before <= _KNOWN_WORDS_MAX:
+        known_hashes[slot, 0] = value
+        known_cuts[slot, 0] = count - before
+        for word in range(before, count):
+            place = 1 + word - before
+            known_hashes[slot, place] = hashes[word]
+            known_cuts[slot, place] = (rows[word, END] - begin) << 16 | rows[word, LENGTH] << 8 | rows[word, KIND]
+    return count, at
+
+
+@compiled
+def _put_known(begin: int, slot: int, rows: Any, hashes: Any, count: int, known_cuts: Any, known_hashes: Any) -> int:
     """Add the words of a piece that was cut before."""
     at = begin
     for place in range(1, 1 + known_cuts[slot, 0]):
@@ -348,7 +330,7 @@ def _put_plain(data: Any, begin: int, end: int, value: Any, kind: int, rows: Any
 @compiled
 def _put_characters(data: Any, low: int, high: int, rows: Any, hashes: Any, piece: Any, count: int) -> int:
     """Add the word of the piece's characters `low` to `high`."""
-    return _put(data, piece[low, _BYTE], piece[high, _BYTE], rows, hashes, count)
+    return _put(data, piece[low, BYTE], piece[high, BYTE], rows, hashes, count)
 
 
 @compiled
@@ -358,10 +340,10 @@ def _decode_piece(data: Any, begin: int, end: int, piece: Any) -> int:
     at = begin
     while at < end:
         code, width = decode(data, at)
-        piece[size, _CODE], piece[size, _FLAGS], piece[size, _BYTE] = code, flags_of(code), at
+        piece[size, CODE], piece[size, FLAGS], piece[size, BYTE] = code, flags_of(code), at
         size += 1
         at += width
-    piece[size, _BYTE] = end
+    piece[size, BYTE] = end
     return size
 
 
@@ -372,12 +354,12 @@ def _cut_piece(data: Any, begin: int, end: int, rows: Any, hashes: Any, piece: A
     while low < high:
         if _special_slot(data, low, high, piece) >= 0:
             break
-        prefix = _prefix_length(piece, low, high)
+        prefix = prefix_length(piece, low, high)
         if prefix and _special_slot(data, low + prefix, high, piece) >= 0:
             count = _put_characters(data, low, low + prefix, rows, hashes, piece, count)
             low += prefix
             break
-        suffix = _suffix_length(piece, low + prefix, high)
+        suffix = suffix_length(piece, low + prefix, high)
         if not prefix and not suffix:
             break
         special = suffix and _special_slot(data, low, high - suffix, piece) >= 0
@@ -385,7 +367,7 @@ def _cut_piece(data: Any, begin: int, end: int, rows: Any, hashes: Any, piece: A
             count = _put_characters(data, low, low + prefix, rows, hashes, piece, count)
             low += prefix
         if suffix:
-            piece[taken, _MARK] = high
+            piece[taken, MARK] = high
             taken += 1
             high -= suffix
         if special:
@@ -393,115 +375,21 @@ def _cut_piece(data: Any, begin: int, end: int, rows: Any, hashes: Any, piece: A
     count = _cut_middle(data, low, high, rows, hashes, piece, count)
     while taken:
         taken -= 1
-        count = _put_characters(data, high, piece[taken, _MARK], rows, hashes, piece, count)
-        high = piece[taken, _MARK]
+        count = _put_characters(data, high, piece[taken, MARK], rows, hashes, piece, count)
+        high = piece[taken, MARK]
     return count
 
 
 @compiled
 def _special_slot(data: Any, low: int, high: int, piece: Any) -> int:
     """The slot of the special word that the piece's characters `low` to `high` are, or -1."""
-    begin, end = piece[low, _BYTE], piece[high, _BYTE]
+    begin, end = piece[low, BYTE], piece[high, BYTE]
     if end - begin > _SPECIAL_BYTES_MAX or begin >= end:
         return -1
     value = SEED
     for at in range(begin, end):
         value = (value ^ np.uint64(data[at])) * MULTIPLIER
     return _find_special(value)
-
-
-@compiled
-def _is_digit(code: int) -> bool:
-    return 0x30 <= code <= 0x39
-
-
-@compiled
-def _stops(piece: Any, at: int, high: int) -> int:
-    """How many full stops stand in a row from `at` on."""
-    end = at
-    while end < high and piece[end, _CODE] == 0x2E:
-        end += 1
-    return end - at
-
-
-@compiled
-def _prefix_length(piece: Any, low: int, high: int) -> int:
-    """How many characters come off the beginning."""
-    code = piece[low, _CODE]
-    if piece[low, _FLAGS] & PREFIX:
-        return 1
-    if code == 0x2B:
-        return 0 if low + 1 < high and _is_digit(piece[low + 1, _CODE]) else 1
-    if code == 0x2E:
-        run = _stops(piece, low, high)
-        return run if run >= 2 else 0
-    if low + 1 < high and (code == 0x43 or code == 0x41) and piece[low + 1, _CODE] == 0x24:
-        return 2
-    if low + 2 < high and code == 0x55 and piece[low + 1, _CODE] == 0x53 and piece[low + 2, _CODE] == 0x24:
-        return 3
-    return 0
-
-
-@compiled
-def _suffix_length(piece: Any, low: int, high: int) -> int:
-    """How many characters come off the end."""
-    if low >= high:
-        return 0
-    longest = _unit_length(piece, low, high)
-    last = piece[high - 1, _CODE]
-    before = piece[high - 2, _CODE] if high - 2 >= low else 0
-    if last == 0x2E:
-        run = 1
-        while high - run - 1 >= low and piece[high - run - 1, _CODE] == 0x2E:
-            run += 1
-        if run >= 2:
-            return max(longest, run)
-        return max(longest, _stop_length(piece, low, high))
-    if last == 0x2026 and before == 0x2026:
-        return max(longest, 2)
-    if piece[high - 1, _FLAGS] & SUFFIX:
-        return max(longest, 1)
-    if (last == 0x73 or last == 0x53) and (before == 0x27 or before == 0x2019):
-        return max(longest, 2)
-    if last == 0x2B and _is_digit(before):
-        return max(longest, 1)
-    return longest
-
-
-@compiled
-def _stop_length(piece: Any, low: int, high: int) -> int:
-    """1 where the one full stop at the end comes off, else 0."""
-    if high - 2 < low:
-        return 0
-    if piece[high - 2, _FLAGS] & BEFORE_STOP:
-        return 1
-    if high - 3 < low:
-        return 0
-    if piece[high - 2, _FLAGS] & piece[high - 3, _FLAGS] & UPPER:
-        return 1
-    scale = piece[high - 2, _CODE]
-    return 1 if piece[high - 3, _CODE] == 0xB0 and (scale == 0x43 or scale == 0x46 or scale == 0x4B) else 0
-
-
-@compiled
-def _unit_length(piece: Any, low: int, high: int) -> int:
-    """The length of the measure or currency behind the last digit, where the end is one."""
-    key = np.uint64(0)
-    shift = np.uint64(0)
-    at = high
-    while at > low and high - at < _UNIT_CHARACTERS_MAX:
-        at -= 1
-        code = piece[at, _CODE]
-        if _is_digit(code) or code > 0xFFFF:
-            return 0
-        key |= np.uint64(code) << shift
-        shift += np.uint64(16)
-        if at > low and _is_digit(piece[at - 1, _CODE]):
-            if high - at == 1 and piece[at, _FLAGS] & characters.CURRENCY:
-                return 1
-            place = np.searchsorted(_UNIT_KEYS, key)
-            return high - at if place < len(_UNIT_KEYS) and _UNIT_KEYS[place] == key else 0
-    return 0
 
 
 @compiled
@@ -521,7 +409,7 @@ def _cut_middle(data: Any, low: int, high: int, rows: Any, hashes: Any, piece: A
         return _put_characters(data, low, high, rows, hashes, piece, count)
     begin, at = low, low
     while at < high:
-        length = _infix_length(piece, low, at, high)
+        length = infix_length(piece, low, at, high)
         if length == 0 or at == low:
             at += max(length, 1)
             continue
@@ -533,110 +421,3 @@ def _cut_middle(data: Any, low: int, high: int, rows: Any, hashes: Any, piece: A
     if begin < high:
         count = _put_characters(data, begin, high, rows, hashes, piece, count)
     return count
-
-
-@compiled
-def _infix_length(piece: Any, low: int, at: int, high: int) -> int:
-    """How many characters at `at`, within a word, are a word of their own."""
-    code = piece[at, _CODE]
-    if piece[at, _FLAGS] & ICON or code == 0x2026:
-        return 1
-    if code == 0x2E and _stops(piece, at, high) >= 2:
-        return _stops(piece, at, high)
-    if at == low or at + 1 >= high:
-        return 0
-    before, after = piece[at - 1, _FLAGS], piece[at + 1, _FLAGS]
-    digit = _is_digit(piece[at - 1, _CODE])
-    if code == 0x2B or code == 0x2D or code == 0x2A or code == 0x5E:
-        if digit and (_is_digit(piece[at + 1, _CODE]) or piece[at + 1, _CODE] == 0x2D):
-            return 1
-    if code == 0x2E:
-        return 1 if before & (LOWER | QUOTE) and after & (UPPER | QUOTE) else 0
-    if code == 0x2C:
-        return 1 if before & after & LETTER else 0
-    if not (digit or before & LETTER):
-        return 0
-    if code == 0x3A or code == 0x3C or code == 0x3E or code == 0x3D or code == 0x2F:
-        return 1 if after & LETTER else 0
-    return _hyphen_length(piece, at, high)
-
-
-@compiled
-def _hyphen_length(piece: Any, at: int, high: int) -> int:
-    """The length of the hyphen or dash at `at` that has a letter behind it, or 0."""
-    code = piece[at, _CODE]
-    if code != 0x2D and code != 0x2013 and code != 0x2014 and code != 0x7E:
-        return 0
-    longest = 3 if code == 0x2D else 2 if code == 0x2014 else 1
-    for length in range(1, longest + 1):
-        if at + length >= high:
-            return 0
-        if piece[at + length, _FLAGS] & LETTER:
-            return length
-        if piece[at + length, _CODE] != code:
-            return 0
-    return 0
-
-
-@compiled
-def is_url(piece: Any, low: int, high: int) -> bool:
-    """Whether the characters are a URL as spaCy takes it: a scheme, a user and a path may be missing, a host not."""
-    found = False
-    for at in range(low + 1, high - 2):
-        if piece[at, _CODE] == 0x2E:
-            found = True
-            break
-    if not found:
-        return False
-    if _is_host(piece, low, high):
-        return True
-    scheme = True
-    for at in range(low, high):
-        code = piece[at, _CODE]
-        if code == 0x40 and at > low and _is_host(piece, at + 1, high):
-            return True
-        if scheme and code == 0x3A and at - low >= 2 and at + 2 < high and piece[at + 1, _CODE] == 0x2F:
-            if piece[at + 2, _CODE] == 0x2F and _is_host(piece, at + 3, high):
-                return True
-        word = piece[at, _FLAGS] & ALPHA or _is_digit(code) or code == 0x5F
-        if not (word or code == 0x2B or code == 0x2D or code == 0x2E):
-            scheme = False
-    return False
-
-
-@compiled
-def _is_host(piece: Any, low: int, high: int) -> bool:
-    """Whether a host name begins here, with nothing but a port and a path behind it."""
-    at, label = low, low
-    labels = 0
-    while at < high:
-        code = piece[at, _CODE]
-        plain = _is_digit(code) or 0x41 <= code <= 0x5A or 0x61 <= code <= 0x7A or 0xA1 <= code <= 0xFFFF
-        if code == 0x2E:
-            size = at - label
-            if size == 0 or size > _HOST_CHARACTERS_MAX or piece[at - 1, _CODE] == 0x2D or piece[at - 1, _CODE] == 0x5F:
-                return False
-            labels += 1
-            label = at + 1
-        elif not plain and (at == label or (code != 0x2D and code != 0x5F)):
-            break
-        at += 1
-    if labels == 0 or not 2 <= at - label < _HOST_CHARACTERS_MAX:
-        return False
-    for place in range(label, at):
-        if not piece[place, _FLAGS] & LOWER:
-            return False
-    return _is_behind_host(piece, at, high)
-
-
-@compiled
-def _is_behind_host(piece: Any, at: int, high: int) -> bool:
-    if at < high and piece[at, _CODE] == 0x3A:
-        at += 1
-        digits = 0
-        while at < high and _is_digit(piece[at, _CODE]):
-            digits += 1
-            at += 1
-        if not 2 <= digits <= 5:
-            return False
-    return at == high or piece[at, _CODE] == 0x2F or piece[at, _CODE] == 0x3F or piece[at, _CODE] == 0x23

@@ -69,3 +69,21 @@ def test_a_file_that_is_damaged_ends_the_run_with_one_line(tmp_path: pathlib.Pat
     assert name in line
     assert why in line
     assert "fetch it again or take it out of the input" in line
+
+
+def test_a_run_that_quarantines_too_much_is_ended_and_goes_on_with_a_wider_allowance(tmp_path: pathlib.Path) -> None:
+    files.write(tmp_path / "a.jsonl", files.lines() + b"{broken\n" * 3)
+    done = run(tmp_path, "a.jsonl", "--max-quarantined", "1%")
+    assert done.returncode == 1
+    assert "3 of 63 records closed by sink write are quarantined, more than the 1% allowed" in done.stderr
+    assert "most of them by read/malformed JSON" in done.stderr
+    report = balance(run(tmp_path, "a.jsonl", "--max-quarantined", "3"))
+    assert (report["kept"], report["quarantined"], report["records_resumed"]) == (60, 3, 63)
+
+
+def test_an_allowance_that_is_no_number_and_no_share_is_wrong_usage(tmp_path: pathlib.Path) -> None:
+    files.write(tmp_path / "a.jsonl", files.lines())
+    for text in ("x", "-1", "101%", "%"):
+        done = run(tmp_path, "a.jsonl", f"--max-quarantined={text}")
+        assert done.returncode == 2
+        assert "give a number of records, such as 100, or a share, such as 1%" in done.stderr

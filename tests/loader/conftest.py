@@ -1,13 +1,16 @@
-"""A tiny dataset of shards and a manifest, written by numpy and safetensors alone."""
+"""A tiny dataset of shards, document ids and a manifest, written without the pipeline."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import safetensors.numpy
 import xxhash
+
+from headrace.store.shards import table_to_parquet
 
 PAD_ID = 1
 EOS_ID = 2
@@ -39,6 +42,8 @@ def write_dataset(
         digest = xxhash.xxh3_128(data).hexdigest()
         key = f"shards/0/{number}-{digest}.safetensors"
         (root / key).write_bytes(data)
+        documents = pa.table({"id": pa.array([f"{seed}/{number}/{at}" for at in range(len(pieces))], pa.string())})
+        (root / key.replace("safetensors", "documents.parquet")).write_bytes(table_to_parquet(documents))
         shards.append(
             {
                 "tokens": key,

@@ -46,12 +46,6 @@ def test_a_state_goes_on_through_the_torch_edge(tiny_dataset: str):
     loader.close()
 
 
-def test_worker_processes_are_refused_rather_than_each_given_everything(tiny_dataset: str):
-    loader = TorchLoader(Loader(tiny_dataset, batch_size=4, prefetch=0))
-    with pytest.raises(RuntimeError, match="num_workers=0"):
-        next(iter(DataLoader(loader, batch_size=None, num_workers=1, timeout=60)))
-
-
 def test_a_machine_without_torch_is_told_what_to_install():
     code = "import sys; sys.modules['torch'] = None; import headrace.loader.torch"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 #: The variable by which every process of a run is found: environments are inherited.
@@ -66,7 +67,7 @@ class Marked:
         return len(killed)
 
 
-def kill_after_entries(run: Marked, ledger: pathlib.Path, entries: int, delay_s: float) -> bool:
+def kill_after_entries(run: Marked, count: Callable[[], int], entries: int, delay_s: float) -> bool:
     """Start the run and kill everything `delay_s` after the ledger has `entries` entries; False if it ended before."""
     process = run.start()
     deadline = time.monotonic() + RUN_S_MAX
@@ -74,8 +75,8 @@ def kill_after_entries(run: Marked, ledger: pathlib.Path, entries: int, delay_s:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     try:
-        while count_entries(ledger) < entries:
-            assert time.monotonic() < deadline, f"{count_entries(ledger)} ledger entries after {RUN_S_MAX} s"
+        while count() < entries:
+            assert time.monotonic() < deadline, f"{count()} ledger entries after {RUN_S_MAX} s"
             if poll.poll(_LOOK_S * 1000):
                 return False
         ended = bool(poll.poll(delay_s * 1000))

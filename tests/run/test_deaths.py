@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,9 @@ def kill_again_and_again(home: Path, output: str, records: int, seed: int, *argu
     for kill in range(KILLS):
         ahead = closed_records(dataset) / records > kill / KILLS
         run = Marked(run_command(home, output, *arguments), home)
-        entries = count_entries(dataset / "ledger") + (1 if ahead else chance.choice((2, 3, 4)))
-        if not kill_after_entries(run, dataset / "ledger", entries, delay_s=0 if ahead else chance.random() * 0.02):
+        count = partial(count_entries, dataset / "ledger")
+        entries = count() + (1 if ahead else chance.choice((2, 3, 4)))
+        if not kill_after_entries(run, count, entries, delay_s=0 if ahead else chance.random() * 0.02):
             return kill
         assert not run.alive()
     return KILLS

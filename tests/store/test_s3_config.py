@@ -54,7 +54,12 @@ def test_the_uri_wins_over_the_environment_and_that_over_the_files(home: dict[st
     variable = resolve("s3://bucket/a", variables)
     assert (variable.endpoint, variable.region, variable.ca) == ("http://env:1", "env-1", "/env/ca.pem")
     file = resolve("s3://bucket/a", lab)
-    assert (file.endpoint, file.region, file.ca, file.style) == ("http://s3.lab:9000", "eu-west-3", "/lab/ca.pem", "path")
+    assert (file.endpoint, file.region, file.ca, file.style) == (
+        "http://s3.lab:9000",
+        "eu-west-3",
+        "/lab/ca.pem",
+        "path",
+    )
 
 
 def test_the_endpoint_of_s3_wins_over_that_of_all_services(home: dict[str, str]) -> None:
@@ -71,7 +76,7 @@ def test_with_nothing_said_it_is_aws(home: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(
     "uri",
-    ["s3://bucket?endpoint=http://h:1", "s3://bucket/a/b?endpoint=https://h&profile=lab&region=r-1&style=path",
+    ["s3://bucket?endpoint=http://h:1", "s3://bucket/a/b?endpoint=https://h&profile=served&region=r-1&style=path",
      "s3://bucket/a%3Fb?anonymous=true&ca=/x%20y.pem&endpoint=http://h"],
 )  # fmt: skip
 def test_a_uri_resolves_to_itself(uri: str, home: dict[str, str]) -> None:
@@ -98,7 +103,8 @@ def test_redacting_keeps_what_is_known_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("uri", "remedy"),
     [
-        ("s3://B_ucket", "no name of a bucket"),
+        ("s3://b", "no name of a bucket"),
+        ("s3://bucket/a#b", "write it as %23"),
         ("s3://bucket/a//b", "has the segment ''"),
         ("s3://bucket?endpoint=h:1", "not of the form http://host:port"),
         ("s3://bucket?endpoint=http://h:1/path", "not of the form http://host:port"),

@@ -11,6 +11,7 @@ import socketserver
 import threading
 import urllib.parse
 from dataclasses import dataclass
+from typing import Self
 
 GATE_S_MAX = 30.0
 
@@ -84,7 +85,7 @@ class S3Proxy:
                     return rule.fault
         return None
 
-    def __enter__(self) -> "S3Proxy":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -138,7 +139,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._relay(status, headers, answer, is_torn=fault is Fault.TORN_ANSWER)
         return None
 
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _handle
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _handle  # noqa: N815 - the base class looks for these names
 
     def _upstream(self) -> http.client.HTTPConnection:
         upstream = self.server.proxy.upstream
@@ -170,7 +171,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for name, value in headers:
             if name.lower() not in ("transfer-encoding", "connection", "content-length"):
                 self.send_header(name, value)
-        length = dict((name.lower(), value) for name, value in headers).get("content-length")
+        length = {name.lower(): value for name, value in headers}.get("content-length")
         self.send_header("Content-Length", length if self.command == "HEAD" and length else str(len(body)))
         self.end_headers()
         self.wfile.write(body[: len(body) // 2] if is_torn else body)

@@ -85,7 +85,7 @@ def _start(folder: pathlib.Path) -> S3Server:
         stdout=log,
         stderr=log,
         start_new_session=True,
-        preexec_fn=_die_with_parent,
+        preexec_fn=_die_with_parent,  # noqa: PLW1509 - one call of libc, which takes no lock
     )
     log.close()
     atexit.register(_stop, process, folder, os.getpid())

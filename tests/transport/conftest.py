@@ -1,5 +1,6 @@
 """Pairs of ends to test: one per transport, and the far end of a ring in a process of its own."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -11,12 +12,16 @@ import pytest
 from headrace.transport.contract import Receiver, Sender
 from headrace.transport.inline import create_inline
 from headrace.transport.pipe import PipeReceiver, PipeSender, create_pipe
+from headrace.transport.quic import QuicEndpoint
 from headrace.transport.ring import RingHandles, RingReceiver, RingSender, create_ring
 
 # The tests have no packages: this is how their modules find the kit beside them.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from link_kit import PATIENCE_S, MakePair, MakeRing, SettledPair, Spawn
+from quic_kit import LOOPBACK, Cluster, opened
+
+LINKS = itertools.count()
 
 
 @pytest.fixture
@@ -35,7 +40,7 @@ def make_ring() -> Iterator[MakeRing]:
         handles.close_descriptors()
 
 
-@pytest.fixture(params=["inline", "ring", "pipe"])
+@pytest.fixture(params=["inline", "ring", "pipe", "quic"])
 def make_pair(request: pytest.FixtureRequest, make_ring: MakeRing) -> MakePair:
     def inline(window_bytes: int = 1 << 16, capacity_bytes: int = 1 << 20) -> tuple[Sender, Receiver]:
         return create_inline("a->b", window_bytes, limit_bytes=capacity_bytes - 64)
@@ -51,7 +56,29 @@ def make_pair(request: pytest.FixtureRequest, make_ring: MakeRing) -> MakePair:
         request.addfinalizer(pair.receiver.detach)
         return pair.ends()
 
-    return {"inline": inline, "ring": ring, "pipe": pipe}[request.param]
+    def quic(window_bytes: int = 1 << 16, capacity_bytes: int = 1 << 20) -> tuple[Sender, Receiver]:
+        near, far = request.getfixturevalue("endpoints")
+        name = f"a->b {next(LINKS)}"
+        receiver = far.expect_link(name, lambda ticket, peer: None, window_bytes, capacity_bytes - 64)
+        sender = near.open_link(name, far.address, b"ticket", peer_name="far")
+        request.addfinalizer(sender.detach)
+        request.addfinalizer(receiver.detach)
+        opened(sender)
+        return SettledPair(sender, receiver, window_bytes).ends()
+
+    return {"inline": inline, "ring": ring, "pipe": pipe, "quic": quic}[request.param]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    return Cluster("test")
+
+
+@pytest.fixture(scope="session")
+def endpoints(cluster: Cluster) -> Iterator[tuple[QuicEndpoint, QuicEndpoint]]:
+    """Two nodes on the loopback device, for all links of all tests."""
+    with QuicEndpoint(LOOPBACK, cluster.node("near")) as near, QuicEndpoint(LOOPBACK, cluster.node("far")) as far:
+        yield near, far
 
 
 @pytest.fixture

@@ -4,10 +4,12 @@ import select
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from headrace.transport.contract import LinkStatistics, Received, Receiver, Sender
 from headrace.transport.credit import CreditReceiver
+from headrace.transport.errors import LinkClosed
 from headrace.transport.frame import Frame, FrameKind, encoded_size
 from headrace.transport.ring import RingHandles
 from headrace.transport.wait import wait_any
@@ -93,7 +95,7 @@ class SettledPair:
         self.sent = self.received = 0
         #: How many grants the receiver gave, and how many the sender has looked at.
         self.grants = self.grants_seen = 0
-        self.ended = False
+        self.ended = self.aborted = False
 
     def ends(self) -> tuple["SettledSender", "SettledReceiver"]:
         return SettledSender(self), SettledReceiver(self)
@@ -112,6 +114,12 @@ class SettledPair:
 
         self.wait_for(settled)
         self.grants_seen = self.grants
+
+
+def bare(ends: tuple[Sender, Receiver]) -> tuple[Sender, Receiver]:
+    """Return the ends as the transport made them, for tests that wait themselves."""
+    sender, receiver = ends
+    return (sender.pair.sender, sender.pair.receiver) if isinstance(sender, SettledSender) else (sender, receiver)
 
 
 class SettledEnd:
@@ -133,7 +141,7 @@ class SettledEnd:
 
     def abort(self, reason: str) -> None:
         self._end.abort(reason)
-        self.pair.ended = True
+        self.pair.ended = self.pair.aborted = True
 
     def statistics(self) -> LinkStatistics:
         self.settle()
@@ -195,7 +203,7 @@ class SettledReceiver(SettledEnd):
     def try_receive(self) -> "SettledReceived | None":
         pair = self.pair
         deadline = time.monotonic() + PATIENCE_S
-        while (received := pair.receiver.try_receive()) is None:
+        while (received := self._try_receive()) is None:
             if not pair.ended and pair.sent == pair.received:
                 return None
             assert time.monotonic() < deadline, "the transport carries nothing any more"
@@ -205,6 +213,15 @@ class SettledReceiver(SettledEnd):
         pair.received += 1
         pair.credit.received(size_bytes)
         return SettledReceived(pair, received, size_bytes)
+
+
+    def _try_receive(self) -> Received | None:
+        """What an abort cuts off, frames and a close, may come before the abort does: pass it over."""
+        if not self.pair.aborted:
+            return self.pair.receiver.try_receive()
+        with suppress(LinkClosed):
+            self.pair.receiver.try_receive()
+        return None
 
 
 class SettledReceived:

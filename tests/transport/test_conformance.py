@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from link_kit import PATIENCE_S, MakePair, becomes_readable, fill, frame_of, readable, take, take_frame
+from link_kit import PATIENCE_S, MakePair, bare, becomes_readable, fill, frame_of, readable, take, take_frame
 
 from headrace.transport.errors import FrameOversizeError, LinkAborted, LinkClosed
 from headrace.transport.frame import Frame, FrameKind, encoded_size
@@ -312,7 +312,7 @@ def test_statistics_count_frames_and_bytes_at_both_ends(make_pair: MakePair) -> 
 
 
 def test_two_threads_that_sleep_and_wake_lose_no_frame(make_pair: MakePair) -> None:
-    sender, receiver = make_pair(window_bytes=2000)
+    sender, receiver = bare(make_pair(window_bytes=2000))
     seen: list[int] = []
 
     def consume() -> None:

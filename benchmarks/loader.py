@@ -1,0 +1,395 @@
+"""How fast the loader is: tokens a second, resume, memory, reads from a store with latency, and a GPU's wait.
+
+    python benchmarks/loader.py --json [--dataset URI] [--peers DIRECTORY] [--only local resume s3 gpu]
+
+Method
+------
+*local*: one process, local shards in the page cache, windowed order, every field made, checksums on, each token
+summed by the caller. The limit is a bare gather: the same tokens in one flat memory map, the same number of random
+rows a batch by `numpy.take` into one buffer, each token summed. Peers read the same tokens from their own format,
+shuffled, each token summed, in environments of their own below `--peers` (made on first use with `uv pip`, else with
+`venv`; a peer that cannot be installed is reported as such). All run in turns, and the median turn counts.
+*resume*: 10^9 samples of 2,048 tokens in 15,259 sparse shards of 65,536. A fresh process imports the loader and
+numpy, then opens the dataset by the public constructor, loads a state at 1, 50 and 99 %, and stops the clock with the
+first batch in hand. Memory is the resident size then, less that of a process that imports the same and opens nothing.
+*s3*: a cold cache in front of a store whose every read waits; the limit is the same store read by a plain client,
+whole objects with as many threads. `--s3 URI` takes a real store instead.
+*gpu*: needs a CUDA device: the share of a step's time that the loop waits, and the CPU time a rank.
+
+Last result (two cores of an AMD EPYC, shared with other work while measuring): see docs/loader.md.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SEQ_LEN = 2048
+BATCH = 32
+TURNS = 5
+TURN_S = 1.0
+PEERS = {"litdata": "litdata", "mosaicml": "mosaicml-streaming"}
+RESUME_SAMPLES = 10**9
+RESUME_SHARD = 65_536
+STORE_LATENCY_S = 0.02
+
+
+def rate(batches: Callable[[], Any], turn_s: float = TURN_S) -> float:
+    """Tokens a second over at least `turn_s`; `batches` makes an iterator of token arrays and is called again."""
+    tokens, total, began = 0, 0, time.perf_counter()
+    while time.perf_counter() - began < turn_s:
+        for batch in batches():
+            total += int(batch.sum())
+            tokens += batch.size
+    assert total >= 0
+    return tokens / (time.perf_counter() - began)
+
+
+def gather(flat: Path, dtype: str, batch_size: int) -> Callable[[], Any]:
+    tokens = np.memmap(flat, dtype, "r").reshape(-1, SEQ_LEN)
+    random = np.random.default_rng(0)
+    out = np.empty((batch_size, SEQ_LEN), dtype)
+
+    def batches() -> Any:
+        rows = random.permutation(len(tokens))
+        for first in range(0, len(rows) - batch_size + 1, batch_size):
+            yield np.take(tokens, rows[first : first + batch_size], axis=0, out=out, mode="clip")
+
+    return batches
+
+
+def local(dataset: str, peers: Path | None) -> dict[str, Any]:
+    from headrace.loader.batches import Loader
+    from headrace.loader.dataset import open_dataset
+
+    with tempfile.TemporaryDirectory() as folder:
+        opened = open_dataset(dataset)
+        flat = Path(folder) / "flat"
+        parts = [opened.shard(number).tokens for number in range(opened.layout.shards)]
+        dtype = str(parts[0].dtype)
+        with flat.open("wb") as file:
+            for part in parts:
+                part.tofile(file)
+        del parts
+
+        def ours() -> Any:
+            # opened anew each turn: the turn pays for its checksums
+            loader = Loader(dataset, batch_size=BATCH, prefetch=0)
+            for _ in range(4):
+                for batch in loader:
+                    yield batch["tokens"]
+
+        runs: dict[str, list[float]] = {"ours": [], "limit": []}
+        for _ in range(TURNS):
+            runs["limit"].append(rate(gather(flat, dtype, BATCH)))
+            runs["ours"].append(rate(ours))
+        found = {name: statistics.median(values) for name, values in runs.items()}
+        measured = {name: peer(name, peers, flat, dtype) for name in PEERS} if peers else {}
+        best = max((value for value in measured.values() if isinstance(value, float)), default=None)
+    return {
+        "tokens_s": found["ours"],
+        "limit_tokens_s": found["limit"],
+        # of neighbouring turns, since the host's speed drifts
+        "ratio": statistics.median(a / b for a, b in zip(runs["ours"], runs["limit"], strict=True)),
+        "peers": measured or "not asked for; pass --peers DIRECTORY",
+        "ratio_best_peer": found["ours"] / best if best else None,
+    }
+
+
+def peer(name: str, folder: Path, flat: Path, dtype: str) -> float | str:
+    """Tokens a second of one peer, or why there is none."""
+    python = folder / name / "bin" / "python"
+    try:
+        if not python.exists():
+            if shutil.which("uv"):
+                make = [["uv", "venv", str(folder / name)]]
+                make.append(["uv", "pip", "install", "--python", str(python), "numpy", PEERS[name]])
+            else:
+                make = [[sys.executable, "-m", "venv", str(folder / name)]]
+                make.append([str(python), "-m", "pip", "install", "--quiet", "numpy", PEERS[name]])
+            for command in make:
+                subprocess.run(command, check=True, capture_output=True, timeout=900)
+        command = [str(python), __file__, "--peer", name, "--flat", str(flat), "--dtype", dtype]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+        return float(json.loads(done.stdout.splitlines()[-1])["tokens_s"])
+    except (subprocess.SubprocessError, OSError, ValueError) as error:
+        text = getattr(error, "stderr", None) or str(error)
+        last = (text.decode() if isinstance(text, bytes) else text).strip().splitlines()[-1:]
+        return f"not measured: {''.join(last)[:200]}"
+
+
+def run_peer(name: str, flat: Path, dtype: str) -> float:
+    """Runs in the peer's own environment, where Headrace is not."""
+    tokens = np.memmap(flat, dtype, "r").reshape(-1, SEQ_LEN)
+    folder = flat.parent / name
+    if name == "mosaicml":
+        from streaming import MDSWriter, StreamingDataset
+        from torch.utils.data import DataLoader
+
+        with MDSWriter(out=str(folder), columns={"tokens": f"ndarray:{dtype}:{SEQ_LEN}"}) as writer:
+            for row in tokens:
+                writer.write({"tokens": np.asarray(row)})
+        dataset = StreamingDataset(local=str(folder), shuffle=True, batch_size=BATCH)
+        batches = DataLoader(dataset, batch_size=BATCH, num_workers=0, collate_fn=lambda rows: rows)
+        return statistics.median(
+            rate(lambda: (np.stack([row["tokens"] for row in batch]) for batch in batches)) for _ in range(3)
+        )
+    import litdata
+    from litdata.streaming.item_loader import TokensLoader
+
+    writer = litdata.streaming.BinaryWriter if hasattr(litdata.streaming, "BinaryWriter") else None
+    del writer
+    litdata.optimize(
+        fn=Rows(str(flat), dtype),
+        inputs=[(first, min(first + 1024, len(tokens))) for first in range(0, len(tokens), 1024)],
+        output_dir=str(folder),
+        chunk_bytes="64MB",
+        item_loader=TokensLoader(block_size=SEQ_LEN),
+        num_workers=1,
+    )
+    dataset = litdata.StreamingDataset(str(folder), item_loader=TokensLoader(block_size=SEQ_LEN), shuffle=True)
+    loader = litdata.StreamingDataLoader(dataset, batch_size=BATCH, num_workers=0)
+    return statistics.median(rate(lambda: (batch.numpy() for batch in loader)) for _ in range(3))
+
+
+class Rows:
+    """What LitData's writer calls, in processes of its own."""
+
+    def __init__(self, flat: str, dtype: str) -> None:
+        self.flat, self.dtype = flat, dtype
+
+    def __call__(self, span: tuple[int, int]) -> Any:
+        import torch
+
+        tokens = np.memmap(self.flat, self.dtype, "r").reshape(-1, SEQ_LEN)
+        for row in tokens[span[0] : span[1]]:
+            yield torch.from_numpy(row.astype(np.int32))
+
+
+def sparse_dataset(root: Path) -> None:
+    """10^9 samples in sparse shards: one piece a row, tokens that are a hole; files are links to sixteen."""
+    from headrace.loader.verify import file_checksum
+
+    pieces = np.arange(RESUME_SHARD, dtype=np.int32)
+    fields = [
+        ("piece_document", pieces),
+        ("piece_length", np.full_like(pieces, SEQ_LEN)),
+        ("piece_sequence", pieces),
+        ("piece_start", np.zeros_like(pieces)),
+    ]
+    header, offset = {}, 0
+    for name, array in fields:
+        header[name] = {"dtype": "I32", "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
+        offset += array.nbytes
+    end = offset + RESUME_SHARD * SEQ_LEN * 2
+    header["tokens"] = {"dtype": "U16", "shape": [RESUME_SHARD, SEQ_LEN], "data_offsets": [offset, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    folder = root / "shards/1"
+    folder.mkdir(parents=True)
+    for number in range(16):
+        with (folder / f"file-{number}").open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text + b"".join(array.tobytes() for _, array in fields))
+            file.truncate(8 + len(text) + end)
+    checksum, _ = file_checksum(str(folder / "file-0"))
+    shards = []
+    for number in range(-(-RESUME_SAMPLES // RESUME_SHARD)):
+        key = f"shards/1/{number:032x}.safetensors"
+        os.link(folder / f"file-{number % 16}", root / key)
+        shards.append(
+            {
+                "tokens": key,
+                "documents": key.replace("safetensors", "documents.parquet"),
+                "verdicts": key.replace("safetensors", "verdicts.parquet"),
+                "checksum": checksum,
+                "records": RESUME_SHARD,
+                "kept": RESUME_SHARD,
+                "token_count": RESUME_SHARD * SEQ_LEN,
+                "sequences": RESUME_SHARD,
+            }
+        )
+    manifest = {"format": 1, "dataset": "sparse", "version": 1, "seq_len": SEQ_LEN, "tokenizer": "none", "pad_id": 0}
+    (root / "manifest.json").write_text(json.dumps({**manifest, "eos_id": None, "shards": shards}))
+
+
+RESUMED = """
+import json, sys, time
+import numpy
+from headrace.loader.batches import Loader
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+uri, share = sys.argv[1], float(sys.argv[2])
+empty = resident()
+state = json.load(open(sys.argv[3])) if len(sys.argv) > 3 else None
+began = time.perf_counter()
+loader = Loader(uri, batch_size=8)
+if state:
+    loader.load_state_dict(state)
+batch = next(iter(loader))
+took_ms = (time.perf_counter() - began) * 1e3
+assert batch["tokens"].shape == (8, 2048)
+held = resident() - empty
+print(json.dumps({"ms": took_ms, "held_bytes": held, "state": loader.state_dict()}))
+loader.close()
+"""
+
+
+def resume() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "dataset"
+        sparse_dataset(root)
+
+        def run(*arguments: str) -> dict[str, Any]:
+            done = subprocess.run(
+                [sys.executable, "-c", RESUMED, str(root), *arguments], capture_output=True, text=True, check=True
+            )
+            return dict(json.loads(done.stdout))
+
+        state = run("0")["state"]
+        found: dict[str, Any] = {}
+        for share in (0.01, 0.5, 0.99):
+            state["position"] = int(RESUME_SAMPLES * share)
+            path = Path(folder) / "state.json"
+            path.write_text(json.dumps(state))
+            runs = [run(str(share), str(path)) for _ in range(TURNS)]
+            found[f"{share:.0%}_ms"] = statistics.median(one["ms"] for one in runs)
+            found[f"{share:.0%}_ms_max"] = max(one["ms"] for one in runs)
+        return {**found, "held_mb": statistics.median(one["held_bytes"] for one in runs) / 1e6, "samples": RESUME_SAMPLES}
+
+
+class SlowStore:
+    """A local store behind a wait: no local files, `STORE_LATENCY_S` before each read."""
+
+    def __init__(self, uri: str) -> None:
+        from headrace.store.objects import open_store
+
+        self.inner = open_store(uri)
+
+    @property
+    def uri(self) -> str:
+        return self.inner.uri
+
+    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        time.sleep(STORE_LATENCY_S)
+        return self.inner.get(key, offset, length)
+
+    def head(self, key: str) -> Any:
+        return self.inner.head(key)
+
+    def open_local(self, key: str) -> None:
+        return None
+
+
+def from_store(dataset: str, uri: str | None) -> dict[str, Any]:
+    """Bytes a second of all shards through a cold cache, over those of a plain client that gets whole objects."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from headrace.loader.ahead import SHARDS_AT_ONCE
+    from headrace.loader.batches import Loader
+    from headrace.loader.cache import ShardCache
+    from headrace.loader.dataset import dataset_in
+    from headrace.store.objects import open_store
+
+    store: Any = open_store(uri) if uri else SlowStore(dataset)
+    ratios, rates = [], []
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as folder:
+            opened = dataset_in(store, cache=ShardCache(folder))
+            keys = [shard.tokens for shard in opened.manifest.shards]
+            began = time.perf_counter()
+            with ThreadPoolExecutor(SHARDS_AT_ONCE) as pool:
+                size = sum(pool.map(lambda key: len(store.get(key)), keys))
+            plain_s = time.perf_counter() - began
+            began = time.perf_counter()
+            for batch in Loader(opened, batch_size=BATCH):
+                batch["tokens"].sum()
+            ours_s = time.perf_counter() - began
+        rates.append(size / ours_s)
+        ratios.append(plain_s / ours_s)
+    return {
+        "bytes_s": statistics.median(rates),
+        "ratio": statistics.median(ratios),
+        "store": uri or f"a directory with {STORE_LATENCY_S * 1e3:.0f} ms before each read",
+    }
+
+
+def gpu(dataset: str) -> dict[str, Any] | str:
+    try:
+        import torch
+    except ImportError:
+        return "not measured: no torch"
+    if not torch.cuda.is_available():
+        return "not measured: no CUDA device"
+    from headrace.loader.batches import Loader
+    from headrace.loader.torch import TorchLoader
+
+    loader = TorchLoader(Loader(dataset, batch_size=8), "cuda")
+    weight = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    table = torch.randn(1 << 18, 4096, device="cuda", dtype=torch.bfloat16)
+    steps, waited, began, cpu = 0, 0.0, 0.0, 0.0
+    batches = iter(loader)
+    while steps < 60:
+        if steps == 10:
+            torch.cuda.synchronize()
+            began, cpu, waited = time.perf_counter(), _cpu_s(), 0.0
+        before = time.perf_counter()
+        batch = next(batches)
+        waited += time.perf_counter() - before
+        x = table[batch["tokens"].flatten()]
+        for _ in range(24):
+            x = x @ weight
+        # as a training loop does that logs its loss
+        float(x.float().mean())
+        steps += 1
+    took = time.perf_counter() - began
+    return {"wait_share": waited / took, "cpu_cores": (_cpu_s() - cpu) / took, "step_ms": took / 50 * 1e3}
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", help="a dataset of seq_len 2,048, such as examples/plain.py makes")
+    parser.add_argument("--peers", type=Path, help="a directory for the peers' environments")
+    parser.add_argument("--s3", help="the URI of the dataset in a real store")
+    parser.add_argument("--only", nargs="*", choices=["local", "resume", "s3", "gpu"])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--peer", help=argparse.SUPPRESS)
+    parser.add_argument("--flat", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--dtype", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.peer:
+        print(json.dumps({"tokens_s": run_peer(asked.peer, asked.flat, asked.dtype)}))
+        return
+    only = asked.only or ["local", "resume", "s3", "gpu"]
+    if not asked.dataset and set(only) - {"resume"}:
+        parser.error("--dataset is needed for all but --only resume")
+    parts: dict[str, Callable[[], Any]] = {
+        "local": lambda: local(asked.dataset, asked.peers),
+        "resume": resume,
+        "s3": lambda: from_store(asked.dataset, asked.s3),
+        "gpu": lambda: gpu(asked.dataset),
+    }
+    result = {name: parts[name]() for name in only}
+    print(json.dumps(result, indent=None if asked.json else 2))
+
+
+if __name__ == "__main__":
+    main()

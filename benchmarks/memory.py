@@ -1,0 +1,117 @@
+"""Peak memory of a run by the size of its input.
+
+    python benchmarks/memory.py CORPUS [--json] [--megabytes 64 500] [--no-fuse]
+
+Method. `headrace run examples/plain.py` on the first `--megabytes` of CORPUS, twice. While it runs, each SAMPLE_S the
+proportional set size (`smaps_rollup`) of the command and all its descendants is summed: memory that processes share,
+such as that of links, is counted once. The peak of the sums is the result, and `ratio` that of the larger input over
+the smaller: what a run holds shall follow from its settings and not from its input. A sum is not taken at one instant,
+so that a peak shorter than SAMPLE_S may be missed.
+
+Last result: docs/performance.md.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from plain import EXAMPLE, MB, RUN_S_MAX, take
+
+SAMPLE_S = 0.05
+
+
+class Peak:
+    """Samples the memory of a process and its descendants until it is closed."""
+
+    def __init__(self, pid: int) -> None:
+        self.bytes, self.processes, self.samples = 0, 0, 0
+        self._pid = pid
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join(10)
+
+    def _sample(self) -> None:
+        while not self._over.wait(SAMPLE_S):
+            family = descendants(self._pid)
+            total = sum(proportional_bytes(pid) for pid in family)
+            self.samples += 1
+            if total > self.bytes:
+                self.bytes, self.processes = total, len(family)
+
+
+def descendants(root: int) -> list[int]:
+    """The process and all below it."""
+    children: dict[int, list[int]] = {}
+    for path in pathlib.Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                fields = (path / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(path.name))
+    found, pending = [], [root]
+    while pending:
+        pid = pending.pop()
+        found.append(pid)
+        pending += children.get(pid, [])
+    return found
+
+
+def proportional_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+            return next((int(line.split()[1]) << 10 for line in file if line.startswith("Pss:")), 0)
+    except OSError:
+        return 0
+
+
+def measure(files: Sequence[pathlib.Path], corpus: pathlib.Path, options: Sequence[str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir=corpus, prefix=".memory-") as folder:
+        command = [sys.executable, "-P", "-m", "headrace.cli.main", "run", str(EXAMPLE), "--json", *options]
+        command += ["-p", f"input={','.join(map(str, files))}", "-p", f"output={folder}"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        peak = Peak(process.pid)
+        _, said = process.communicate(timeout=RUN_S_MAX)
+        peak.close()
+    if process.returncode:
+        raise SystemExit(f"headrace run ended with {process.returncode}:\n{said}")
+    size = sum(path.stat().st_size for path in files)
+    return {
+        "megabytes": size / MB,
+        "peak_mib": peak.bytes / (1 << 20),
+        "processes": peak.processes,
+        "samples": peak.samples,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus", type=pathlib.Path)
+    parser.add_argument("--json", action="store_true", help="print one object and nothing else")
+    parser.add_argument("--megabytes", type=int, nargs=2, default=[64, 500])
+    parser.add_argument("--no-fuse", action="store_true")
+    args = parser.parse_args(argv)
+    options = ("--no-fuse",) if args.no_fuse else ()
+    runs = [measure(take(args.corpus, size * MB), args.corpus, options) for size in args.megabytes]
+    report = {"runs": runs, "ratio": runs[1]["peak_mib"] / runs[0]["peak_mib"], "fused": not args.no_fuse}
+    if args.json:
+        print(json.dumps(report))
+        return 0
+    for run in runs:
+        print(f"{run['megabytes']:6.0f} MB of input: peak {run['peak_mib']:.0f} MiB in {run['processes']} processes")
+    print(f"ratio {report['ratio']:.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+"""`examples/plain.py` against the same stage functions in a plain loop, and beside Ray Data.
+
+    python benchmarks/plain.py CORPUS [--json] [--megabytes 500] [--rounds 3] [--cores N] [--ray PYTHON]
+
+Method. CORPUS is a folder of JSON Lines that do not repeat, since repeated text would warm the tokenizer's cache; of
+its files as many are taken as make `--megabytes`. Everything starts with the files in the page cache, writes to a fresh
+folder beside them, and is timed from the start of its command to its end.
+
+- limit: one process a core, each in a loop: take the next fragment, read a batch, tokenize it, gather, write a shard
+  when it is full. The stages are those of the pipeline, built from the same declarations. No controller, no ledger, no
+  links, nothing that survives a death.
+- fused, rings: `headrace run examples/plain.py`, with and without `--no-fuse`.
+- ray: `read_json`, `map_batches`, `write_parquet`, run by another Python that has ray and gigatoken. The same files,
+  the same tokenizer.json, the same number of cores.
+
+Rounds of all ways alternate; seconds are medians, and a ratio is the median of the rounds' ratios. `start_s` is the
+time to the first batch (limit: until each process has its stages), and `steady` the ratio of what is left without it.
+`cpu_s` are the seconds of processor time of a way and all its processes, and `cpu` the ratio of those: on a machine
+that others use too it is the steadier figure, though it does not see waiting.
+
+Last result: docs/performance.md.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import pathlib
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from headrace.pipeline.graph import Pipeline
+from headrace.stages.batch import Batch
+from headrace.stages.build import build_stage
+from headrace.stages.library import read, tokenize, write_tokens
+from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.store.objects import open_store
+
+EXAMPLE = pathlib.Path(__file__).parents[1] / "examples" / "plain.py"
+RAY_SCRIPT = pathlib.Path(__file__).with_name("plain_ray.py")
+RUN_S_MAX = 1200.0
+MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One way of doing the work: seconds in all, and until its first batch; seconds of processor time."""
+
+    seconds: float
+    start_s: float
+    tokens: int
+    cpu_s: float = 0.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus", type=pathlib.Path)
+    parser.add_argument("--json", action="store_true", help="print one object and nothing else")
+    parser.add_argument("--megabytes", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--ray", default="", help="a Python that has ray and gigatoken")
+    parser.add_argument("--tokenizer", default="deepseek")
+    args = parser.parse_args(argv)
+    files = take(args.corpus, args.megabytes * MB)
+    size = sum(path.stat().st_size for path in files)
+    ways = ways_of(files, args)
+    for path in files:
+        path.read_bytes()
+    found: dict[str, list[Timed]] = {name: [] for name in ways}
+    for _ in range(args.rounds):
+        for name, way in ways.items():
+            with tempfile.TemporaryDirectory(dir=args.corpus, prefix=".plain-") as folder:
+                before = cpu_seconds()
+                timed = way(pathlib.Path(folder))
+                found[name].append(replace(timed, cpu_s=cpu_seconds() - before))
+    report = summarise(found, size)
+    report |= {"megabytes": size / MB, "cores": args.cores, "rounds": args.rounds}
+    if args.json:
+        print(json.dumps(report))
+    else:
+        show(report)
+    return 0
+
+
+def cpu_seconds() -> float:
+    """Of this process and of all that it has waited for, theirs included."""
+    times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(item.ru_utime + item.ru_stime for item in times)
+
+
+def take(corpus: pathlib.Path, limit: int) -> list[pathlib.Path]:
+    """Files of the corpus of about `limit` bytes; the last one may be cut off behind a line."""
+    files: list[pathlib.Path] = []
+    left = limit
+    for path in sorted(corpus.glob("*.jsonl")):
+        size = path.stat().st_size
+        if left >= size:
+            files.append(path)
+            left -= size
+        elif left > MB:
+            files.append(head(path, left))
+            left = 0
+    if not files:
+        raise SystemExit(f"{corpus} holds no *.jsonl")
+    return files
+
+
+def head(path: pathlib.Path, size: int) -> pathlib.Path:
+    """The first lines of a file, about `size` bytes of them, in a file beside it."""
+    part = path.parent / ".parts" / f"{path.stem}-{size}.jsonl"
+    part.parent.mkdir(exist_ok=True)
+    with open(path, "rb") as file:
+        data = file.read(size)
+    part.write_bytes(data[: data.rfind(b"\n") + 1])
+    return part
+
+
+def ways_of(files: Sequence[pathlib.Path], args: argparse.Namespace) -> dict[str, Callable[[pathlib.Path], Timed]]:
+    given = ",".join(map(str, files))
+    ways: dict[str, Callable[[pathlib.Path], Timed]] = {
+        "limit": lambda folder: plain_loop(given, folder, args),
+        "fused": lambda folder: headrace(given, folder, args, ()),
+        "rings": lambda folder: headrace(given, folder, args, ("--no-fuse",)),
+    }
+    if args.ray:
+        ways["ray"] = lambda folder: ray(files, folder, args)
+    return ways
+
+
+# -- the plain loop --
+
+
+def plain_loop(given: str, folder: pathlib.Path, args: argparse.Namespace) -> Timed:
+    """The time of one process a core, from before the first is started to the end of the last."""
+    tokens = tokenize(args.tokenizer)
+    pipeline = Pipeline.chain("plain", str(folder), read(given), tokens, write_tokens(tokens))
+    context = multiprocessing.get_context("spawn")
+    following, reports = context.Value("i", 0), context.Queue()
+    started = time.monotonic()
+    workers = [
+        context.Process(target=work, args=(pipeline.to_dict(), following, reports, started)) for _ in range(args.cores)
+    ]
+    for worker in workers:
+        worker.start()
+    told = [reports.get(timeout=RUN_S_MAX) for _ in workers]
+    for worker in workers:
+        worker.join(RUN_S_MAX)
+        if worker.exitcode:
+            raise SystemExit(f"the plain loop died with exit code {worker.exitcode}")
+    return Timed(time.monotonic() - started, max(start for start, _ in told), sum(tokens for _, tokens in told))
+
+
+def work(plain: dict[str, Any], following: Any, reports: Any, started: float) -> None:
+    """One process of the plain loop. CLOCK_MONOTONIC is the same in all."""
+    pipeline = Pipeline.from_dict(plain)
+    source, transform, sink = (build_stage(stage, {}) for stage in pipeline.stages)
+    sink.begin(pipeline.name, "plain")
+    ready = time.monotonic() - started
+    store = open_store(pipeline.dataset)
+    fragments = list(source.list())
+    batches: list[Batch] = []
+    size = tokens = 0
+    while True:
+        with following.get_lock():
+            index, following.value = following.value, following.value + 1
+        if index >= len(fragments):
+            break
+        for item in source.read(fragments[index], [Gap(0, UNBOUNDED, 0)]):
+            if not isinstance(item, Batch):
+                continue
+            batch = transform.process(item)
+            batches.append(batch)
+            size += sink.measure(batch)
+            if size >= sink.shard_bytes:
+                tokens += sink.write(batches, store, "shards/1/").counts.tokens
+                batches, size = [], 0
+    if batches:
+        tokens += sink.write(batches, store, "shards/1/").counts.tokens
+    reports.put((ready, tokens))
+
+
+# -- the others --
+
+
+def headrace(given: str, folder: pathlib.Path, args: argparse.Namespace, options: Sequence[str]) -> Timed:
+    command = [sys.executable, "-P", "-m", "headrace.cli.main", "run", str(EXAMPLE), "--json", *options]
+    command += ["-p", f"input={given}", "-p", f"output={folder}", "-p", f"tokenizer={args.tokenizer}"]
+    started = time.monotonic()
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_S_MAX)
+    seconds = time.monotonic() - started
+    if done.returncode:
+        raise SystemExit(f"headrace run ended with {done.returncode}:\n{done.stderr}")
+    report = json.loads(done.stdout)
+    return Timed(seconds, report["first_batch_s"], report["tokens"])
+
+
+def ray(files: Sequence[pathlib.Path], folder: pathlib.Path, args: argparse.Namespace) -> Timed:
+    from headrace.stages.vocabulary import resolve_tokenizer
+
+    facts = resolve_tokenizer(args.tokenizer, "auto")
+    command = [args.ray, str(RAY_SCRIPT), facts.path, str(facts.eos_id), str(args.cores), str(folder), *map(str, files)]
+    started = time.monotonic()
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_S_MAX, cwd=folder)
+    seconds = time.monotonic() - started
+    if done.returncode:
+        raise SystemExit(f"ray ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    report = json.loads(done.stdout.splitlines()[-1])
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return Timed(seconds, report["start_s"], report["tokens"])
+
+
+# -- the report --
+
+
+def summarise(found: dict[str, list[Timed]], size: int) -> dict[str, Any]:
+    tokens = {item.tokens for rounds in found.values() for item in rounds}
+    if len(tokens) != 1:
+        raise SystemExit(f"the ways do not agree on the number of tokens: {sorted(tokens)}")
+    report: dict[str, Any] = {"tokens": tokens.pop(), "rounds_of": {}}
+    limits = found["limit"]
+    for name, rounds in found.items():
+        seconds = statistics.median(item.seconds for item in rounds)
+        report[name] = {
+            "mb_s": size / MB / seconds,
+            "seconds": seconds,
+            "start_s": statistics.median(item.start_s for item in rounds),
+            "cpu_s": statistics.median(item.cpu_s for item in rounds),
+            "cpu": statistics.median(limit.cpu_s / item.cpu_s for limit, item in zip(limits, rounds, strict=True)),
+            "ratio": statistics.median(
+                limit.seconds / item.seconds for limit, item in zip(limits, rounds, strict=True)
+            ),
+            "steady": statistics.median(
+                (limit.seconds - limit.start_s) / (item.seconds - item.start_s)
+                for limit, item in zip(limits, rounds, strict=True)
+            ),
+        }
+        report["rounds_of"][name] = [asdict(item) for item in rounds]
+    if "ray" in found:
+        report["times_ray"] = statistics.median(
+            other.seconds / mine.seconds for other, mine in zip(found["ray"], found["fused"], strict=True)
+        )
+    return report
+
+
+def show(report: dict[str, Any]) -> None:
+    print(f"{report['megabytes']:.0f} MB, {report['tokens']:,} tokens, {report['cores']} cores")
+    print(f"{'way':8}{'MB/s':>8}{'seconds':>9}{'start':>7}{'cpu':>7}{'ratio':>7}{'steady':>8}{'cpu':>6}")
+    for name in ("limit", "fused", "rings", "ray"):
+        if name in report:
+            row = report[name]
+            times = f"{row['mb_s']:8.1f}{row['seconds']:9.2f}{row['start_s']:7.2f}{row['cpu_s']:7.1f}"
+            print(f"{name:8}{times}{row['ratio']:7.2f}{row['steady']:8.2f}{row['cpu']:6.2f}")
+    if "times_ray" in report:
+        print(f"fused is {report['times_ray']:.1f} times ray")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

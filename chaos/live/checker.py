@@ -1,0 +1,151 @@
+"""The checker: a finding for each question, answered from the dataset's own files or by commands that users have."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.chaos.live.conductor import Outcome
+from headrace.chaos.live.evidence import Fates, Source, compare, read_fates, read_source
+from headrace.store.dataset import Dataset
+
+#: Seconds that making one shard again may take.
+REBUILD_S_MAX = 600.0
+#: Problems of one kind that a finding lists.
+LISTED_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The answer to one question. `passed` is None where it could not be asked, and `details` say why."""
+
+    name: str
+    passed: bool | None
+    said: str
+    details: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"name": self.name, "passed": self.passed, "said": self.said, "details": list(self.details)}
+
+
+def check_run(outcome: Outcome) -> list[Finding]:
+    """Whether the run came to its end, anything was done to it, and nothing of it is left."""
+    starts, fired = len(outcome.starts), len(outcome.fired)
+    ended = f"the command was started {starts} times and ended complete after {outcome.seconds:.1f} s"
+    return [
+        Finding("the run came to its end", not outcome.problem, outcome.problem or ended),
+        Finding(
+            "faults were fired",
+            fired > 0,
+            f"{fired} of {fired + len(outcome.waiting)} planned"
+            + ("" if fired else ": the run was over before the first; give it more input, or let faults come earlier"),
+        ),
+        Finding(
+            "no process is left",
+            not outcome.left,
+            f"{len(outcome.left)} processes live on" if outcome.left else "all ended with their command",
+            outcome.left,
+        ),
+    ]
+
+
+def check_dataset(
+    reference: pathlib.Path, dataset: pathlib.Path, answer: dict[str, Any], *, id_key: str, rebuilds: int, seed: int
+) -> list[Finding]:
+    """Compare the dataset with the reference and with its source, and hold each object against the ledger."""
+    before, after = read_fates(reference), read_fates(dataset)
+    opened = Dataset.open(str(dataset))
+    return [
+        _same_fates(before, after),
+        _each_once(after, answer),
+        _against_source(after, opened, id_key),
+        _sound(opened),
+        _rebuilt(dataset, random.Random(seed), rebuilds),
+    ]
+
+
+def _same_fates(before: Fates, after: Fates) -> Finding:
+    difference = compare(before, after)
+    lines = difference.lines()
+    tokens = sum(fate.tokens for fate in after.found.values())
+    said = f"{len(after.found)} records and {tokens} tokens, as in the run without faults"
+    if difference.swapped:
+        said += f"; {difference.swapped} pairs of duplicates changed places"
+    return Finding("each record has the fate it has without faults", not lines, "; ".join(lines) or said)
+
+
+def _each_once(fates: Fates, answer: dict[str, Any]) -> Finding:
+    read, found = answer.get("records_read"), len(fates.found)
+    good = not fates.twice and read == found and bool(answer.get("balanced"))
+    said = f"lost {(read or 0) - found}, twice {len(fates.twice)} of {read} records that the run counted"
+    return Finding("each record stands in the dataset once", good, said)
+
+
+def _against_source(fates: Fates, dataset: Dataset, id_key: str) -> Finding:
+    name = "the source's records are those of the dataset"
+    uris = sorted({state.fragment.uri for state in dataset.state.fragments.values()})
+    files = [_path_of(uri) for uri in uris]
+    remote = [uri for uri, path in zip(uris, files, strict=True) if path is None]
+    source: Source = read_source([path for path in files if path is not None], id_key)
+    if remote or source.unread:
+        return Finding(name, None, f"{(*remote, *source.unread)[0]} is not JSON Lines or Parquet on this machine")
+    missing = source.ids - fates.ids
+    said = f"{source.records} records in {len(files)} files, {source.ids.total()} of them with an id of their own"
+    if source.records != len(fates.found):
+        said = f"the files hold {source.records} records, the dataset {len(fates.found)}"
+    elif missing:
+        said = f"{missing.total()} ids of the files are not in the dataset: {', '.join(sorted(missing)[:LISTED_MAX])}"
+    return Finding(name, source.records == len(fates.found) and not missing, said)
+
+
+def _sound(dataset: Dataset) -> Finding:
+    report = dataset.verify()
+    said = f"{report.objects} objects of {report.shards} shards, {report.size / 1e6:.1f} MB"
+    problems = report.problems
+    return Finding(
+        "each object has its checksum and accounts for its records",
+        report.sound,
+        said if report.sound else f"{len(problems)} problems",
+        problems[:LISTED_MAX],
+    )
+
+
+def _rebuilt(dataset: pathlib.Path, chance: random.Random, count: int) -> Finding:
+    """Make a sample of shards again from the source, by the command, in a process of its own."""
+    name = "a sample of shards can be made again byte for byte"
+    shards = json.loads((dataset / "manifest.json").read_text(encoding="utf-8"))["shards"]
+    chosen = chance.sample(shards, min(count, len(shards)))
+    if not chosen:
+        return Finding(name, None, "no shard was asked for")
+    wrong = [said for said in (_rebuild(dataset, pathlib.Path(shard["tokens"]).stem) for shard in chosen) if said]
+    return Finding(name, not wrong, f"{len(chosen) - len(wrong)} of {len(chosen)} identical", tuple(wrong))
+
+
+def _rebuild(dataset: pathlib.Path, shard: str) -> str:
+    """What is wrong with one shard; "" if nothing."""
+    command = [sys.executable, "-P", "-m", "headrace.cli.main", "dataset", "rebuild", str(dataset), shard, "--json"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=REBUILD_S_MAX, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return f"{shard}: not made again within {REBUILD_S_MAX:.0f} s"
+    if done.returncode == 0:
+        return ""
+    lines: Sequence[str] = done.stderr.strip().splitlines() or ["not the same bytes"]
+    return f"{shard}: {lines[-1]}"
+
+
+def _path_of(uri: str) -> pathlib.Path | None:
+    """The local file of a URI or path, or None."""
+    parts = urllib.parse.urlsplit(uri)
+    if parts.scheme == "file":
+        return pathlib.Path(urllib.request.url2pathname(parts.path))
+    return None if "://" in uri else pathlib.Path(uri)

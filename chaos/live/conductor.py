@@ -1,0 +1,317 @@
+"""The run with faults: starts the command as a supervisor would, fires the schedule, and notes what happened.
+
+One thread looks at the ledger, the command and the clock every few milliseconds. The command is started again at once
+whenever it ends without being done, as systemd does with Restart=always; so a later run may meet processes of an
+earlier one that are frozen or have not noticed yet. A command that fails although nothing was done to it is a finding.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.chaos.live.disk import Disk
+from headrace.chaos.live.processes import Handle, Marked, hold, matching
+from headrace.chaos.live.scenario import Kind, Planned, Unit
+from headrace.chaos.live.timeline import Commit, Timeline
+
+LOOK_S = 0.005
+#: Seconds between the end of a command and its next start, doubled up to the second while it fails at once.
+START_AGAIN_S = 0.1
+START_AGAIN_S_MAX = 2.0
+#: A command that lived this long did not fail at once, seconds.
+LIVED_S = 5.0
+#: Seconds in which the processes of a run must be gone once its command is done.
+REST_S = 15.0
+#: Seconds between two looks for a target that is not there yet.
+_SEARCH_S = 0.02
+#: A slow process runs for the first part of each turn, seconds, and is stopped for the rest.
+SLOW_TURN_S = 0.1
+SLOW_RUNS_S = 0.02
+
+
+@dataclass(slots=True)
+class Fired:
+    """A firing that took place. Times in seconds since the run began; `entry` is how many the ledger had."""
+
+    planned: Planned
+    at_s: float
+    entry: int
+    victims: tuple[str, ...]
+    ended_s: float
+    #: Until the first entry after its end that closed records; None where none was to come.
+    recovered_s: float | None = None
+
+
+@dataclass(slots=True)
+class Start:
+    """One start of the command."""
+
+    number: int
+    at_s: float
+    ended_s: float = 0.0
+    code: int | None = None
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the run with faults went; `problem` is empty where it came to its end."""
+
+    fired: tuple[Fired, ...]
+    waiting: tuple[Planned, ...]
+    starts: tuple[Start, ...]
+    commits: tuple[Commit, ...]
+    answer: Mapping[str, Any]
+    left: tuple[str, ...]
+    seconds: float
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class _Lasting:
+    """A fault that lasts: the processes that are held, and when it ends."""
+
+    fired: Fired
+    handles: list[Handle]
+    until_s: float
+    stopped: bool = True
+
+
+@dataclass(slots=True)
+class _Running:
+    """The command of now."""
+
+    process: subprocess.Popen[bytes]
+    start: Start
+    fired_before: int
+    #: Whether processes of an earlier start were still there.
+    met_others: bool
+
+
+@dataclass(slots=True)
+class Conductor:
+    """Carries out one schedule on one command."""
+
+    marked: Marked
+    dataset: pathlib.Path
+    logs: pathlib.Path
+    schedule: Sequence[Planned]
+    ways: Mapping[str, Sequence[str]]
+    limit_s: float
+    disk: Disk | None = None
+    _timeline: Timeline = field(init=False)
+    _waiting: list[Planned] = field(init=False)
+    _fired: list[Fired] = field(default_factory=list[Fired])
+    _lasting: list[_Lasting] = field(default_factory=list[_Lasting])
+    _starts: list[Start] = field(default_factory=list[Start])
+    _zero: float = field(default_factory=time.monotonic)
+    _search_at: float = 0.0
+    _failures: int = 0
+
+    def __post_init__(self) -> None:
+        self._timeline = Timeline(self.dataset)
+        self._waiting = list(self.schedule)
+        self.logs.mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> Outcome:
+        """See the command through to its end, whatever befalls it."""
+        answer: dict[str, Any] = {}
+        problem = ""
+        running = self._start()
+        try:
+            while not problem:
+                self._turn()
+                if running.process.poll() is None:
+                    problem = self._overdue()
+                    self._pause(running)
+                    continue
+                code = self._ended(running)
+                if code == 0:
+                    answer = json.loads((self.logs / f"{running.start.number}.out").read_bytes())
+                    if answer.get("complete"):
+                        break
+                problem = self._unprovoked(running) or self._overdue()
+                if not problem:
+                    running = self._start_again(running)
+            left = self._rest()
+        finally:
+            self._let_go()
+            self.marked.kill()
+            running.process.wait()
+        return self._outcome(answer, left, problem)
+
+    # -- the command --
+
+    def _now(self) -> float:
+        return time.monotonic() - self._zero
+
+    def _start(self) -> _Running:
+        met_others = bool(self._starts) and bool(self.marked.alive())
+        start = Start(len(self._starts) + 1, self._now())
+        self._starts.append(start)
+        with (
+            open(self.logs / f"{start.number}.out", "wb") as out,
+            open(self.logs / f"{start.number}.err", "wb") as errors,
+        ):
+            return _Running(self.marked.start(out, errors), start, len(self._fired), met_others)
+
+    def _start_again(self, ended: _Running) -> _Running:
+        lived = ended.start.ended_s - ended.start.at_s >= LIVED_S
+        self._failures = 0 if lived else self._failures + 1
+        until = self._now() + min(START_AGAIN_S_MAX, START_AGAIN_S * 2 ** max(0, self._failures - 1))
+        while self._now() < until:
+            self._turn()
+            time.sleep(LOOK_S)
+        return self._start()
+
+    def _ended(self, running: _Running) -> int:
+        running.start.ended_s, running.start.code = self._now(), running.process.returncode
+        lines = (self.logs / f"{running.start.number}.err").read_text(encoding="utf-8", errors="replace").splitlines()
+        said = [line for line in lines if line.startswith("headrace: ")]
+        running.start.said = said[-1] if said else ""
+        return running.process.returncode
+
+    def _unprovoked(self, running: _Running) -> str:
+        """Say so if it failed by itself: no fault since it began, none lasting, no rest of an earlier start."""
+        provoked = len(self._fired) > running.fired_before or self._lasting or running.met_others
+        if provoked or running.start.code == 0:
+            return ""
+        return (
+            f"the command ended with exit code {running.start.code} although nothing was done to it: "
+            f"{running.start.said or 'it said nothing'} (start {running.start.number}, see its log)"
+        )
+
+    def _overdue(self) -> str:
+        if self._now() < self.limit_s:
+            return ""
+        living = ", ".join(process.title for process in self.marked.alive())
+        return (
+            f"the run did not end within {self.limit_s:.0f} s: {self._timeline.entries} ledger entries, the last one "
+            f"{self._now() - (self._timeline.commits[-1].at_s if self._timeline.commits else 0):.0f} s ago; "
+            f"living: {living or 'nothing'}"
+        )
+
+    def _pause(self, running: _Running) -> None:
+        try:
+            running.process.wait(LOOK_S)
+        except subprocess.TimeoutExpired:
+            return
+
+    def _rest(self) -> tuple[str, ...]:
+        """What is still there when all should be gone. Faults that last are ended first."""
+        self._let_go()
+        deadline = time.monotonic() + REST_S
+        while (living := self.marked.alive()) and time.monotonic() < deadline:
+            time.sleep(_SEARCH_S)
+        return tuple(f"{process.pid} {process.title}" for process in living)
+
+    # -- the faults --
+
+    def _turn(self) -> None:
+        """Take in what the ledger has, end what is over, fire what is due."""
+        now = self._now()
+        self._timeline.look(now)
+        for lasting in list(self._lasting):
+            self._carry(lasting, now)
+        if now < self._search_at:
+            return
+        for planned in [item for item in self._waiting if self._is_due(item, now)]:
+            if self._fire(planned):
+                self._waiting.remove(planned)
+            else:
+                self._search_at = now + _SEARCH_S
+
+    def _is_due(self, planned: Planned, now: float) -> bool:
+        base_s, base_entries = 0.0, 0
+        if planned.base is not None:
+            before = next((f for f in self._fired if (f.planned.fault, f.planned.nth) == planned.base), None)
+            if before is None:
+                return False
+            base_s, base_entries = before.at_s, before.entry
+        if planned.unit is Unit.ENTRIES:
+            return self._timeline.entries >= base_entries + planned.after
+        return now >= base_s + planned.after
+
+    def _fire(self, planned: Planned) -> bool:
+        """Do it; False if there is nobody to do it to yet."""
+        if planned.kind is Kind.FULL_DISK:
+            assert self.disk is not None
+            self.disk.fill()
+            self._note(planned, ("the disk of the output",), [])
+            return True
+        found = matching(planned.target, self.marked.alive(), self.ways)
+        if not found:
+            return False
+        everything = planned.target == "everything"
+        chosen = found if everything else [found[int(planned.pick * len(found))]]
+        if planned.kind is Kind.KILL and everything:
+            self._note(planned, tuple(process.title for process in self.marked.kill()), [])
+            return True
+        number = {Kind.KILL: signal.SIGKILL, Kind.RESTART: signal.SIGTERM}.get(planned.kind, signal.SIGSTOP)
+        handles = hold(chosen)
+        hit = [handle for handle in handles if handle.send(number)]
+        self._note(planned, tuple(handle.process.title for handle in hit), hit)
+        for handle in handles:
+            if handle not in hit or not planned.for_s:
+                handle.close()
+        return True
+
+    def _note(self, planned: Planned, victims: tuple[str, ...], handles: list[Handle]) -> None:
+        now = self._now()
+        fired = Fired(planned, now, self._timeline.entries, victims, ended_s=now)
+        self._fired.append(fired)
+        if planned.for_s:
+            self._lasting.append(_Lasting(fired, handles, now + planned.for_s))
+
+    def _carry(self, lasting: _Lasting, now: float) -> None:
+        """End a fault whose time is over; let a slow process run its small share."""
+        kind = lasting.fired.planned.kind
+        if now >= lasting.until_s:
+            self._end(lasting)
+        elif kind is Kind.SLOW:
+            runs = (now - lasting.fired.at_s) % SLOW_TURN_S >= SLOW_TURN_S - SLOW_RUNS_S
+            if runs == lasting.stopped:
+                lasting.stopped = not runs
+                for handle in lasting.handles:
+                    handle.send(signal.SIGCONT if runs else signal.SIGSTOP)
+
+    def _end(self, lasting: _Lasting) -> None:
+        self._lasting.remove(lasting)
+        if lasting.fired.planned.kind is Kind.FULL_DISK:
+            assert self.disk is not None
+            self.disk.free()
+        for handle in lasting.handles:
+            if not self._held_by_another(handle):
+                handle.send(signal.SIGCONT)
+            handle.close()
+        lasting.fired.ended_s = self._now()
+
+    def _held_by_another(self, handle: Handle) -> bool:
+        return any(other.process.pid == handle.process.pid for item in self._lasting for other in item.handles)
+
+    def _let_go(self) -> None:
+        for lasting in list(self._lasting):
+            self._end(lasting)
+
+    def _outcome(self, answer: Mapping[str, Any], left: tuple[str, ...], problem: str) -> Outcome:
+        self._timeline.look(self._now())
+        for fired in self._fired:
+            closed = self._timeline.next_close(fired.ended_s)
+            fired.recovered_s = None if closed is None else closed - fired.ended_s
+        return Outcome(
+            fired=tuple(self._fired),
+            waiting=tuple(self._waiting),
+            starts=tuple(self._starts),
+            commits=tuple(self._timeline.commits),
+            answer=answer,
+            left=left,
+            seconds=self._now(),
+            problem=problem,
+        )

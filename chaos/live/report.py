@@ -1,0 +1,151 @@
+"""The report of a chaos run: one object for programs, one page for people, both to attach to a release."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.chaos.live.checker import Finding
+from headrace.chaos.live.conductor import Fired, Outcome, Start
+from headrace.chaos.live.scenario import Planned, Scenario
+
+#: Characters of a victim list that a table cell shows.
+CELL_MAX = 60
+_WORDS = {True: "yes", False: "NO", None: "not asked"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosReport:
+    """Everything that a chaos run found out."""
+
+    scenario: Scenario
+    seed: int
+    #: The command that does it again.
+    replay: tuple[str, ...]
+    pipeline_version: str
+    facts: Mapping[str, str]
+    #: Seconds of the run without faults; 0 where an earlier one was given.
+    reference_s: float
+    schedule: tuple[Planned, ...]
+    outcome: Outcome
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no question was answered with no."""
+        return all(finding.passed is not False for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: the object of `headrace chaos run --json`."""
+        outcome = self.outcome
+        return {
+            "verdict": "passed" if self.passed else "failed",
+            "scenario": self.scenario.name,
+            "seed": self.seed,
+            "replay": shlex.join(self.replay),
+            "pipeline_version": self.pipeline_version,
+            "facts": dict(self.facts),
+            "reference_s": round(self.reference_s, 3),
+            "seconds": round(outcome.seconds, 3),
+            "records": outcome.answer.get("records_read", 0),
+            "tokens": outcome.answer.get("tokens", 0),
+            "shards": outcome.answer.get("shards", 0),
+            "schedule": [item.to_dict() for item in self.schedule],
+            "fired": [_fired(item) for item in outcome.fired],
+            "not_fired": [item.to_dict() for item in outcome.waiting],
+            "starts": [_start(item) for item in outcome.starts],
+            "findings": [item.to_dict() for item in self.findings],
+        }
+
+    def write(self, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+        """Write report.json and report.md into the folder; their paths."""
+        folder.mkdir(parents=True, exist_ok=True)
+        as_json, as_page = folder / "report.json", folder / "report.md"
+        as_json.write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+        as_page.write_text(page(self.to_dict(), self.scenario.about), encoding="utf-8")
+        return as_json, as_page
+
+
+def page(facts: Mapping[str, Any], about: str = "") -> str:
+    """The report as Markdown."""
+    lines = [f"# Chaos: {facts['scenario']}: {facts['verdict']}", ""]
+    lines += [about.strip(), ""] if about.strip() else []
+    lines += ["```", facts["replay"], "```", ""]
+    lines += _table(
+        ("", ""),
+        [
+            ("seed", facts["seed"]),
+            ("pipeline", facts["pipeline_version"]),
+            *facts["facts"].items(),
+            ("records, tokens, shards", f"{facts['records']}, {facts['tokens']}, {facts['shards']}"),
+            ("without faults", f"{facts['reference_s']:.1f} s" if facts["reference_s"] else "a dataset made before"),
+            ("with faults", f"{facts['seconds']:.1f} s, the command started {len(facts['starts'])} times"),
+        ],
+    )
+    lines += ["", "## Verdict", ""]
+    lines += _table(
+        ("question", "", "answer"), [(f["name"], _WORDS[f["passed"]], f["said"]) for f in facts["findings"]]
+    )
+    details = [f"- {detail}" for finding in facts["findings"] for detail in finding["details"]]
+    lines += ["", *details] if details else []
+    lines += ["", "## What was done to it", ""]
+    lines += _table(
+        ("at", "entry", "fault", "to", "lasted", "next close after"),
+        [
+            (
+                f"{f['at_s']:.2f} s",
+                f["entry"],
+                f["kind"],
+                _cell(f["victims"]),
+                f"{f['lasted_s']:.2f} s" if f["lasted_s"] else "",
+                "none was left" if f["recovered_s"] is None else f"{f['recovered_s']:.2f} s",
+            )
+            for f in facts["fired"]
+        ],
+    )
+    if facts["not_fired"]:
+        lines += ["", f"{len(facts['not_fired'])} more were planned; the run was done before their time."]
+    lines += ["", "## Starts of the command", ""]
+    lines += _table(
+        ("", "at", "until", "exit code", "said"),
+        [(s["number"], f"{s['at_s']:.2f} s", f"{s['ended_s']:.2f} s", s["code"], s["said"]) for s in facts["starts"]],
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    return [f"| {' | '.join(row)} |" for row in (list(head), ["---"] * len(head), *cells)]
+
+
+def _cell(victims: Sequence[str]) -> str:
+    text = ", ".join(victims) if len(victims) < 3 else f"{len(victims)} processes"
+    return text if len(text) <= CELL_MAX else f"{text[: CELL_MAX - 1]}…"
+
+
+def _fired(item: Fired) -> dict[str, Any]:
+    return {
+        "fault": item.planned.fault,
+        "nth": item.planned.nth,
+        "kind": item.planned.kind.value,
+        "target": item.planned.target,
+        "at_s": round(item.at_s, 3),
+        "entry": item.entry,
+        "victims": list(item.victims),
+        "lasted_s": round(item.ended_s - item.at_s, 3),
+        "recovered_s": None if item.recovered_s is None else round(item.recovered_s, 3),
+    }
+
+
+def _start(item: Start) -> dict[str, Any]:
+    return {
+        "number": item.number,
+        "at_s": round(item.at_s, 3),
+        "ended_s": round(item.ended_s, 3),
+        "code": item.code,
+        "said": item.said,
+    }

@@ -1,0 +1,33 @@
+"""`headrace dataset export`: a dataset in a format that others train with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+
+from headrace.cli.errors import UsageError
+from headrace.cli.page import console, megabytes, number, title
+
+FORMATS = ("megatron", "mds", "parquet")
+
+
+def export_dataset(uri: str, out: str, kind: str, *, as_json: bool) -> int:
+    """Write one dataset to a folder; the exit code."""
+    if kind not in FORMATS:
+        raise UsageError(f"--format {kind!r}: choose one of {', '.join(FORMATS)}")
+    from headrace.stages.export.mds import export_mds
+    from headrace.stages.export.megatron import export_megatron
+    from headrace.stages.export.parquet import export_parquet
+    from headrace.store.dataset import Dataset
+
+    dataset = Dataset.open(uri)
+    export = {"megatron": export_megatron, "mds": export_mds, "parquet": export_parquet}[kind]
+    done = export(dataset, out)
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, **dataclasses.asdict(done)}))
+        return 0
+    rows = [(done.documents, "documents"), (done.sequences, "sequences"), (done.tokens, "tokens")]
+    held = ", ".join(f"{number(count)} {word}" for count, word in rows if count)
+    console(sys.stdout).print(title(out, f"{kind}: {held or 'nothing'}; {done.files} files, {megabytes(done.bytes)}"))
+    return 0

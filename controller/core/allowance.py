@@ -1,0 +1,45 @@
+"""How much of its input a run may lose to quarantine before it is ended: a count, a share, or both.
+
+A share is judged from SHARE_RECORDS_MIN closed records on, since the first bad record of a run may be its first, and
+of any number at the end. What is closed stays closed: a run that is started again with a wider allowance goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.store.fold import LedgerState
+
+#: Closed records from which on a share means something.
+SHARE_RECORDS_MIN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Quarantined records that are allowed, of one sink: at most `records`, and at most `share` of all; None: any."""
+
+    records: int | None = None
+    share: float | None = None
+
+    def excess(self, ledger: LedgerState, *, at_end: bool) -> str:
+        """Why the run has lost too much; empty if it has not."""
+        if self.records is None and self.share is None:
+            return ""
+        for sink, counts in ledger.counts.items():
+            lost, all_of_them = counts.quarantined, counts.records
+            judged = at_end or all_of_them >= SHARE_RECORDS_MIN
+            too_many = self.records is not None and lost > self.records
+            too_great = self.share is not None and judged and lost > self.share * all_of_them
+            if too_many or too_great:
+                allowed = f"{self.records}" if too_many else f"{100 * (self.share or 0.0):g}%"
+                chief = max(counts.quarantined_by, key=counts.quarantined_by.__getitem__, default="unknown")
+                return (
+                    f"{lost} of {all_of_them} records closed by sink {sink} are quarantined, more than the {allowed} "
+                    f"allowed; most of them by {chief}; see `headrace dataset show --quarantine`, then mend the input "
+                    "or raise --max-quarantined and run it again"
+                )
+        return ""
+
+
+#: Nothing that is lost ends the run.
+ANY_LOSS = Allowance()

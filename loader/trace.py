@@ -1,0 +1,214 @@
+"""Which documents were in step N, and in which steps was document X: from a loader's state alone.
+
+Nothing was logged for it. The state names the datasets, the order and the journal, and all of these are functions with
+an inverse: a step is a range of positions (`plan.Timeline`), a position is a row (`mixture.Mixture`), a row is pieces
+of documents (the shard), and each of the three goes both ways.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.loader.errors import Difference, LoaderError, StateMismatch
+from headrace.loader.mixture import Mixture, Shuffle
+from headrace.loader.order import CONSTRUCTION, OrderMode
+from headrace.loader.plan import Reweighted, Timeline
+from headrace.loader.sources import Source, Sources
+from headrace.loader.state import place_of, require_format
+from headrace.store.shards import read_table
+
+
+@dataclass(frozen=True, slots=True)
+class TracedPiece:
+    """A piece of a document in a row: `start` and `length` in tokens."""
+
+    document: str
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRow:
+    """One row of one rank's batch, in the order of the batch; `position` is that in the pass."""
+
+    rank: int
+    row: int
+    position: int
+    source: str
+    #: the key of the shard's tokens, and the row in them
+    shard: str
+    shard_row: int
+    pieces: tuple[TracedPiece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """What one step read over all ranks. `taken` says whether the state lies behind it."""
+
+    step: int
+    pass_: int
+    batch_size: int
+    world_size: int
+    taken: bool
+    rows: tuple[TracedRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentUse:
+    """One time that a piece of a document is read, by the journal as it stands; `taken`: before the state."""
+
+    step: int
+    pass_: int
+    rank: int
+    row: int
+    position: int
+    start: int
+    length: int
+    taken: bool
+
+
+class Trace:
+    """Answers for one state. `sources` are the datasets, where they no longer lie where the state says.
+
+    Raises LoaderError for what is no state, StateMismatch where a dataset is not the one that was read, and the
+    store's errors.
+    """
+
+    def __init__(self, state: Mapping[str, Any], sources: Sequence[Source] | None = None) -> None:
+        require_format(state)
+        self._place = place_of(state)
+        try:
+            listed = state.get("sources") or [{**state, "name": state["dataset"]}]
+            weights = state.get("weights") or [1.0]
+            order = state["order"]
+            if sources is None:
+                sources = [
+                    Source(one["uri"], weight, one["name"]) for one, weight in zip(listed, weights, strict=True)
+                ]
+            self._samples = int(state["samples"])
+            shuffle = Shuffle(
+                int(state["seed"]), OrderMode(order["mode"]), order["window_blocks"] or 1, order["block_rows"] or 1
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise LoaderError(f"the state is malformed: {error!r}") from error
+        if order.get("construction") != CONSTRUCTION:
+            raise StateMismatch([Difference("order.construction", order.get("construction"), CONSTRUCTION)])
+        self._sources = Sources(sources)
+        self._check(listed)
+        changes = [event for event in self._place.events if isinstance(event, Reweighted)]
+        layouts = [dataset.layout for dataset in self._sources.datasets]
+        self._mixture = Mixture(layouts, shuffle, weights, self._samples, changes)
+        self._timeline = Timeline(self._samples, self._place.events)
+        self._here = self._place.pass_ * self._samples + self._place.position
+
+    def step(self, number: int) -> TracedStep:
+        """The rows and documents of step `number`; raises IndexError where there is no such step."""
+        step = self._timeline.step(number)
+        shards, rows = self._mixture.locate(step.positions)
+        names = self._document_ids(shards, rows)
+        traced: list[TracedRow] = []
+        for at, (position, shard, row) in enumerate(
+            zip(step.positions.tolist(), shards.tolist(), rows.tolist(), strict=True)
+        ):
+            rank, place = divmod(at, step.cut.batch_size)
+            pieces = tuple(
+                TracedPiece(names[shard, document], start, length)
+                for start, length, document in self._sources.shard(shard).row_pieces(row).tolist()
+            )
+            source = int(self._mixture.source_of(np.array([shard]))[0])
+            key = self._sources.entry(shard)[1].tokens
+            traced.append(
+                TracedRow(
+                    rank, place, position % self._samples, self._sources.names[source], key, row, pieces
+                )
+            )
+        return TracedStep(
+            step=number,
+            pass_=step.pass_,
+            batch_size=step.cut.batch_size,
+            world_size=step.cut.world_size,
+            taken=number < self._place.step,
+            rows=tuple(traced),
+        )
+
+    def document(self, name: str) -> list[DocumentUse]:
+        """Every time that a piece of the document is read up to the end of the state's pass, in order.
+
+        Empty where no step reads it; raises LoaderError where no dataset has such a document. Reads the ids of all
+        documents, so it takes a pass over the sidecars.
+        """
+        found, uses = False, []
+        end = (self._place.pass_ + 1) * self._samples
+        for shard, row in self._find(name):
+            found = True
+            for sequence, start, length in self._sources.shard(shard).document_pieces(row):
+                for position in self._mixture.positions_of(shard, sequence, end):
+                    use = self._use(position, start, length)
+                    if use is not None:
+                        uses.append(use)
+        if not found:
+            raise LoaderError(f"no dataset of this state has a document {name!r}; ids are a record's `id`, or <uri>#<n>")
+        return sorted(uses, key=lambda use: (use.step, use.rank, use.row, use.start))
+
+    def _use(self, position: int, start: int, length: int) -> DocumentUse | None:
+        reading = self._timeline.reading(position)
+        if reading is None:
+            return None
+        return DocumentUse(
+            step=reading.step,
+            pass_=reading.pass_,
+            rank=reading.rank,
+            row=reading.row,
+            position=position % self._samples,
+            start=start,
+            length=length,
+            taken=position < self._here,
+        )
+
+    def _check(self, listed: Sequence[Mapping[str, Any]]) -> None:
+        differences = [
+            Difference(f"sources[{at}].layout_root", one.get("layout_root"), dataset.layout.root)
+            for at, (one, dataset) in enumerate(zip(listed, self._sources.datasets, strict=True))
+            if one.get("layout_root") != dataset.layout.root
+        ]
+        if differences:
+            raise StateMismatch(differences)
+
+    def _document_ids(self, shards: Any, rows: Any) -> dict[tuple[int, int], str]:
+        """The ids of all documents with a piece in these rows, by (shard, row of the documents table)."""
+        wanted: dict[int, set[int]] = {}
+        for shard, row in zip(shards.tolist(), rows.tolist(), strict=True):
+            pieces = self._sources.shard(shard).row_pieces(row)
+            wanted.setdefault(shard, set()).update(pieces[:, 2].tolist())
+        names: dict[tuple[int, int], str] = {}
+        for shard, documents in wanted.items():
+            chosen = sorted(documents)
+            ids = self._ids(shard).take(pa.array(chosen, pa.int64())).to_pylist()
+            names.update({(shard, document): str(one) for document, one in zip(chosen, ids, strict=True)})
+        return names
+
+    def _find(self, name: str) -> Iterator[tuple[int, int]]:
+        for number in range(sum(dataset.layout.shards for dataset in self._sources.datasets)):
+            row = pc.index(self._ids(number), pa.scalar(name, pa.string())).as_py()
+            if row >= 0:
+                yield number, row
+
+    def _ids(self, number: int) -> Any:
+        dataset, entry = self._sources.entry(number)
+        return read_table(dataset.store, entry.documents, ["id"]).column("id")
+
+
+def trace_step(state: Mapping[str, Any], step: int, sources: Sequence[Source] | None = None) -> TracedStep:
+    """What step `step` (from 0) read, over all ranks. See `Trace`."""
+    return Trace(state, sources).step(step)
+
+
+def trace_document(
+    state: Mapping[str, Any], document: str, sources: Sequence[Source] | None = None
+) -> list[DocumentUse]:
+    """In which steps the document of this id is read. See `Trace`."""
+    return Trace(state, sources).document(document)

@@ -1,0 +1,1 @@
+"""Dataset versions in the formats that others train with."""

@@ -1,0 +1,65 @@
+"""A Hugging Face style folder of Parquet: a row a document, with its text or its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.stages.errors import InputError
+from headrace.stages.export.source import Exported, new_folder, read_documents, summary
+from headrace.store.dataset import Dataset, ShardRecord
+from headrace.store.shards import read_table
+
+#: Rows in a row group: what a trainer reads at once.
+ROW_GROUP_ROWS = 1 << 14
+KEPT = ("id", "source", "metadata")
+
+
+def export_parquet(dataset: Dataset, place: str) -> Exported:
+    """Write `train-00000-of-0000N.parquet`, a file a shard. Raises InputError, StoreError."""
+    shards = list(_exportable(dataset))
+    if not shards:
+        raise InputError(f"{dataset.uri} holds neither tokens nor documents with text")
+    documents = tokens = 0
+    with new_folder(place) as folder:
+        for number, shard in enumerate(shards):
+            table, count = _table(dataset, shard)
+            name = f"train-{number:05d}-of-{len(shards):05d}.parquet"
+            pq.write_table(table, folder / name, row_group_size=ROW_GROUP_ROWS, compression="zstd")
+            documents += table.num_rows
+            tokens += count
+        return summary("parquet", place, folder, documents=documents, tokens=tokens)
+
+
+def _exportable(dataset: Dataset) -> Iterator[ShardRecord]:
+    """The shards with tokens, else those with text: not both, which would be each document twice."""
+    with_tokens = [shard for shard in dataset.shards if shard.object("tokens") is not None]
+    if with_tokens:
+        return iter(with_tokens)
+    found = [shard for shard in dataset.shards if shard.object("documents") is not None]
+    return (shard for shard in found if "text" in _names(dataset, shard))
+
+
+def _names(dataset: Dataset, shard: ShardRecord) -> list[str]:
+    documents = shard.object("documents")
+    assert documents is not None
+    path = dataset.store.open_local(documents.key)
+    source: Any = pa.BufferReader(dataset.store.get(documents.key)) if path is None else str(path)
+    return list(pq.read_schema(source).names)
+
+
+def _table(dataset: Dataset, shard: ShardRecord) -> tuple[pa.Table, int]:
+    """The rows of one shard, and its tokens."""
+    if shard.object("tokens") is None:
+        documents = shard.object("documents")
+        assert documents is not None
+        return read_table(dataset.store, documents.key, [*KEPT, "text"]), 0
+    found = read_documents(dataset, shard)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(found.lengths)])
+    lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(found.tokens.astype(np.int32)))
+    table = found.table.select(list(KEPT)).append_column("input_ids", lists)
+    return table, int(found.tokens.size)

@@ -1,0 +1,104 @@
+"""What an exporter reads of a dataset, shard by shard: packed sequences, or documents put together again."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.stages.errors import InputError
+from headrace.store.dataset import Dataset, ShardRecord
+from headrace.store.shards import read_shard, read_table
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export wrote: files, bytes, and what is in them."""
+
+    format: str
+    place: str
+    files: int
+    bytes: int
+    documents: int
+    sequences: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The documents of one shard: their table, and their tokens end to end with the number of each."""
+
+    table: pa.Table
+    tokens: npt.NDArray[Any]
+    lengths: npt.NDArray[np.int64]
+
+
+def token_shards(dataset: Dataset) -> list[ShardRecord]:
+    """The shards that hold tokens, in the order of the ledger. Raises InputError where there are none."""
+    shards = [shard for shard in dataset.shards if shard.object("tokens") is not None]
+    if not shards:
+        raise InputError(f"{dataset.uri} holds no tokens: this format is for what write_tokens(...) wrote")
+    return shards
+
+
+def read_sequences(dataset: Dataset, shard: ShardRecord) -> npt.NDArray[Any]:
+    """`tokens` `[sequences, seq_len]` of one shard."""
+    tokens = shard.object("tokens")
+    assert tokens is not None
+    return read_shard(dataset.store, tokens.key)["tokens"]
+
+
+def read_documents(dataset: Dataset, shard: ShardRecord) -> Documents:
+    """The documents of one shard, in the order of its table, padding left out."""
+    tokens, rows = shard.object("tokens"), shard.object("documents")
+    assert tokens is not None
+    assert rows is not None
+    table = read_table(dataset.store, rows.key)
+    arrays = read_shard(dataset.store, tokens.key)
+    packed = arrays["tokens"]
+    flat = packed.reshape(-1)
+    starts = arrays["piece_sequence"].astype(np.int64) * packed.shape[1] + arrays["piece_start"]
+    sizes = arrays["piece_length"].astype(np.int64)
+    found = np.empty(int(sizes.sum()), packed.dtype)
+    at = 0
+    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        found[at : at + size] = flat[start : start + size]
+        at += size
+    lengths = np.zeros(table.num_rows, np.int64)
+    np.add.at(lengths, arrays["piece_document"], sizes)
+    return Documents(table, found, lengths)
+
+
+@contextmanager
+def new_folder(place: str) -> Iterator[pathlib.Path]:
+    """A folder that appears under its name only when all of it is written. Raises InputError where one stands."""
+    target = pathlib.Path(os.path.abspath(os.path.expanduser(place.removeprefix("file://"))))
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{str(target)!r} exists: name a new folder, or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        yield partial
+        partial.chmod(0o755)
+        if target.exists():
+            target.rmdir()
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def summary(
+    kind: str, place: str, folder: pathlib.Path, *, documents: int = 0, sequences: int = 0, tokens: int = 0
+) -> Exported:
+    """What stands in the folder."""
+    sizes = [path.stat().st_size for path in folder.iterdir()]
+    return Exported(kind, place, len(sizes), sum(sizes), documents, sequences, tokens)

@@ -1,0 +1,167 @@
+"""The line rules that FineWeb adds: Penedo et al. 2024, "The FineWeb Datasets", section 3.6; datatrove's definitions.
+
+Lines end at a line feed, and blank ones are left out of account; their white space is not stripped.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from headrace.stages.batch import Batch
+from headrace.stages.quality.characters import LINE_END
+from headrace.stages.quality.kernels import compiled
+from headrace.stages.quality.repetition import add_key, count_characters, hash_span, slots_for
+from headrace.stages.quality.texts import Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
+from headrace.stages.quality.words import decode, find_words, flags_of, room_for, space_width
+
+_LINES, _PUNCTUATED, _SHORT, _DUPLICATE, _CHARACTERS, _FEEDS, _WORDS = range(7)
+_COLUMNS = 7
+_LINE_FEED = 0x0A
+
+
+class FinewebQuality:
+    """Filters lists, menus and texts whose lines repeat."""
+
+    def __init__(
+        self,
+        name: str,
+        punctuated_lines_min: float,
+        short_lines_max: float,
+        short_line_characters: int,
+        duplicate_characters_max: float,
+        lines_per_word_max: float,
+        tag: bool = False,
+    ) -> None:
+        self.name = name
+        self.punctuated_lines_min = punctuated_lines_min
+        self.short_lines_max = short_lines_max
+        self.short_line_characters = short_line_characters
+        self.duplicate_characters_max = duplicate_characters_max
+        self.lines_per_word_max = lines_per_word_max
+        self.tag = tag
+
+    def process(self, batch: Batch) -> Batch:
+        """The batch less the texts that break a rule; or all of it, tagged."""
+        limit = 0.0 if self.tag else self.lines_per_word_max
+        scores = fineweb_scores(text_of(batch, self.name), self.short_line_characters, limit)
+        if self.tag:
+            return tag(batch, self.name, scores)
+        rules: list[Rule] = [
+            ("no line", scores["lines"] == 0),
+            ("too few lines end in punctuation", scores["punctuated lines"] < self.punctuated_lines_min),
+            ("too many short lines", scores["short lines"] > self.short_lines_max),
+            (
+                "too many characters in duplicate lines",
+                scores["characters in duplicate lines"] > self.duplicate_characters_max,
+            ),
+            ("too many lines for its words", scores["line feeds per word"] > self.lines_per_word_max),
+        ]
+        return drop(batch, self.name, rules)
+
+
+def fineweb_scores(column: Any, short_line_characters: int, precise_above: float = 0.0) -> dict[str, Numbers]:
+    """For `n` texts what the rules limit, each `[n]`: a count and shares.
+
+    Line feeds per word are exact where they are above `precise_above`; elsewhere they are at most that, and the
+    words were not cut: there are at least as many words as pieces between white space.
+    """
+    data, offsets = text_bytes(column)
+    found = np.zeros((len(column), _COLUMNS), np.int64)
+    if len(data):
+        size = longest(offsets)
+        keys = _keys(1 << (size + 2).bit_length())
+        _measure(data, offsets, found, room_for(size), keys, short_line_characters, precise_above)
+    lines = found[:, _LINES]
+    return {
+        "lines": lines.astype(np.float64),
+        "punctuated lines": share(found[:, _PUNCTUATED], lines),
+        "short lines": share(found[:, _SHORT], lines),
+        "characters in duplicate lines": share(found[:, _DUPLICATE], found[:, _CHARACTERS]),
+        "line feeds per word": share(found[:, _FEEDS], found[:, _WORDS]),
+    }
+
+
+@lru_cache(maxsize=1)
+def _keys(size: int) -> Any:
+    return np.empty(4 * size, np.uint64)
+
+
+@compiled
+def _measure(
+    data: Any, offsets: Any, found: Any, words: Any, keys: Any, short_characters: int, precise_above: float
+) -> None:
+    rows, hashes, piece, known_cuts, known_hashes = words
+    for text in range(len(offsets) - 1):
+        start, end = offsets[text], offsets[text + 1]
+        row = found[text]
+        row[_CHARACTERS] = count_characters(data, start, end)
+        _count_lines(data, start, end, row, keys, short_characters)
+        row[_WORDS] = _count_pieces(data, start, end)
+        if row[_FEEDS] > precise_above * row[_WORDS]:
+            row[_WORDS] = find_words(data, start, end, rows, hashes, piece, known_cuts, known_hashes)
+
+
+@compiled
+def _count_lines(data: Any, start: int, end: int, row: Any, keys: Any, short_characters: int) -> None:
+    feeds = 0
+    for at in range(start, end):
+        feeds += data[at] == _LINE_FEED
+    row[_FEEDS] = feeds
+    row[_CHARACTERS] -= feeds
+    slots = slots_for(feeds + 1)
+    keys[:slots] = 0
+    at = start
+    while at < end:
+        stop = at
+        while stop < end and data[stop] != _LINE_FEED:
+            stop += 1
+        if not is_blank(data, at, stop):
+            size = count_characters(data, at, stop)
+            row[_LINES] += 1
+            row[_SHORT] += size <= short_characters
+            row[_PUNCTUATED] += _ends_in_punctuation(data, at, stop)
+            _, is_new = add_key(keys, slots, hash_span(data, at, stop))
+            if not is_new:
+                row[_DUPLICATE] += size
+        at = stop + 1
+
+
+@compiled
+def is_blank(data: Any, start: int, end: int) -> bool:
+    """Whether there is nothing but white space."""
+    while start < end:
+        width = space_width(data, start)
+        if width == 0:
+            return False
+        start += width
+    return True
+
+
+@compiled
+def _ends_in_punctuation(data: Any, start: int, end: int) -> bool:
+    at = end - 1
+    while at > start and (data[at] & 0xC0) == 0x80:
+        at -= 1
+    code, _ = decode(data, at)
+    return flags_of(code) & LINE_END != 0
+
+
+@compiled
+def _count_pieces(data: Any, start: int, end: int) -> int:
+    """The runs of anything but white space."""
+    count = 0
+    inside = False
+    at = start
+    while at < end:
+        width = space_width(data, at)
+        if width:
+            inside = False
+            at += width
+        else:
+            count += not inside
+            inside = True
+            at += 1
+    return count

@@ -1,0 +1,193 @@
+"""Gopher's quality rules: Rae et al. 2021, "Scaling Language Models", appendix A1.1; the definitions are datatrove's.
+
+A word of symbols alone is no word to the rules on how many words there are and how long. Lines are Python's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headrace.stages.batch import Batch
+from headrace.stages.quality.characters import LINE_BREAK
+from headrace.stages.quality.kernels import compiled
+from headrace.stages.quality.repetition import stripped
+from headrace.stages.quality.texts import Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
+from headrace.stages.quality.words import (
+    HAS_LETTER,
+    HAS_NO_SYMBOL,
+    KIND,
+    LENGTH,
+    decode,
+    find_words,
+    flags_of,
+    hash_of,
+    room_for,
+)
+
+#: The words of which Gopher asks for two.
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+#: At most as many bits as a mask of found words has.
+STOP_WORDS_MAX = 60
+_WORDS, _PLAIN, _PLAIN_CHARACTERS, _LETTERED, _STOPS, _HASHES, _ELLIPSES, _LINES, _BULLETS, _ENDINGS = range(10)
+_COLUMNS = 10
+_HASH_SIGN, _STOP, _DASH, _LINE_FEED, _RETURN = 0x23, 0x2E, 0x2D, 0x0A, 0x0D
+_ELLIPSIS = (0xE2, 0x80, 0xA6)
+_BULLET = (0xE2, 0x80, 0xA2)
+
+
+class GopherQuality:
+    """Filters texts that do not read like prose."""
+
+    def __init__(
+        self,
+        name: str,
+        words_min: int,
+        words_max: int,
+        word_length_min: float,
+        word_length_max: float,
+        symbols_per_word_max: float,
+        bullet_lines_max: float,
+        ellipsis_lines_max: float,
+        alphabetic_words_min: float,
+        stop_words_min: int,
+        stop_words: list[str],
+        tag: bool = False,
+    ) -> None:
+        self.name = name
+        self.words = (words_min, words_max)
+        self.word_length = (word_length_min, word_length_max)
+        self.symbols_per_word_max = symbols_per_word_max
+        self.bullet_lines_max, self.ellipsis_lines_max = bullet_lines_max, ellipsis_lines_max
+        self.alphabetic_words_min = alphabetic_words_min
+        self.stop_words_min = stop_words_min
+        self.stop_words = stop_words
+        self.tag = tag
+
+    def process(self, batch: Batch) -> Batch:
+        """The batch less the texts that break a rule; or all of it, tagged."""
+        scores = gopher_scores(text_of(batch, self.name), self.stop_words)
+        return tag(batch, self.name, scores) if self.tag else drop(batch, self.name, self._rules(scores))
+
+    def _rules(self, scores: dict[str, Any]) -> list[Rule]:
+        words, length = scores["words"], scores["word length"]
+        return [
+            ("too few words", words < self.words[0]),
+            ("too many words", words > self.words[1]),
+            ("words too short", length < self.word_length[0]),
+            ("words too long", length > self.word_length[1]),
+            ("too many hash signs", scores["hash signs per word"] > self.symbols_per_word_max),
+            ("too many ellipses", scores["ellipses per word"] > self.symbols_per_word_max),
+            ("too many bullet lines", scores["bullet lines"] > self.bullet_lines_max),
+            ("too many lines end in an ellipsis", scores["lines ending in an ellipsis"] > self.ellipsis_lines_max),
+            ("too few words with a letter", scores["words with a letter"] < self.alphabetic_words_min),
+            ("too few stop words", scores["stop words"] < self.stop_words_min),
+        ]
+
+
+def gopher_scores(column: Any, stop_words: list[str] | tuple[str, ...] = STOP_WORDS) -> dict[str, Numbers]:
+    """For `n` texts what the rules limit, each `[n]`: counts, shares, and characters a word."""
+    data, offsets = text_bytes(column)
+    found = np.zeros((len(column), _COLUMNS), np.int64)
+    chosen = np.array([hash_of(word) for word in stop_words], np.uint64)
+    lengths = [len(word) for word in stop_words] or [0]
+    if len(data):
+        _measure(data, offsets, found, room_for(longest(offsets)), chosen, min(lengths), max(lengths))
+    words = found[:, _WORDS]
+    stops = np.array([int(mask).bit_count() for mask in found[:, _STOPS]], np.int64)
+    return {
+        "words": found[:, _PLAIN].astype(np.float64),
+        "word length": share(found[:, _PLAIN_CHARACTERS], found[:, _PLAIN]),
+        "hash signs per word": share(found[:, _HASHES], words),
+        "ellipses per word": share(found[:, _ELLIPSES], words),
+        "bullet lines": share(found[:, _BULLETS], found[:, _LINES]),
+        "lines ending in an ellipsis": share(found[:, _ENDINGS], found[:, _LINES]),
+        "words with a letter": share(found[:, _LETTERED], words),
+        "stop words": stops.astype(np.float64),
+    }
+
+
+@compiled
+def _measure(data: Any, offsets: Any, found: Any, words: Any, chosen: Any, length_min: int, length_max: int) -> None:
+    rows, hashes, piece, known_cuts, known_hashes = words
+    for text in range(len(offsets) - 1):
+        start, end = offsets[text], offsets[text + 1]
+        row = found[text]
+        count = find_words(data, start, end, rows, hashes, piece, known_cuts, known_hashes)
+        row[_WORDS] = count
+        for index in range(count):
+            kind, length = rows[index, KIND], rows[index, LENGTH]
+            if kind & HAS_NO_SYMBOL:
+                row[_PLAIN] += 1
+                row[_PLAIN_CHARACTERS] += length
+            row[_LETTERED] += kind & HAS_LETTER
+            if length_min <= length <= length_max:
+                for place in range(len(chosen)):
+                    if hashes[index] == chosen[place]:
+                        row[_STOPS] |= 1 << place
+        _count_symbols(data, start, end, row)
+        _count_lines(data, start, end, row)
+
+
+@compiled
+def is_at(data: Any, at: int, end: int, mark: tuple[int, int, int]) -> bool:
+    """Whether these three bytes stand at `at`."""
+    return at + 2 < end and data[at] == mark[0] and data[at + 1] == mark[1] and data[at + 2] == mark[2]
+
+
+@compiled
+def _count_symbols(data: Any, start: int, end: int, row: Any) -> None:
+    hash_signs = 0
+    for at in range(start, end):
+        hash_signs += data[at] == _HASH_SIGN
+    row[_HASHES] = hash_signs
+    at, ellipses = start, 0
+    while at < end:
+        if data[at] == _STOP and at + 2 < end and data[at + 1] == _STOP and data[at + 2] == _STOP:
+            ellipses += 1
+            at += 3
+        else:
+            ellipses += data[at] == _ELLIPSIS[0] and is_at(data, at, end, _ELLIPSIS)
+            at += 1
+    row[_ELLIPSES] = ellipses
+
+
+@compiled
+def line_end(data: Any, at: int, end: int) -> int:
+    """The byte of the next line break of `str.splitlines`, or the end."""
+    while at < end:
+        byte = data[at]
+        if byte < 0x20:
+            if flags_of(byte) & LINE_BREAK:
+                return at
+        elif byte == 0xC2 or byte == 0xE2:
+            code, _ = decode(data, at)
+            if flags_of(code) & LINE_BREAK:
+                return at
+        at += 1
+    return at
+
+
+@compiled
+def behind_break(data: Any, at: int, end: int) -> int:
+    """The byte behind the line break at `at`."""
+    if data[at] == _RETURN and at + 1 < end and data[at + 1] == _LINE_FEED:
+        return at + 2
+    _, width = decode(data, at)
+    return at + width
+
+
+@compiled
+def _count_lines(data: Any, start: int, end: int, row: Any) -> None:
+    at = start
+    while at < end:
+        stop = line_end(data, at, end)
+        first, last = stripped(data, at, stop)
+        row[_LINES] += 1
+        if first < last:
+            row[_BULLETS] += data[first] == _DASH or is_at(data, first, last, _BULLET)
+            if last - first >= 3:
+                dots = data[last - 1] == _STOP and data[last - 2] == _STOP and data[last - 3] == _STOP
+                row[_ENDINGS] += dots or is_at(data, last - 3, last, _ELLIPSIS)
+        at = behind_break(data, stop, end) if stop < end else end

@@ -1,0 +1,133 @@
+"""What every sink writes beside its shard: a row for each record, kept or not, and the counts of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.stages.batch import DUPLICATE, FILTERED, LINEAGE, QUARANTINED, ROW, Batch
+from headrace.store.entries import Counts, StoredObject
+from headrace.store.objects import Buffer, ObjectStore
+from headrace.store.shards import (
+    content_hash,
+    documents_schema,
+    quarantine_schema,
+    table_to_parquet,
+    verdicts_schema,
+)
+
+
+def in_order(batches: Iterable[Batch]) -> list[Batch]:
+    """The batches in an order that does not depend on when they came."""
+    return sorted(batches, key=lambda batch: (batch.uri, batch.fragment, batch.first))
+
+
+def create_object(store: ObjectStore, role: str, prefix: str, suffix: str, parts: list[Buffer]) -> StoredObject:
+    """Write an object under the hash of its bytes."""
+    digest = content_hash(parts)
+    key = f"{prefix}{digest}{suffix}"
+    store.create(key, parts)
+    return StoredObject(role, key, f"xxh3-128:{digest}", sum(memoryview(part).nbytes for part in parts))
+
+
+def documents_table(batches: Iterable[Batch], lengths: npt.NDArray[np.int64] | None = None) -> pa.Table:
+    """A row a kept record, in the order of the batches; `lengths` are the tokens of each, none where it is None."""
+    table = gather(batches, documents_schema(), kept_of)
+    counts = np.zeros(table.num_rows, np.int64) if lengths is None else lengths
+    return table.set_column(table.schema.get_field_index("tokens"), "tokens", pa.array(counts, pa.int64()))
+
+
+def write_sidecars(
+    batches: Sequence[Batch], store: ObjectStore, prefix: str, documents: pa.Table
+) -> tuple[StoredObject, ...]:
+    """Write the tables of what was kept and what was not, and the raw bytes of the quarantined if there are any."""
+    verdicts, raw = (gather(batches, verdicts_schema(), lost_of), gather(batches, quarantine_schema(), quarantined_of))
+    tables = [
+        ("documents", prefix, ".documents.parquet", documents),
+        ("verdicts", prefix, ".verdicts.parquet", verdicts),
+    ]
+    if raw.num_rows:
+        tables.append(("quarantine", "quarantine/", ".parquet", raw))
+    return tuple(
+        create_object(store, role, at, suffix, [table_to_parquet(table)]) for role, at, suffix, table in tables
+    )
+
+
+def kept_of(batch: Batch) -> dict[str, Any]:
+    """The columns of the documents table but for the text."""
+    rows, count = batch.rows, batch.rows.num_rows
+    names = rows.schema.names
+    return {
+        "id": rows.column("id"),
+        "row": rows.column(ROW),
+        "tokens": pa.nulls(count, pa.int64()),
+        "lineage": rows.column(LINEAGE) if LINEAGE in names else pa.nulls(count, pa.string()),
+        "metadata": rows.column("metadata") if "metadata" in names else pa.nulls(count, pa.string()),
+    }
+
+
+def lost_of(batch: Batch) -> dict[str, Any]:
+    """The columns of the verdicts table."""
+    verdicts = batch.verdicts.sort_by("row") if batch.verdicts.num_rows else batch.verdicts
+    return {name: verdicts.column(name) for name in verdicts.schema.names}
+
+
+def quarantined_of(batch: Batch) -> dict[str, Any]:
+    """The columns of the quarantine table."""
+    lost = batch.verdicts
+    if lost.num_rows:
+        lost = lost.filter(pc.equal(lost.column("verdict"), pa.scalar(QUARANTINED)))
+        lost = lost.sort_by("row") if lost.num_rows else lost
+    return {name: lost.column(name) for name in lost.schema.names}
+
+
+def gather(batches: Iterable[Batch], schema: pa.Schema, columns_of: Any) -> pa.Table:
+    """The rows that `columns_of` finds in each batch, with the fragment that they are of."""
+    parts: list[pa.RecordBatch] = []
+    for batch in batches:
+        columns = columns_of(batch)
+        count = len(columns["id"])
+        if not count:
+            continue
+        columns["source"] = pa.repeat(pa.scalar(batch.uri), count)
+        columns["fragment"] = pa.repeat(pa.scalar(batch.fragment.hex()), count)
+        parts.append(pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema))
+    return pa.Table.from_batches(parts, schema=schema)
+
+
+def count_fates(batches: Sequence[Batch], *, tokens: int, sequences: int, padding: int) -> Counts:
+    """What became of the records of these batches."""
+    verdicts: Counter[str] = Counter()
+    reasons: dict[str, Counter[str]] = {FILTERED: Counter(), QUARANTINED: Counter(), DUPLICATE: Counter()}
+    edited: Counter[str] = Counter()
+    for batch in batches:
+        edited.update(batch.edits)
+        lost = batch.verdicts
+        if not lost.num_rows:
+            continue
+        for stage, verdict, reason in zip(*(lost.column(i).to_pylist() for i in (2, 3, 4)), strict=True):
+            verdicts[verdict] += 1
+            reasons[verdict][f"{stage}/{reason_class(reason)}"] += 1
+    return Counts(
+        kept=sum(batch.rows.num_rows for batch in batches),
+        filtered=verdicts[FILTERED],
+        duplicate=verdicts[DUPLICATE],
+        quarantined=verdicts[QUARANTINED],
+        filtered_by=dict(sorted(reasons[FILTERED].items())),
+        quarantined_by=dict(sorted(reasons[QUARANTINED].items())),
+        edited=dict(sorted(edited.items())),
+        tokens=tokens,
+        sequences=sequences,
+        padding=padding,
+    )
+
+
+def reason_class(reason: str | None) -> str:
+    """A reason without its particulars, which follow a colon: what records are counted by."""
+    return (reason or "unknown").partition(": ")[0]

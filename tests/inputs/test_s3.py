@@ -1,0 +1,79 @@
+"""Input from a real S3 server: every format, and a run from the command line."""
+
+from __future__ import annotations
+
+import gzip
+import pathlib
+import secrets
+import sys
+
+import files_kit as files
+import pytest
+import reading_kit as reading
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+
+from s3_server import S3Server, shared_server
+from test_runs import balance, run
+
+from headrace.stages.errors import FragmentChanged, InputError
+from headrace.stages.inputs import Inputs
+from headrace.stages.mixed import MixedSource
+from headrace.store.errors import StoreError
+from headrace.store.objects import open_store
+
+
+@pytest.fixture(scope="module")
+def server() -> S3Server:
+    return shared_server()
+
+
+@pytest.fixture
+def prefix(server: S3Server, tmp_path: pathlib.Path) -> str:
+    """A prefix that holds a file of each format."""
+    name = secrets.token_hex(6)
+    store = open_store(server.uri(name))
+    store.create("a.jsonl", [files.lines()])
+    store.create("b.jsonl.gz", [gzip.compress(files.lines())])
+    store.create("c/train-00000.parquet", [files.parquet_of(tmp_path / "c.parquet").read_bytes()])
+    store.create("d.warc.gz", [files.members(files.warc())])
+    store.create("e.txt", [b"plain"])
+    return name
+
+
+def uri(server: S3Server, path: str) -> str:
+    return f"s3://{server.bucket}/{path}?endpoint={server.endpoint}"
+
+
+def test_every_format_is_read_from_a_bucket_with_any_gaps(server: S3Server, prefix: str) -> None:
+    source = MixedSource("read", [uri(server, prefix)], fragment_bytes=1024, batch_bytes=400)
+    found = reading.read_all(source)
+    assert len(found) == 3 * 60 + 22 + 1
+    assert [fate[2] for fate in found if fate[0] == "kept"][-1] == "plain"
+    reading.check_gaps(source, rounds=3)
+
+
+def test_a_glob_over_keys_and_an_exact_key(server: S3Server, prefix: str) -> None:
+    found = [item.uri for item in Inputs([uri(server, f"{prefix}/*.jsonl*")], ())]
+    assert found == [f"s3://{server.bucket}/{prefix}/{name}" for name in ("a.jsonl", "b.jsonl.gz")]
+    assert len(list(Inputs([uri(server, f"{prefix}/a.jsonl")], ()))) == 1
+    with pytest.raises(InputError, match="no file matches"):
+        list(Inputs([uri(server, f"{prefix}/nope*.jsonl")], ()))
+
+
+def test_an_object_that_was_replaced_is_refused(server: S3Server, prefix: str) -> None:
+    source = MixedSource("read", [uri(server, f"{prefix}/a.jsonl")])
+    (fragment,) = source.list()
+    open_store(server.uri(prefix)).replace("a.jsonl", [files.lines()[::-1]])
+    with pytest.raises(FragmentChanged, match="run again to take it up as new input"):
+        list(source.read(fragment, reading.WHOLE))
+
+
+def test_a_bucket_that_is_not_there_is_named(server: S3Server) -> None:
+    with pytest.raises((StoreError, InputError), match="nobody-has-this"):
+        list(MixedSource("read", [f"s3://nobody-has-this/*.jsonl?endpoint={server.endpoint}"]).list())
+
+
+def test_a_run_reads_a_bucket_and_writes_a_folder(server: S3Server, prefix: str, tmp_path: pathlib.Path) -> None:
+    report = balance(run(tmp_path, uri(server, prefix)))
+    assert (report["kept"], report["filtered"]) == (3 * 60 + 20 + 1, 2)

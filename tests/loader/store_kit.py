@@ -1,0 +1,33 @@
+"""A store as a remote one behaves: no local files, gates instead of latency, and counts."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.store.objects import ObjectInfo, open_store
+
+
+class RemoteStore:
+    """A file store without `open_local`; `on_get(key, offset, attempt)` may wait, raise or change nothing."""
+
+    def __init__(self, root: Path | str, on_get: Callable[[str, int, int], None] = lambda *_: None) -> None:
+        self._inner = open_store(str(root))
+        self._on_get = on_get
+        self._lock = threading.Lock()
+        self.gets: dict[tuple[str, int], int] = {}
+
+    @property
+    def uri(self) -> str:
+        return self._inner.uri
+
+    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        with self._lock:
+            attempt = self.gets[key, offset] = self.gets.get((key, offset), 0) + 1
+        self._on_get(key, offset, attempt)
+        return self._inner.get(key, offset, length)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        return self._inner.head(key)
+
+    def open_local(self, key: str) -> None:
+        return None

@@ -1,0 +1,234 @@
+"""The cache of shards and the reads that fill it."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.loader import fetch
+from headrace.loader.ahead import next_use
+from headrace.loader.batches import Loader
+from headrace.loader.cache import CacheFull, ShardCache
+from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
+from headrace.loader.errors import LoaderError
+from headrace.loader.fetch import Fetch, FetchCounts, Pool
+from headrace.store.errors import ChecksumMismatch, StoreUnavailable
+
+sys.path.insert(0, str(Path(__file__).parent))
+from store_kit import RemoteStore  # noqa: E402
+
+SHAPE = {"batch_size": 4, "last": "pad", "block_rows": 4, "window_blocks": 2}
+
+
+def remote(uri: str, cache: ShardCache, on_get: Callable[[str, int, int], None] = lambda *_: None) -> TokenDataset:
+    return dataset_in(RemoteStore(uri, on_get), cache=cache)  # type: ignore[arg-type]
+
+
+def files(cache: ShardCache) -> list[str]:
+    return sorted(path.name for path in cache._root.iterdir() if path.name != "lock")
+
+
+def test_a_remote_dataset_gives_what_a_local_one_gives(tiny_dataset: str, tmp_path: Path):
+    cache = ShardCache(tmp_path)
+    local = [batch["tokens"].tolist() for batch in Loader(tiny_dataset, **SHAPE)]
+    loader = Loader(remote(tiny_dataset, cache), **SHAPE)
+    assert [batch["tokens"].tolist() for batch in loader] == local
+    statistics = loader.statistics()
+    assert statistics.cache_misses == 3
+    assert statistics.verified_shards == 3
+    assert statistics.store_bytes == sum(cache.cached().values())
+    again = Loader(remote(tiny_dataset, ShardCache(tmp_path)), **SHAPE)
+    assert [batch["tokens"].tolist() for batch in again] == local
+    assert again.statistics().cache_misses == 0
+
+
+def test_the_cache_stays_within_its_bytes_and_every_sample_still_comes(tiny_dataset: str, tmp_path: Path):
+    sizes = [path.stat().st_size for path in Path(tiny_dataset).glob("shards/0/*.safetensors")]
+    cache = ShardCache(tmp_path, bytes_max=max(sizes) + 1)
+    loader = Loader(remote(tiny_dataset, cache), **SHAPE)
+    seen = 0
+    for batch in loader:
+        seen += int((batch["positions"] >= 0).sum())
+        assert sum(path.stat().st_size for path in cache._root.iterdir()) <= cache.bytes_max
+    assert seen == 17
+
+
+def test_a_damaged_object_is_refused_and_leaves_nothing(make_dataset: Callable[..., str], tmp_path: Path):
+    uri = make_dataset()
+    cache = ShardCache(tmp_path)
+    dataset = remote(uri, cache)
+    path = Path(uri) / dataset.manifest.shards[0].tokens
+    path.write_bytes(path.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(ChecksumMismatch):
+        dataset.shard(0)
+    assert files(cache) == []
+
+
+def test_a_shard_that_is_in_use_is_never_evicted(tiny_dataset: str, tmp_path: Path):
+    cache = ShardCache(tmp_path)
+    dataset = remote(tiny_dataset, cache)
+    entries = dataset.manifest.shards
+    held = cache.hold(dataset.store, entries[0].tokens, entries[0].checksum)
+    small = ShardCache(tmp_path, bytes_max=held.size + 1)
+    with pytest.raises(CacheFull, match="in use"):
+        small.hold(dataset.store, entries[3].tokens, entries[3].checksum)
+    del held
+    small.hold(dataset.store, entries[3].tokens, entries[3].checksum)
+    assert list(cache.cached()) == [entries[3].checksum.partition(":")[2]]
+
+
+def test_what_is_needed_latest_goes_first_and_what_is_in_no_plan_before_it(tiny_dataset: str, tmp_path: Path):
+    cache = ShardCache(tmp_path)
+    dataset = remote(tiny_dataset, cache)
+    hashes = [entry.checksum.partition(":")[2] for entry in dataset.manifest.shards]
+    for number in (0, 2, 3):
+        entry = dataset.manifest.shards[number]
+        cache.hold(dataset.store, entry.tokens, entry.checksum)
+    size = sum(cache.cached().values())
+    one = dataset.manifest.shards[1]
+    needed = Path(tiny_dataset, one.tokens).stat().st_size
+    stranger = tmp_path / f"user-{os.getuid()}" / "00ff.boot"
+    stranger.write_bytes(b"x")
+    cache.bytes_max = size + needed
+    cache.plan = lambda names: {name: [10, 0, 30, 20][hashes.index(name)] for name in names if name in hashes}
+    cache.hold(dataset.store, one.tokens, one.checksum)
+    assert set(cache.cached()) == set(hashes)
+    cache.bytes_max -= 1
+    os.unlink(cache._root / cache._final(hashes[1]))
+    cache.hold(dataset.store, one.tokens, one.checksum)
+    assert set(cache.cached()) == set(hashes) - {hashes[2]}
+
+
+def test_the_next_use_of_a_shard_lies_ahead_and_near_where_it_is_read(thousand_dataset: str):
+    loader = Loader(thousand_dataset, batch_size=1, block_rows=16, window_blocks=4)
+    shards, _ = loader._mixture.locate(np.arange(2006))
+    for position in (0, 300, 900):
+        for shard in (0, 2, 3, 4):
+            exact = int(np.flatnonzero(shards[position:] == shard)[0])
+            guess = next_use(loader._mixture, shard, position)
+            assert exact <= guess < exact + 1003
+
+
+def test_a_slow_part_is_asked_for_again_and_the_first_answer_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fetch, "HEDGE_S_MIN", 0.01)
+    (tmp_path / "object").write_bytes(bytes(range(256)) * 4)
+    stuck = threading.Event()
+
+    def hang(key: str, offset: int, attempt: int) -> None:
+        if offset == 256 and attempt == 1:
+            stuck.wait(60)
+
+    store = RemoteStore(tmp_path, hang)
+    got = bytearray(1024)
+    counts = FetchCounts()
+
+    def write(offset: int, data: bytes) -> None:
+        got[offset : offset + len(data)] = data
+
+    Fetch(store, "object", 1024, write, Pool(4), counts, part_bytes=256).run(30)  # type: ignore[arg-type]
+    stuck.set()
+    assert bytes(got) == bytes(range(256)) * 4
+    assert counts.hedges == 1
+    assert store.gets["object", 256] == 2
+
+
+@pytest.mark.parametrize(("failures", "works"), [(2, True), (3, False)])
+def test_a_store_that_does_not_answer_is_asked_three_times(tmp_path: Path, failures: int, works: bool):
+    (tmp_path / "object").write_bytes(b"x" * 10)
+
+    def fail(key: str, offset: int, attempt: int) -> None:
+        if attempt <= failures:
+            raise StoreUnavailable("busy")
+
+    run = Fetch(RemoteStore(tmp_path, fail), "object", 10, lambda *_: None, Pool(2), FetchCounts())  # type: ignore[arg-type]
+    if works:
+        run.run(30)
+    else:
+        with pytest.raises(StoreUnavailable, match="busy"):
+            run.run(30)
+
+
+def test_a_directory_that_others_may_enter_is_refused(tiny_dataset: str, tmp_path: Path):
+    (tmp_path / f"user-{os.getuid()}").mkdir(mode=0o755)
+    with pytest.raises(LoaderError, match="mode 0700"):
+        remote(tiny_dataset, ShardCache(tmp_path)).shard(0)
+
+
+def test_a_file_from_before_a_crash_of_the_machine_is_checked_before_it_is_believed(tiny_dataset: str, tmp_path: Path):
+    cache = ShardCache(tmp_path)
+    dataset = remote(tiny_dataset, cache)
+    entry = dataset.manifest.shards[0]
+    name = entry.checksum.partition(":")[2]
+    del dataset
+    cache.hold(RemoteStore(tiny_dataset), entry.tokens, entry.checksum)  # type: ignore[arg-type]
+    path = cache._root / cache._final(name)
+    whole = path.read_bytes()
+    path.rename(cache._root / f"{name}.0ldb00t0")
+    store = RemoteStore(tiny_dataset)
+    cache.hold(store, entry.tokens, entry.checksum)  # type: ignore[arg-type]
+    assert store.gets == {}
+    path.unlink()
+    (cache._root / f"{name}.0ldb00t0").write_bytes(whole[:-9] + b"\0" * 9)
+    cache.hold(store, entry.tokens, entry.checksum)  # type: ignore[arg-type]
+    assert store.gets
+    assert path.read_bytes() == whole
+    assert files(cache) == [path.name]
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[3])
+from store_kit import RemoteStore
+from headrace.loader.cache import ShardCache
+from headrace.loader.dataset import dataset_in
+
+def die(key, offset, attempt):
+    if key.startswith("shards"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+dataset_in(RemoteStore(sys.argv[1], die), cache=ShardCache(sys.argv[2])).shard(0)
+"""
+
+
+def test_a_killed_fetch_leaves_no_lock_and_nothing_that_is_believed(tiny_dataset: str, tmp_path: Path):
+    arguments = [tiny_dataset, str(tmp_path), str(Path(__file__).parent)]
+    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    cache = ShardCache(tmp_path)
+    (left,) = files(_opened(cache))
+    assert left.endswith(".part")
+    dataset = remote(tiny_dataset, cache)
+    expected = open_dataset(tiny_dataset).rows(0, np.arange(5))
+    assert np.array_equal(dataset.rows(0, np.arange(5)), expected)
+    assert not any(name.endswith(".part") for name in files(cache))
+
+
+def _opened(cache: ShardCache) -> ShardCache:
+    cache._opened()
+    return cache
+
+
+def test_two_processes_that_need_one_shard_fetch_it_once(tiny_dataset: str, tmp_path: Path):
+    cache = _opened(ShardCache(tmp_path))
+    dataset = remote(tiny_dataset, cache)
+    entry = dataset.manifest.shards[0]
+    name = entry.checksum.partition(":")[2]
+    # another process is at it: it holds the lock, and then gives the file its final name
+    other = os.open(cache._root / f"{name}.part", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    waiting = threading.Thread(target=dataset.shard, args=(0,))
+    waiting.start()
+    os.write(other, Path(tiny_dataset, entry.tokens).read_bytes())
+    os.rename(cache._root / f"{name}.part", cache._root / cache._final(name))
+    os.close(other)
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert cache.statistics().misses == 0
+    assert not any(key == entry.tokens for key, _ in dataset.store.gets)  # type: ignore[attr-defined]

@@ -1,0 +1,97 @@
+"""Mixtures: what each source gives, in which proportion, and what a change of weights does."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.loader.mixture import PERIOD_MAX, Mixture, Schedule, Shuffle, period_counts
+from headrace.loader.order import Layout, Order, OrderMode
+from headrace.loader.plan import Reweighted
+
+SHUFFLE = Shuffle(3, OrderMode.WINDOWED, 4, 8)
+weights_lists = st.lists(st.integers(1, 60).map(lambda n: n / 10), min_size=1, max_size=8)
+
+
+def layout(*sequences: int) -> Layout:
+    return Layout(np.array(sequences))
+
+
+def test_decimal_weights_have_the_period_of_their_common_denominator():
+    assert period_counts([0.7, 0.2, 0.1]).tolist() == [7, 2, 1]
+    assert period_counts([3, 1]).tolist() == [3, 1]
+
+
+def test_weights_without_a_small_period_are_met_to_one_in_sixteen_thousand():
+    counts = period_counts([np.pi, np.e, 1e-9])
+    assert counts.sum() == PERIOD_MAX
+    assert counts[2] == 1
+    assert abs(counts[0] / PERIOD_MAX - np.pi / (np.pi + np.e)) < 2 / PERIOD_MAX
+
+
+@pytest.mark.parametrize("weights", [[], [0, 0], [1, -1], [float("nan")], [float("inf"), 1]])
+def test_weights_that_make_no_sense_are_refused(weights: list[float]):
+    with pytest.raises(ValueError, match="weights"):
+        period_counts(weights)
+
+
+@given(weights=weights_lists)
+@settings(deadline=None)
+def test_each_prefix_holds_each_source_to_a_few_samples_of_its_share(weights: list[float]):
+    schedule = Schedule(weights)
+    share = schedule.counts / schedule.period
+    reached = np.cumsum(np.eye(len(weights))[schedule.owner], axis=0)
+    ideal = np.arange(1, schedule.period + 1)[:, None] * share
+    assert np.abs(reached - ideal).max() <= 1 + len(weights) / 2
+
+
+def mixture(*changes: Reweighted) -> Mixture:
+    return Mixture([layout(30, 11), layout(7), layout(50)], SHUFFLE, [0.5, 0.3, 0.2], 98, list(changes))
+
+
+CHANGES = (Reweighted(57, (0.1, 0.0, 0.9)), Reweighted(57, (0.0, 0.5, 0.5)), Reweighted(140, (1.0, 1.0, 1.0)))
+
+
+@pytest.mark.parametrize("changes", [(), CHANGES])
+def test_each_source_gives_its_samples_pass_after_pass_in_its_own_order(changes: tuple[Reweighted, ...]):
+    mixed = mixture(*changes)
+    source, index = mixed.sources(np.arange(400))
+    shard, row = mixed.locate(np.arange(400))
+    assert (mixed.source_of(shard) == source).all()
+    for number in range(3):
+        mine = source == number
+        assert index[mine].tolist() == list(range(mine.sum()))
+        samples = mixed.layouts[number].samples
+        expected = [
+            tuple(int(value[0]) for value in mixed.order(number, n // samples).locate(np.array([n % samples], np.uint64)))
+            for n in range(mine.sum())
+        ]
+        local = shard[mine] - int(mixed.shard_starts[number])
+        assert list(zip(local.tolist(), row[mine].tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("changes", [(), CHANGES])
+def test_the_positions_of_a_row_are_all_where_it_is_read(changes: tuple[Reweighted, ...]):
+    mixed = mixture(*changes)
+    shard, row = mixed.locate(np.arange(400))
+    places: dict[tuple[int, int], list[int]] = {}
+    for position, pair in enumerate(zip(shard.tolist(), row.tolist(), strict=True)):
+        places.setdefault(pair, []).append(position)
+    for pair, positions in places.items():
+        assert mixed.positions_of(*pair, 400) == positions
+
+
+def test_what_was_given_is_the_count_of_each_source_before_a_position():
+    mixed = mixture(*CHANGES)
+    source, _ = mixed.sources(np.arange(400))
+    for position in (0, 1, 56, 57, 58, 140, 399):
+        assert mixed.given(position).tolist() == np.bincount(source[:position], minlength=3).tolist()
+
+
+def test_one_source_alone_is_the_order_of_its_dataset():
+    alone = Mixture([layout(30, 11)], SHUFFLE, [5.0], 41)
+    shard, row = alone.locate(np.arange(41, 82))
+    order = Order(layout(30, 11), 3, 1, OrderMode.WINDOWED, 4, 8)
+    expected = order.locate(np.arange(41, dtype=np.uint64))
+    assert np.array_equal(shard, expected[0])
+    assert np.array_equal(row, expected[1])

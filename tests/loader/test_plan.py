@@ -1,0 +1,67 @@
+"""Which positions a step reads, against a loop that deals them out one by one."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.loader.plan import Cut, LastBatch, Offered, Reading, Recut, Skipped, Timeline
+
+skips = st.lists(st.builds(Skipped, st.integers(0, 120), st.integers(0, 40)), max_size=4)
+
+
+def kept(first: int, end: int, skipped: list[Skipped]) -> list[int]:
+    return [p for p in range(first, end) if not any(s.first <= p < s.first + s.count for s in skipped)]
+
+
+@given(first=st.integers(0, 60), length=st.integers(0, 60), skipped=skips)
+def test_what_is_offered_is_what_no_skip_covers(first: int, length: int, skipped: list[Skipped]):
+    offered = Offered(first, first + length, skipped)
+    expected = kept(first, first + length, skipped)
+    assert offered.at(np.arange(offered.count)).tolist() == expected
+    numbers = {position: offered.number(position) for position in range(first - 2, first + length + 2)}
+    assert {p: n for p, n in numbers.items() if n is not None} == {p: n for n, p in enumerate(expected)}
+    if expected:
+        after = offered.after(np.arange(1, offered.count + 3)).tolist()
+        assert after == [p + 1 for p in expected[:-1]] + [first + length] * 3
+
+
+@given(
+    samples=st.integers(5, 40),
+    cuts=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.sampled_from(LastBatch), st.integers(1, 9)), max_size=4),
+    skipped=skips,
+)
+def test_steps_and_readings_are_what_dealing_out_by_hand_gives(
+    samples: int, cuts: list[tuple[int, int, LastBatch, int]], skipped: list[Skipped]
+):
+    position = step = 0
+    events: list[Recut | Skipped] = list(skipped)
+    read: dict[int, Reading] = {}
+    steps: dict[int, list[int]] = {}
+    for batch_size, world_size, last, count in [*cuts, (2, 2, LastBatch.DROP, 12)]:
+        cut = Cut(batch_size, world_size, last)
+        events.append(Recut(position, step, cut))
+        empty = 0
+        while count and empty < 2:
+            pass_ = position // samples
+            left = kept(position, (pass_ + 1) * samples, skipped)
+            if not cut.steps(len(left)):
+                position, empty = (pass_ + 1) * samples, empty + 1
+                continue
+            empty = 0
+            taken = left[: cut.stride]
+            for at, p in enumerate(taken):
+                read[p] = Reading(step, pass_, at // batch_size, at % batch_size)
+            steps[step] = taken
+            position = taken[-1] + 1 if len(taken) < len(left) else (pass_ + 1) * samples
+            step, count = step + 1, count - 1
+    timeline = Timeline(samples, events)
+    assert {number: timeline.step(number).positions.tolist() for number in steps} == steps
+    assert {p: timeline.reading(p) for p in read} == read
+
+
+def test_a_step_before_the_journal_or_of_no_samples_does_not_exist():
+    timeline = Timeline(10, [Recut(0, 5, Cut(20, 1, LastBatch.DROP))])
+    for number in (4, 5):
+        with pytest.raises(IndexError, match="step"):
+            timeline.step(number)

@@ -1,0 +1,149 @@
+"""The state through processes of PyTorch: it is that of the last batch the training loop received."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.loader.batches import Loader
+from headrace.loader.errors import LoaderError
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader  # noqa: E402
+
+from headrace.loader.torch import TorchLoader, loader_state  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    # torchdata 0.11 calls what torch 2.13 has given up
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
+]
+
+WORKERS = 4
+#: of a worker that must not hang a test
+TIMEOUT_S = 60
+
+
+def made(uri: str, batch_size: int = 20, **arguments: Any) -> TorchLoader:
+    return TorchLoader(Loader(uri, batch_size=batch_size, **arguments))
+
+
+def positions(batch: dict[str, Any]) -> list[int]:
+    return [position for position in batch["positions"].tolist() if position >= 0]
+
+
+def plain(loader: TorchLoader, workers: int = WORKERS) -> Iterator[dict[str, Any]]:
+    return iter(DataLoader(loader, batch_size=None, num_workers=workers, timeout=TIMEOUT_S if workers else 0))
+
+
+def test_four_workers_give_what_one_process_gives(thousand_dataset: str):
+    alone = [batch["tokens"].tolist() for batch in made(thousand_dataset, last="pad")]
+    assert [batch["tokens"].tolist() for batch in plain(made(thousand_dataset, last="pad"))] == alone
+
+
+@pytest.mark.parametrize("received", [1, 6])
+def test_a_plain_data_loader_with_workers_resumes_after_the_last_batch_received(thousand_dataset: str, received: int):
+    loader = made(thousand_dataset)
+    batches = plain(loader)
+    seen = [batch for _, batch in zip(range(received), batches, strict=False)]
+    state = json.loads(json.dumps(loader.state_dict(seen[-1])))
+    assert state["position"] == received * 20
+    # another batch size, and no workers
+    after = made(thousand_dataset, batch_size=7, last="pad")
+    after.load_state_dict(state)
+    assert [p for batch in after for p in positions(batch)] == list(range(received * 20, 1003))
+
+
+def test_asking_for_a_state_that_only_the_loop_can_know_is_refused(thousand_dataset: str):
+    loader = made(thousand_dataset)
+    next(plain(loader))
+    with pytest.raises(LoaderError, match=r"state_dict\(batch\)"):
+        loader.state_dict()
+
+
+def test_over_workers_the_state_keeps_up_and_the_next_pass_follows(thousand_dataset: str):
+    loader = made(thousand_dataset, batch_size=200)
+    steps = [loader.state_dict()["position"] for _ in loader.over_workers(2)]
+    assert steps == [200, 400, 600, 800, 1000]
+    batches = loader.over_workers(2)
+    next(batches)
+    state = loader.state_dict()
+    assert (state["pass"], state["position"], state["step"]) == (1, 200, 6)
+
+
+@pytest.mark.parametrize("received", [1, 3, 9])
+def test_a_stateful_data_loader_with_workers_goes_on_exactly(thousand_dataset: str, received: int):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    first = stateful(made(thousand_dataset), batch_size=None, num_workers=WORKERS)
+    batches = iter(first)
+    for _ in range(received):
+        next(batches)
+    state = first.state_dict()
+    second = stateful(made(thousand_dataset), batch_size=None, num_workers=WORKERS)
+    second.load_state_dict(state)
+    got = [positions(batch) for batch in second]
+    assert [p for batch in got for p in batch] == list(range(received * 20, 1000))
+
+
+def test_the_state_of_a_stateful_data_loader_loads_at_any_number_of_workers(thousand_dataset: str):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    first = stateful(made(thousand_dataset), batch_size=None, num_workers=WORKERS)
+    batches = iter(first)
+    for _ in range(7):
+        next(batches)
+    state = loader_state(first.state_dict())
+    assert state["position"] == 140
+    loader = made(thousand_dataset, batch_size=11, last="pad")
+    loader.load_state_dict(state)
+    second = stateful(loader, batch_size=None, num_workers=2)
+    assert [p for batch in second for p in positions(batch)] == list(range(140, 1003))
+
+
+def test_a_state_without_a_loader_in_it_is_refused():
+    with pytest.raises(LoaderError, match="StatefulDataLoader"):
+        loader_state({"epoch": 3})
+
+
+KILLED = """
+import json, os, signal, sys
+import torch
+from torch.utils.data import DataLoader
+from headrace.loader.batches import Loader
+from headrace.loader.torch import TorchLoader, loader_state
+
+uri, out, kind = sys.argv[1:4]
+loader = TorchLoader(Loader(uri, batch_size=20))
+if kind == "stateful":
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    batches = StatefulDataLoader(loader, batch_size=None, num_workers=4)
+elif kind == "plain":
+    batches = DataLoader(loader, batch_size=None, num_workers=4)
+else:
+    batches = loader
+with open(out, "a") as file:
+    for number, batch in enumerate(batches):
+        state = loader_state(batches.state_dict()) if kind == "stateful" else loader.state_dict(batch)
+        file.write(json.dumps([batch["positions"].tolist(), state]) + "\\n")
+        file.flush()
+        if number == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("kind", ["threads", "plain", "stateful"])
+def test_after_a_kill_nothing_is_read_twice_or_left_out(thousand_dataset: str, tmp_path: Path, kind: str):
+    if kind == "stateful":
+        pytest.importorskip("torchdata.stateful_dataloader")
+    out = tmp_path / "seen.jsonl"
+    done = subprocess.run([sys.executable, "-c", KILLED, thousand_dataset, str(out), kind], timeout=120)
+    assert done.returncode == -9
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    seen = [position for line in lines for position in line[0]]
+    after = made(thousand_dataset, batch_size=9, last="pad")
+    after.load_state_dict(lines[-1][1])
+    assert seen + [p for batch in after for p in positions(batch)] == list(range(1003))

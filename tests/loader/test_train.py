@@ -1,0 +1,80 @@
+"""The training example: two processes over gloo, killed and started again, against a run that was not."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+EXAMPLE = Path(__file__).parents[2] / "examples/train.py"
+STEPS = 12
+DEADLINE_S = 120
+
+
+def start(dataset: str, out: Path, processes: int = 2, **arguments: object) -> subprocess.Popen[str]:
+    shape = {"width": 16, "layers": 1, "heads": 2, "vocabulary": 64, "steps": STEPS, "checkpoint-every": 4}
+    options = [f"--{name}={value}" for name, value in {**shape, **arguments}.items()]
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"),
+            *(str(EXAMPLE), f"--dataset={dataset}", f"--out={out}", *options),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output[-3000:]
+
+
+def losses(out: Path) -> dict[int, str]:
+    found = {}
+    for line in (out / "losses.jsonl").read_text().splitlines():
+        if line.endswith("}"):
+            step, _, loss = line.partition(", ")
+            found[int(step.rpartition(" ")[2])] = loss
+    return found
+
+
+def test_a_killed_run_goes_on_along_the_curve_of_one_that_was_not(make_dataset: Callable[..., str], tmp_path: Path):
+    dataset = make_dataset(sequences=(20, 15), seq_len=32)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    finish(start(dataset, whole))
+    process = start(dataset, killed, steps=10_000)
+    try:
+        # its losses come through the file; the kill falls wherever it is behind step 6
+        wait_for_step(process, killed, 6)
+    finally:
+        # torchrun gives its ranks sessions of their own: each is killed by its number
+        for number in (*ranks(process.pid), process.pid):
+            os.kill(number, signal.SIGKILL)
+        process.communicate(timeout=DEADLINE_S)
+    reached = max(losses(killed))
+    finish(start(dataset, killed, steps=max(STEPS, reached + 2)))
+    expected = losses(whole)
+    assert {step: losses(killed)[step] for step in expected} == expected
+
+
+def ranks(parent: int) -> list[int]:
+    return [int(number) for number in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def wait_for_step(process: subprocess.Popen[str], out: Path, step: int) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if (out / "losses.jsonl").exists() and max(losses(out), default=0) >= step and (out / "checkpoint.pt").exists():
+            return
+        assert process.poll() is None, process.communicate()[0][-3000:]
+        select.select([], [], [], 0.02)
+    raise AssertionError(f"no step {step} within {DEADLINE_S} s")

@@ -1,0 +1,75 @@
+"""The start-up race: stores where two win, or where all may overwrite, are refused."""
+
+import pathlib
+import threading
+from collections.abc import Sequence
+
+import pytest
+from s3_server import S3Server
+
+from headrace.store.errors import StoreRefused
+from headrace.store.objects import Buffer, open_store
+from headrace.store.remote_probe import RACERS, ensure_create_if_absent, probe_create_if_absent
+from headrace.store.s3 import S3Store
+
+MEETING_S_MAX = 10.0
+
+
+class Overwriting:
+    """A store that ignores the condition."""
+
+    uri = "s3://overwriting"
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        self.keys.add(key)
+        return True
+
+    def delete(self, key: str) -> None:
+        self.keys.discard(key)
+
+
+class Unlocked(Overwriting):
+    """A store that looks and then writes: all who look at once find nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.barrier = threading.Barrier(RACERS)
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        if key in self.keys:
+            return False
+        self.barrier.wait(MEETING_S_MAX)
+        self.keys.add(key)
+        return True
+
+
+class Refusing(Overwriting):
+    """A store where nobody wins."""
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("kind", "winners"), [(Overwriting, RACERS + 1), (Unlocked, RACERS), (Refusing, 0)])
+def test_a_store_where_not_exactly_one_wins_is_refused(kind: type[Overwriting], winners: int) -> None:
+    store = kind()
+    with pytest.raises(StoreRefused, match=rf"{winners} of {RACERS + 1} writers created one key, exactly one may"):
+        probe_create_if_absent(store)
+    assert store.keys == set()
+
+
+def test_a_real_server_passes_once_and_is_not_asked_again(s3_server: S3Server) -> None:
+    store = S3Store(s3_server.uri())
+    ensure_create_if_absent(store)
+    assert list(store.list("")) == []
+    ensure_create_if_absent(S3Store(s3_server.uri()))
+
+
+def test_a_directory_passes_the_race_too(tmp_path: pathlib.Path) -> None:
+    store = open_store(str(tmp_path))
+    probe_create_if_absent(store)
+    ensure_create_if_absent(store)
+    assert list(store.list("")) == []

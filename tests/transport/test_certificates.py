@@ -1,0 +1,110 @@
+"""The authority and what it says about a node."""
+
+from datetime import timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+from quic_kit import Cluster
+
+from headrace.transport.certificates import (
+    CertificateError,
+    CertificateExpiredError,
+    CertificateMissingError,
+    CertificateRoleError,
+    CertificateUntrustedError,
+    Identity,
+    Role,
+    fingerprint,
+    issue,
+    new_key,
+    public_pem,
+    verify,
+)
+
+WORKERS = {Role.WORKER}
+
+
+def test_a_node_is_who_its_certificate_says(cluster: Cluster) -> None:
+    node = cluster.node("west-3")
+    peer = verify(node.certificate(), cluster.authority.certificate(), WORKERS, cluster.now)
+    assert peer.identity == Identity("test", Role.WORKER, "west-3")
+    assert peer.fingerprint == fingerprint(node.certificate())
+
+
+def test_each_way_of_not_being_a_worker_of_this_cluster_has_its_name(cluster: Cluster) -> None:
+    authority = cluster.authority.certificate()
+    foreign = Cluster("test").node("w").certificate()
+    expired = cluster.node("w", made=timedelta(days=-2)).certificate()
+    future = cluster.node("w", made=timedelta(days=2)).certificate()
+    operator = cluster.node("w", Role.OPERATOR).certificate()
+    for certificate, error in (
+        (None, CertificateMissingError),
+        (foreign, CertificateUntrustedError),
+        (authority, CertificateRoleError),
+        (expired, CertificateExpiredError),
+        (future, CertificateExpiredError),
+        (operator, CertificateRoleError),
+    ):
+        with pytest.raises(error):
+            verify(certificate, authority, WORKERS, cluster.now)
+
+
+def test_an_authority_that_is_no_longer_in_force_vouches_for_nobody(cluster: Cluster) -> None:
+    node = cluster.node("w", lifetime=timedelta(days=10_000))
+    with pytest.raises(CertificateExpiredError):
+        verify(node.certificate(), cluster.authority.certificate(), WORKERS, cluster.now + timedelta(days=3651))
+
+
+def test_a_certificate_does_not_outlive_its_authority(cluster: Cluster) -> None:
+    node = cluster.node("w", lifetime=timedelta(days=10_000)).certificate()
+    assert node.not_valid_after_utc == cluster.authority.certificate().not_valid_after_utc
+
+
+def test_only_the_key_is_taken_from_a_request(cluster: Cluster) -> None:
+    key = new_key()
+    issued = x509.load_pem_x509_certificate(
+        issue(cluster.authority, public_pem(key), Role.WORKER, "assigned", cluster.now)
+    )
+    assert issued.public_key() == key.public_key()
+    assert verify(issued, cluster.authority.certificate(), WORKERS, cluster.now).identity.name == "assigned"
+
+
+def test_a_key_of_another_kind_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(CertificateError, match="P-256"):
+        issue(
+            cluster.authority,
+            public_pem(ec.generate_private_key(ec.SECP384R1())),
+            Role.WORKER,
+            "w",
+            cluster.now,
+        )
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65])
+def test_a_name_has_between_1_and_64_characters(cluster: Cluster, name: str) -> None:
+    with pytest.raises(CertificateError, match="characters"):
+        cluster.node(name)
+
+
+@given(st.text(min_size=1, max_size=64), st.sampled_from(Role), st.text(min_size=1, max_size=64))
+def test_an_identity_survives_its_uri(cluster_name: str, role: Role, name: str) -> None:
+    identity = Identity(cluster_name, role, name)
+    assert Identity.from_uri(identity.uri()) == identity
+
+
+@given(st.text())
+def test_any_text_is_an_identity_or_is_refused_by_name(text: str) -> None:
+    try:
+        identity = Identity.from_uri(text)
+    except CertificateRoleError:
+        return
+    assert identity.name
+
+
+@pytest.mark.parametrize("uri", ["headrace://c/worker/", "headrace:///worker/w", "headrace://c/king/w", "http://c/worker/w"])
+def test_what_is_nearly_an_identity_is_none(uri: str) -> None:
+    with pytest.raises(CertificateRoleError):
+        Identity.from_uri(uri)

@@ -1,0 +1,280 @@
+"""The cluster's certificates: one authority, and a certificate for each node that says what the node is.
+
+A node's identity is a URI in its certificate, `headrace://<cluster>/<role>/<name>`. The authority assigns it and takes
+nothing from a request but the key. A peer is accepted if its certificate was issued directly by the authority, is in
+force, is no authority itself, and names a role that is expected: a valid chain alone is not enough, since every node
+of the cluster has one.
+
+Keys are ECDSA on P-256, which both aioquic and gRPC's TLS speak. Fingerprints are SHA-256 of the DER, in hexadecimal.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from urllib.parse import quote, unquote, urlsplit
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+#: How long an authority and a node's certificate are in force.
+AUTHORITY_LIFETIME = timedelta(days=3650)
+NODE_LIFETIME = timedelta(days=365)
+#: Certificates begin this long before they are made, for nodes whose clocks are behind.
+CLOCK_SKEW = timedelta(minutes=5)
+#: No name in a certificate is longer, in characters (the limit of a common name).
+NAME_LIMIT = 64
+
+_SCHEME = "headrace"
+
+
+class CertificateError(Exception):
+    """Base of the reasons why a certificate is not accepted."""
+
+
+class CertificateMissingError(CertificateError):
+    """The peer showed no certificate."""
+
+
+class CertificateUntrustedError(CertificateError):
+    """The certificate was not issued by the cluster's authority."""
+
+
+class CertificateExpiredError(CertificateError):
+    """The certificate is not, or not yet, in force."""
+
+
+class CertificateRoleError(CertificateError):
+    """The certificate is good, and its holder is not who should be there."""
+
+
+class Role(Enum):
+    """What the holder of a certificate is."""
+
+    CONTROLLER = "controller"
+    WORKER = "worker"
+    #: A person who applies pipelines.
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the holder of a certificate is."""
+
+    cluster: str
+    role: Role
+    name: str
+
+    def uri(self) -> str:
+        """Return the identity as it stands in a certificate."""
+        return f"{_SCHEME}://{quote(self.cluster, safe='')}/{self.role.value}/{quote(self.name, safe='')}"
+
+    @classmethod
+    def from_uri(cls, uri: str) -> "Identity":
+        """Read what `uri` gave. Raises CertificateRoleError for anything else."""
+        try:
+            parts = urlsplit(uri)
+            _, role, name = parts.path.split("/")
+            if parts.scheme != _SCHEME or not name or not parts.netloc:
+                raise ValueError(uri)
+            return cls(unquote(parts.netloc), Role(role), unquote(name))
+        except ValueError as error:
+            raise CertificateRoleError(f"{uri!r} is no identity of a Headrace node") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A peer whose certificate was accepted."""
+
+    identity: Identity
+    #: SHA-256 of its certificate, in hexadecimal.
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A certificate, its key, and the authority by which peers are judged, each as PEM."""
+
+    certificate_pem: bytes
+    key_pem: bytes
+    authority_pem: bytes
+
+    def certificate(self) -> x509.Certificate:
+        """Return the parsed certificate."""
+        return x509.load_pem_x509_certificate(self.certificate_pem)
+
+    def authority(self) -> x509.Certificate:
+        """Return the parsed certificate of the authority."""
+        return x509.load_pem_x509_certificate(self.authority_pem)
+
+    def key(self) -> ec.EllipticCurvePrivateKey:
+        """Return the private key. Raises ValueError for one that is not on an elliptic curve."""
+        key = serialization.load_pem_private_key(self.key_pem, password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError(f"a key of type {type(key).__name__}: Headrace uses ECDSA on P-256")
+        return key
+
+
+def create_authority(cluster: str, at: datetime) -> Credentials:
+    """Make the authority of the cluster named `cluster`; `at` is the present, with a time zone."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(_checked_name(cluster))
+    usage = _key_usage(signs_certificates=True)
+    certificate = (
+        x509.CertificateBuilder(issuer_name=name, subject_name=name, public_key=key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(at - CLOCK_SKEW)
+        .not_valid_after(at + AUTHORITY_LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    return Credentials(pem, private_pem(key), pem)
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """Make a key for a node; it never leaves it."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return the key as PKCS #8 PEM, not encrypted: it belongs into a file of mode 0600."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return the public half of the key, as a request to be issued a certificate carries it."""
+    return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def issue(
+    authority: Credentials,
+    public_key_pem: bytes,
+    role: Role,
+    name: str,
+    at: datetime,
+    *,
+    lifetime: timedelta = NODE_LIFETIME,
+    hosts: Sequence[str] = (),
+) -> bytes:
+    """Return a certificate, as PEM, for who holds the key: of `role`, named `name`, in force from now for `lifetime`.
+
+    `hosts` are DNS names for gRPC, beside `name`. Raises CertificateError for a key that is not on P-256 or a name
+    that is empty or longer than NAME_LIMIT.
+    """
+    public_key = serialization.load_pem_public_key(public_key_pem)
+    if not isinstance(public_key, ec.EllipticCurvePublicKey) or not isinstance(public_key.curve, ec.SECP256R1):
+        raise CertificateError(f'the key of "{name}" is not ECDSA on P-256')
+    issuer = authority.certificate()
+    identity = Identity(_common_name(issuer), role, _checked_name(name))
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri())]
+    names += [x509.DNSName(host) for host in dict.fromkeys((name, *hosts)) if host.isascii()]
+    certificate = (
+        x509.CertificateBuilder(issuer_name=issuer.subject, subject_name=_name(name), public_key=public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(at - CLOCK_SKEW)
+        .not_valid_after(min(at + lifetime, issuer.not_valid_after_utc))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+        )
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key().public_key()), critical=False)
+        .sign(authority.key(), hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def create_node(
+    authority: Credentials, role: Role, name: str, at: datetime, *, lifetime: timedelta = NODE_LIFETIME
+) -> Credentials:
+    """Make a key and have a certificate issued for it: for a node that is set up where the authority's key is."""
+    key = new_key()
+    certificate_pem = issue(authority, public_pem(key), role, name, at, lifetime=lifetime)
+    return Credentials(certificate_pem, private_pem(key), authority.authority_pem)
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """Return the SHA-256 of the certificate in hexadecimal; a join token holds that of the authority."""
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def verify(
+    certificate: x509.Certificate | None,
+    authority: x509.Certificate,
+    roles: Collection[Role],
+    at: datetime,
+) -> Peer:
+    """Say who the holder of `certificate` is, at the time `at`.
+
+    Raises a subclass of CertificateError where there is no certificate, the authority did not issue it, it or the
+    authority is not in force, or its role is none of `roles`.
+    """
+    if certificate is None:
+        raise CertificateMissingError("the peer shows no certificate; Headrace nodes need one of their cluster")
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise CertificateUntrustedError(
+            f"the certificate of {certificate.subject.rfc4514_string()!r} was not issued by the authority of this "
+            f"cluster ({fingerprint(authority)[:16]}); join the node with a token of this cluster"
+        ) from error
+    for which in (certificate, authority):
+        if not which.not_valid_before_utc <= at <= which.not_valid_after_utc:
+            raise CertificateExpiredError(
+                f"the certificate of {which.subject.rfc4514_string()!r} is in force from {which.not_valid_before_utc} "
+                f"to {which.not_valid_after_utc}, and it is {at}; have a new one issued, or set the clock"
+            )
+    identity = _identity(certificate)
+    if identity.cluster != _common_name(authority) or identity.role not in roles:
+        expected = " or ".join(sorted(role.value for role in roles))
+        raise CertificateRoleError(f"{identity.uri()} is where only a {expected} may be")
+    return Peer(identity, fingerprint(certificate))
+
+
+def _identity(certificate: x509.Certificate) -> Identity:
+    try:
+        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    except (x509.ExtensionNotFound, ValueError) as error:
+        raise CertificateRoleError("the certificate names no Headrace node") from error
+    if constraints.ca or len(uris) != 1:
+        raise CertificateRoleError("the certificate is that of an authority, or names no single node")
+    return Identity.from_uri(uris[0])
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _common_name(certificate: x509.Certificate) -> str:
+    return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def _checked_name(name: str) -> str:
+    if not 1 <= len(name) <= NAME_LIMIT:
+        raise CertificateError(f"a name of {len(name)} characters: it has 1 to {NAME_LIMIT}")
+    return name
