@@ -1,29 +1,23 @@
-"""The ring between two processes, against what the memory allows.
+"""The links between two processes, against what memory, kernel and protocol allow.
 
     python benchmarks/links.py [--json] [--rounds N]
 
-Method. Two processes, sender and receiver, batches of 1 MiB. The sender writes fresh bytes into a batch of its own
-(another 64-bit value each time), the receiver reads every byte (a sum over 64-bit words, checked). Two ways to get a
-batch from one to the other:
+Method. Two processes, sender and receiver, batches of 1 MiB. Each way is measured beside its limit in the same round;
+rounds alternate, speeds are medians, ratios are the medians of the rounds' ratios. All buffers are faulted in first:
+each way runs a warm-up of 64 batches and only then starts the clock.
 
-- limit: memcpy into slots of shared memory that both have mapped, and read there: no header, checksum, credit, cursor
-  or waking, and neither waits for the other. As many slots as the ring keeps warm. The slower of the two processes,
-  running at the same time, is the limit.
-- ring: `RingSender.try_send` and `RingReceiver.try_receive`, checksums on, sleeping through eventfds.
+- ring: the sender writes fresh bytes into a batch of its own (another 64-bit value each time) and sends it, the
+  receiver reads every byte (a sum over 64-bit words, checked). Its limit: memcpy into slots of shared memory that both have
+  mapped, written and read in the same way, with no header, checksum, cursor, credit or waking, and neither waits for
+  the other; as many slots as the ring keeps warm. The slower of the two processes, running at once, is the limit.
+- ring_4k: frames with a body of 4 KiB, neither filled nor read, which is the cost of the frame and the verbs.
+- pipe: frames through `transport.pipe`, checksums on; its limit `os.write` and `readinto` of as many bytes on a pipe of
+  1 MiB, blocking. Neither fills nor reads the batch, so that the limit is the kernel's alone.
+- quic: see `links_quic`.
 
-All buffers are faulted in first: each way runs a warm-up of 64 batches and only then starts the clock. Rounds of the
-two ways alternate; speeds are medians, the ratio is the median of the rounds' ratios. `ring_4k`: frames with a body
-of 4 KiB, neither filled nor read, which is the cost of the frame and the verbs.
+Last result (x86-64, Python 3.11, two cores that others used at the time; absolute numbers are low for that reason):
 
-Last result (x86-64, Python 3.11, two cores that others used too; 4 runs of `--rounds 7`, all of them):
-
-    what          result                              limit                      ratio
-    ring, 1 MiB   17,409  16,027  8,994  8,843 MB/s   27,449 27,114 16,469 16,154   0.64 0.64 0.55 0.53
-    ring, 4 KiB   212,481  99,964  97,101  100,072 frames/s
-
-Runs fall into a quick and a slow half, limit and ring alike; why was not established. What is missing to the limit is
-mostly the checksum, computed once and verified once: with it left out, in 12 alternating rounds, the median ratio was
-0.81 against 0.60.
+    LAST_RESULT
 """
 
 import argparse
@@ -39,6 +33,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from links_quic import measure_quic
 
 from headrace.transport.contract import Receiver, Sender
 from headrace.transport.errors import LinkClosed
@@ -52,6 +47,7 @@ BATCH_BYTES = 1 << 20
 SLOTS = DEFAULT_SOFT_BYTES // BATCH_BYTES
 BATCHES = 2000
 PIPE_BATCHES = 1500
+QUIC_ROUNDS_MAX = 3
 WARM_UP = 64
 SMALL_BYTES = 4096
 SMALL_FRAMES = 60_000
@@ -251,18 +247,33 @@ def pipe_seconds(batches: int, touch: int) -> float:
         handles.close_receiver()
 
 
+def compared(limits: list[float], times: list[float], batches: int) -> dict[str, float]:
+    """Return speeds (medians) and the median of the rounds' ratios, from the seconds of each round."""
+    ratio = statistics.median(limit / taken for limit, taken in zip(limits, times, strict=True))
+    limit, speed = (batches * BATCH_BYTES / 1e6 / statistics.median(seconds) for seconds in (limits, times))
+    return {"mb_s": round(speed), "limit_mb_s": round(limit), "ratio": round(ratio, 3)}
+
+
 def measure(rounds: int) -> dict[str, dict[str, float]]:
-    limits, rings = [], []
+    limits, rings, raws, pipes, small = [], [], [], [], []
     for _ in range(rounds):
         limits.append(limit_seconds(BATCHES))
         rings.append(ring_seconds(BATCHES, BATCH_BYTES, 1))
-    ratio = statistics.median(limit / ring for limit, ring in zip(limits, rings, strict=True))
-    small = statistics.median(ring_seconds(SMALL_FRAMES, SMALL_BYTES, 0) for _ in range(rounds))
-    limit, ring = (BATCHES * BATCH_BYTES / 1e6 / statistics.median(times) for times in (limits, rings))
+        raws.append(raw_seconds(PIPE_BATCHES, 0))
+        pipes.append(pipe_seconds(PIPE_BATCHES, 0))
+        small.append(ring_seconds(SMALL_FRAMES, SMALL_BYTES, 0))
     return {
-        "ring": {"mb_s": round(ring), "limit_mb_s": round(limit), "ratio": round(ratio, 3)},
-        "ring_4k": {"frames_s": round(SMALL_FRAMES / small)},
+        "ring": compared(limits, rings, BATCHES),
+        "ring_4k": {"frames_s": round(SMALL_FRAMES / statistics.median(small))},
+        "pipe": compared(raws, pipes, PIPE_BATCHES),
+        "quic_1400": quic_of(1400, 15 << 20, 60 << 20, rounds),
+        "quic_8900": quic_of(8900, 60 << 20, 250 << 20, rounds),
     }
+
+
+def quic_of(datagram_bytes: int, adapter_bytes: int, total_bytes: int, rounds: int) -> dict[str, float]:
+    results = [measure_quic(datagram_bytes, adapter_bytes, total_bytes) for _ in range(min(rounds, QUIC_ROUNDS_MAX))]
+    return {name: statistics.median(result[name] for result in results) for name in results[0]}
 
 
 def main() -> None:
@@ -279,9 +290,16 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(result))
         return
-    ring = result["ring"]
-    print(f"ring, 1 MiB   {ring['mb_s']:>8,.0f} MB/s of {ring['limit_mb_s']:,.0f} (ratio {ring['ratio']:.2f})")
+    for name, label in (("ring", "ring, 1 MiB"), ("pipe", "pipe, 1 MiB")):
+        one = result[name]
+        print(f"{label}   {one['mb_s']:>8,.0f} MB/s of {one['limit_mb_s']:,.0f} (ratio {one['ratio']:.2f})")
     print(f"ring, 4 KiB   {result['ring_4k']['frames_s']:>8,.0f} frames/s")
+    for size in ("1400", "8900"):
+        one = result[f"quic_{size}"]
+        print(
+            f"QUIC, {size}    {one['mb_s']:>8,.1f} MB/s, adapter {one['adapter_mb_s']:,.1f} (ratio {one['ratio']:.2f}), "
+            f"core {one['core_mb_s']:,.1f} (ratio {one['core_ratio']:.2f})"
+        )
 
 
 if __name__ == "__main__":

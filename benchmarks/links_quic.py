@@ -28,7 +28,6 @@ from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import HandshakeCompleted, StreamDataReceived
 
 from headrace.transport.certificates import Credentials, Role, create_authority, create_node
-from headrace.transport.errors import LinkClosed
 from headrace.transport.frame import Frame, FrameKind
 from headrace.transport.quic import QuicEndpoint, QuicSettings
 from headrace.transport.wait import wait_any
@@ -172,7 +171,9 @@ def pair_mb_s(way: str, datagram_bytes: int, folder: str, total_bytes: int) -> f
 
 def start(role: str, job: dict[str, Any]) -> "subprocess.Popen[str]":
     command = [sys.executable, __file__, role, json.dumps(job)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=None if "receive" in role else subprocess.DEVNULL, text=True)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=None if "receive" in role else subprocess.DEVNULL, text=True
+    )
 
 
 def measure_quic(datagram_bytes: int, adapter_bytes: int, bytes_: int) -> dict[str, float]:
@@ -180,7 +181,11 @@ def measure_quic(datagram_bytes: int, adapter_bytes: int, bytes_: int) -> dict[s
     now = datetime.now(UTC)
     node = create_node(create_authority("benchmark", now), Role.WORKER, "node", now)
     with tempfile.TemporaryDirectory() as folder:
-        for name, pem in (("certificate", node.certificate_pem), ("key", node.key_pem), ("authority", node.authority_pem)):
+        for name, pem in (
+            ("certificate", node.certificate_pem),
+            ("key", node.key_pem),
+            ("authority", node.authority_pem),
+        ):
             (Path(folder) / name).write_bytes(pem)
         adapter = pair_mb_s("adapter", datagram_bytes, folder, adapter_bytes)
         quic = pair_mb_s("quic", datagram_bytes, folder, bytes_)

@@ -268,7 +268,11 @@ def resume() -> dict[str, Any]:
             runs = [run(str(share), str(path)) for _ in range(TURNS)]
             found[f"{share:.0%}_ms"] = statistics.median(one["ms"] for one in runs)
             found[f"{share:.0%}_ms_max"] = max(one["ms"] for one in runs)
-        return {**found, "held_mb": statistics.median(one["held_bytes"] for one in runs) / 1e6, "samples": RESUME_SAMPLES}
+        return {
+            **found,
+            "held_mb": statistics.median(one["held_bytes"] for one in runs) / 1e6,
+            "samples": RESUME_SAMPLES,
+        }
 
 
 class SlowStore:

@@ -23,7 +23,7 @@ MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The records of a dataset, over all of its sinks. `padding` is in tokens, `version` 0 before the first."""
+    """The records of a dataset. `padding` is in tokens, `version` 0 before the first."""
 
     records_read: int
     counts: Counts
@@ -135,23 +135,25 @@ def read_ledger(dataset: str) -> LedgerState:
 
 
 def balance_of(ledger: LedgerState) -> Balance:
-    """What a ledger says became of the records."""
-    total = Counts()
+    """What a ledger says became of the records, by the word of the main sink; balanced if each sink is."""
+    main = main_sink(ledger.counts)
     read, agreed, complete = 0, True, bool(ledger.fragments)
-    sinks = tuple(ledger.counts)
-    for counts in ledger.counts.values():
-        total = total + counts
-    for sink in sinks:
+    for sink, counts in ledger.counts.items():
         closed = ended = 0
         for state in ledger.fragments.values():
             covered = state.of(sink).size
             closed += covered
             ended += covered if state.count is None else state.count
             complete = complete and state.done((sink,))
-        read += ended
-        agreed = agreed and closed == ledger.counts[sink].records
-    balanced = agreed and (read == total.records or not complete)
-    return Balance(read, total, len(ledger.shards), ledger.version, balanced, complete and bool(sinks))
+        read = ended if sink == main else read
+        agreed = agreed and closed == counts.records and (ended == counts.records or not complete)
+    complete = complete and bool(ledger.counts)
+    return Balance(read, ledger.counts.get(main, Counts()), len(ledger.shards), ledger.version, agreed, complete)
+
+
+def main_sink(counts: Mapping[str, Counts]) -> str:
+    """Each sink sees every record; the one that people ask about is that which writes tokens, else the first."""
+    return max(counts, key=lambda sink: counts[sink].tokens, default="")
 
 
 def speeds(stages: Sequence[pb.StageProgress]) -> tuple[StageSpeed, ...]:
@@ -161,10 +163,9 @@ def speeds(stages: Sequence[pb.StageProgress]) -> tuple[StageSpeed, ...]:
 
 def closed_balance(status: pb.PipelineStatus) -> Balance:
     """What a running pipeline has closed so far, by the controller's word."""
-    total = Counts()
-    for counts in status.counts.values():
-        total = total + _counts_from(counts)
-    return Balance(total.records, total, status.shards, 0, balanced=True, complete=False)
+    by_sink = {sink: _counts_from(counts) for sink, counts in status.counts.items()}
+    counts = by_sink.get(main_sink(by_sink), Counts())
+    return Balance(counts.records, counts, status.shards, 0, balanced=True, complete=False)
 
 
 def _counts_from(counts: pb.Counts) -> Counts:

@@ -53,7 +53,8 @@ def rebuild_shard(uri: str, shard: str, *, restore: bool, as_json: bool) -> int:
     else:
         out = console(sys.stdout)
         words = "byte for byte the same" if answer.identical else "not the same"
-        out.print(title(answer.named["tokens"].key, words, good=answer.identical))
+        first = answer.named.get("tokens") or next(iter(answer.named.values()))
+        out.print(title(first.key, words, good=answer.identical))
         rows = [
             (role, "same" if role not in answer.differing() else f"differs: {item.checksum} is named")
             for role, item in answer.named.items()

@@ -96,6 +96,7 @@ def main() -> None:
             loss = train_step(ddp, optimizer, batch, asked.vocabulary)
             step += 1
             if rank == 0:
+                print(f"step {step}  loss {loss:.4f}", flush=True)
                 with (asked.out / "losses.jsonl").open("a") as file:
                     file.write(json.dumps({"step": step, "loss": loss}) + "\n")
             if step % asked.checkpoint_every == 0 or step >= asked.steps:
@@ -173,11 +174,11 @@ def losses(out: Path) -> dict[int, float]:
 def plot(out: Path, compare: Path | None) -> None:
     """Write losses.png, with the run at `compare` under it; does nothing where matplotlib is not installed."""
     try:
-        from matplotlib import pyplot
+        from matplotlib import pyplot as plt
     except ImportError:
         print("no plot: matplotlib is not installed")
         return
-    figure, axes = pyplot.subplots(figsize=(8, 4))
+    figure, axes = plt.subplots(figsize=(8, 4))
     for run, style in ((compare, {"lw": 5, "alpha": 0.35}), (out, {"lw": 1.2, "color": "black"})):
         if run is not None:
             found = losses(run)

@@ -8,7 +8,7 @@ than the whole assembly.
 """
 
 import sys
-from typing import Any, Final, TypedDict
+from typing import Final, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,9 +74,9 @@ class Wide:
         self.position_ids: I32 = np.empty((rows, seq_len), dtype=np.int32)
         self.flat_labels: I32 = self.labels.reshape(-1)
         self.flat_mask: NDArray[np.bool_] = self.mask.reshape(-1)
-        self.token_line = memoryview(self.tokens.reshape(-1))
-        self.label_line = memoryview(self.flat_labels)
-        self.position_line = memoryview(self.position_ids.reshape(-1))
+        self.token_line = self.tokens.reshape(-1).data
+        self.label_line = self.flat_labels.data
+        self.position_line = self.position_ids.reshape(-1).data
         self._arrays = (self.tokens, self.labels, self.mask, self.position_ids)
 
     def references(self) -> int:
@@ -181,12 +181,15 @@ class Assembly:
             return
         line = wide.token_line
         begin = 0
+        sources: dict[int, memoryview | None] = {}
         for number, row in places:
-            shard = dataset.shard(number)
-            if shard.line is None:
-                wide.tokens[begin // seq_len] = shard.view[row]
+            if number not in sources:
+                sources[number] = dataset.shard(number).line
+            source = sources[number]
+            if source is None:
+                wide.tokens[begin // seq_len] = dataset.shard(number).view[row]
             else:
-                line[begin : begin + seq_len] = shard.line[row * seq_len : (row + 1) * seq_len]
+                line[begin : begin + seq_len] = source[row * seq_len : (row + 1) * seq_len]
             begin += seq_len
 
     def _gather_rows(self, first: int, end: int, wide: Wide) -> None:
@@ -223,6 +226,6 @@ class Assembly:
             in_row = (self._segments.bounds[first:end] % self._dataset.seq_len).astype(np.int32)
             wide.position_ids.reshape(-1)[...] -= np.repeat(in_row, self._segments.lengths[first:end])
             return
-        line, source = wide.position_line, memoryview(self._counting)
+        line, source = wide.position_line, self._counting.data
         for begin, length in inner:
             line[begin - origin : begin - origin + length] = source[:length]

@@ -407,7 +407,7 @@ class Loader:
 def _rebuilt(plain: Mapping[str, Any]) -> Loader:
     loader = Loader(**plain["arguments"])
     loader.load_state_dict(plain["state"])
-    loader._ended = plain["ended"]  # noqa: SLF001 - the other half of __reduce__
+    loader._ended = plain["ended"]
     return loader
 
 

@@ -235,8 +235,8 @@ class ShardCache:
             if held + needed <= self.bytes_max:
                 return
         raise CacheFull(
-            f"the cache {self._root} has {self.bytes_max} bytes, {held} of them in use, and needs {needed} for one more "
-            "shard; raise bytes_max, or lower window_blocks"
+            f"the cache {self._root} has {self.bytes_max} bytes, {held} of them in use, and needs {needed} for one "
+            "more shard; raise bytes_max, or lower window_blocks"
         )
 
     def _entries(self) -> list[tuple[str, int, float]]:

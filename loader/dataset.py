@@ -95,27 +95,28 @@ class TokenDataset:
 
     def shard(self, number: int) -> Shard:
         """The shard, opened if it was not; raises the store's errors."""
-        shard = self._open.get(number)
-        if shard is not None:
-            return shard
+        found = self._open.get(number)
+        return self._opened(number) if found is None else found
+
+    def _opened(self, number: int) -> Shard:
         with self._changed:
             if not self._changed.wait_for(lambda: number not in self._loading, LOAD_S_MAX):
                 raise LoaderError(f"{self.manifest.shards[number].tokens} did not open within {LOAD_S_MAX:.0f} s")
-            shard = self._open.get(number)
-            if shard is not None:
-                return shard
+            found = self._open.get(number)
+            if found is not None:
+                return found
             self._loading.add(number)
         try:
             shard = self._load(number)
+            with self._changed:
+                self._open[number] = shard
+                while len(self._open) > SHARDS_OPEN_MAX:
+                    del self._open[next(iter(self._open))]
+            return shard
         finally:
             with self._changed:
                 self._loading.discard(number)
-                if shard is not None:
-                    self._open[number] = shard
-                    while len(self._open) > SHARDS_OPEN_MAX:
-                        del self._open[next(iter(self._open))]
                 self._changed.notify_all()
-        return shard
 
     def release(self, needed: set[int]) -> None:
         """Let go of open shards that are not `needed`, so that a cache may evict them."""
@@ -149,7 +150,6 @@ class TokenDataset:
         if self.verify:
             self.verifier.first(number, entry.tokens, entry.checksum)
         return Shard(entry.tokens, read_shard(self.store, entry.tokens), entry.sequences, self.seq_len)
-
 
     def _hold(self, cache: ShardCache, entry: ShardEntry) -> Held:
         """The cached shard; where all of the cache is in use, the shards that were opened first are given up."""

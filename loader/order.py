@@ -111,7 +111,8 @@ def derive_key(seed: int, pass_: int, level: int) -> int:
 def distinct(values: I64) -> I64:
     """The distinct values, sorted. What `numpy.unique` does too, after it has imported masked arrays for 50 ms."""
     ordered = np.sort(values)
-    return ordered[np.concatenate((np.ones(min(ordered.size, 1), dtype=np.bool_), ordered[1:] != ordered[:-1]))]
+    found: I64 = ordered[np.concatenate((np.ones(min(ordered.size, 1), dtype=np.bool_), ordered[1:] != ordered[:-1]))]
+    return found
 
 
 def _round_keys(keys: U64) -> list[U64]:

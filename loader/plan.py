@@ -91,9 +91,11 @@ class Offered:
     def at(self, numbers: I64) -> I64:
         """The absolute positions of `numbers` [k], each below `count`."""
         if self._starts.size == 1:
-            return numbers + self._starts[0]
+            moved: I64 = numbers + self._starts[0]
+            return moved
         run = np.searchsorted(self._before, numbers, side="right") - 1
-        return self._starts[run] + numbers - self._before[run]
+        found: I64 = self._starts[run] + numbers - self._before[run]
+        return found
 
     def number(self, position: int) -> int | None:
         """The number of an absolute position, or None where it is skipped or outside."""

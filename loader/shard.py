@@ -57,7 +57,7 @@ class Shard:
         #: the same bytes as int32 where that is a view, else `tokens`
         self.view: NDArray[Any] = tokens.view(np.int32) if tokens.dtype == np.uint32 else tokens
         #: the same, flat and for cheap slices; None where a copy must widen
-        self.line = memoryview(self.view.reshape(-1)) if self.view.dtype == np.int32 and tokens.size else None
+        self.line = self.view.reshape(-1).data if self.view.dtype == np.int32 and tokens.size else None
         #: whatever must live as long as the mapping, such as the lock on a cached file
         self.held: object = None
         self._arrays = self._checked_arrays(arrays)
@@ -133,7 +133,7 @@ class Shard:
     def _build_index(self) -> tuple[memoryview, I64, PieceTable]:
         sequence, table = self._sorted(self._arrays)
         pointers = np.searchsorted(sequence, np.arange(self.tokens.shape[0] + 1)).astype(np.int64)
-        return memoryview(pointers), pointers, table
+        return pointers.data, pointers, table
 
     def _sorted(self, arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], PieceTable]:
         sequence, start, length, document = arrays

@@ -85,11 +85,15 @@ class LoaderCollector:
         now = self._loader.statistics()
         names, values = list(self._labels), list(self._labels.values())
         for field, text in _COUNTERS.items():
-            metric = CounterMetricFamily(f"headrace_loader_{field.removesuffix('_s')}{_unit(field)}", text, labels=names)
+            metric = CounterMetricFamily(
+                f"headrace_loader_{field.removesuffix('_s')}{_unit(field)}", text, labels=names
+            )
             metric.add_metric(values, getattr(now, field))
             yield metric
         share = GaugeMetricFamily("headrace_loader_share", "Share of a source reached.", labels=[*names, "source"])
-        passes = GaugeMetricFamily("headrace_loader_source_passes", "How often a source was read.", labels=[*names, "source"])
+        passes = GaugeMetricFamily(
+            "headrace_loader_source_passes", "How often a source was read.", labels=[*names, "source"]
+        )
         for source in now.shares:
             share.add_metric([*values, source.name], source.reached)
             passes.add_metric([*values, source.name], source.passes)

@@ -41,7 +41,7 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
         self._worker: dict[str, int] | None = None
         self._owner: int | None = None
         #: set by worker processes: from then on this process does not know what the loop received
-        self._used_by_workers = torch.zeros(1, dtype=torch.uint8).share_memory_()
+        self._used_by_workers = torch.zeros(1, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         info = get_worker_info()
@@ -65,7 +65,7 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
             raise LoaderError(
                 f"the state of worker {self._worker['id']} of {self._worker['of']} (steps of {self._worker['stride']} "
                 f"samples) was loaded into worker {number} of {of} (steps of {place['stride']}); pass "
-                "headrace.loader.torch.loader_state(state) to load_state_dict of the loader, and make the DataLoader anew"
+                "headrace.loader.torch.loader_state(state) to the loader, and make the DataLoader anew"
             )
         for batch in self.loader.iterate(_tensors):
             self._worker = place

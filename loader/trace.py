@@ -86,9 +86,7 @@ class Trace:
             weights = state.get("weights") or [1.0]
             order = state["order"]
             if sources is None:
-                sources = [
-                    Source(one["uri"], weight, one["name"]) for one, weight in zip(listed, weights, strict=True)
-                ]
+                sources = [Source(one["uri"], weight, one["name"]) for one, weight in zip(listed, weights, strict=True)]
             self._samples = int(state["samples"])
             shuffle = Shuffle(
                 int(state["seed"]), OrderMode(order["mode"]), order["window_blocks"] or 1, order["block_rows"] or 1
@@ -122,9 +120,7 @@ class Trace:
             source = int(self._mixture.source_of(np.array([shard]))[0])
             key = self._sources.entry(shard)[1].tokens
             traced.append(
-                TracedRow(
-                    rank, place, position % self._samples, self._sources.names[source], key, row, pieces
-                )
+                TracedRow(rank, place, position % self._samples, self._sources.names[source], key, row, pieces)
             )
         return TracedStep(
             step=number,
@@ -151,7 +147,9 @@ class Trace:
                     if use is not None:
                         uses.append(use)
         if not found:
-            raise LoaderError(f"no dataset of this state has a document {name!r}; ids are a record's `id`, or <uri>#<n>")
+            raise LoaderError(
+                f"no dataset of this state has a document {name!r}; ids are a record's `id`, or <uri>#<n>"
+            )
         return sorted(uses, key=lambda use: (use.step, use.rank, use.row, use.start))
 
     def _use(self, position: int, start: int, length: int) -> DocumentUse | None:

@@ -157,4 +157,6 @@ class Verifier:
             except (ChecksumMismatch, ObjectMissing, StoreUnavailable) as error:
                 self.error = error
             except OSError as error:
-                self.error = StoreUnavailable(f"{self._store.uri}: cannot read {key!r}: {os.strerror(error.errno or 0)}")
+                self.error = StoreUnavailable(
+                    f"{self._store.uri}: cannot read {key!r}: {os.strerror(error.errno or 0)}"
+                )

@@ -136,13 +136,13 @@ def _without_culprits(transform: Transform, batch: Batch, stage_name: str, error
             edits[name] = edits.get(name, 0) + edited
     return replace(
         batch,
-        rows=_join_rows([answer.rows for answer in answers], stage_name),
+        rows=join_rows([answer.rows for answer in answers], stage_name),
         verdicts=join_verdicts(batch.verdicts, *(answer.verdicts for answer in answers)),
         edits=edits,
     )
 
 
-def _join_rows(parts: list[pa.RecordBatch], stage_name: str) -> pa.RecordBatch:
+def join_rows(parts: list[pa.RecordBatch], stage_name: str) -> pa.RecordBatch:
     """The rows of both; a part may lack a column that the stage makes only where it is needed, such as lineage."""
     filled = [part for part in parts if part.num_rows] or parts[:1]
     if len(filled) == 1:
@@ -158,7 +158,7 @@ def _join_rows(parts: list[pa.RecordBatch], stage_name: str) -> pa.RecordBatch:
 
 
 def _quarantined(batch: Batch, stage_name: str, error: Exception) -> Batch:
-    raw = _as_json(batch.rows)
+    raw = as_json(batch.rows)
     message = " ".join(str(error).split())[:MESSAGE_CHARACTERS_MAX]
     reason, kept = cut_raw(f"{type(error).__name__}: {message}", raw, len(raw))
     verdict = make_verdicts(
@@ -172,8 +172,8 @@ def _quarantined(batch: Batch, stage_name: str, error: Exception) -> Batch:
     return replace(batch, rows=batch.rows.slice(0, 0), verdicts=join_verdicts(batch.verdicts, verdict))
 
 
-def _as_json(rows: pa.RecordBatch) -> bytes:
-    """The record as the stage saw it, less the columns that are hidden."""
+def as_json(rows: pa.RecordBatch) -> bytes:
+    """The first record as a stage saw it, less the columns that are hidden."""
     record = rows.slice(0, 1).to_pylist()[0]
     seen = {key: value for key, value in record.items() if not key.startswith("__")}
     return orjson.dumps(seen, default=repr, option=orjson.OPT_NON_STR_KEYS)

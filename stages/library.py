@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage, StageKind
-from headrace.stages.parameters import check_integer, check_number, check_text
+from headrace.stages.parameters import check_integer, check_text
 from headrace.stages.patterns import split_patterns
 from headrace.stages.quality.library import c4_quality as c4_quality
 from headrace.stages.quality.library import duplicate_lines as duplicate_lines

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
+from typing import Self
 
 from headrace.transport.certificates import Credentials, Peer
 from headrace.transport.control import Aborted, decode_control, encode_control
@@ -99,11 +100,11 @@ class QuicEndpoint:
         self._writing = False
         #: Asked for by other threads: ends to look at, and to begin with.
         self._posted: deque[QuicLink] = deque()
-        self._openings: deque[tuple[QuicLink, Address | None, str | None]] = deque()
+        self._openings: deque[tuple[QuicLink, Address | None]] = deque()
         self._sleeping = False
         self._stopping = False
         #: The rest is the thread's alone.
-        self._by_address: dict[tuple[Address, str | None], int] = {}
+        self._by_address: dict[Address, int] = {}
         self._peers: dict[int, Peer] = {}
         self._links: dict[tuple[int, int], QuicLink] = {}
         self._strangers: dict[tuple[int, int], _Stranger] = {}
@@ -130,9 +131,11 @@ class QuicEndpoint:
         used if there is one. A refusal is a LinkAborted of the sender's next verb.
         """
         if len(ticket) > HELLO_LIMIT_BYTES // 2:
-            raise LinkRefusedError(f'link "{name}": a ticket of {len(ticket)} bytes; {HELLO_LIMIT_BYTES // 2} is the limit')
-        sender = QuicSender(name, ticket, self._post)
-        self._openings.append((sender, address, peer_name))
+            raise LinkRefusedError(
+                f'link "{name}": a ticket of {len(ticket)} bytes; {HELLO_LIMIT_BYTES // 2} is the limit'
+            )
+        sender = QuicSender(name, ticket, self._post, peer_name)
+        self._openings.append((sender, address))
         self._nudge()
         return sender
 
@@ -148,7 +151,7 @@ class QuicEndpoint:
         `check` is called on the thread of the endpoint with the ticket and the peer, and says why not, or None.
         """
         receiver = QuicReceiver(name, window_bytes, check, self._post, min(limit_bytes, FRAME_LIMIT_BYTES))
-        self._openings.append((receiver, None, None))
+        self._openings.append((receiver, None))
         self._nudge()
         return receiver
 
@@ -158,10 +161,12 @@ class QuicEndpoint:
         self._nudge()
         self._thread.join(_JOIN_S)
 
-    def __enter__(self) -> "QuicEndpoint":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _post(self, link: QuicLink) -> None:
@@ -183,7 +188,9 @@ class QuicEndpoint:
             self._socket.send(self._core.transmit(time.monotonic()))
         finally:
             self._stopping = True
-            for link in [*self._links.values(), *self._expected.values(), *sum(self._unconnected.values(), [])]:
+            unconnected = [sender for senders in self._unconnected.values() for sender in senders]
+            openings = [link for link, _ in self._openings]
+            for link in (*self._links.values(), *self._expected.values(), *unconnected, *openings):
                 link.cut("owner", "this node's QUIC endpoint has ended")
             self._socket.close()
             self._epoll.close()
@@ -311,7 +318,7 @@ class QuicEndpoint:
                 link.cut(by, message.reason)
                 self._drop(link)
 
-    def _begin(self, link: QuicLink, address: Address | None, peer_name: str | None, now: float) -> None:
+    def _begin(self, link: QuicLink, address: Address | None, now: float) -> None:
         """Bring a link to life that another thread has asked for."""
         if isinstance(link, QuicReceiver):
             key = link_key(link.name)
@@ -321,16 +328,19 @@ class QuicEndpoint:
             return
         assert isinstance(link, QuicSender)
         assert address is not None
-        connection = self._by_address.get((address, peer_name))
+        connection = self._by_address.get(address)
         if connection is None:
-            connection = self._core.connect(address, now, peer_name)
-            self._by_address[address, peer_name] = connection
+            connection = self._by_address[address] = self._core.connect(address, now)
         if connection in self._peers:
             self._say_hello(link, connection)
         else:
             self._unconnected.setdefault(connection, []).append(link)
 
     def _say_hello(self, sender: QuicSender, connection: int) -> None:
+        name = self._peers[connection].identity.name
+        if sender.peer_name not in (None, name):
+            sender.cut("owner", f'"{name}" answers where "{sender.peer_name}" should')
+            return
         stream = self._core.open_stream(connection)
         sender.connection, sender.stream = connection, stream
         self._links[connection, stream] = sender
@@ -392,7 +402,9 @@ class QuicEndpoint:
     def _notify(self, connection: int, stream: int, reason: str) -> None:
         """Tell the peer why a link is cut, and cut its stream."""
         if connection in self._peers:
-            self._core.send(connection, self._core.open_notice(connection), encode_control(Aborted(stream, reason)), end=True)
+            self._core.send(
+                connection, self._core.open_notice(connection), encode_control(Aborted(stream, reason)), end=True
+            )
             self._core.cut_stream(connection, stream, sends=True, receives=True)
 
     def _violation(self, event: StreamReceived, error: TransportError) -> None:
@@ -413,9 +425,8 @@ class QuicEndpoint:
         if isinstance(link, QuicReceiver):
             self._expected.pop(link_key(link.name), None)
         else:
-            for senders in self._unconnected.values():
-                if link in senders:
-                    senders.remove(link)
+            for number, senders in self._unconnected.items():
+                self._unconnected[number] = [sender for sender in senders if sender is not link]
 
     def _forget(self, connection: int, reason: str) -> None:
         """A connection is over, and so are its links."""

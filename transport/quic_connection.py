@@ -63,7 +63,12 @@ class NodeConnection(QuicConnection):
         if not self._is_client:
             self.tls._request_client_certificate = True
 
-    def _write_stream_limits(self, builder: QuicPacketBuilder, space: Any, stream: Any) -> None:
+    def _write_stream_limits(
+        self,
+        builder: QuicPacketBuilder,
+        space: Any,  # noqa: ARG002 - the base class's signature
+        stream: Any,
+    ) -> None:
         if not stream.max_stream_data_local or stream.receiver.is_finished:
             return
         window = self._configuration.max_stream_data

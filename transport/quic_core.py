@@ -23,12 +23,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from aioquic.buffer import Buffer
+from aioquic.buffer import Buffer  # type: ignore[attr-defined]
 from aioquic.quic import events as quic_events
 from aioquic.quic.configuration import SMALLEST_MAX_DATAGRAM_SIZE, QuicConfiguration
 from aioquic.quic.packet import QuicPacketType, QuicProtocolVersion, pull_quic_header
 
-from headrace.transport.certificates import CertificateError, CertificateRoleError, Credentials, Peer, Role, verify
+from headrace.transport.certificates import CertificateError, Credentials, Peer, Role, verify
+from headrace.transport.quic_congestion import NODE_CUBIC
 from headrace.transport.quic_connection import NodeConnection
 
 #: What both sides must speak; it changes with what travels on the streams.
@@ -65,8 +66,8 @@ class QuicSettings:
     handshakes_max: int = 64
     #: Who may connect, and be connected to.
     roles: frozenset[Role] = frozenset({Role.WORKER, Role.CONTROLLER})
-    #: The algorithm, by aioquic's name for it.
-    congestion: str = "cubic"
+    #: The algorithm, by its name in aioquic's register.
+    congestion: str = NODE_CUBIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,6 @@ class _Connection:
     quic: NodeConnection
     #: The names by which packets find it.
     cids: set[bytes]
-    #: Who must answer, where we connect and it matters.
-    expected_name: str | None
     #: None until the peer has proved itself.
     peer: Peer | None
     #: When an unproved peer is dropped.
@@ -149,11 +148,11 @@ class QuicCore:
         self._events: list[Event] = []
         self._made = 0
 
-    def connect(self, address: Address, now: float, expected_name: str | None = None) -> int:
+    def connect(self, address: Address, now: float) -> int:
         """Begin a connection to the node at `address` and return its number."""
         quic = NodeConnection(self._configuration(is_client=True))
         quic.connect(address, now)
-        return self._add(quic, now, expected_name, ()).number
+        return self._add(quic, now, ()).number
 
     def receive(self, datagrams: Iterable[Datagram], now: float, utc: datetime) -> None:
         """Take in datagrams. `utc` is the present, by which certificates are in force or not."""
@@ -264,6 +263,9 @@ class QuicCore:
 
     def _find(self, data: bytes, now: float) -> _Connection | None:
         """Return the connection of a datagram, a new one for a first packet, None for what is nobody's."""
+        if data and not data[0] & 0x80:
+            # A packet of an established connection: its name stands right behind the first byte.
+            return self._by_cid.get(data[1 : 1 + _CID_BYTES])
         try:
             header = pull_quic_header(Buffer(data=data), host_cid_length=_CID_BYTES)
         except ValueError:
@@ -281,17 +283,14 @@ class QuicCore:
         quic = NodeConnection(
             self._configuration(is_client=False), original_destination_connection_id=header.destination_cid
         )
-        return self._add(quic, now, None, (header.destination_cid,))
+        return self._add(quic, now, (header.destination_cid,))
 
-    def _add(
-        self, quic: NodeConnection, now: float, expected_name: str | None, cids: tuple[bytes, ...]
-    ) -> _Connection:
+    def _add(self, quic: NodeConnection, now: float, cids: tuple[bytes, ...]) -> _Connection:
         self._made += 1
         connection = _Connection(
             number=self._made,
             quic=quic,
             cids={*cids, quic.host_cid},
-            expected_name=expected_name,
             peer=None,
             deadline=now + self.settings.handshake_s,
             keepalive_at=now + self.settings.idle_timeout_s,
@@ -344,9 +343,6 @@ class QuicCore:
         assert utc is not None, "a handshake is completed by a datagram and not by a timer"
         try:
             peer = verify(connection.quic.peer_certificate(), self._authority, self.settings.roles, utc)
-            expected = connection.expected_name
-            if expected is not None and peer.identity.name != expected:
-                raise CertificateRoleError(f'"{peer.identity.name}" answers where "{expected}" should')
         except CertificateError as error:
             connection.quic.close(CLOSE_REFUSED, reason_phrase=_cut(str(error)))
             return

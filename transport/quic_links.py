@@ -141,9 +141,13 @@ class QuicSender(QuicLink):
 
     role = "sender"
 
-    def __init__(self, name: str, ticket: bytes, post: Callable[[QuicLink], None]) -> None:
+    def __init__(
+        self, name: str, ticket: bytes, post: Callable[[QuicLink], None], peer_name: str | None = None
+    ) -> None:
         super().__init__(name, post)
         self.ticket = ticket
+        #: Who must be at the other end; None for any node of the cluster.
+        self.peer_name = peer_name
         #: Encoded frames that wait for the driver, and how much of the first it has taken.
         self.outbox: deque[memoryview] = deque()
         self.finish_unsaid = False

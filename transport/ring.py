@@ -76,6 +76,10 @@ __all__ = ["RingHandles", "RingOwner", "RingReceived", "RingReceiver", "RingSend
 #: Instead of a length: go on at the next multiple of the capacity.
 _SKIP = (1 << 64) - 1
 _ORDERED_MACHINES = ("x86_64", "AMD64")
+# An attribute of an Enum's member costs more than the load it is for.
+_OWNER_STATE_WORD = Party.OWNER.state_word
+_SENDER_STATE_WORD = Party.SENDER.state_word
+_RECEIVER_STATE_WORD = Party.RECEIVER.state_word
 _OPEN = RingState.OPEN.value
 _CLOSED = RingState.CLOSED.value
 _ABORTED = RingState.ABORTED.value
@@ -156,9 +160,9 @@ class _RingEnd:
     def _any_aborted(self) -> bool:
         words = self._words
         return (
-            words[Party.OWNER.state_word] == _ABORTED
-            or words[self._peer_state_word] == _ABORTED
-            or words[self._party.state_word] == _ABORTED
+            words[_OWNER_STATE_WORD] == _ABORTED
+            or words[_SENDER_STATE_WORD] == _ABORTED
+            or words[_RECEIVER_STATE_WORD] == _ABORTED
         )
 
     def _publish(self, word: int, position: int) -> None:
@@ -232,7 +236,7 @@ class RingSender(_RingEnd):
 
     def close(self) -> None:
         """End the link after what was sent."""
-        if self._words[Party.SENDER.state_word] == _OPEN:
+        if self._words[_SENDER_STATE_WORD] == _OPEN:
             self._page.set_state(Party.SENDER, RingState.CLOSED)
         self._wake()
 
@@ -245,7 +249,7 @@ class RingSender(_RingEnd):
     def _check_open(self) -> None:
         if self._any_aborted():
             self._page.raise_aborted()
-        if self._words[Party.SENDER.state_word] == _CLOSED:
+        if self._words[_SENDER_STATE_WORD] == _CLOSED:
             raise LinkClosed(f'ring "{self._name}": this end has closed it; nothing can be sent any more')
 
     def has_news(self) -> bool:
@@ -340,7 +344,7 @@ class RingReceiver(_RingEnd):
         if self._any_aborted():
             self._page.raise_aborted()
         # The state first: what was published before the close is then seen.
-        closed = self._words[Party.SENDER.state_word] == _CLOSED
+        closed = self._words[_SENDER_STATE_WORD] == _CLOSED
         head = self._checked_head()
         length = self._next_length(head)
         if length is None:
@@ -382,7 +386,7 @@ class RingReceiver(_RingEnd):
         """Look for news since this end last looked, without a system call."""
         return (
             self._words[WORD_HEAD] != self._position
-            or self._words[Party.SENDER.state_word] != _OPEN
+            or self._words[_SENDER_STATE_WORD] != _OPEN
             or self._any_aborted()
         )
 

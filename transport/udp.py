@@ -115,7 +115,7 @@ class UdpSocket:
 
     @staticmethod
     def _run(queue: list[tuple[bytes, Address]], start: int) -> int:
-        """Return the end of the datagrams from `start` on that may go as one: equal in size, the last may be smaller."""
+        """Return the end of what may go as one from `start` on: equal in size, the last may be smaller."""
         data, address = queue[start]
         size = total = len(data)
         stop = start + 1

@@ -76,6 +76,8 @@ def check_dataset(
 def _same_fates(before: Fates, after: Fates) -> Finding:
     difference = compare(before, after)
     lines = difference.lines()
+    if {fragment for fragment, _ in before.found} - {fragment for fragment, _ in after.found} and difference.added:
+        lines.append("fragments have other names, so the input changed between the two runs (a new mtime is enough)")
     tokens = sum(fate.tokens for fate in after.found.values())
     said = f"{len(after.found)} records and {tokens} tokens, as in the run without faults"
     if difference.swapped:

@@ -140,7 +140,7 @@ class Conductor:
                 problem = self._unprovoked(running) or self._overdue()
                 if not problem:
                     running = self._start_again(running)
-            left = self._rest()
+            left = () if problem else self._rest()
         finally:
             self._let_go()
             self.marked.kill()

@@ -136,7 +136,8 @@ def clean_lines(
     content = content[: bounds[-1]]
     kind = pa.large_string() if pa.types.is_large_string(column.type) else pa.string()
     narrow = bounds if pa.types.is_large_string(kind) else bounds.astype(np.int32)
-    buffers: Any = [None, pa.py_buffer(narrow), pa.py_buffer(content)]
+    parts: Any = (narrow, content)
+    buffers: Any = [None, *(pa.py_buffer(part) for part in parts)]
     return found, pa.Array.from_buffers(kind, len(column), buffers)
 
 
@@ -264,7 +265,7 @@ def _matches(data: Any, at: int, end: int, phrase: Any, length: int) -> bool:
 
 
 @compiled
-def _citation_length(data: Any, at: int, end: int) -> int:
+def _citation_length(data: Any, at: int, end: int) -> Any:
     """The bytes of the citation mark at `at`: brackets around digits or nothing, or one of the notes; 0: none."""
     stop = at + 1
     while stop < end and 0x30 <= data[stop] <= 0x39:
@@ -299,7 +300,7 @@ def _copy_uncited(data: Any, first: int, last: int, content: Any, put: int, unci
 
 
 @compiled
-def _is_punctuated(data: Any, start: int, end: int) -> bool:
+def _is_punctuated(data: Any, start: int, end: int) -> Any:
     if end <= start:
         return False
     last = data[end - 1]

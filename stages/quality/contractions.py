@@ -69,8 +69,10 @@ def special_words() -> dict[str, tuple[str, ...]]:
 
 def _stems() -> list[tuple[str, list[tuple[str, ...]]]]:
     will, would = [("'ll",), ("'ll", "'ve")], [("'d",), ("'d", "'ve")]
-    are, have, has = [("'re",)], [("'ve",)], [("'s",)]
-    negated = [("n't",)]
+    are: list[tuple[str, ...]] = [("'re",)]
+    have: list[tuple[str, ...]] = [("'ve",)]
+    has: list[tuple[str, ...]] = [("'s",)]
+    negated: list[tuple[str, ...]] = [("n't",)]
     stems: list[tuple[str, list[tuple[str, ...]]]] = [
         ("i", [("'m",), ("'m", "a"), *will, *would, *have]),
         *((word, [*will, *would, *are, *have]) for word in ("you", "we", "they", "these", "those")),

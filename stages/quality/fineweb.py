@@ -100,7 +100,7 @@ def _measure(
         row[_CHARACTERS] = count_characters(data, start, end)
         _count_lines(data, start, end, row, keys, short_characters)
         row[_WORDS] = _count_pieces(data, start, end)
-        if row[_FEEDS] > precise_above * row[_WORDS]:
+        if row[_WORDS] and row[_FEEDS] / row[_WORDS] > precise_above:
             row[_WORDS] = find_words(data, start, end, rows, hashes, piece, known_cuts, known_hashes)
 
 
@@ -141,7 +141,7 @@ def is_blank(data: Any, start: int, end: int) -> bool:
 
 
 @compiled
-def _ends_in_punctuation(data: Any, start: int, end: int) -> bool:
+def _ends_in_punctuation(data: Any, start: int, end: int) -> Any:
     at = end - 1
     while at > start and (data[at] & 0xC0) == 0x80:
         at -= 1

@@ -24,15 +24,16 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 def compiled(function: Loop) -> Loop:
     """The function as machine code, compiled for the types that it is first called with."""
     folder = _cache_folder()
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = folder
+    config: Any = numba.config
+    before = config.CACHE_DIR
+    config.CACHE_DIR = folder
     try:
         # The GIL stays held: the loops of a process share their scratch. They allocate nothing, and without `_nrt`
         # no references to arrays are counted, which takes half of their time.
         options: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
         return numba.njit(cache=bool(folder), **options)(function)  # type: ignore[no-any-return]
     finally:
-        numba.config.CACHE_DIR = before
+        config.CACHE_DIR = before
 
 
 @cache

@@ -61,20 +61,24 @@ class GopherRepetition:
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the texts that repeat too much; or all of it, tagged."""
-        shares = repetition_shares(text_of(batch, self.name))
+        column = text_of(batch, self.name)
         if self.tag:
-            return tag(batch, self.name, shares)
+            return tag(batch, self.name, repetition_shares(column))
+        shares = repetition_shares(column, tuple(list(self.limits.values())[:4]))
         rules: list[Rule] = [(f"too many {what}", shares[what] > limit) for what, limit in self.limits.items()]
         return drop(batch, self.name, rules)
 
 
-def repetition_shares(column: Any) -> dict[str, Numbers]:
-    """For `n` texts the shares `[n]` that the rules limit, in the order in which the rules are applied."""
+def repetition_shares(column: Any, enough: tuple[float, ...] = (np.inf, np.inf, np.inf, np.inf)) -> dict[str, Numbers]:
+    """For `n` texts the shares `[n]` that the rules limit, in the order in which the rules are applied.
+
+    Where one of the first four is above its limit in `enough`, the n-grams are not looked at and their shares are 0.
+    """
     data, offsets = text_bytes(column)
     found = np.zeros((len(column), _COLUMNS), np.int64)
     size = longest(offsets)
     if len(data):
-        _measure(data, offsets, found, room_for(size), *_room(1 << (size + 2).bit_length()))
+        _measure(data, offsets, found, room_for(size), *_room(1 << (size + 2).bit_length()), enough)
     characters = found[:, _CHARACTERS]
     shares = {
         "duplicate paragraphs": share(found[:, _PARAGRAPHS + 1], found[:, _PARAGRAPHS]),
@@ -97,7 +101,7 @@ def _room(size: int) -> tuple[Any, Any]:
 
 
 @compiled
-def _measure(data: Any, offsets: Any, found: Any, words: Any, table: Any, grams: Any) -> None:
+def _measure(data: Any, offsets: Any, found: Any, words: Any, table: Any, grams: Any, enough: Any) -> None:
     rows, hashes, piece, known_cuts, known_hashes = words
     for text in range(len(offsets) - 1):
         start, end = offsets[text], offsets[text + 1]
@@ -105,9 +109,33 @@ def _measure(data: Any, offsets: Any, found: Any, words: Any, table: Any, grams:
         row[_CHARACTERS] = count_characters(data, start, end)
         _duplicate_parts(data, start, end, 1, row, _LINES, table)
         first, last = stripped(data, start, end)
-        _duplicate_parts(data, first, last, 2, row, _PARAGRAPHS, table)
+        # Equal paragraphs are made of equal lines, unless white space was stripped off the first or the last.
+        whole = _is_fed(data, start, first) and _is_fed(data, last, end)
+        if row[_LINES + 1] or not whole:
+            _duplicate_parts(data, first, last, 2, row, _PARAGRAPHS, table)
+        if _is_broken(row, enough):
+            continue
         count = find_words(data, start, end, rows, hashes, piece, known_cuts, known_hashes)
         _grams(count, rows, hashes, row, table, grams)
+
+
+@compiled
+def _is_fed(data: Any, start: int, end: int) -> bool:
+    """Whether there is nothing but line feeds."""
+    while start < end and data[start] == _LINE_FEED:
+        start += 1
+    return start >= end
+
+
+@compiled
+def _is_broken(row: Any, enough: Any) -> bool:
+    """Whether a share of duplicate paragraphs or lines is above its limit."""
+    size = row[_CHARACTERS]
+    for place, limits in ((_PARAGRAPHS, enough[:2]), (_LINES, enough[2:])):
+        # Divided as `share` divides, so that both say the same on the limit itself.
+        if row[place + 1] and (row[place + 1] / row[place] > limits[0] or row[place + 2] / size > limits[1]):
+            return True
+    return False
 
 
 @compiled
@@ -147,7 +175,7 @@ def slots_for(count: int) -> int:
 
 
 @compiled
-def add_key(keys: Any, slots: int, key: Any) -> tuple[int, bool]:
+def add_key(keys: Any, slots: int, key: Any) -> tuple[Any, bool]:
     """The slot of a key in the first `slots` of an open-addressing table, and whether it is new there."""
     if key == 0:
         key = MULTIPLIER
@@ -275,7 +303,7 @@ def _number(left: int, hashes: Any, ids: Any, counts: Any, table: Any) -> int:
 
 
 @compiled
-def _top(left: int, different: int, length: int, count: int, sums: Any, places: Any, ids: Any, counts: Any) -> int:
+def _top(left: int, different: int, length: int, count: int, sums: Any, places: Any, ids: Any, counts: Any) -> Any:
     """The characters, spaces within it counted, in all occurrences of the most frequent n-gram, the first of equals."""
     if count < length:
         return 0

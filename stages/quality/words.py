@@ -134,7 +134,7 @@ def split_words(text: str) -> list[str]:
 
 
 @compiled
-def decode(data: Any, at: int) -> tuple[int, int]:
+def decode(data: Any, at: int) -> tuple[Any, int]:
     """The code point at a byte of valid UTF-8 and its width in bytes."""
     lead = np.int64(data[at])
     if lead < 0x80:
@@ -148,7 +148,7 @@ def decode(data: Any, at: int) -> tuple[int, int]:
 
 
 @compiled
-def flags_of(code: int) -> int:
+def flags_of(code: int) -> Any:
     """The flags of a code point."""
     return np.int64(_BLOCKS[_BLOCK_OF[code >> 8], code & 0xFF])
 
@@ -236,7 +236,7 @@ def _take_piece(
 
 
 @compiled
-def _put_known(begin: int, slot: int, rows: Any, hashes: Any, count: int, known_cuts: Any, known_hashes: Any) -> int:
+def _put_known(begin: int, slot: Any, rows: Any, hashes: Any, count: int, known_cuts: Any, known_hashes: Any) -> int:
     """Add the words of a piece that was cut before."""
     at = begin
     for place in range(1, 1 + known_cuts[slot, 0]):
@@ -259,13 +259,13 @@ def _stop_splits(data: Any, begin: int, at: int) -> bool:
 
 
 @compiled
-def _may_be_special(value: Any) -> bool:
+def _may_be_special(value: Any) -> Any:
     bit = np.int64(value >> _BLOOM_SHIFT)
     return (_BLOOM[bit >> 3] >> (bit & 7)) & 1 != 0
 
 
 @compiled
-def _find_special(value: Any) -> int:
+def _find_special(value: Any) -> Any:
     """The slot of the special word with this hash, or -1."""
     if not _may_be_special(value):
         return -1
@@ -308,7 +308,7 @@ def _put(data: Any, begin: int, end: int, rows: Any, hashes: Any, count: int) ->
 
 
 @compiled
-def _put_plain(data: Any, begin: int, end: int, value: Any, kind: int, rows: Any, hashes: Any, count: int) -> int:
+def _put_plain(data: Any, begin: int, end: int, value: Any, kind: Any, rows: Any, hashes: Any, count: int) -> int:
     """Add a word of ASCII letters or of digits alone, in its parts where it is special."""
     slot = -1
     if kind == _BYTE_LETTER:
@@ -381,7 +381,7 @@ def _cut_piece(data: Any, begin: int, end: int, rows: Any, hashes: Any, piece: A
 
 
 @compiled
-def _special_slot(data: Any, low: int, high: int, piece: Any) -> int:
+def _special_slot(data: Any, low: int, high: int, piece: Any) -> Any:
     """The slot of the special word that the piece's characters `low` to `high` are, or -1."""
     begin, end = piece[low, BYTE], piece[high, BYTE]
     if end - begin > _SPECIAL_BYTES_MAX or begin >= end:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import pathlib
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
 
 import files_kit as files
 import pytest
@@ -11,7 +13,11 @@ from hypothesis import strategies as st
 
 from headrace.stages.errors import InputError
 from headrace.stages.inputs import Inputs
+from headrace.stages.jsonl import JsonlSource
 from headrace.stages.patterns import Glob, format_of, place_of, split_patterns
+from headrace.store import objects
+from headrace.store.files import FileStore
+from headrace.store.objects import ObjectInfo
 
 Place = tuple[pathlib.Path, Callable[[str], str]]
 TREE = (
@@ -123,6 +129,30 @@ def test_a_comma_separates_patterns_unless_a_file_has_it(tmp_path: pathlib.Path)
     files.write(tmp_path / "a,b.jsonl", b"")
     assert split_patterns(str(tmp_path / "a,b.jsonl")) == [str(tmp_path / "a,b.jsonl")]
     assert split_patterns("/x/a, s3://b/c ,file:///d%20e") == ["/x/a", "s3://b/c", "/d e"]
+
+
+class Endless(FileStore):
+    """A bucket of a million objects that counts how many of them it was asked for."""
+
+    told = 0
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        for number in range(1_000_000):
+            Endless.told += 1
+            yield ObjectInfo(f"{prefix}{number:07d}.jsonl", 1, "v")
+
+
+def test_a_listing_of_a_million_objects_streams(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setitem(objects._OPENERS, "s3", lambda uri: Endless(tmp_path))
+    listed = iter(JsonlSource("read", ["s3://bucket/*.jsonl"]).list())
+    assert [next(listed).uri for _ in range(3)][-1] == "s3://bucket/0000002.jsonl"
+    assert Endless.told <= 5
+    tracemalloc.start()
+    count = sum(1 for _ in itertools.islice(listed, 100_000))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 100_000
+    assert peak < 1 << 20
 
 
 @given(st.text("ab*?[]!./-^\\", max_size=12), st.text("ab[]!./-^\\", max_size=12))

@@ -87,3 +87,12 @@ def test_an_allowance_that_is_no_number_and_no_share_is_wrong_usage(tmp_path: pa
         done = run(tmp_path, "a.jsonl", f"--max-quarantined={text}")
         assert done.returncode == 2
         assert "give a number of records, such as 100, or a share, such as 1%" in done.stderr
+
+
+def test_input_that_is_new_at_the_next_run_is_added_and_what_was_read_is_not_read_again(tmp_path: pathlib.Path) -> None:
+    files.write(tmp_path / "in" / "b.jsonl.gz", gzip.compress(files.lines()))
+    assert balance(run(tmp_path, "in"))["kept"] == 60
+    files.write(tmp_path / "in" / "a.jsonl", b'{"text":"one more"}')
+    report = balance(run(tmp_path, "in"))
+    assert (report["kept"], report["records_resumed"]) == (61, 60)
+    assert report["bytes_read"] == len(b'{"text":"one more"}')

@@ -30,7 +30,23 @@ def build(input: str, output: str, shard_bytes: int = 1 << 15) -> Pipeline:
     )
 '''
 RECORDS = 1_200
-WORDS = ("the", "river", "carries", "each", "record", "to", "the", "turbine", "and", "none", "is", "lost", "on", "its", "way")
+WORDS = (
+    "the",
+    "river",
+    "carries",
+    "each",
+    "record",
+    "to",
+    "the",
+    "turbine",
+    "and",
+    "none",
+    "is",
+    "lost",
+    "on",
+    "its",
+    "way",
+)
 
 
 def line(number: int) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,7 +19,9 @@ def cannot_mount() -> bool:
     if os.geteuid() == 0:
         return False
     try:
-        return subprocess.call(["unshare", "--user", "--map-root-user", "--mount", "true"], stderr=subprocess.DEVNULL) != 0
+        return (
+            subprocess.call(["unshare", "--user", "--map-root-user", "--mount", "true"], stderr=subprocess.DEVNULL) != 0
+        )
     except FileNotFoundError:
         return True
 
@@ -52,3 +55,31 @@ def test_the_dataset_after_a_scenario_is_that_of_a_run_without_faults(
     assert answer == json.loads((report / "report.json").read_text())
     assert answer["replay"] in (report / "report.md").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["report"], "datasets and logs of a good run are removed"
+
+
+def test_a_dataset_that_is_not_that_of_the_reference_fails_and_says_how_to_replay_it(
+    home: Path, reference: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(reference, tmp_path / "other"))
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["shards"].pop()
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "x.toml").write_text('[[fault]]\nkind = "freeze"\ntarget = "task"\nafter_entries = 1\nfor_s = 0.1\n')
+    done = call(
+        home, "chaos", "run", str(tmp_path / "x.toml"), "small.py", *inputs(home), "--reference", str(other),
+        "--folder", str(tmp_path), "--report", str(tmp_path / "report"), "--rebuilds", "0",
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "records not in the reference" in done.stdout
+    assert f"again: headrace chaos run {tmp_path}/x.toml small.py -p" in done.stdout
+    assert list(tmp_path.glob("headrace-chaos-*/faulted/manifest.json")), "what went wrong can be looked at"
+
+
+def test_a_parameter_that_is_not_the_output_is_refused(home: Path, tmp_path: Path) -> None:
+    scenario = EXAMPLES / "tasks.toml"
+    given = call(home, "chaos", "run", str(scenario), "small.py", *inputs(home), "--output", "target")
+    assert given.returncode == 2
+    assert "has no parameter 'target'" in given.stderr
+    twice = call(home, "chaos", "run", str(scenario), "small.py", *inputs(home), "-p", "output=mine")
+    assert twice.returncode == 2
+    assert "given twice" in twice.stderr

@@ -1,5 +1,7 @@
 """Attention over packed sequences, masked by `cu_seqlens`, against each document on its own."""
 
+import itertools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -40,7 +42,7 @@ def test_packed_attention_is_that_of_each_document_alone(tiny_dataset: str):
             causal = torch.ones(tokens.numel(), tokens.numel()).tril().bool()
             packed = model(tokens, batch["position_ids"].flatten(), causal & (numbers[:, None] == numbers))
             total = 0.0
-            for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+            for begin, end in itertools.pairwise(bounds):
                 length = end - begin
                 assert length <= batch["max_seqlen"]
                 own = model(tokens[begin:end], torch.arange(length), torch.ones(length, length).tril().bool())

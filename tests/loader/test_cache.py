@@ -22,7 +22,7 @@ from headrace.loader.fetch import Fetch, FetchCounts, Pool
 from headrace.store.errors import ChecksumMismatch, StoreUnavailable
 
 sys.path.insert(0, str(Path(__file__).parent))
-from store_kit import RemoteStore  # noqa: E402
+from store_kit import RemoteStore
 
 SHAPE = {"batch_size": 4, "last": "pad", "block_rows": 4, "window_blocks": 2}
 

@@ -63,7 +63,9 @@ def test_each_source_gives_its_samples_pass_after_pass_in_its_own_order(changes:
         assert index[mine].tolist() == list(range(mine.sum()))
         samples = mixed.layouts[number].samples
         expected = [
-            tuple(int(value[0]) for value in mixed.order(number, n // samples).locate(np.array([n % samples], np.uint64)))
+            tuple(
+                int(value[0]) for value in mixed.order(number, n // samples).locate(np.array([n % samples], np.uint64))
+            )
             for n in range(mine.sum())
         ]
         local = shard[mine] - int(mixed.shard_starts[number])

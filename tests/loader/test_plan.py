@@ -28,7 +28,9 @@ def test_what_is_offered_is_what_no_skip_covers(first: int, length: int, skipped
 
 @given(
     samples=st.integers(5, 40),
-    cuts=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.sampled_from(LastBatch), st.integers(1, 9)), max_size=4),
+    cuts=st.lists(
+        st.tuples(st.integers(1, 3), st.integers(1, 3), st.sampled_from(LastBatch), st.integers(1, 9)), max_size=4
+    ),
     skipped=skips,
 )
 def test_steps_and_readings_are_what_dealing_out_by_hand_gives(

@@ -214,7 +214,6 @@ class SettledReceiver(SettledEnd):
         pair.credit.received(size_bytes)
         return SettledReceived(pair, received, size_bytes)
 
-
     def _try_receive(self) -> Received | None:
         """What an abort cuts off, frames and a close, may come before the abort does: pass it over."""
         if not self.pair.aborted:

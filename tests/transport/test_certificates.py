@@ -104,7 +104,9 @@ def test_any_text_is_an_identity_or_is_refused_by_name(text: str) -> None:
     assert identity.name
 
 
-@pytest.mark.parametrize("uri", ["headrace://c/worker/", "headrace:///worker/w", "headrace://c/king/w", "http://c/worker/w"])
+@pytest.mark.parametrize(
+    "uri", ["headrace://c/worker/", "headrace:///worker/w", "headrace://c/king/w", "http://c/worker/w"]
+)
 def test_what_is_nearly_an_identity_is_none(uri: str) -> None:
     with pytest.raises(CertificateRoleError):
         Identity.from_uri(uri)

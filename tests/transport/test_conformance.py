@@ -343,3 +343,37 @@ def test_detaching_while_a_view_is_still_in_use_is_quiet(make_pair: MakePair) ->
     view = memoryview(take(receiver).frame.body)[:1]
     receiver.detach()
     assert bytes(view) == frame_of(0).body[:1]
+
+
+def test_several_senders_reach_one_receiving_task_and_it_answers_each(make_pair: MakePair) -> None:
+    there = [make_pair() for _ in range(4)]
+    back = [make_pair() for _ in range(4)]
+    for number in range(5):
+        for index, (sender, _) in enumerate(there):
+            assert sender.try_send(frame_of(10 * index + number, 500))
+    for number in range(5):
+        for index, (_, receiver) in enumerate(there):
+            frame = take_frame(receiver)
+            assert frame == frame_of(10 * index + number, 500)
+            assert back[index][0].try_send(frame)
+    for index, (_, receiver) in enumerate(back):
+        assert [take_frame(receiver).first for _ in range(5)] == [10 * index + number for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    "step", ["before the first frame", "with a frame on its way", "with a frame held", "after all"]
+)
+@pytest.mark.parametrize("end", ["sender", "receiver"])
+def test_an_end_that_is_given_up_at_any_step_is_told_to_the_other(make_pair: MakePair, step: str, end: str) -> None:
+    sender, receiver = make_pair()
+    if step != "before the first frame":
+        assert sender.try_send(frame_of(0))
+    held = take(receiver) if step in ("with a frame held", "after all") else None
+    if held is not None and step == "after all":
+        held.release()
+    (sender if end == "sender" else receiver).abort("it died")
+    for verb in (sender.credit_bytes, receiver.try_receive):
+        with pytest.raises(LinkAborted, match=f"{end}: it died"):
+            verb()
+    if held is not None:
+        held.release()

@@ -31,7 +31,9 @@ def fuzz(target: str, folder: Path, seconds: int) -> "subprocess.CompletedProces
 @pytest.mark.parametrize("target", ["frame", "control", "ticket", "stream", "credit"])
 def test_no_bytes_break_a_decoder(target: str, tmp_path: Path) -> None:
     done = fuzz(target, tmp_path, FUZZ_S)
-    assert done.returncode == 0, f"{HARNESS.name} {target}: {[path.name for path in tmp_path.glob('crash-*')]}\n{done.stderr[-3000:]}"
+    assert done.returncode == 0, (
+        f"{HARNESS.name} {target}: {[path.name for path in tmp_path.glob('crash-*')]}\n{done.stderr[-3000:]}"
+    )
 
 
 def test_the_canary_is_found(tmp_path: Path) -> None:

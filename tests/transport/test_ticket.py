@@ -50,7 +50,14 @@ def test_any_claims_under_a_good_seal_are_refused_by_name(claims: bytes) -> None
 
 @pytest.mark.parametrize(
     "claims",
-    [[], [1] * 7, [-1, "p", "v", 1, "l", 1, 1], [True, "p", "v", 1, "l", 1, 1], [1, "x" * 200, "v", 1, "l", 1, 1], {"a": 1}],
+    [
+        [],
+        [1] * 7,
+        [-1, "p", "v", 1, "l", 1, 1],
+        [True, "p", "v", 1, "l", 1, 1],
+        [1, "x" * 200, "v", 1, "l", 1, 1],
+        {"a": 1},
+    ],
 )
 def test_claims_of_the_wrong_kind_are_refused(claims: object) -> None:
     packed = msgpack.packb(claims)
@@ -81,7 +88,15 @@ def test_a_short_key_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"term": 4}, {"pipeline": "x"}, {"version": "x"}, {"epoch": 8}, {"link": "x"}, {"sender_attempt": 1}, {"receiver_attempt": 1}],
+    [
+        {"term": 4},
+        {"pipeline": "x"},
+        {"version": "x"},
+        {"epoch": 8},
+        {"link": "x"},
+        {"sender_attempt": 1},
+        {"receiver_attempt": 1},
+    ],
 )
 def test_a_ticket_for_anything_else_is_refused_with_what_differs(change: dict[str, object]) -> None:
     other = encode_ticket(replace(SAMPLE, **change), KEY)  # type: ignore[arg-type]

@@ -7,13 +7,21 @@ import socket
 import threading
 import time
 from types import TracebackType
+from typing import Self
 
 
 class UdpProxy:
     """Stands between one client and the server at `target`; the client connects to `address`."""
 
     def __init__(
-        self, target: tuple[str, int], *, delay_s: float, loss: float, doubled: float = 0.0, late: float = 0.0, seed: int = 1
+        self,
+        target: tuple[str, int],
+        *,
+        delay_s: float,
+        loss: float,
+        doubled: float = 0.0,
+        late: float = 0.0,
+        seed: int = 1,
     ) -> None:
         self.target, self.delay_s, self.loss, self.doubled, self.late = target, delay_s, loss, doubled, late
         self.lost = self.carried = 0
@@ -39,10 +47,12 @@ class UdpProxy:
         """The server sees the client come from another port from now on, as behind a NAT that has forgotten it."""
         self._move.set()
 
-    def __enter__(self) -> "UdpProxy":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stop.set()
         self._thread.join(10)
         self._front.close()

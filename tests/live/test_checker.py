@@ -1,0 +1,110 @@
+"""The checker finds what chaos could do to a dataset: each of these planted faults must fail."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_kit import RECORDS
+
+from headrace.chaos.live.checker import Finding, _same_fates, check_dataset, check_run
+from headrace.chaos.live.conductor import Outcome
+from headrace.chaos.live.evidence import Fate, Fates, compare, read_fates
+
+FATES, ONCE, SOURCE, SOUND = range(4)
+
+
+@pytest.fixture
+def copy(reference: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(reference, tmp_path / "copy"))
+
+
+def check(reference: Path, dataset: Path) -> list[Finding]:
+    answer = {"records_read": RECORDS + 4, "balanced": True}
+    return check_dataset(reference, dataset, answer, id_key="id", rebuilds=0, seed=0)[:4]
+
+
+def change_manifest(dataset: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    change(manifest["shards"])
+    (dataset / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_dataset_agrees_with_itself_and_with_its_source(reference: Path, copy: Path) -> None:
+    findings = check(reference, copy)
+    assert [finding.passed for finding in findings] == [True] * 4
+    assert findings[SOURCE].said == f"{RECORDS + 4} records in 4 files, {RECORDS} of them with an id of their own"
+
+
+def test_a_lost_shard_is_found_by_fates_by_count_and_by_source(reference: Path, copy: Path) -> None:
+    change_manifest(copy, lambda shards: shards.pop())
+    findings = check(reference, copy)
+    assert [findings[index].passed for index in (FATES, ONCE, SOURCE)] == [False] * 3
+    assert "records lost" in findings[FATES].said
+
+
+def test_a_shard_that_stands_there_twice_is_found(reference: Path, copy: Path) -> None:
+    change_manifest(copy, lambda shards: shards.append(shards[0]))
+    findings = check(reference, copy)
+    assert findings[FATES].passed
+    assert not findings[ONCE].passed
+    assert "twice 0" not in findings[ONCE].said
+
+
+def test_one_other_token_is_found_by_comparison_and_by_checksum(reference: Path, copy: Path) -> None:
+    shard = json.loads((copy / "manifest.json").read_text())["shards"][0]["tokens"]
+    data = bytearray((copy / shard).read_bytes())
+    header = int.from_bytes(data[:8], "little")
+    begin = json.loads(data[8 : 8 + header])["tokens"]["data_offsets"][0]
+    data[8 + header + begin] ^= 1
+    (copy / shard).write_bytes(data)
+    findings = check(reference, copy)
+    assert not findings[FATES].passed
+    assert "records with another fate" in findings[FATES].said
+    assert not findings[SOUND].passed
+    assert shard in findings[SOUND].details[0]
+
+
+def test_a_source_that_has_more_is_found(reference: Path, copy: Path, home: Path) -> None:
+    path = home / "corpus" / "0.jsonl"
+    text, times = path.read_text(), path.stat()
+    try:
+        path.write_text(text + '{"id": "late", "text": "one more"}\n')
+        assert not check(reference, copy)[SOURCE].passed
+    finally:
+        path.write_text(text)
+        # A fragment is named by its file's version too: the other tests are to find the file that they know.
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def test_an_input_that_changed_between_the_two_runs_is_said_to_have(reference: Path, copy: Path) -> None:
+    before = Fates({("f", 0): Fate("kept", "a", 3, "x")}, [])
+    finding = _same_fates(before, read_fates(copy))
+    assert not finding.passed
+    assert "the input changed between the two runs" in finding.said
+
+
+def test_a_kept_record_and_its_duplicate_may_change_places_but_not_both_go() -> None:
+    kept, duplicate = Fate("kept", "a", 3, "x"), Fate("duplicate", "a", 0, "dedup/exact")
+    before = Fates({("f", 0): kept, ("f", 1): duplicate}, [])
+    swapped = Fates({("f", 0): duplicate, ("f", 1): kept}, [])
+    assert compare(before, swapped).lines() == []
+    assert compare(before, swapped).swapped == 1
+    assert compare(before, Fates({("f", 0): duplicate, ("f", 1): duplicate}, [])).lines()
+
+
+def test_every_fate_names_a_fragment_and_a_row(reference: Path) -> None:
+    fates = read_fates(reference)
+    assert not fates.twice
+    assert len(fates.found) == RECORDS + 4
+    verdicts = [fate.verdict for fate in fates.found.values()]
+    assert verdicts.count("quarantined") == 4 + RECORDS // 100
+    assert verdicts.count("filtered") == RECORDS // 10
+
+
+def test_a_run_in_which_nothing_was_done_proves_nothing() -> None:
+    outcome = Outcome((), (), (), (), {}, ("7 headrace worker local",), 1.0)
+    assert [finding.passed for finding in check_run(outcome)] == [True, False, False]

@@ -1,0 +1,91 @@
+"""The supervisor and the faults, on commands that are no pipeline: scripts that say in a file how often they began."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from headrace.chaos.live.conductor import Conductor, Outcome
+from headrace.chaos.live.processes import Marked, Process, Role, matching
+from headrace.chaos.live.run import ways_of
+from headrace.chaos.live.scenario import draw, scenario_of
+from headrace.pipeline.graph import Pipeline, Stage, StageKind
+
+#: Appends a line to `starts`; `body` then runs with `started`, how often it began.
+SCRIPT = """
+import pathlib, sys, time
+path = pathlib.Path("starts")
+path.write_text((path.read_text() if path.exists() else "") + "x")
+started = len(path.read_text())
+{body}
+print('{{"complete": true}}')
+"""
+WAITS = "time.sleep(60) if started == 1 else None"
+
+
+def conduct(folder: Path, body: str, *faults: dict[str, Any], limit_s: float = 30.0) -> Outcome:
+    schedule = draw(scenario_of({"fault": list(faults)}, "x.toml"), 0) if faults else ()
+    marked = Marked([sys.executable, "-c", SCRIPT.format(body=body)], folder)
+    return Conductor(marked, folder / "out", folder / "logs", schedule, {}, limit_s).run()
+
+
+def test_a_command_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    kill = {"kind": "kill", "target": "everything", "after_s": 0.2}
+    outcome = conduct(tmp_path, WAITS, kill)
+    assert outcome.problem == ""
+    assert [start.code for start in outcome.starts] == [-9, 0]
+    assert len(outcome.fired) == 1
+    assert outcome.answer == {"complete": True}
+
+
+def test_a_command_that_fails_although_nothing_was_done_is_a_finding(tmp_path: Path) -> None:
+    outcome = conduct(tmp_path, "print('headrace: no such file', file=sys.stderr); sys.exit(1)")
+    assert "exit code 1 although nothing was done to it: headrace: no such file" in outcome.problem
+    assert len(outcome.starts) == 1
+
+
+def test_a_command_that_hangs_is_a_finding_and_is_not_left_behind(tmp_path: Path) -> None:
+    outcome = conduct(tmp_path, "time.sleep(60)", limit_s=0.5)
+    assert "did not end within" in outcome.problem
+    assert outcome.left == ()
+
+
+def test_a_frozen_command_does_nothing_until_its_time_is_over(tmp_path: Path) -> None:
+    body = """
+last = time.monotonic()
+gap = 0.0
+while time.monotonic() - last < 60 and gap < 0.3:
+    now = time.monotonic()
+    gap, last = now - last, now
+    time.sleep(0.01)
+"""
+    freeze = {"kind": "freeze", "target": "everything", "after_s": 0.3, "for_s": 0.5}
+    outcome = conduct(tmp_path, body, freeze)
+    assert outcome.problem == ""
+    assert outcome.fired[0].ended_s - outcome.fired[0].at_s >= 0.5
+
+
+def test_a_process_that_outlives_its_command_is_named(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("headrace.chaos.live.conductor.REST_S", 0.2)
+    body = "import subprocess; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    outcome = conduct(tmp_path, body)
+    assert len(outcome.left) == 1
+    assert "time.sleep(60)" in outcome.left[0]
+
+
+def test_targets_name_processes_by_role_and_by_stage() -> None:
+    chain = Pipeline.chain(
+        "p",
+        "/nowhere",
+        Stage("read", StageKind.SOURCE, "a:b", {}),
+        Stage("clean", StageKind.TRANSFORM, "a:b", {}),
+        Stage("write", StageKind.SINK, "a:b", {}),
+    )
+    titles = [(Role.TASK, "read"), (Role.TASK, "clean"), (Role.WORKER, "")]
+    living = [Process(pid, role, f"{role.value} {stage}", stage) for pid, (role, stage) in enumerate(titles)]
+    fused, apart = ways_of(chain, fuse=True), ways_of(chain, fuse=False)
+    assert [item.pid for item in matching("task", living, fused)] == [0, 1]
+    assert [item.pid for item in matching("worker", living, fused)] == [2]
+    assert [item.pid for item in matching("everything", living, fused)] == [0, 1, 2]
+    assert [item.pid for item in matching("sink", living, fused)] == [1], "the nearest stage that heads a task"
+    assert [item.pid for item in matching("stage:read", living, fused)] == [0]
+    assert matching("sink", living, apart) == [], "a stage of its own is not there, so nobody else is meant"

@@ -1,0 +1,71 @@
+"""What a scenario file may say, and what a seed makes of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.chaos.live.scenario import Kind, Unit, draw, read_scenario, scenario_of
+from headrace.cli.errors import UsageError
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "chaos"
+KILL: dict[str, Any] = {"kind": "kill", "target": "task", "after_entries": [3, 9]}
+
+
+def refusal(*faults: dict[str, Any], **rest: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        scenario_of({"fault": list(faults), **rest}, "x.toml")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_a_seed_draws_the_same_schedule_each_time_and_another_seed_another(path: Path) -> None:
+    scenario = read_scenario(path)
+    assert draw(scenario, 7) == draw(scenario, 7)
+    assert draw(scenario, 7) != draw(scenario, 8)
+    json.dumps([planned.to_dict() for planned in draw(scenario, 7)])
+
+
+def test_moments_lie_in_their_ranges_and_later_firings_count_from_the_one_before() -> None:
+    scenario = scenario_of({"fault": [{**KILL, "every_entries": 2, "count": 3}]}, "x.toml")
+    first, *later = draw(scenario, 1)
+    assert first.base is None
+    assert first.unit is Unit.ENTRIES
+    assert 3 <= first.after <= 9
+    assert [(item.base, item.after) for item in later] == [((0, 0), 2.0), ((0, 1), 2.0)]
+
+
+def test_a_fault_that_follows_another_counts_from_its_firings() -> None:
+    follower = {"kind": "kill", "target": "worker", "follows": 0, "after_s": 0.5, "count": 2}
+    planned = draw(scenario_of({"fault": [{**KILL, "count": 2}, follower]}, "x.toml"), 1)
+    assert [item.base for item in planned if item.fault == 1] == [(0, 0), (0, 1)]
+
+
+def test_a_kind_that_lasts_has_a_length_of_its_own() -> None:
+    (frozen,) = draw(scenario_of({"fault": [{**KILL, "kind": "freeze"}]}, "x.toml"), 1)
+    assert frozen.kind is Kind.FREEZE
+    assert frozen.for_s == 2.0
+
+
+def test_what_is_not_understood_is_refused_by_table_and_key() -> None:
+    assert "fault 1: kind is 'murder'; it is one of kill" in refusal(KILL, {**KILL, "kind": "murder"})
+    assert "fault 0: target is 'tasks'" in refusal({**KILL, "target": "tasks"})
+    assert "fault 0: target is 'stage:'" in refusal({**KILL, "target": "stage:"})
+    assert "no key 'when'" in refusal({**KILL, "when": 3})
+    assert "one of after_entries and after_s" in refusal({"kind": "kill", "target": "task"})
+    assert "every_s does not go with after_entries" in refusal({**KILL, "every_s": 1})
+    assert "expected 0 <= low <= high" in refusal({**KILL, "after_entries": [9, 3]})
+    assert "for_s means nothing for 'kill'" in refusal({**KILL, "for_s": 1})
+    assert "the limit is 1000" in refusal({**KILL, "count": 900}, {**KILL, "count": 900})
+    assert "a fault further up" in refusal({**KILL, "follows": 0})
+    assert "one [[fault]] or more" in refusal()
+    assert "fuse is true or false" in refusal(KILL, run={"fuse": "no"})
+
+
+def test_a_file_that_is_no_toml_or_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("name = ")
+    with pytest.raises(UsageError, match="not TOML"):
+        read_scenario(tmp_path / "x.toml")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_scenario(tmp_path / "y.toml")

@@ -1,0 +1,128 @@
+"""What each filter says of a text, and what becomes of the batch."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from quality_kit import make_batch
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Stage
+from headrace.stages import library
+from headrace.stages.batch import LINEAGE
+from headrace.stages.build import build_stage, process_safely
+
+PROSE = """\
+The mill stood where two streams met, and its wheel had turned for longer than anybody could remember.
+In spring, when snow melted on the hills, water rose to the sill of the lower door.
+A narrow channel, cut into rock by hand, carried the stream along the slope to a wooden gate.
+Behind that gate the flow became quiet, deep and even, as though it had been told what to do.
+Farmers brought barley in autumn; they paid with every sixteenth sack, which nobody thought unfair.
+My grandfather, who kept the books, wrote down each delivery with the name of the horse.
+Some of those names have outlived their owners: Juno, Old Peter, the grey one from Hill Farm.
+Nobody stole grain, he used to say, because everyone could read what had been written.
+Later a turbine replaced the wheel, and cables ran from our valley towards the town.
+It hums still, day and night, behind a door that has lost its paint.
+"""
+MENU = "\n".join(f"an entry of the menu that is long enough {number}" for number in range(40))
+RULES: list[tuple[Stage, str, str | None]] = [
+    (library.gopher_repetition(), PROSE, None),
+    (library.gopher_repetition(), "", None),
+    (library.gopher_repetition(), "one line\n" * 4 + PROSE[:20], "too many duplicate lines"),
+    (library.gopher_repetition(), "a\n\na\n\nb\n\na", "too many duplicate paragraphs"),
+    (library.gopher_repetition(), "word other " * 40, "too many characters in the top 2-gram"),
+    (library.duplicate_lines(), "word other " * 40, None),
+    (library.gopher_quality(), PROSE, None),
+    (library.gopher_quality(), "The cat and the dog.", "too few words"),
+    (library.gopher_quality(words_max=60), PROSE, "too many words"),
+    (library.gopher_quality(), "a of the " * 40, "words too short"),
+    (library.gopher_quality(), "incomprehensibility the " * 40, "words too long"),
+    (library.gopher_quality(), "word # the and " * 40, "too many hash signs"),
+    (library.gopher_quality(), "words ... the and " * 40, "too many ellipses"),
+    (library.gopher_quality(), "- the words and the marks\n" * 40, "too many bullet lines"),
+    (
+        library.gopher_quality(),
+        "the words of an advertisement that is cut off…\n" * 9,
+        "too many lines end in an ellipsis",
+    ),
+    (library.gopher_quality(), "the and 1999 " * 40, "too few words with a letter"),
+    (library.gopher_quality(), "Wörter ohne englische Stoppwörter folgen hier. " * 20, "too few stop words"),
+    (library.c4_quality(terminal_punctuation=False), PROSE, None),
+    (library.c4_quality(), PROSE, None),
+    (library.c4_quality(), MENU, "too few sentences"),
+    (library.c4_quality(), PROSE + "Some Lorem Ipsum stands here.", "lorem ipsum"),
+    (library.c4_quality(), PROSE + "if (the) {code}.", "curly bracket"),
+    (library.c4_quality(curly_brackets=True), PROSE + "if (the) {code}.", None),
+    (library.fineweb_quality(), PROSE, None),
+    (library.fineweb_quality(), "\n \n", "no line"),
+    (library.fineweb_quality(), MENU, "too few lines end in punctuation"),
+    (library.fineweb_quality(), "Short.\nBrief.\nTiny.\n" + PROSE[:90], "too many short lines"),
+    (library.fineweb_quality(), PROSE * 2, "too many characters in duplicate lines"),
+    (library.fineweb_quality(short_lines_max=1), "\n".join(f"{n}." for n in range(40)), "too many lines for its words"),
+]
+
+
+@pytest.mark.parametrize(
+    ("stage", "text", "reason"), RULES, ids=[f"{s.name}: {r}: {i}" for i, (s, _, r) in enumerate(RULES)]
+)
+def test_a_text_is_filtered_for_the_first_rule_that_it_breaks(stage: Stage, text: str, reason: str | None) -> None:
+    answer = process_safely(build_stage(stage, {}), make_batch([text]), stage.name)
+    expected = [] if reason is None else [(0, stage.name, "filtered", reason)]
+    found = [(row["row"], row["stage"], row["verdict"], row["reason"]) for row in answer.verdicts.to_pylist()]
+    assert found == expected
+
+
+def test_lines_that_c4_drops_are_edits_of_a_text_that_is_kept() -> None:
+    text = (
+        PROSE.replace("\n", "\nhome\nPlease enable JavaScript in your browser.\n", 1)
+        + "\nWe wrote[12] this[edit] here."
+    )
+    stage = library.c4_quality()
+    answer = process_safely(build_stage(stage, {}), make_batch([PROSE.strip(), text, "gone"]), stage.name)
+    kept = answer.rows.to_pylist()
+    assert [row["text"] for row in kept] == [PROSE.strip(), PROSE + "We wrote this here."]
+    assert answer.edits == {"c4-quality": 1, "c4-quality/lines dropped": 2}
+    assert [row[LINEAGE] and orjson.loads(row[LINEAGE]) for row in kept] == [None, {"edited_by": ["c4-quality"]}]
+
+
+FAMILIES = [
+    library.gopher_repetition(tag=True),
+    library.gopher_quality(tag=True),
+    library.c4_quality(tag=True),
+    library.fineweb_quality(tag=True),
+]
+
+
+@pytest.mark.parametrize("stage", FAMILIES, ids=lambda stage: stage.name)
+def test_a_stage_that_tags_keeps_each_text_and_writes_its_scores(stage: Stage) -> None:
+    batch = make_batch([PROSE, "gone"], ['{"n":1}', None])
+    answer = process_safely(build_stage(stage, {}), batch, stage.name)
+    assert answer.rows.column("text").to_pylist() == [PROSE, "gone"]
+    assert not answer.verdicts.num_rows
+    first, second = (orjson.loads(packed) for packed in answer.rows.column("metadata").to_pylist())
+    assert first["n"] == 1
+    assert first[stage.name].keys() == second[stage.name].keys()
+    assert len(first[stage.name]) >= 4
+
+
+@pytest.mark.parametrize("stage", FAMILIES, ids=lambda stage: stage.name)
+def test_a_batch_without_rows_comes_back_without_rows(stage: Stage) -> None:
+    batch = make_batch(["a"])
+    empty = batch.with_rows(batch.rows.slice(0, 0))
+    assert build_stage(stage, {}).process(empty).rows.num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda: library.gopher_repetition(top_ngrams_max=(0.1,)), "top_ngrams_max is (0.1,)"),
+        (lambda: library.gopher_repetition(lines_max=2), "lines_max is 2"),
+        (lambda: library.gopher_quality(stop_words=[""]), "stop_words"),
+        (lambda: library.c4_quality(tag=1), "tag is 1"),  # type: ignore[arg-type]
+        (lambda: library.fineweb_quality(short_line_characters=-1), "short_line_characters is -1"),
+    ],
+)
+def test_a_bad_limit_is_named_when_it_is_declared(declare: object, message: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        declare()  # type: ignore[operator]
+    assert message in str(caught.value)
