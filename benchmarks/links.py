@@ -7,17 +7,28 @@ rounds alternate, speeds are medians, ratios are the medians of the rounds' rati
 each way runs a warm-up of 64 batches and only then starts the clock.
 
 - ring: the sender writes fresh bytes into a batch of its own (another 64-bit value each time) and sends it, the
-  receiver reads every byte (a sum over 64-bit words, checked). Its limit: memcpy into slots of shared memory that both have
-  mapped, written and read in the same way, with no header, checksum, cursor, credit or waking, and neither waits for
-  the other; as many slots as the ring keeps warm. The slower of the two processes, running at once, is the limit.
+  receiver reads every byte (a sum over 64-bit words, checked). Its limit: memcpy into slots of shared memory that both
+  have mapped, written and read in the same way, with no header, checksum, cursor, credit or waking, and neither waits
+  for the other; as many slots as the ring keeps warm. The slower of the two processes, running at once, is the limit.
 - ring_4k: frames with a body of 4 KiB, neither filled nor read, which is the cost of the frame and the verbs.
 - pipe: frames through `transport.pipe`, checksums on; its limit `os.write` and `readinto` of as many bytes on a pipe of
   1 MiB, blocking. Neither fills nor reads the batch, so that the limit is the kernel's alone.
 - quic: see `links_quic`.
 
-Last result (x86-64, Python 3.11, two cores that others used at the time; absolute numbers are low for that reason):
+Last result (x86-64, Python 3.11, two cores). The first two columns are runs while others left the machine alone, at
+least for the ring and the pipe; the last two while up to eight processes wanted the two cores, and then ratios of the
+ring and the pipe say who was preempted, and not more:
 
-    LAST_RESULT
+    what          quiet                              crowded
+    ring, 1 MiB   26,515 of 28,853 MB/s     0.92     4,947 of 6,390        0.63
+                  25,515 of 29,342 MB/s     0.87     4,445 of 6,084        1.05
+    ring, 4 KiB   228,948 and 221,084 frames/s       46,222 and 39,067
+    pipe, 1 MiB   4,315 of 4,109 MB/s       1.07     1,335 of 2,132        0.63
+    QUIC, 1400    not measured                       31.6 MB/s: adapter 3.08, core 0.99
+    QUIC, 8900    not measured                       98.7 MB/s: adapter 4.73, core 0.72
+
+Of the ring, the checksum over the body was most of what was missing to the limit (0.60 with it, 0.74 without), then
+memory that was no longer in the cache (soft wrap at 16 MiB and not 4), then sleeping at each batch (`wait.SPIN_S`).
 """
 
 import argparse
@@ -296,10 +307,11 @@ def main() -> None:
     print(f"ring, 4 KiB   {result['ring_4k']['frames_s']:>8,.0f} frames/s")
     for size in ("1400", "8900"):
         one = result[f"quic_{size}"]
-        print(
-            f"QUIC, {size}    {one['mb_s']:>8,.1f} MB/s, adapter {one['adapter_mb_s']:,.1f} (ratio {one['ratio']:.2f}), "
-            f"core {one['core_mb_s']:,.1f} (ratio {one['core_ratio']:.2f})"
+        others = ", ".join(
+            f"{name} {one[f'{name}_mb_s']:,.1f} (ratio {one[ratio]:.2f})"
+            for name, ratio in (("adapter", "ratio"), ("core", "core_ratio"))
         )
+        print(f"QUIC, {size}    {one['mb_s']:>8,.1f} MB/s, {others}")
 
 
 if __name__ == "__main__":

@@ -285,13 +285,20 @@ def dataset_verify(uri: Annotated[str, typer.Argument(help="The dataset's URI or
 
 @dataset_app.command("trace")
 def dataset_trace(
-    uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")],
-    name: Annotated[str, typer.Argument(metavar="ID", help="The record's id.")],
+    uri: Annotated[str, typer.Argument(metavar="URI", help="The dataset's URI or folder.")] = "",
+    name: Annotated[str, typer.Argument(metavar="ID", help="The record's id.")] = "",
+    checkpoint: Annotated[str, typer.Option(metavar="FILE", help="A loader's state: JSON, or a checkpoint.")] = "",
+    step: Annotated[int | None, typer.Option(min=0, help="With a checkpoint: what this step read.")] = None,
+    document: Annotated[str, typer.Option(metavar="ID", help="With a checkpoint: the steps that read it.")] = "",
     json: Json = False,
 ) -> int:
-    """Say what became of one record: where it came from, its verdict, and where its tokens are."""
-    from headrace.cli.trace import trace_record
+    """Say what became of a record, what a training step read, or which steps read a document."""
+    from headrace.cli.trace import trace_checkpoint, trace_record
 
+    if checkpoint and (step is not None or document):
+        return trace_checkpoint(checkpoint, step=step, document=document, as_json=json)
+    if not uri or not name or checkpoint:
+        raise UsageError("give a dataset and a record's id, or --checkpoint with --step N or --document ID")
     return trace_record(uri, name, as_json=json)
 
 

@@ -100,3 +100,60 @@ def _pieces(dataset: Dataset, key: str | None, document: int) -> list[dict[str, 
         {name: int(arrays[f"piece_{name}"][piece]) for name in ("sequence", "start", "length")}
         for piece in np.flatnonzero(arrays["piece_document"] == document)
     ]
+
+
+def trace_checkpoint(path: str, *, step: int | None, document: str, as_json: bool) -> int:
+    """Say which documents a training step read, or in which steps a document is read, from a loader's state alone."""
+    from dataclasses import asdict
+
+    from headrace.loader.trace import trace_document, trace_step
+
+    state = _loader_state(path)
+    if step is not None:
+        found = asdict(trace_step(state, step))
+        if as_json:
+            print(json.dumps(found))
+            return 0
+        for row in found["rows"]:
+            names = ", ".join(safe(piece["document"]) for piece in row["pieces"])
+            print(f"rank {row['rank']} row {row['row']}  position {row['position']}  {row['shard']}:{row['shard_row']}")
+            print(f"  {names}")
+        return 0
+    uses = [asdict(use) for use in trace_document(state, document)]
+    if as_json:
+        print(json.dumps({"document": document, "uses": uses}))
+    for use in () if as_json else uses:
+        when = "read" if use["taken"] else "to come"
+        print(f"pass {use['pass_']} step {use['step']}  rank {use['rank']} row {use['row']}  {when}")
+    if not uses and not as_json:
+        print(f"no step reads {safe(document)}")
+    return 0
+
+
+def _loader_state(path: str) -> dict[str, Any]:
+    """The state in a JSON file, or under "loader" in a checkpoint that torch wrote."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise CliError(f"cannot read the loader's state {path!r}: {error.strerror}") from error
+    try:
+        state: Any = json.loads(data)
+    except ValueError:
+        state = _from_torch(path)
+    state = state.get("loader", state) if isinstance(state, dict) else state
+    state = json.loads(state) if isinstance(state, str) else state
+    if not isinstance(state, dict):
+        raise CliError(f"{path!r} holds no loader state: save loader.state_dict() as JSON, or under 'loader'")
+    return state
+
+
+def _from_torch(path: str) -> Any:
+    try:
+        import torch
+
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except ImportError as error:
+        raise CliError(f"{path!r} is not JSON, and torch is not here to read it: pip install torch") from error
+    except Exception as error:
+        raise CliError(f"{path!r} is neither JSON nor a checkpoint of torch: {error}") from error

@@ -21,6 +21,11 @@ from headrace.stages.quality.library import duplicate_lines as duplicate_lines
 from headrace.stages.quality.library import fineweb_quality as fineweb_quality
 from headrace.stages.quality.library import gopher_quality as gopher_quality
 from headrace.stages.quality.library import gopher_repetition as gopher_repetition
+from headrace.stages.quality.library import language as language
+from headrace.stages.quality.library import normalize as normalize
+from headrace.stages.quality.library import redact_pii as redact_pii
+from headrace.stages.quality.library import remove_junk as remove_junk
+from headrace.stages.quality.library import url_filter as url_filter
 from headrace.stages.vocabulary import TokenizerFacts, resolve_tokenizer
 
 MIB = 1 << 20

@@ -88,7 +88,7 @@ _ABORTED = RingState.ABORTED.value
 class _RingEnd:
     """What both ends share: the mapping, the flags and the waking."""
 
-    def __init__(self, handles: RingHandles, party: Party, peer: Party) -> None:
+    def __init__(self, handles: RingHandles, party: Party) -> None:
         if platform.machine() not in _ORDERED_MACHINES:
             raise LinkRefusedError(
                 f'ring "{handles.name}": memory of {platform.machine()} is weakly ordered and the ring needs x86-64; '
@@ -111,7 +111,6 @@ class _RingEnd:
         )
         self._own_flag = WORD_SENDER_WAITING if sender else WORD_RECEIVER_WAITING
         self._peer_flag = WORD_RECEIVER_WAITING if sender else WORD_SENDER_WAITING
-        self._peer_state_word = peer.state_word
         self._barrier = threading.Lock()
         self._frames = self._frame_bytes = self._blocked = self._wakes = 0
 
@@ -187,7 +186,7 @@ class RingSender(_RingEnd):
     """The sending end; see `contract.Sender`. Raises LinkRefusedError where the handles do not match the memory."""
 
     def __init__(self, handles: RingHandles) -> None:
-        super().__init__(handles, Party.SENDER, Party.RECEIVER)
+        super().__init__(handles, Party.SENDER)
         self._soft = handles.soft_bytes
         self._credit = CreditSender(handles.window_bytes)
         self._head = 0
@@ -330,7 +329,7 @@ class RingReceiver(_RingEnd):
     """The receiving end; see `contract.Receiver`. Raises LinkRefusedError where the handles do not match the memory."""
 
     def __init__(self, handles: RingHandles) -> None:
-        super().__init__(handles, Party.RECEIVER, Party.SENDER)
+        super().__init__(handles, Party.RECEIVER)
         self._credit = CreditReceiver(handles.window_bytes)
         #: Up to here records were handed out.
         self._position = 0
@@ -385,9 +384,7 @@ class RingReceiver(_RingEnd):
     def has_news(self) -> bool:
         """Look for news since this end last looked, without a system call."""
         return (
-            self._words[WORD_HEAD] != self._position
-            or self._words[_SENDER_STATE_WORD] != _OPEN
-            or self._any_aborted()
+            self._words[WORD_HEAD] != self._position or self._words[_SENDER_STATE_WORD] != _OPEN or self._any_aborted()
         )
 
     def _checked_head(self) -> int:

@@ -78,13 +78,9 @@ class UdpSocket:
             except OSError:
                 # An ICMP answer to something sent earlier. Whether the peer is gone is for timers to find.
                 continue
-            data = bytes(self._view[:size])
-            segment = _segment_size(ancillary) or size
-            if segment >= size:
-                yield data, address
-                continue
+            segment = _segment_size(ancillary) or max(1, size)
             for start in range(0, size, segment):
-                yield data[start : start + segment], address
+                yield bytes(self._view[start : min(size, start + segment)]), address
 
     def send(self, datagrams: Iterable[tuple[bytes, Address]]) -> None:
         """Send the datagrams. What the send buffer does not take is kept for the next call, up to its own size."""

@@ -235,6 +235,8 @@ def _folder(request: Request) -> Iterator[tuple[pathlib.Path, Any]]:
     finally:
         if forgotten:
             shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # what failed before it wrote anything leaves nothing
 
 
 def _show(report: ChaosReport, page: pathlib.Path, folder: pathlib.Path | None) -> None:

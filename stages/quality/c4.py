@@ -10,20 +10,17 @@ Case is that of ASCII.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.stages.batch import LINEAGE, Batch
+from headrace.stages.batch import Batch
 from headrace.stages.quality.gopher import behind_break, line_end
 from headrace.stages.quality.kernels import compiled
 from headrace.stages.quality.repetition import stripped
-from headrace.stages.quality.texts import Mask, Rule, drop, longest, tag, text_bytes, text_of, with_column
+from headrace.stages.quality.texts import Rule, drop, longest, tag, text_bytes, text_of, with_texts
 from headrace.stages.quality.words import ENDS_SENTENCE, IS_PUNCTUATION, KIND, find_words, room_for, space_width
 
 LOREM, SCRIPT, POLICY, CURLY, CITATION = 1, 2, 4, 8, 16
@@ -39,8 +36,6 @@ _PHRASES = (
     ("use cookies", POLICY, "k"),
 )
 _CITATIONS = ("[edit]", "[citation needed]")
-#: Behind a stage's name, in the counts of edits.
-LINES_DROPPED = "lines dropped"
 _SENTENCES, _OUTCOME, _DROPPED, _KEPT = range(4)
 _COLUMNS = 4
 _FINE, _HAS_LOREM, _HAS_CURLY = 0, 1, 2
@@ -95,27 +90,6 @@ class C4Quality:
         ]
         kept = ~np.logical_or.reduce([mask for _, mask in rules])
         return drop(with_texts(batch, self.name, texts, kept, found[:, _DROPPED]), self.name, rules)
-
-
-def with_texts(
-    batch: Batch, stage: str, texts: pa.Array[Any], kept: Mask, lines_dropped: npt.NDArray[np.int64] | None = None
-) -> Batch:
-    """The batch with other texts. Those among `kept` that changed, and lines they lost, are counted as edits."""
-    old = batch.rows.column("text")
-    changed = pc.not_equal(texts, old.cast(texts.type)).to_numpy(zero_copy_only=False) & kept
-    rows = with_column(batch.rows, "text", texts)
-    if not changed.any():
-        return replace(batch, rows=rows)
-    edits = {**batch.edits, stage: batch.edits.get(stage, 0) + int(changed.sum())}
-    if lines_dropped is not None and lines_dropped[changed].any():
-        key = f"{stage}/{LINES_DROPPED}"
-        edits[key] = batch.edits.get(key, 0) + int(lines_dropped[changed].sum())
-    lineage: list[Any] = rows.column(LINEAGE).to_pylist() if LINEAGE in rows.schema.names else [None] * rows.num_rows
-    for index in np.flatnonzero(changed).tolist():
-        story = orjson.loads(lineage[index]) if lineage[index] else {"edited_by": []}
-        story["edited_by"].append(stage)
-        lineage[index] = orjson.dumps(story).decode()
-    return replace(batch, rows=with_column(rows, LINEAGE, pa.array(lineage, pa.string())), edits=edits)
 
 
 def clean_lines(
@@ -187,7 +161,7 @@ def _clean(
                 row[_SENTENCES] = 0
                 break
             if behind < 0:
-                row[_DROPPED] += 1
+                row[_DROPPED] += first < last
                 continue
             if enough < 0 or row[_SENTENCES] < enough:
                 count = find_words(content, put, behind, rows, hashes, piece, known_cuts, known_hashes)

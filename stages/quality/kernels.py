@@ -24,7 +24,7 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 def compiled(function: Loop) -> Loop:
     """The function as machine code, compiled for the types that it is first called with."""
     folder = _cache_folder()
-    config: Any = numba.config
+    config: Any = numba.config  # pyright: ignore[reportPrivateImportUsage]
     before = config.CACHE_DIR
     config.CACHE_DIR = folder
     try:

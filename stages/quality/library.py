@@ -6,6 +6,8 @@ into the record's metadata, under the stage's name, and drops nothing.
 
 from __future__ import annotations
 
+import hashlib
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +18,8 @@ from headrace.stages.parameters import check_integer, check_number, check_text
 #: The words of which Gopher asks for two.
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 STOP_WORDS_MAX = 60
+#: Occurrences of a top n-gram may overlap, so that its share can be above 1.
+_NGRAMS_MAX = 100.0
 
 
 def gopher_repetition(
@@ -58,8 +62,8 @@ def duplicate_lines(
         line_characters_max=characters_max,
         paragraphs_max=1.0,
         paragraph_characters_max=1.0,
-        top_ngrams_max=(1.0,) * 3,
-        duplicate_ngrams_max=(1.0,) * 6,
+        top_ngrams_max=(_NGRAMS_MAX,) * 3,
+        duplicate_ngrams_max=(_NGRAMS_MAX,) * 6,
         tag=tag,
         name=name,
     )
@@ -180,6 +184,81 @@ def fineweb_quality(
     return _stage(name, "fineweb:FinewebQuality", parameters, tag)
 
 
+def language(
+    languages: str | Sequence[str] = "en",
+    *,
+    score_min: float = 0.65,
+    characters_max: int = 1000,
+    tag: bool = False,
+    name: str = "language",
+) -> Stage:
+    """Keep texts in these languages (ISO 639 codes, a comma list), as told by their first characters.
+
+    fastText's model for 176 languages (Joulin et al. 2016); FineWeb asks for English with a score of 0.65.
+    """
+    codes = _entries(languages)
+    if not tag and not codes:
+        raise PipelineError(f'stage "{name}": languages is empty; name at least one, such as "en"')
+    check_number(name, "score_min", score_min, 0, 1)
+    check_integer(name, "characters_max", characters_max, 1, 1 << 30)
+    parameters = {"languages": codes, "score_min": score_min, "characters_max": characters_max}
+    return _stage(name, "language:Language", parameters, tag)
+
+
+def url_filter(
+    lists: str | Sequence[str] = (), *, words: Sequence[str] = (), url_key: str = "url", name: str = "urls"
+) -> Stage:
+    """Filter records whose URL, a field of their metadata, is on a list or holds one of `words`.
+
+    `lists` are text files (a comma list): an entry a line, a domain or a domain with the beginning of a path.
+    """
+    paths = [str(pathlib.Path(path).expanduser().absolute()) for path in _entries(lists)]
+    if not paths and not words:
+        raise PipelineError(f'stage "{name}": give lists or words to filter by')
+    check_text(name, "url_key", url_key)
+    digests = [_digest(path, name) for path in paths]
+    parameters = {"lists": paths, "words": sorted(words), "url_key": url_key}
+    target = "headrace.stages.quality.urls:UrlFilter"
+    return Stage(name, StageKind.TRANSFORM, target, parameters, identity={"lists": digests}, volatile=("lists",))
+
+
+def redact_pii(*, email: bool = True, ip: bool = True, phone: bool = True, name: str = "pii") -> Stage:
+    """Put `<email>`, `<ip-address>` (public ones) and `<phone-number>` where these stand."""
+    switches = {"email": email, "ip": ip, "phone": phone}
+    for parameter, value in switches.items():
+        check_switch(name, parameter, value)
+    if not any(switches.values()):
+        raise PipelineError(f'stage "{name}": email, ip and phone are all False: leave the stage out')
+    return _stage(name, "edits:PersonalData", switches)
+
+
+def remove_junk(*, blob_characters_min: int = 100, markup_max: float = 0.3, name: str = "junk") -> Stage:
+    """Take out control characters and blobs of base64; filter texts of which more than `markup_max` is markup."""
+    check_integer(name, "blob_characters_min", blob_characters_min, 20, 1 << 20)
+    check_number(name, "markup_max", markup_max, 0, 1)
+    return _stage(name, "edits:Junk", {"blob_characters_min": blob_characters_min, "markup_max": markup_max})
+
+
+def normalize(form: str = "NFC", *, mojibake: bool = True, name: str = "normalize") -> Stage:
+    """Bring texts into a Unicode form ("NFC", "NFKC", or "" for none); repair a wrong character set (ftfy)."""
+    if form not in ("NFC", "NFD", "NFKC", "NFKD", ""):
+        raise PipelineError(f'stage "{name}": form is {form!r}; it must be NFC, NFD, NFKC, NFKD or empty')
+    check_switch(name, "mojibake", mojibake)
+    return _stage(name, "edits:Normalize", {"form": form, "mojibake": mojibake})
+
+
+def _entries(given: str | Sequence[str]) -> list[str]:
+    parts = given.split(",") if isinstance(given, str) else given
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _digest(path: str, stage: str) -> str:
+    try:
+        return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise PipelineError(f'stage "{stage}": cannot read the list {path}: {error.strerror}') from error
+
+
 def check_switch(stage: str, parameter: str, value: Any) -> None:
     """Raise PipelineError unless `value` is True or False."""
     if type(value) is not bool:
@@ -188,9 +267,9 @@ def check_switch(stage: str, parameter: str, value: Any) -> None:
 
 def _shares(stage: str, parameter: str, given: Sequence[float], count: int) -> list[float]:
     if isinstance(given, str) or len(given) != count:
-        raise PipelineError(f'stage "{stage}": {parameter} is {given!r}; it must be {count} numbers from 0 to 1')
+        raise PipelineError(f'stage "{stage}": {parameter} is {given!r}; it must be {count} numbers')
     for share in given:
-        check_number(stage, parameter, share, 0, 1)
+        check_number(stage, parameter, share, 0, _NGRAMS_MAX)
     return [float(share) for share in given]
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from headrace.stages.batch import Batch
+from headrace.stages.batch import LINEAGE, Batch
 from headrace.stages.text import text_of
 
 Mask = npt.NDArray[np.bool_]
@@ -19,6 +21,8 @@ Numbers = npt.NDArray[np.float64]
 Rule = tuple[str, Mask]
 #: Digits of a tag that are kept.
 TAG_DIGITS = 6
+#: Behind a stage's name, in the counts of edits.
+LINES_DROPPED = "lines dropped"
 
 
 def text_bytes(column: pa.Array[Any]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
@@ -69,6 +73,27 @@ def tag(batch: Batch, stage: str, scores: dict[str, Any]) -> Batch:
     return batch.with_rows(with_column(rows, "metadata", pa.array(packed, pa.string())))
 
 
+def with_texts(
+    batch: Batch, stage: str, texts: pa.Array[Any], kept: Mask, lines_dropped: npt.NDArray[np.int64] | None = None
+) -> Batch:
+    """The batch with other texts. Those among `kept` that changed, and lines they lost, are counted as edits."""
+    old = batch.rows.column("text")
+    changed = pc.not_equal(texts, old.cast(texts.type)).to_numpy(zero_copy_only=False) & kept
+    rows = with_column(batch.rows, "text", texts)
+    if not changed.any():
+        return replace(batch, rows=rows)
+    edits = {**batch.edits, stage: batch.edits.get(stage, 0) + int(changed.sum())}
+    if lines_dropped is not None and lines_dropped[changed].any():
+        key = f"{stage}/{LINES_DROPPED}"
+        edits[key] = batch.edits.get(key, 0) + int(lines_dropped[changed].sum())
+    lineage: list[Any] = rows.column(LINEAGE).to_pylist() if LINEAGE in rows.schema.names else [None] * rows.num_rows
+    for index in np.flatnonzero(changed).tolist():
+        story = orjson.loads(lineage[index]) if lineage[index] else {"edited_by": []}
+        story["edited_by"].append(stage)
+        lineage[index] = orjson.dumps(story).decode()
+    return replace(batch, rows=with_column(rows, LINEAGE, pa.array(lineage, pa.string())), edits=edits)
+
+
 def with_column(rows: pa.RecordBatch, name: str, values: Any) -> pa.RecordBatch:
     """The rows with this column, in the place of the one of its name or behind the others."""
     names = list(rows.schema.names)
@@ -81,4 +106,4 @@ def with_column(rows: pa.RecordBatch, name: str, values: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-__all__ = ["drop", "longest", "share", "tag", "text_bytes", "text_of", "with_column"]
+__all__ = ["drop", "longest", "share", "tag", "text_bytes", "text_of", "with_column", "with_texts"]

@@ -223,7 +223,7 @@ def c4(text: str, punctuated: bool = False) -> tuple[int, int, int, str]:
     for line in text.splitlines():
         line = line.strip()
         pieces = line.split()
-        dropped += 1
+        dropped += bool(line)
         if any(len(piece) > 1000 for piece in pieces):
             continue
         line = re.sub(r"\[[0-9]*\]|\[edit\]|\[citation needed\]", "", line)
@@ -233,14 +233,14 @@ def c4(text: str, punctuated: bool = False) -> tuple[int, int, int, str]:
             continue
         low = lowered(line)
         if "lorem ipsum" in low:
-            return 0, 1, dropped - 1, ""
+            return 0, 1, dropped - bool(pieces), ""
         if "javascript" in low:
             continue
         if "{" in line:
-            return 0, 2, dropped - 1, ""
+            return 0, 2, dropped - bool(pieces), ""
         if any(policy in low for policy in POLICIES):
             continue
-        dropped -= 1
+        dropped -= bool(pieces)
         count += sentences(line)
         kept.append(line)
     return count, 0, dropped, "\n".join(kept).strip()

@@ -74,8 +74,7 @@ def test_a_text_is_filtered_for_the_first_rule_that_it_breaks(stage: Stage, text
 
 def test_lines_that_c4_drops_are_edits_of_a_text_that_is_kept() -> None:
     text = (
-        PROSE.replace("\n", "\nhome\nPlease enable JavaScript in your browser.\n", 1)
-        + "\nWe wrote[12] this[edit] here."
+        PROSE.replace("\n", "\nhome\nPlease enable JavaScript in your browser.\n", 1) + "We wrote[12] this[edit] here."
     )
     stage = library.c4_quality()
     answer = process_safely(build_stage(stage, {}), make_batch([PROSE.strip(), text, "gone"]), stage.name)

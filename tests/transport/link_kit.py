@@ -9,14 +9,14 @@ from typing import Protocol
 
 from headrace.transport.contract import LinkStatistics, Received, Receiver, Sender
 from headrace.transport.credit import CreditReceiver
-from headrace.transport.errors import LinkClosed
+from headrace.transport.errors import LinkAborted, LinkClosed
 from headrace.transport.frame import Frame, FrameKind, encoded_size
 from headrace.transport.ring import RingHandles
 from headrace.transport.wait import wait_any
 
 #: No wait of a test is longer than this, in seconds.
 PATIENCE_S = 20.0
-#: How long an end that was ended by itself is given to show that it was also ended by the other, in seconds.
+#: How long a sender that has closed is given to get back the credit of what it sent, in seconds.
 SETTLE_S = 0.2
 
 
@@ -160,11 +160,15 @@ class SettledSender(SettledEnd):
         self.limit_bytes = pair.sender.limit_bytes
 
     def settle(self) -> None:
-        if self.pair.ended:
-            # It may be the receiver's abort that ended it, and that is what the caller should see.
-            deadline = time.monotonic() + SETTLE_S
-            while not self.pair.sender.has_news() and time.monotonic() < deadline:
-                wait_any([self.pair.sender], SETTLE_S)
+        if self.pair.aborted:
+            deadline = time.monotonic() + PATIENCE_S
+            with suppress(LinkAborted):
+                while time.monotonic() < deadline:
+                    self.pair.sender.credit_bytes()
+                    wait_any([self.pair.sender], 0.1)
+        elif self.pair.ended:
+            # Closed: what may still come is the credit of what was sent before.
+            wait_any([self.pair.sender], SETTLE_S)
         else:
             self.pair.settle_credit()
 

@@ -115,7 +115,11 @@ def spawn(role: str, handles: PipeHandles, frames: int, body_bytes: int) -> "sub
     """Start the far end and wait until it has done what it was told; ours are the descriptors of the near end."""
     command = [sys.executable, str(Path(__file__).with_name("pipe_peer.py")), role, json.dumps(handles.describe())]
     process = subprocess.Popen(
-        [*command, str(frames), str(body_bytes)], pass_fds=handles.descriptors(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*command, str(frames), str(body_bytes)],
+        pass_fds=handles.descriptors(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     handles.close_sender() if role == "sender" else handles.close_receiver()
     return process

@@ -1,0 +1,78 @@
+"""The user's lists of domains, of beginnings of URLs and of words that a URL must not hold."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from urllib.parse import urlsplit
+
+import numpy as np
+import orjson
+
+from headrace.pipeline.errors import PipelineError
+from headrace.stages.batch import Batch
+from headrace.stages.quality.texts import drop
+
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+class UrlFilter:
+    """Filters records by the URL in their metadata; one without a URL is kept.
+
+    A line of a list is a domain, which stands for its subdomains too, or a domain with the beginning of a path. Blank
+    lines and those that begin with `#` are left out of account.
+    """
+
+    def __init__(self, name: str, lists: list[str], words: list[str], url_key: str) -> None:
+        self.name = name
+        self.url_key = url_key
+        entries = [entry for path in lists for entry in _read(path, name)]
+        self._domains = frozenset(entry for entry in entries if "/" not in entry)
+        self._paths = frozenset(entry for entry in entries if "/" in entry)
+        self._words = re.compile("|".join(map(re.escape, sorted(words)))) if words else None
+
+    def process(self, batch: Batch) -> Batch:
+        """The batch less the records whose URL is on a list."""
+        packed = batch.rows.column("metadata").to_pylist()
+        urls = [str(orjson.loads(entry).get(self.url_key) or "") if entry else "" for entry in packed]
+        reasons = [self.judge(url) if url else None for url in urls]
+        kinds = ("domain on a list", "URL on a list", "word in the URL")
+        return drop(batch, self.name, [(kind, np.array([reason == kind for reason in reasons])) for kind in kinds])
+
+    def judge(self, url: str) -> str | None:
+        """Why a URL is filtered, or None."""
+        host, path = split_url(url)
+        labels = host.split(".")
+        hosts = [".".join(labels[first:]) for first in range(len(labels))]
+        if any(part in self._domains for part in hosts):
+            return "domain on a list"
+        if self._paths and any(part + beginning in self._paths for part in hosts for beginning in _beginnings(path)):
+            return "URL on a list"
+        return "word in the URL" if self._words and self._words.search(url.lower()) else None
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """The host in lower case, without `www.` and port, and the path; empty where there is none."""
+    try:
+        parts = urlsplit(url if _SCHEME.match(url) else f"//{url}")
+        host = (parts.hostname or "").rstrip(".")
+    except ValueError:
+        return "", ""
+    return host.removeprefix("www."), parts.path
+
+
+def _beginnings(path: str) -> list[str]:
+    parts = path.split("/")
+    found = ["/".join(parts[:count]) for count in range(2, len(parts) + 1)]
+    return [*found, *(f"{beginning}/" for beginning in found)]
+
+
+def _read(path: str, stage: str) -> list[str]:
+    try:
+        lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PipelineError(
+            f'stage "{stage}": cannot read the list {path}: {error}; give text with an entry a line'
+        ) from error
+    entries = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return ["".join(split_url(entry)) for entry in entries]
