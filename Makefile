@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install --constr
 FACTS := constraints.txt pyproject.toml setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check kill format protos diagrams clean
+.PHONY: help quickstart test check kill chaos format protos diagrams clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -28,6 +28,9 @@ check: $(VENV)/.dev  ## ruff, mypy, pyright and the walls between the folders
 
 kill: $(VENV)/.dev  ## the long suites: all seeds of the kills, and what is marked slow
 	$(BIN)/python -m pytest -m "slow or kill" $(PYTEST_ARGS)
+
+chaos: $(VENV)/.dev  ## the example scenarios of headrace chaos run, each against a run without faults
+	$(BIN)/python -m pytest -m slow tests/live $(PYTEST_ARGS)
 
 format: $(VENV)/.dev  ## put imports and layout in order
 	$(BIN)/ruff check --fix .
