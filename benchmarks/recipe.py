@@ -7,7 +7,8 @@ files as there are workers, once for Headrace and once, fewer, for the peers; on
 that reads its file, parses it, and puts every document through the four filter families in FineWeb's order, with the
 published parameters (datatrove's defaults; C4 without its rule on terminal punctuation). Nothing is written. Clocks
 start when all workers are warm (models loaded, loops compiled) and a rate is the files' bytes by the slowest worker's
-time. Agreement is over the documents that both sides read: dropped by both by dropped by either, each filter alone on
+time. On a machine that others use too, `times_by_cpu` (the ratio of processor times) is the steadier figure.
+Agreement is over the documents that both sides read: dropped by both by dropped by either, each filter alone on
 the original texts, and the recipe as a whole (also: kept or not, document by document). Gopher's repetition rules are
 timed alone too, one worker a side on the same documents.
 
@@ -95,12 +96,16 @@ def tokenize_file(mode: str, path: str, tokenizer: str) -> dict[str, Any]:
             ]
         )
     ready()
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), time.process_time()
     for batch in batches(path):
         tokens = encode(batch).astype("uint32")
         digest.update(tokens.tobytes())
         count += len(tokens)
-    return {"seconds": time.perf_counter() - begun, "tokens": count, "digest": digest.hexdigest()}
+    return {**spent(begun, cpu), "tokens": count, "digest": digest.hexdigest()}
+
+
+def spent(begun: float, cpu: float) -> dict[str, float]:
+    return {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - cpu}
 
 
 def ready() -> None:
@@ -120,9 +125,9 @@ def work(mode: str, path: str, tokenizer: str) -> None:
     for name, transform in transforms.items():
         process_safely(transform, batch, name)
     ready()
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), time.process_time()
     lost = filter_file(mode, path, transforms)
-    print(json.dumps({"seconds": time.perf_counter() - begun, "lost": lost}), flush=True)
+    print(json.dumps({**spent(begun, cpu), "lost": lost}), flush=True)
 
 
 def run_workers(command: list[str], files: list[pathlib.Path]) -> list[dict[str, Any]]:
@@ -168,9 +173,11 @@ def deal(folder: pathlib.Path, megabytes: float, workers: int, into: pathlib.Pat
     return paths
 
 
-def rate(files: list[pathlib.Path], results: list[dict[str, Any]]) -> float:
-    """MB of input a second of all workers together."""
-    return sum(file.stat().st_size for file in files) / MB / max(result["seconds"] for result in results)
+def rates(files: list[pathlib.Path], results: list[dict[str, Any]]) -> tuple[float, float]:
+    """MB of input a second of all workers together: by the clock, and by the processors' time if each had a core."""
+    megabytes = sum(file.stat().st_size for file in files) / MB
+    cpu = sum(result["cpu_seconds"] for result in results) / len(results)
+    return megabytes / max(result["seconds"] for result in results), megabytes / cpu
 
 
 def dropped(results: list[dict[str, Any]], family: str | None = None) -> set[str]:
@@ -208,10 +215,10 @@ def measure(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]
     own = [sys.executable, __file__, "--tokenizer", options.tokenizer, "--worker"]
     result: dict[str, Any] = {"megabytes": sum(f.stat().st_size for f in large) / MB, "workers": workers}
     ours, theirs = run_workers([*own, "recipe"], large), run_workers([*peer, "recipe"], small)
-    result["recipe"] = versus(rate(large, ours), rate(small, theirs))
+    result["recipe"] = versus(rates(large, ours), rates(small, theirs))
     alone = small[:1]
     result["repetition"] = versus(
-        rate(alone, run_workers([*own, "repetition"], alone)), rate(alone, run_workers([*peer, "repetition"], alone))
+        rates(alone, run_workers([*own, "repetition"], alone)), rates(alone, run_workers([*peer, "repetition"], alone))
     )
     each, peer_each = run_workers([*own, "each"], small), run_workers([*peer, "each"], small)
     result["agreement"] = {name: agreement(dropped(each, name), dropped(peer_each, name)) for name in FAMILIES}
@@ -223,13 +230,18 @@ def measure(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]
     if options.tokenizer:
         fast, slow = run_workers([*own, "tokenize"], large), run_workers([*own, "tokenizers"], small)
         same = run_workers([*own, "tokenize"], small)
-        result["tokenize"] = versus(rate(large, fast), rate(small, slow))
+        result["tokenize"] = versus(rates(large, fast), rates(small, slow))
         result["tokenize"]["token for token"] = [s["digest"] for s in slow] == [s["digest"] for s in same]
     return result
 
 
-def versus(ours: float, theirs: float) -> dict[str, Any]:
-    return {"headrace_mb_s": round(ours, 2), "peer_mb_s": round(theirs, 3), "times": round(ours / theirs, 1)}
+def versus(ours: tuple[float, float], theirs: tuple[float, float]) -> dict[str, Any]:
+    return {
+        "headrace_mb_s": round(ours[0], 2),
+        "peer_mb_s": round(theirs[0], 3),
+        "times": round(ours[0] / theirs[0], 1),
+        "times_by_cpu": round(ours[1] / theirs[1], 1),
+    }
 
 
 def main() -> None:

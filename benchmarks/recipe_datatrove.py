@@ -69,9 +69,10 @@ def main() -> None:
         keeps(stage, Document(text="The words of a line that warms it up. " * 40, id="warm"))
     print("ready", flush=True)
     sys.stdin.readline()
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), time.process_time()
     lost = run(mode, path)
-    print(json.dumps({"seconds": time.perf_counter() - begun, "lost": lost}), flush=True)
+    seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu
+    print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "lost": lost}), flush=True)
 
 
 if __name__ == "__main__":

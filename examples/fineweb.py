@@ -4,8 +4,8 @@
 
 Gopher's repetition rules, Gopher's quality rules, C4 without its rule that lines end in punctuation, and FineWeb's own
 (Penedo et al. 2024). `-p language=en` keeps texts in these languages, `-p urls=blocked.txt` leaves out domains and URLs
-on a list, `-p pii=yes` puts placeholders for e-mail addresses, public IP addresses and phone numbers. Add `--limit 1000`
-for a preview with samples of what each filter removes.
+on a list, `-p pii=true` puts placeholders for e-mail addresses, public IP addresses and phone numbers. Add
+`--limit 1000` for a preview with samples of what each filter removes.
 """
 
 from headrace.pipeline.graph import Pipeline

@@ -6,6 +6,7 @@ The regular expressions that find the few texts to change run over the whole col
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
 import unicodedata
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
 from headrace.stages.quality.texts import drop, text_of, with_texts
 
@@ -75,7 +77,7 @@ class Junk:
 
     def process(self, batch: Batch) -> Batch:
         """The batch without junk."""
-        column = text_of(batch, self.name)
+        column: Any = text_of(batch, self.name)
         shares = markup_share(column)
         hint = pc.match_substring_regex(column, f"{_CONTROLS}|{self._blob}")
         changed = change(batch, self.name, hint, self._clean)
@@ -89,7 +91,7 @@ class Junk:
 def is_blob(run: str) -> bool:
     """Whether a run without spaces is data: upper case, lower case and digits mixed, and no word among them."""
     kinds = (any(map(str.isupper, run)), any(map(str.islower, run)), any(map(str.isdigit, run)))
-    turns = sum(a.isupper() != b.isupper() or a.isdigit() != b.isdigit() for a, b in zip(run, run[1:], strict=False))
+    turns = sum(a.isupper() != b.isupper() or a.isdigit() != b.isdigit() for a, b in itertools.pairwise(run))
     return all(kinds) and turns / len(run) > 0.2
 
 
@@ -110,14 +112,16 @@ class Normalize:
         self.form: Any = form
         self.mojibake = mojibake
         if mojibake:
-            import ftfy.badness
-
+            try:
+                import ftfy.badness
+            except ImportError as error:
+                raise PipelineError(f'stage "{name}" needs ftfy: pip install "headrace[filters]"') from error
             self._is_bad: Callable[[str], bool] = ftfy.badness.is_bad
             self._fix: Callable[[str], str] = ftfy.fix_encoding
 
     def process(self, batch: Batch) -> Batch:
         """The batch with its texts in order."""
-        column = text_of(batch, self.name)
+        column: Any = text_of(batch, self.name)
         beyond_ascii = pc.not_equal(pc.binary_length(column), pc.utf8_length(column))
         return change(batch, self.name, beyond_ascii, self._clean)
 
@@ -134,7 +138,7 @@ def change(batch: Batch, stage: str, hint: Any, edit: Callable[[str], str]) -> B
     places = np.flatnonzero(np.asarray(hint.to_numpy(zero_copy_only=False), np.bool_))
     if not len(places):
         return batch
-    column = text_of(batch, stage)
+    column: Any = text_of(batch, stage)
     new = [edit(text) for text in column.take(pa.array(places)).to_pylist()]
     mask = np.zeros(len(column), np.bool_)
     mask[places] = True

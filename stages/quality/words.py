@@ -117,11 +117,22 @@ def _specials() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64], npt.NDAr
     return bloom, slot_hashes, slot_cuts
 
 
+def _special_ends() -> npt.NDArray[np.uint8]:
+    """`[bytes of a word, byte]`: whether a special word of this length begins (1), ends (2) with this byte."""
+    encoded = [word.encode() for word in special_words()]
+    table = np.zeros((max(map(len, encoded)) + 1, 256), np.uint8)
+    for word in encoded:
+        table[len(word), word[0]] |= 1
+        table[len(word), word[-1]] |= 2
+    return table
+
+
 # Compiled into the loops: arguments that are arrays cost more at each call than the work of most of these functions.
 _BLOCK_OF, _BLOCKS = characters.two_levels(characters.flags_table())
 _KINDS = _byte_kinds()
 _BLOOM, _SLOT_HASHES, _SLOT_CUTS = _specials()
 _SPECIAL_BYTES_MAX = max(len(word.encode()) for word in special_words())
+_SPECIAL_ENDS = _special_ends()
 
 
 def split_words(text: str) -> list[str]:
@@ -286,8 +297,8 @@ def _put(data: Any, begin: int, end: int, rows: Any, hashes: Any, count: int) ->
     some, symbols, marks, characters_found = 0, SYMBOL, PUNCTUATION, 0
     at = begin
     while at < end:
-        code, width = decode(data, at)
-        flag = flags_of(code)
+        code, width = (np.int64(data[at]), 1) if data[at] < 0x80 else decode(data, at)
+        flag = flags_of(code)  # pyright: ignore[reportArgumentType]
         some |= flag
         symbols &= flag
         marks &= flag
@@ -385,6 +396,9 @@ def _special_slot(data: Any, low: int, high: int, piece: Any) -> Any:
     """The slot of the special word that the piece's characters `low` to `high` are, or -1."""
     begin, end = piece[low, BYTE], piece[high, BYTE]
     if end - begin > _SPECIAL_BYTES_MAX or begin >= end:
+        return -1
+    # Hashing takes longer than this, and few pieces come through.
+    if not (_SPECIAL_ENDS[end - begin, data[begin]] & 1 and _SPECIAL_ENDS[end - begin, data[end - 1]] & 2):
         return -1
     value = SEED
     for at in range(begin, end):
