@@ -20,7 +20,7 @@ from headrace.stages.batch import Batch
 from headrace.stages.quality.gopher import behind_break, line_end
 from headrace.stages.quality.kernels import compiled
 from headrace.stages.quality.repetition import stripped
-from headrace.stages.quality.texts import Rule, drop, longest, tag, text_bytes, text_of, with_texts
+from headrace.stages.quality.texts import ONE_WORD, Rule, drop, longest, tag, text_bytes, text_of, with_texts
 from headrace.stages.quality.words import ENDS_SENTENCE, IS_PUNCTUATION, KIND, find_words, room_for, space_width
 
 LOREM, SCRIPT, POLICY, CURLY, CITATION = 1, 2, 4, 8, 16
@@ -67,6 +67,8 @@ class C4Quality:
         self.looked_for = sum(mark for mark, is_wanted in (*wanted, (CITATION, not citations)) if is_wanted)
         self.terminal_punctuation = terminal_punctuation
         self.tag = tag
+        # So that what is not compiled yet is compiled before there is a batch to wait for.
+        clean_lines(ONE_WORD, (1, 1, 0, False, 1))
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the lines and the pages that break a rule; or all of it as it was, tagged."""
@@ -75,21 +77,25 @@ class C4Quality:
             text_of(batch, self.name),
             (self.words_per_line_min, self.word_characters_max, self.looked_for, self.terminal_punctuation, enough),
         )
+        scores = {
+            "sentences": found[:, _SENTENCES],
+            "lorem ipsum": found[:, _OUTCOME] == _HAS_LOREM,
+            "curly bracket": found[:, _OUTCOME] == _HAS_CURLY,
+            "lines dropped": found[:, _DROPPED],
+        }
         if self.tag:
-            scores = {
-                "sentences": found[:, _SENTENCES],
-                "lorem ipsum": found[:, _OUTCOME] == _HAS_LOREM,
-                "curly bracket": found[:, _OUTCOME] == _HAS_CURLY,
-                "lines dropped": found[:, _DROPPED],
-            }
             return tag(batch, self.name, scores)
-        rules: list[Rule] = [
-            ("lorem ipsum", found[:, _OUTCOME] == _HAS_LOREM),
-            ("curly bracket", found[:, _OUTCOME] == _HAS_CURLY),
-            ("too few sentences", found[:, _SENTENCES] < self.sentences_min),
-        ]
+        rules = self.rules(scores)
         kept = ~np.logical_or.reduce([mask for _, mask in rules])
         return drop(with_texts(batch, self.name, texts, kept, found[:, _DROPPED]), self.name, rules)
+
+    def rules(self, scores: dict[str, Any]) -> list[Rule]:
+        """Each reason, and which texts with these scores it holds for."""
+        return [
+            ("lorem ipsum", scores["lorem ipsum"]),
+            ("curly bracket", scores["curly bracket"]),
+            ("too few sentences", scores["sentences"] < self.sentences_min),
+        ]
 
 
 def clean_lines(

@@ -14,7 +14,7 @@ from headrace.stages.batch import Batch
 from headrace.stages.quality.characters import LINE_END
 from headrace.stages.quality.kernels import compiled
 from headrace.stages.quality.repetition import add_key, count_characters, hash_span, slots_for
-from headrace.stages.quality.texts import Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
+from headrace.stages.quality.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
 from headrace.stages.quality.words import decode, find_words, flags_of, room_for, space_width
 
 _LINES, _PUNCTUATED, _SHORT, _DUPLICATE, _CHARACTERS, _FEEDS, _WORDS = range(7)
@@ -42,6 +42,8 @@ class FinewebQuality:
         self.duplicate_characters_max = duplicate_characters_max
         self.lines_per_word_max = lines_per_word_max
         self.tag = tag
+        # So that what is not compiled yet is compiled before there is a batch to wait for.
+        fineweb_scores(ONE_WORD, 1)
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the texts that break a rule; or all of it, tagged."""
@@ -49,7 +51,11 @@ class FinewebQuality:
         scores = fineweb_scores(text_of(batch, self.name), self.short_line_characters, limit)
         if self.tag:
             return tag(batch, self.name, scores)
-        rules: list[Rule] = [
+        return drop(batch, self.name, self.rules(scores))
+
+    def rules(self, scores: dict[str, Any]) -> list[Rule]:
+        """Each reason, and which texts with these scores it holds for."""
+        return [
             ("no line", scores["lines"] == 0),
             ("too few lines end in punctuation", scores["punctuated lines"] < self.punctuated_lines_min),
             ("too many short lines", scores["short lines"] > self.short_lines_max),
@@ -59,7 +65,6 @@ class FinewebQuality:
             ),
             ("too many lines for its words", scores["line feeds per word"] > self.lines_per_word_max),
         ]
-        return drop(batch, self.name, rules)
 
 
 def fineweb_scores(column: Any, short_line_characters: int, precise_above: float = 0.0) -> dict[str, Numbers]:

@@ -14,7 +14,7 @@ from headrace.stages.batch import Batch
 from headrace.stages.quality.characters import LINE_BREAK, flags_table
 from headrace.stages.quality.kernels import compiled
 from headrace.stages.quality.repetition import stripped
-from headrace.stages.quality.texts import Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
+from headrace.stages.quality.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
 from headrace.stages.quality.words import (
     HAS_LETTER,
     HAS_NO_SYMBOL,
@@ -77,13 +77,16 @@ class GopherQuality:
         self.stop_words_min = stop_words_min
         self.stop_words = stop_words
         self.tag = tag
+        # So that what is not compiled yet is compiled before there is a batch to wait for.
+        gopher_scores(ONE_WORD)
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the texts that break a rule; or all of it, tagged."""
         scores = gopher_scores(text_of(batch, self.name), self.stop_words)
-        return tag(batch, self.name, scores) if self.tag else drop(batch, self.name, self._rules(scores))
+        return tag(batch, self.name, scores) if self.tag else drop(batch, self.name, self.rules(scores))
 
-    def _rules(self, scores: dict[str, Any]) -> list[Rule]:
+    def rules(self, scores: dict[str, Any]) -> list[Rule]:
+        """Each reason, and which texts with these scores it holds for."""
         words, length = scores["words"], scores["word length"]
         return [
             ("too few words", words < self.words[0]),
@@ -182,11 +185,7 @@ def _count_symbols(data: Any, start: int, end: int, row: Any) -> None:
 def line_end(data: Any, at: int, end: int) -> int:
     """The byte of the next line break of `str.splitlines`, or the end."""
     while at < end:
-        byte = data[at]
-        if byte < 0x20:
-            if flags_of(byte) & LINE_BREAK:
-                return at
-        elif byte == 0xC2 or byte == 0xE2:
+        if _MAY_BREAK[data[at]]:
             code, _ = decode(data, at)
             if flags_of(code) & LINE_BREAK:
                 return at

@@ -18,7 +18,7 @@ import numpy as np
 
 from headrace.stages.batch import Batch
 from headrace.stages.quality.kernels import compiled
-from headrace.stages.quality.texts import Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
+from headrace.stages.quality.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
 from headrace.stages.quality.words import LENGTH, MULTIPLIER, SEED, find_words, room_for, space_width
 
 TOP_LENGTHS = (2, 3, 4)
@@ -58,6 +58,8 @@ class GopherRepetition:
             self.limits[f"characters in the top {length}-gram"] = limit
         for length, limit in zip(DUPLICATE_LENGTHS, duplicate_ngrams_max, strict=True):
             self.limits[f"characters in duplicate {length}-grams"] = limit
+        # So that what is not compiled yet is compiled before there is a batch to wait for.
+        repetition_shares(ONE_WORD)
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the texts that repeat too much; or all of it, tagged."""
@@ -65,8 +67,11 @@ class GopherRepetition:
         if self.tag:
             return tag(batch, self.name, repetition_shares(column))
         shares = repetition_shares(column, tuple(list(self.limits.values())[:4]))
-        rules: list[Rule] = [(f"too many {what}", shares[what] > limit) for what, limit in self.limits.items()]
-        return drop(batch, self.name, rules)
+        return drop(batch, self.name, self.rules(shares))
+
+    def rules(self, scores: dict[str, Any]) -> list[Rule]:
+        """Each reason, and which texts with these scores it holds for."""
+        return [(f"too many {what}", scores[what] > limit) for what, limit in self.limits.items()]
 
 
 def repetition_shares(column: Any, enough: tuple[float, ...] = (np.inf, np.inf, np.inf, np.inf)) -> dict[str, Numbers]:

@@ -20,7 +20,8 @@ Numbers = npt.NDArray[np.float64]
 #: A reason and the records that it holds for.
 Rule = tuple[str, Mask]
 #: Digits of a tag that are kept.
-TAG_DIGITS = 6
+TAG_DIGITS = 9
+ONE_WORD = pa.array(["word"], pa.string())
 #: Behind a stage's name, in the counts of edits.
 LINES_DROPPED = "lines dropped"
 
@@ -106,4 +107,4 @@ def with_column(rows: pa.RecordBatch, name: str, values: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-__all__ = ["drop", "longest", "share", "tag", "text_bytes", "text_of", "with_column", "with_texts"]
+__all__ = ["ONE_WORD", "drop", "longest", "share", "tag", "text_bytes", "text_of", "with_column", "with_texts"]

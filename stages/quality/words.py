@@ -159,7 +159,7 @@ def decode(data: Any, at: int) -> tuple[Any, int]:
 
 
 @compiled
-def flags_of(code: int) -> Any:
+def flags_of(code: Any) -> Any:
     """The flags of a code point."""
     return np.int64(_BLOCKS[_BLOCK_OF[code >> 8], code & 0xFF])
 

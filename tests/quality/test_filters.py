@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import orjson
+import pyarrow as pa
 import pytest
 from quality_kit import make_batch
 
@@ -11,6 +14,7 @@ from headrace.pipeline.graph import Stage
 from headrace.stages import library
 from headrace.stages.batch import LINEAGE
 from headrace.stages.build import build_stage, process_safely
+from headrace.stages.quality.decide import decide
 
 PROSE = """\
 The mill stood where two streams met, and its wheel had turned for longer than anybody could remember.
@@ -102,6 +106,26 @@ def test_a_stage_that_tags_keeps_each_text_and_writes_its_scores(stage: Stage) -
     assert first["n"] == 1
     assert first[stage.name].keys() == second[stage.name].keys()
     assert len(first[stage.name]) >= 4
+
+
+@pytest.mark.parametrize(
+    "declare", [library.gopher_repetition, library.gopher_quality, library.c4_quality, library.fineweb_quality]
+)
+def test_what_is_decided_by_tags_is_what_the_filter_would_have_done(declare: Callable[..., Stage]) -> None:
+    texts = [PROSE, MENU, "word other " * 40, "The cat.", "", "lorem ipsum and more.\n" * 3, PROSE * 2]
+    tagged = process_safely(build_stage(declare(tag=True), {}), make_batch(texts), "x").rows
+    documents = pa.table(
+        {
+            "id": tagged.column("id"),
+            "fragment": ["f"] * 7,
+            "row": tagged.column("__row"),
+            "metadata": tagged.column("metadata"),
+        }
+    )
+    filtered = process_safely(build_stage(declare(), {}), make_batch(texts), "x").verdicts
+    decided = decide(documents, [declare()])
+    assert decided.column("row").to_pylist() == filtered.column("row").to_pylist()
+    assert decided.column("reason").to_pylist() == filtered.column("reason").to_pylist()
 
 
 @pytest.mark.parametrize("stage", FAMILIES, ids=lambda stage: stage.name)
