@@ -62,6 +62,8 @@ $(VENV)/.made:
 $(VENV)/.quickstart: $(VENV)/.made $(FACTS)
 	@echo "installing headrace and what it needs into $(VENV) (once; about a minute)"
 	@$(INSTALL) -e '.[quickstart]'
+	@echo "compiling the filters (once; about half a minute)"
+	@$(BIN)/python -m headrace.stages.quality.warm >/dev/null
 	@touch $@
 
 # torch first and by itself: where a CPU build lies behind the pin it is taken, and the rest finds it there.

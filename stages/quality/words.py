@@ -5,8 +5,9 @@ with (datatrove) asks spaCy. Its rules: a text is cut at white space; from both 
 while there are any (a full stop only behind certain characters); a URL stays whole; what is left is cut at marks
 within it (hyphens between letters, ellipses). Some words have a rule of their own (`contractions`).
 
-Prior art: spaCy 3.8, tokenizer and lang/punctuation. Known differences: spaCy puts emoticons together again that it
-has cut ("(item 8)" ends with the face "8)"), and takes a private IP address with a path for no URL.
+Prior art: spaCy 3.8, tokenizer and lang/punctuation. Special words are put together again where the rules have cut
+them, even in the middle of a piece: "(item 8)" ends with the face "8)". Known difference: spaCy takes a public IP
+address with a path for a URL.
 
 Pieces of ASCII letters or digits, with at most one mark behind them, take a short way: they are nine tenths of prose.
 """
@@ -36,6 +37,8 @@ _BLOOM_SHIFT = np.uint64(48)
 _BLOOM_BITS = 1 << 16
 _SLOTS = 1 << 13
 _PARTS_MAX = 4
+#: Words that are put together again at most; no special word is cut into more.
+_JOINED_MAX = 6
 #: Pieces that are remembered, and how many words and bytes such a piece may have.
 _KNOWN = 1 << 13
 _KNOWN_WORDS_MAX = 4
@@ -361,6 +364,7 @@ def _decode_piece(data: Any, begin: int, end: int, piece: Any) -> int:
 @compiled
 def _cut_piece(data: Any, begin: int, end: int, rows: Any, hashes: Any, piece: Any, count: int) -> int:
     """Cut a piece without white space by the full rules."""
+    first = count
     low, high, taken = 0, _decode_piece(data, begin, end, piece), 0
     while low < high:
         if _special_slot(data, low, high, piece) >= 0:
@@ -388,13 +392,40 @@ def _cut_piece(data: Any, begin: int, end: int, rows: Any, hashes: Any, piece: A
         taken -= 1
         count = _put_characters(data, high, piece[taken, MARK], rows, hashes, piece, count)
         high = piece[taken, MARK]
-    return count
+    return _join_specials(data, first, rows, hashes, count)
+
+
+@compiled
+def _join_specials(data: Any, first: int, rows: Any, hashes: Any, count: int) -> int:
+    """Put neighbours from word `first` on together again where they are a special word: "i." in "i.MX", "8)"."""
+    put, at = first, first
+    while at < count:
+        taken = 1
+        for longest in range(min(_JOINED_MAX, count - at), 1, -1):
+            begin, end = rows[at, BEGIN], rows[at + longest - 1, END]
+            slot = _find_word(data, begin, end)
+            if slot >= 0 and _SLOT_CUTS[slot, 1] == 0:
+                taken = longest
+                _put(data, begin, end, rows, hashes, put)
+                break
+        if taken == 1 and put < at:
+            for column in range(4):
+                rows[put, column] = rows[at, column]
+            hashes[put] = hashes[at]
+        put += 1
+        at += taken
+    return put
 
 
 @compiled
 def _special_slot(data: Any, low: int, high: int, piece: Any) -> Any:
     """The slot of the special word that the piece's characters `low` to `high` are, or -1."""
-    begin, end = piece[low, BYTE], piece[high, BYTE]
+    return _find_word(data, piece[low, BYTE], piece[high, BYTE])
+
+
+@compiled
+def _find_word(data: Any, begin: int, end: int) -> Any:
+    """The slot of the special word `data[begin:end]`, or -1."""
     if end - begin > _SPECIAL_BYTES_MAX or begin >= end:
         return -1
     # Hashing takes longer than this, and few pieces come through.

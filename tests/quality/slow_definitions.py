@@ -116,7 +116,19 @@ def cut(piece: str) -> list[str]:
         head += [piece[:first]] if first else []
         tail += [piece[-last:]] if last else []
         piece = piece[first : len(piece) - last]
-    return [*head, *middle(piece), *reversed(tail)]
+    return joined([*head, *middle(piece), *reversed(tail)])
+
+
+def joined(parts: list[str]) -> list[str]:
+    """Neighbours that are a special word become it again, the longest first."""
+    found: list[str] = []
+    while parts:
+        length = next(
+            (n for n in range(6, 1, -1) if n <= len(parts) and len(SPECIAL.get("".join(parts[:n]), "")) == 1), 1
+        )
+        found.append("".join(parts[:length]))
+        parts = parts[length:]
+    return found
 
 
 def middle(piece: str) -> list[str]:

@@ -45,6 +45,7 @@ PLENTY = settings(deadline=None, max_examples=150)
 @given(HOSTILE)
 @example("")
 @example("one")
+@example("i.MX23 (see item 8). ):-( a^_^b o.o.o C++-like")
 @example("http://x@y.co:8080/z http://-a.bc a@b@c.de x://y.zz 1.2.3.4/a")
 def test_words_are_those_of_the_slow_definition(text: str) -> None:
     assert split_words(text) == slow.words(text)

@@ -1,0 +1,114 @@
+"""Scorecard, gate, decisions after the fact, and training a tokenizer: over real files and a real dataset."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from headrace.pipeline.errors import PipelineError
+from headrace.stages import library
+from headrace.stages.build import build_stage
+from headrace.stages.quality.card import Facts, check, gate, to_html, to_markdown
+from headrace.stages.train_tokenizer import train
+
+WORDS = [
+    "water",
+    "wheel",
+    "mill",
+    "channel",
+    "stream",
+    "gate",
+    "turbine",
+    "valley",
+    "stone",
+    "barley",
+    "horse",
+    "ledger",
+]
+
+
+def facts(**numbers: float) -> Facts:
+    return Facts(
+        dataset="file:///data/<script>alert(1)</script>",
+        numbers={"records": 10, "kept_share": 0.4, "padding_share": 0.01, **numbers},
+        tokens=np.array([1, 5, 300, 4096]),
+        languages={"en": 3, "de": 1},
+        reasons={"gopher-quality/too few words": 5, "language/<b>": 1},
+        edited={"c4-quality": 2},
+    )
+
+
+def test_a_scorecard_is_one_page_that_escapes_what_it_shows() -> None:
+    page = to_html(facts())
+    assert "<script>" not in page
+    assert "language/<b>" not in page
+    assert "http" not in page
+    assert page.count("<svg") == 4
+    assert "40.00%" in page
+
+
+def test_a_scorecard_in_markdown_names_each_reason() -> None:
+    text = to_markdown(facts())
+    assert "| kept_share | 40.00% |" in text
+    assert "| gopher-quality/too few words | 5 |" in text
+    assert "<script>" not in text
+
+
+@pytest.mark.parametrize(
+    ("limits", "broken"),
+    [
+        ({"kept_share": {"min": 0.4}}, []),
+        ({"kept_share": {"min": 0.5, "max": 0.9}}, ["kept_share: min 0.5, and it is 0.4"]),
+        ({"padding_share": {"max": 0.005}}, ["padding_share: max 0.005, and it is 0.01"]),
+        ({"language.fr": {"min": 0.1}}, ["language.fr: min 0.1, and it has none"]),
+    ],
+)
+def test_a_gate_names_the_row_that_is_broken(limits: dict[str, Any], broken: list[str]) -> None:
+    assert [str(row) for row in check(facts(), limits)] == broken
+
+
+@pytest.mark.parametrize("row", [1, {}, {"most": 1}])
+def test_a_gate_that_is_none_is_refused(row: object) -> None:
+    with pytest.raises(ValueError, match="kept_share"):
+        check(facts(), {"kept_share": row})
+
+
+def test_a_gate_file_that_is_not_there_is_an_error(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(OSError, match="none"):
+        gate("file:///nowhere", str(tmp_path / "none.toml"))
+
+
+@pytest.fixture
+def source(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "in.jsonl"
+    lines = [" ".join(np.random.default_rng(number).choice(WORDS, 30)) for number in range(400)]
+    path.write_bytes(b"".join(orjson.dumps({"text": line}) + b"\n" for line in lines))
+    return path
+
+
+def test_a_trained_tokenizer_is_used_by_name_of_its_file(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    made = train(library.read_jsonl(str(source)), tmp_path / "out" / "tokenizer.json", vocab_size=400)
+    assert made.records == 400
+    assert made.vocab_size <= 400
+    stage = library.tokenize(made.path)
+    assert stage.identity["eos_id"] == 0
+    build_stage(stage, {})
+
+
+def test_the_sample_is_a_share_of_the_source_and_the_same_each_time(
+    source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    paths = [tmp_path / name / "tokenizer.json" for name in "ab"]
+    made = [train(library.read_jsonl(str(source)), path, vocab_size=300, sample_bytes=20_000) for path in paths]
+    assert 10_000 < made[0].sample_bytes < 40_000
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_training_on_nothing_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b"\n")
+    with pytest.raises(PipelineError, match="no text to train on"):
+        train(library.read_jsonl(str(tmp_path / "in.jsonl")), tmp_path / "tokenizer.json")
