@@ -29,6 +29,8 @@ app = typer.Typer(
 )
 dataset_app = typer.Typer(help="Look at datasets.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(dataset_app, name="dataset")
+tokenizer_app = typer.Typer(help="Make tokenizers.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(tokenizer_app, name="tokenizer")
 chaos_app = typer.Typer(help="Break a run, and prove what comes of it.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(chaos_app, name="chaos")
 
@@ -255,6 +257,21 @@ def chaos_run(
     return start(request, as_json=json)
 
 
+@tokenizer_app.command("train")
+def tokenizer_train(
+    source: Annotated[str, typer.Argument(metavar="INPUT", help="A glob, as `-p input=` takes it.")],
+    output: Annotated[str, typer.Argument(metavar="TOKENIZER.json", help="The file to write.")],
+    vocab_size: Annotated[int, typer.Option(help="Tokens of the vocabulary.")] = 32_000,
+    sample_mb: Annotated[int, typer.Option(min=1, help="MiB of text to train on.")] = 256,
+    text_key: Annotated[str, typer.Option(help="The field that holds the text.")] = "text",
+    json: Json = False,
+) -> int:
+    """Train a byte-level BPE tokenizer on a sample of a source."""
+    from headrace.cli.quality import train_tokenizer
+
+    return train_tokenizer(source, output, vocab_size=vocab_size, sample_mb=sample_mb, text_key=text_key, as_json=json)
+
+
 @dataset_app.command("ls")
 def dataset_ls(root: Annotated[str, typer.Argument(help="A folder, or its URI.")] = ".", json: Json = False) -> int:
     """List the datasets below a folder."""
@@ -267,17 +284,32 @@ def dataset_ls(root: Annotated[str, typer.Argument(help="A folder, or its URI.")
 def dataset_show(
     uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")],
     quarantine: Annotated[bool, typer.Option("--quarantine", help="Show the quarantined records too.")] = False,
+    card: Annotated[str, typer.Option(metavar="FOLDER", help="Write the scorecard there, as Markdown and HTML.")] = "",
     json: Json = False,
 ) -> int:
     """Show what a dataset holds, and what became of each record."""
+    if card:
+        from headrace.cli.quality import write_card
+
+        return write_card(uri, Path(card))
     from headrace.cli.dataset import show_dataset
 
     return show_dataset(uri, quarantine=quarantine, as_json=json)
 
 
 @dataset_app.command("verify")
-def dataset_verify(uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")], json: Json = False) -> int:
+def dataset_verify(
+    uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")],
+    gate: Annotated[str, typer.Option(metavar="FILE", help="Hold it against the limits of this TOML file too.")] = "",
+    json: Json = False,
+) -> int:
     """Check every object and every record against the ledger."""
+    if gate:
+        from headrace.cli.quality import pass_gate
+
+        failed = pass_gate(uri, gate)
+        if failed:
+            return failed
     from headrace.cli.dataset import verify_dataset
 
     return verify_dataset(uri, as_json=json)

@@ -55,3 +55,25 @@ def test_a_record_that_is_not_there_is_said_in_one_line(undisturbed: Path) -> No
     assert answer.returncode == 1
     assert answer.stderr.count("\n") == 1
     assert "nobody" in answer.stderr
+
+
+def test_the_scorecard_is_written_and_a_gate_names_the_row_that_is_broken(undisturbed: Path, tmp_path: Path) -> None:
+    written = call("dataset", "show", str(undisturbed), "--card", str(tmp_path / "card"))
+    assert written.returncode == 0, written.stderr
+    assert "kept_share" in (tmp_path / "card" / "card.md").read_text()
+    assert (tmp_path / "card" / "card.html").read_text().lstrip().lower().startswith("<!doctype html>")
+    gate = tmp_path / "gate.toml"
+    gate.write_text("[records]\nmin = 1\n")
+    assert call("dataset", "verify", str(undisturbed), "--gate", str(gate)).returncode == 0
+    gate.write_text("[kept_share]\nmin = 0.999\n")
+    broken = call("dataset", "verify", str(undisturbed), "--gate", str(gate))
+    assert broken.returncode == 1
+    assert "kept_share: min 0.999" in broken.stdout
+
+
+def test_a_tokenizer_is_trained_on_a_sample(home: Path, tmp_path: Path) -> None:
+    output = tmp_path / "tokenizer.json"
+    trained = call("tokenizer", "train", f"{home}/corpus/0.jsonl", str(output), "--vocab-size", "600", "--json")
+    assert trained.returncode == 0, trained.stderr
+    assert json.loads(trained.stdout)["vocab_size"] == 600
+    assert output.exists()
