@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.controller.convert import counts_from
 from headrace.protos import control_pb2 as pb
 from headrace.store.entries import Counts, decode_entry
 from headrace.store.fold import LedgerState
@@ -163,21 +164,6 @@ def speeds(stages: Sequence[pb.StageProgress]) -> tuple[StageSpeed, ...]:
 
 def closed_balance(status: pb.PipelineStatus) -> Balance:
     """What a running pipeline has closed so far, by the controller's word."""
-    by_sink = {sink: _counts_from(counts) for sink, counts in status.counts.items()}
+    by_sink = {sink: counts_from(counts) for sink, counts in status.counts.items()}
     counts = by_sink.get(main_sink(by_sink), Counts())
     return Balance(counts.records, counts, status.shards, 0, balanced=True, complete=False)
-
-
-def _counts_from(counts: pb.Counts) -> Counts:
-    return Counts(
-        kept=counts.kept,
-        filtered=counts.filtered,
-        duplicate=counts.duplicate,
-        quarantined=counts.quarantined,
-        filtered_by=dict(counts.filtered_by),
-        quarantined_by=dict(counts.quarantined_by),
-        edited=dict(counts.edited),
-        tokens=counts.tokens,
-        sequences=counts.sequences,
-        padding=counts.padding,
-    )

@@ -51,7 +51,6 @@ class Daemon:
         self._orders: dict[tuple[str, int], pb.TaskCommand] = {}
         self._outbox: asyncio.Queue[pb.FromWorker] = asyncio.Queue(WAITING_MESSAGES_MAX)
         self._stories: dict[tuple[str, int], str] = {}
-        self._term = 0
         self._timer: asyncio.TimerHandle | None = None
         self.refused = ""
 
@@ -110,10 +109,9 @@ class Daemon:
 
     def _take(self, message: pb.ToWorker) -> None:
         kind = message.WhichOneof("message")
-        if message.term and message.term < self._term:
-            # The terms of two datasets are not comparable; each task knows its own through its version and epoch.
-            logger.debug("a command of term %d behind term %d", message.term, self._term)
-        self._term = max(self._term, message.term)
+        # An attempt's number begins with its log's term, so a lower term moves no attempt that lives here. A start for
+        # a task that is gone is not held against its term yet: terms of different datasets cannot be compared, and a
+        # worker attends one controller only.
         match kind:
             case "refusal":
                 self.refused = message.refusal.reason
