@@ -1,0 +1,111 @@
+"""What a run is made of, and what each of its parts may do: turn its state, answer a sink, give up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.controller.core.allowance import ANY_LOSS, Allowance
+from headrace.controller.core.commit import Committer, Waiter
+from headrace.controller.core.crew import Crew
+from headrace.controller.core.intake import Intake
+from headrace.controller.core.leadership import InvalidTransitionError, Leadership, LeaderState
+from headrace.controller.core.listing import Listing
+from headrace.controller.core.messages import (
+    AnswerProposal,
+    AnswerRequest,
+    Command,
+    Outcome,
+    ReportRun,
+)
+from headrace.controller.core.planner import Plan, WorkerFacts
+from headrace.controller.core.run_states import ENDED, TRANSITIONS, RunState, RunTurn
+from headrace.pipeline.graph import Pipeline, StageKind
+from headrace.store.entries import (
+    Range,
+)
+
+#: Seconds that a run may wait for a store that does not take its first entry. Once it leads, it waits on.
+OPENING_S_MAX = 10.0
+WORKING = (RunState.RUNNING, RunState.DRAINING)
+HANDED_OVER = (LeaderState.RESIGNED, LeaderState.DENIED, LeaderState.DEPOSED)
+
+
+class RunBase:
+    """One run's state; its behaviour stands in the parts that derive from this (`run.py` names them)."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        identity: Mapping[str, Any],
+        workers: Sequence[WorkerFacts],
+        request: int = 0,
+        amend: bool = False,
+        fuse: bool = True,
+        replicas: int = 0,
+        allowance: Allowance = ANY_LOSS,
+        standby: bool = False,
+    ) -> None:
+        self.pipeline = pipeline
+        self.version = pipeline.version()
+        self.state = RunState.OPENING
+        self.reason = ""
+        self.leadership = Leadership(pipeline.dataset, identity, standby=standby)
+        self.ledger = self.leadership.ledger
+        self.sinks = tuple(stage.name for stage in pipeline.of_kind(StageKind.SINK))
+        self.sources = tuple(stage.name for stage in pipeline.of_kind(StageKind.SOURCE))
+        #: Records and bytes that were closed before this run.
+        self.records_resumed = 0
+        self.bytes_resumed = 0
+        self._amend, self._fuse, self._replicas, self._allowance = amend, fuse, replicas, allowance
+        self._request: int | None = request
+        self._standby = standby
+        self._workers = {worker.name: worker for worker in workers}
+        self.plan: Plan | None = None
+        self.crew: Crew | None = None
+        self.intake = Intake(self.ledger, self.sinks)
+        self.committer = Committer(self.ledger)
+        self.listing = Listing(self.ledger, self.sources, self.sinks)
+        self._submitted_ends: set[bytes] = set()
+        self._submitted_pipeline = False
+        self._dirty = self._settled = self._halted = False
+        self._shards_at_start = 0
+
+    @property
+    def over(self) -> bool:
+        """The run has ended and its log is handed over."""
+        return self.ended and self.leadership.state in HANDED_OVER
+
+    @property
+    def ended(self) -> bool:
+        """The run goes on no more; its log may still be on its way to being handed over."""
+        return self.state in ENDED
+
+    def _turn(self, turn: RunTurn) -> None:
+        target = TRANSITIONS.get((self.state, turn))
+        if target is None:
+            raise InvalidTransitionError(f"run of {self.pipeline.name}: {self.state.value} on {turn.value!r}")
+        self.state = target
+
+    def _fail(self, reason: str) -> list[Command]:
+        if self.ended:
+            return []
+        request, self._request = self._request, None
+        self.leadership.resign()
+        self._turn(RunTurn.FAULT)
+        self.reason = reason
+        answer = [] if request is None else [AnswerRequest(request, accepted=False, reason=reason)]
+        stop = self.crew.stop(reason) if self.crew else []
+        return [*answer, *stop, ReportRun(self.pipeline.name, self.state.value, reason)]
+
+    def give_up(self, reason: str) -> list[Command]:
+        """The shell met what the core cannot mend: an unreadable log, a store that is not there."""
+        return self._fail(reason)
+
+    def _answer(
+        self, to: Waiter, outcome: Outcome, overlaps: tuple[Range, ...] = (), reason: str = ""
+    ) -> list[Command]:
+        if (current := self.crew.current(to.task, to.attempt) if self.crew else None) is None:
+            return []
+        return [AnswerProposal(current.plan.worker, to.task, to.attempt, to.proposal, outcome, overlaps, reason)]

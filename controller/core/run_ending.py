@@ -1,0 +1,60 @@
+"""The end of a run: published, stopped or cancelled."""
+
+from __future__ import annotations
+
+from headrace.controller.core.messages import (
+    Command,
+    ManifestWritten,
+    ReportRun,
+    StopRequested,
+    WriteManifest,
+)
+from headrace.controller.core.run_base import RunBase
+from headrace.controller.core.run_states import RunState, RunTurn
+from headrace.store.entries import (
+    VersionPublished,
+)
+
+
+class Ending(RunBase):
+    """From the last closed record, or somebody's wish, to the log's handing over."""
+
+    def _publish(self, turn: RunTurn) -> list[Command]:
+        self._turn(turn)
+        fresh = len(self.ledger.shards) > self._shards_at_start or self.ledger.version == 0
+        if fresh:
+            self.leadership.submit(VersionPublished(self.ledger.version + 1, "completed"))
+        return [] if fresh else [WriteManifest(self.pipeline.dataset)]
+
+    def _publish_what_is_closed(self) -> list[Command]:
+        """After a stop: the sinks hold nothing any more."""
+        self._turn(RunTurn.SINKS_EMPTY)
+        self.leadership.submit(VersionPublished(self.ledger.version + 1, "stopped"))
+        return []
+
+    def _manifest_written(self, event: ManifestWritten) -> list[Command]:
+        """Only now hand the log over: who sees the run end shall find the manifest."""
+        if self.state not in (RunState.PUBLISHING, RunState.EMPTIED):
+            return []
+        if event.error:
+            return self._fail(f"all is committed, but the manifest could not be written: {event.error}; run it again")
+        self.leadership.resign()
+        return []
+
+    def _resigned(self) -> list[Command]:
+        self._turn(RunTurn.RESIGNED)
+        stop = self.crew.stop(self.state.value) if self.crew else []
+        return [*stop, ReportRun(self.pipeline.name, self.state.value, self.reason)]
+
+    def _stop(self, event: StopRequested) -> list[Command]:
+        if event.cancel or self.state is RunState.OPENING:
+            self._turn(RunTurn.CANCEL_ASKED)
+            self.reason = "cancelled"
+            self.leadership.resign()
+            stop = self.crew.stop("cancelled") if self.crew else []
+            return [*stop, ReportRun(self.pipeline.name, self.state.value, self.reason)]
+        if self.state is RunState.RUNNING:
+            self._turn(RunTurn.STOP_ASKED)
+            self.intake.drop_queue()
+            self.intake.abort_sweep()
+        return []

@@ -1,0 +1,105 @@
+"""A run's records on their way: listed, handed out, proposed, swept for what was lost."""
+
+from __future__ import annotations
+
+from headrace.controller.core.commit import Waiter
+from headrace.controller.core.messages import (
+    Command,
+    FragmentWasRead,
+    ReadFragment,
+    ShardProposed,
+    SourceListed,
+    TaskSwept,
+)
+from headrace.controller.core.roster import TaskState
+from headrace.controller.core.run_base import RunBase
+from headrace.controller.core.run_states import RunState
+from headrace.store.entries import (
+    FragmentEnded,
+    FragmentsListed,
+)
+
+
+class Input(RunBase):
+    """From a source's listing to a shard's proposal."""
+
+    def _source_listed(self, event: SourceListed) -> list[Command]:
+        current = self.crew.current(event.task, event.attempt) if self.crew else None
+        if current is None or not self.listing.expects(event):
+            return []
+        if event.error:
+            return self._fail(event.error)
+        fresh, known = self.listing.take(event)
+        for fragment in known:
+            self.intake.admit(fragment.id)
+        if fresh:
+            self.leadership.submit(FragmentsListed(tuple(fresh)))
+        gone = self.listing.vanished(event.stage) if event.last else None
+        if gone is not None:
+            return self._fail(
+                f"{gone.uri} was listed in an earlier run, is not read to its end, and has changed or vanished since "
+                f"(then: {gone.version}); put the old object back, or write to a new dataset"
+            )
+        return []
+
+    def _was_read(self, event: FragmentWasRead) -> list[Command]:
+        if self.crew is None or self.crew.current(event.task, event.attempt) is None:
+            return []
+        if event.error:
+            return self._fail(event.error)
+        if self.intake.was_read(event.task, event.fragment, event.count) and event.count >= 0:
+            state = self.ledger.fragments[event.fragment]
+            if state.count is None and event.fragment not in self._submitted_ends:
+                self._submitted_ends.add(event.fragment)
+                self.leadership.submit(FragmentEnded(event.fragment, event.count))
+        return []
+
+    def _proposed(self, event: ShardProposed) -> list[Command]:
+        """Judge a proposal: only who leads knows all that is closed. A sink that hears nothing proposes again."""
+        judgement = self.committer.judge(event, self.version, self.ledger.epoch)
+        if judgement.closed is not None:
+            self.leadership.submit(judgement.closed)
+        if judgement.outcome is None:
+            return []
+        to = Waiter(event.task, event.attempt, event.proposal)
+        return self._answer(to, judgement.outcome, judgement.overlaps, judgement.reason)
+
+    def _assign(self) -> list[Command]:
+        if self.crew is None or self.crew.links_missing:
+            return []
+        commands: list[Command] = []
+        for task in self.crew:
+            head = task.plan.stages[0]
+            if not self.listing.is_source(head) or task.state is not TaskState.READY:
+                continue
+            for fragment, gaps in self.intake.assign(head, task.plan.name):
+                self._settled = False
+                commands.append(ReadFragment(task.plan.worker, task.plan.name, task.attempt, fragment, gaps))
+        return commands
+
+    def _sweep_if_due(self) -> list[Command]:
+        assert self.crew is not None
+        if self.intake.sweeping or not self.crew.roster.stable or self.crew.links_missing:
+            return []
+        drained = self.state is RunState.RUNNING and self.listing.done and self.intake.idle
+        finish = drained and not self._settled and self.leadership.quiet and not self.intake.done
+        halt = self.state is RunState.DRAINING and not self._halted
+        if not (self._dirty or finish or halt):
+            return []
+        self._dirty = False
+        number = self.intake.begin_sweep(task.plan.name for task in self.crew)
+        return self.crew.sweep(number, halt=self.state is RunState.DRAINING)
+
+    def _swept(self, event: TaskSwept) -> list[Command]:
+        if self.crew is None or self.crew.current(event.task, event.attempt) is None:
+            return []
+        if not self.intake.swept(event):
+            return []
+        if self.state is RunState.DRAINING:
+            self._halted = True
+            return self.crew.seal(self.sinks, "stop")
+        lost = self.intake.requeue_lost()
+        if lost == 0 and self.intake.idle and self.listing.done:
+            self._settled = True
+            return self.crew.seal(self.sinks, "end")
+        return []

@@ -1,0 +1,92 @@
+"""The beginning of a run: may this pipeline write this dataset, and with which plan?"""
+
+from __future__ import annotations
+
+from headrace.controller.core.admission import admit
+from headrace.controller.core.crew import Crew
+from headrace.controller.core.leadership import LeaderState
+from headrace.controller.core.messages import (
+    AnswerRequest,
+    Command,
+    ReportRun,
+)
+from headrace.controller.core.planner import Plan, plan
+from headrace.controller.core.run_base import RunBase
+from headrace.controller.core.run_states import RunState, RunTurn
+from headrace.pipeline.errors import PipelineError
+from headrace.store.entries import (
+    EpochRaised,
+    PipelineApplied,
+)
+
+
+class Opening(RunBase):
+    """From the log's first reading to the first tasks."""
+
+    def _opened(self, event: object, now: float) -> list[Command]:
+        """The log was read for the first time: may this pipeline go on with this dataset?"""
+        commands = self.leadership.handle(event, now)
+        if self.leadership.state is LeaderState.DENIED:
+            return []
+        admission = admit(self.pipeline, self.ledger, amend=self._amend)
+        if admission.refusal:
+            return self._refuse(admission.refusal, admission.differences)
+        if not self._standby:
+            # A standby has no workers yet: they attend the leader, and come here when it is gone.
+            try:
+                self._plan()
+            except PipelineError as error:
+                return self._refuse(str(error), ())
+        self._accept(commands, admission.warnings)
+        return commands
+
+    def _plan(self) -> Plan:
+        return plan(self.pipeline, list(self._workers.values()), fuse=self._fuse, replicas=self._replicas)
+
+    def _accept(self, commands: list[Command], warnings: tuple[str, ...]) -> None:
+        if self._request is not None:
+            commands.append(AnswerRequest(self._request, accepted=True, warnings=warnings))
+            self._request = None
+
+    def _refuse(self, reason: str, differences: tuple[str, ...]) -> list[Command]:
+        request, self._request = self._request, None
+        self.leadership.drop_campaign()
+        self._turn(RunTurn.FAULT)
+        self.reason = reason
+        commands: list[Command] = [ReportRun(self.pipeline.name, self.state.value, reason)]
+        if request is not None:
+            commands.insert(0, AnswerRequest(request, accepted=False, reason=reason, differences=differences))
+        return commands
+
+    def _apply(self) -> list[Command]:
+        """A leader makes its pipeline the dataset's. The log may have grown since it was read first: look again."""
+        if self._applied:
+            return []
+        admission = admit(self.pipeline, self.ledger, amend=self._amend)
+        if admission.refusal:
+            return self._fail(admission.refusal)
+        if not self._submitted_pipeline:
+            self._submitted_pipeline = True
+            reason = "created" if not self.ledger.pipeline else "amended"
+            self.leadership.submit(PipelineApplied(self.version, self.pipeline.to_dict()), EpochRaised(reason))
+        return []
+
+    @property
+    def _applied(self) -> bool:
+        return self.ledger.pipeline_version == self.version and self.ledger.epoch > 0
+
+    def _begin_if_ready(self, now: float) -> list[Command]:
+        leads = self.leadership.state is LeaderState.LEADING
+        if self.state is not RunState.OPENING or not leads or not self._applied or not self._workers:
+            return []
+        try:
+            self.plan = self._plan()
+        except PipelineError as error:
+            return self._fail(str(error))
+        self._turn(RunTurn.PIPELINE_ACCEPTED)
+        self._shards_at_start = len(self.ledger.shards)
+        counts = self.ledger.counts.get(self.sinks[0])
+        self.records_resumed = counts.records if counts else 0
+        self.bytes_resumed = sum(state.of(self.sinks[0]).bytes for state in self.ledger.fragments.values())
+        self.crew = Crew(self.plan, self.pipeline, self.version, self.leadership.term)
+        return self.crew.start_due(now, self.ledger.epoch)

@@ -1,0 +1,52 @@
+"""A run's tasks and workers: what their ends mean."""
+
+from __future__ import annotations
+
+from headrace.controller.core.messages import (
+    Command,
+    KillTask,
+    TaskExited,
+    TaskFailed,
+    WorkerLost,
+)
+from headrace.controller.core.run_base import WORKING, RunBase
+
+
+class Tasks(RunBase):
+    """Deaths, failures, and workers that go."""
+
+    def _exited(self, event: TaskExited, now: float) -> list[Command]:
+        task = self.crew.current(event.task, event.attempt) if self.crew else None
+        if task is None or self.state not in WORKING:
+            return []
+        return self._lost(task, event.words(), now)
+
+    def _task_failed(self, event: TaskFailed, now: float) -> list[Command]:
+        task = self.crew.current(event.task, event.attempt) if self.crew else None
+        if task is None or self.state not in WORKING:
+            return []
+        if event.final:
+            return self._fail(event.error)
+        kill = KillTask(task.plan.worker, task.plan.name, task.attempt, event.error)
+        return [*self._lost(task, event.error, now), kill]
+
+    def _worker_lost(self, event: WorkerLost, now: float) -> list[Command]:
+        self._workers.pop(event.worker, None)
+        if self.crew is None or self.state not in WORKING:
+            return []
+        for task in self.crew.on_worker(event.worker):
+            self._lost(task, f"worker {event.worker} was lost: {event.reason}", now, blamed=False)
+        if not self._workers:
+            return self._fail(f"worker {event.worker} was lost ({event.reason}) and there is no other")
+        self.crew.move(event.worker, sorted(self._workers))
+        return []
+
+    def _lost(self, task: Task, story: str, now: float, *, blamed: bool = True) -> list[Command]:
+        """A task's attempt is dead: what it alone held is to be found and read again."""
+        assert self.crew is not None
+        again = self.crew.roster.died(task, story, now, blamed=blamed)
+        self.intake.task_died(task.plan.name)
+        self.listing.task_died(task.plan.name)
+        self._dirty, self._settled = True, False
+        often = f"task {task.plan.name} died {DEATHS_MAX} times in a row; the last time by {story}"
+        return [] if again else self._fail(often)
