@@ -9,6 +9,7 @@ from headrace.controller.core.messages import (
     TaskFailed,
     WorkerLost,
 )
+from headrace.controller.core.roster import DEATHS_MAX, Task
 from headrace.controller.core.run_base import WORKING, RunBase
 
 
