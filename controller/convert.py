@@ -79,7 +79,7 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
     task, attempt = message.task, message.attempt
     match message.WhichOneof("event"):
         case "ready":
-            return core.TaskReady(task, attempt, dict(message.ready.facts))
+            return core.TaskReady(task, attempt, dict(message.ready.facts), tuple(message.ready.addresses))
         case "exited":
             return core.TaskExited(task, attempt, message.exited.code, message.exited.story)
         case "failed":
@@ -94,6 +94,9 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
             return _proposed(task, attempt, message.proposed)
         case "swept":
             return _swept(task, attempt, message.swept)
+        case "lost":
+            lost = message.lost
+            return core.LinkLost(task, attempt, lost.link, lost.generation, lost.reason)
         case _:
             return None
 
@@ -128,11 +131,14 @@ _OUTCOMES: dict[core.Outcome, Any] = {
 }
 
 
-def to_worker(command: core.Command, term: int, seal: pb.SealPolicy | None) -> pb.ToWorker | None:
-    """A command of the core for the worker that it names; None if it is none for a worker."""
+def to_worker(command: core.Command, term: int, seal: pb.SealPolicy | None, ticket: bytes = b"") -> pb.ToWorker | None:
+    """A command of the core for the worker that it names; None if it is none for a worker.
+
+    `seal` goes with the start of a task, `ticket` with a link.
+    """
     match command:
         case core.MakeLink():
-            return pb.ToWorker(term=term, link=_link(command))
+            return pb.ToWorker(term=term, link=_link(command, ticket))
         case core.KillTask():
             kill = pb.KillTask(task=command.task, attempt=command.attempt, reason=command.reason)
             return pb.ToWorker(term=term, kill=kill)
@@ -158,7 +164,7 @@ def _fill(message: pb.TaskCommand, command: core.Command, seal: pb.SealPolicy | 
             message.start.pipeline_json = json.dumps(command.pipeline)
             message.start.stages.extend(command.stages)
             message.start.epoch, message.start.version = command.epoch, command.version
-            message.start.replica = command.replica
+            message.start.replica, message.start.listens = command.replica, command.listens
             if seal is not None:
                 message.start.seal.CopyFrom(seal)
         case core.StopTask():
@@ -181,14 +187,21 @@ def _fill(message: pb.TaskCommand, command: core.Command, seal: pb.SealPolicy | 
             raise TypeError(f"no task command: {type(command).__name__}")
 
 
-def _link(command: core.MakeLink) -> pb.MakeLink:
-    return pb.MakeLink(
+def _link(command: core.MakeLink, ticket: bytes) -> pb.MakeLink:
+    message = pb.MakeLink(
         link=command.link,
         transport=command.transport,
         sender=command.sender,
         sender_attempt=command.sender_attempt,
         receiver=command.receiver,
         receiver_attempt=command.receiver_attempt,
-        sender_end=pb.LinkEnd(link=command.link, stage=command.receiver_stage, peer=command.receiver, sends=True),
-        receiver_end=pb.LinkEnd(link=command.link, stage=command.sender_stage, peer=command.sender, sends=False),
+        sender_end=pb.LinkEnd(stage=command.receiver_stage, peer=command.receiver, sends=True),
+        receiver_end=pb.LinkEnd(stage=command.sender_stage, peer=command.sender, sends=False),
+        generation=command.generation,
     )
+    message.sender_end.addresses.extend(command.addresses)
+    message.sender_end.peer_worker = command.receiver_worker
+    message.receiver_end.peer_worker = command.sender_worker
+    for end in (message.sender_end, message.receiver_end):
+        end.link, end.generation, end.ticket = command.link, command.generation, ticket
+    return message

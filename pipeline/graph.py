@@ -38,7 +38,8 @@ class Stage:
     facts about its inputs that change its output but are no parameters, such as the hash of a tokenizer's file;
     `volatile` names the parameters that do not change what a record becomes (a path whose content is hashed in
     `identity`, a batch size), so that they are no part of the pipeline's version. `replicas` None means as many
-    as there are cores.
+    as there are cores. `on` is where it may run: a worker's name or one of its labels; empty means with the stage
+    before it.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Stage:
     volatile: tuple[str, ...] = ()
     replicas: int | None = None
     after: tuple[str, ...] = ()
+    on: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The stage as JSON."""
@@ -61,6 +63,7 @@ class Stage:
             "volatile": list(self.volatile),
             "replicas": self.replicas,
             "after": list(self.after),
+            "on": self.on,
         }
 
     @staticmethod
@@ -76,6 +79,7 @@ class Stage:
                 volatile=tuple(data.get("volatile", ())),
                 replicas=data.get("replicas"),
                 after=tuple(data.get("after", ())),
+                on=str(data.get("on", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise PipelineError(f"not a stage: {error!r} in {str(data)[:200]}") from error
@@ -145,7 +149,7 @@ class Pipeline:
     def identity(self) -> dict[str, Any]:
         """What decides the verdicts and bytes that this pipeline makes, as flat `path -> value`.
 
-        The dataset's name, the number of replicas and volatile parameters are no part of it.
+        The dataset's name, the number of replicas, places and volatile parameters are no part of it.
         """
         facts: dict[str, Any] = {}
         for stage in self.stages:

@@ -113,34 +113,56 @@ class Counts(_message.Message):
     def __init__(self, kept: _Optional[int] = ..., filtered: _Optional[int] = ..., duplicate: _Optional[int] = ..., quarantined: _Optional[int] = ..., filtered_by: _Optional[_Mapping[str, int]] = ..., quarantined_by: _Optional[_Mapping[str, int]] = ..., edited: _Optional[_Mapping[str, int]] = ..., tokens: _Optional[int] = ..., sequences: _Optional[int] = ..., padding: _Optional[int] = ...) -> None: ...
 
 class LinkEnd(_message.Message):
-    __slots__ = ("link", "stage", "peer", "sends", "ticket")
+    __slots__ = ("link", "stage", "peer", "sends", "ticket", "addresses", "peer_worker", "generation")
     LINK_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     SENDS_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    PEER_WORKER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     link: str
     stage: str
     peer: str
     sends: bool
     ticket: bytes
-    def __init__(self, link: _Optional[str] = ..., stage: _Optional[str] = ..., peer: _Optional[str] = ..., sends: _Optional[bool] = ..., ticket: _Optional[bytes] = ...) -> None: ...
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    peer_worker: str
+    generation: int
+    def __init__(self, link: _Optional[str] = ..., stage: _Optional[str] = ..., peer: _Optional[str] = ..., sends: _Optional[bool] = ..., ticket: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., peer_worker: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class Network(_message.Message):
+    __slots__ = ("certificate", "key", "authority", "addresses")
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    certificate: bytes
+    key: bytes
+    authority: bytes
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StartTask(_message.Message):
-    __slots__ = ("pipeline_json", "stages", "epoch", "version", "replica", "seal")
+    __slots__ = ("pipeline_json", "stages", "epoch", "version", "replica", "seal", "listens", "network")
     PIPELINE_JSON_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     SEAL_FIELD_NUMBER: _ClassVar[int]
+    LISTENS_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
     pipeline_json: str
     stages: _containers.RepeatedScalarFieldContainer[str]
     epoch: int
     version: str
     replica: int
     seal: SealPolicy
-    def __init__(self, pipeline_json: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., version: _Optional[str] = ..., replica: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ...) -> None: ...
+    listens: bool
+    network: Network
+    def __init__(self, pipeline_json: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., version: _Optional[str] = ..., replica: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., listens: _Optional[bool] = ..., network: _Optional[_Union[Network, _Mapping]] = ...) -> None: ...
 
 class SealPolicy(_message.Message):
     __slots__ = ("target_bytes", "held_bytes_max", "age_s")
@@ -257,7 +279,7 @@ class TaskCommand(_message.Message):
     def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., term: _Optional[int] = ..., cause: _Optional[str] = ..., start: _Optional[_Union[StartTask, _Mapping]] = ..., list: _Optional[_Union[ListSource, _Mapping]] = ..., read: _Optional[_Union[ReadFragment, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., open: _Optional[_Union[OpenLink, _Mapping]] = ..., close: _Optional[_Union[CloseLink, _Mapping]] = ..., stop: _Optional[_Union[StopTask, _Mapping]] = ...) -> None: ...
 
 class TaskReady(_message.Message):
-    __slots__ = ("facts",)
+    __slots__ = ("facts", "addresses")
     class FactsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -266,8 +288,20 @@ class TaskReady(_message.Message):
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     FACTS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     facts: _containers.ScalarMap[str, str]
-    def __init__(self, facts: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, facts: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LinkLost(_message.Message):
+    __slots__ = ("link", "generation", "reason")
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    link: str
+    generation: int
+    reason: str
+    def __init__(self, link: _Optional[str] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class FragmentsListed(_message.Message):
     __slots__ = ("stage", "fragments", "last", "error")
@@ -386,7 +420,7 @@ class TaskFailed(_message.Message):
     def __init__(self, error: _Optional[str] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class TaskEvent(_message.Message):
-    __slots__ = ("task", "attempt", "cause", "ready", "listed", "read", "proposed", "swept", "progress", "failed", "exited")
+    __slots__ = ("task", "attempt", "cause", "ready", "listed", "read", "proposed", "swept", "progress", "failed", "exited", "lost")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -398,6 +432,7 @@ class TaskEvent(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     EXITED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     task: str
     attempt: int
     cause: str
@@ -409,7 +444,8 @@ class TaskEvent(_message.Message):
     progress: Progress
     failed: TaskFailed
     exited: TaskExited
-    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., cause: _Optional[str] = ..., ready: _Optional[_Union[TaskReady, _Mapping]] = ..., listed: _Optional[_Union[FragmentsListed, _Mapping]] = ..., read: _Optional[_Union[FragmentRead, _Mapping]] = ..., proposed: _Optional[_Union[Proposed, _Mapping]] = ..., swept: _Optional[_Union[Swept, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., exited: _Optional[_Union[TaskExited, _Mapping]] = ...) -> None: ...
+    lost: LinkLost
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., cause: _Optional[str] = ..., ready: _Optional[_Union[TaskReady, _Mapping]] = ..., listed: _Optional[_Union[FragmentsListed, _Mapping]] = ..., read: _Optional[_Union[FragmentRead, _Mapping]] = ..., proposed: _Optional[_Union[Proposed, _Mapping]] = ..., swept: _Optional[_Union[Swept, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., exited: _Optional[_Union[TaskExited, _Mapping]] = ..., lost: _Optional[_Union[LinkLost, _Mapping]] = ...) -> None: ...
 
 class TaskExited(_message.Message):
     __slots__ = ("code", "story")
@@ -420,7 +456,7 @@ class TaskExited(_message.Message):
     def __init__(self, code: _Optional[int] = ..., story: _Optional[str] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks")
+    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks", "host_id", "addresses", "labels")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
@@ -428,6 +464,9 @@ class Register(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
+    HOST_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     version: str
     cores: int
@@ -435,7 +474,10 @@ class Register(_message.Message):
     host: str
     pid: int
     tasks: _containers.RepeatedCompositeFieldContainer[RunningTask]
-    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ...) -> None: ...
+    host_id: str
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunningTask(_message.Message):
     __slots__ = ("task", "attempt")
@@ -446,7 +488,7 @@ class RunningTask(_message.Message):
     def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class MakeLink(_message.Message):
-    __slots__ = ("link", "sender", "sender_attempt", "receiver", "receiver_attempt", "transport", "window_bytes", "sender_end", "receiver_end")
+    __slots__ = ("link", "sender", "sender_attempt", "receiver", "receiver_attempt", "transport", "window_bytes", "sender_end", "receiver_end", "generation")
     LINK_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SENDER_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -456,6 +498,7 @@ class MakeLink(_message.Message):
     WINDOW_BYTES_FIELD_NUMBER: _ClassVar[int]
     SENDER_END_FIELD_NUMBER: _ClassVar[int]
     RECEIVER_END_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     link: str
     sender: str
     sender_attempt: int
@@ -465,7 +508,8 @@ class MakeLink(_message.Message):
     window_bytes: int
     sender_end: LinkEnd
     receiver_end: LinkEnd
-    def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., sender_attempt: _Optional[int] = ..., receiver: _Optional[str] = ..., receiver_attempt: _Optional[int] = ..., transport: _Optional[str] = ..., window_bytes: _Optional[int] = ..., sender_end: _Optional[_Union[LinkEnd, _Mapping]] = ..., receiver_end: _Optional[_Union[LinkEnd, _Mapping]] = ...) -> None: ...
+    generation: int
+    def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., sender_attempt: _Optional[int] = ..., receiver: _Optional[str] = ..., receiver_attempt: _Optional[int] = ..., transport: _Optional[str] = ..., window_bytes: _Optional[int] = ..., sender_end: _Optional[_Union[LinkEnd, _Mapping]] = ..., receiver_end: _Optional[_Union[LinkEnd, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("term", "controller", "heartbeat_s")
@@ -528,7 +572,21 @@ class ToWorker(_message.Message):
     def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
-    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max")
+    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "places", "transports")
+    class PlacesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class TransportsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     PIPELINE_JSON_FIELD_NUMBER: _ClassVar[int]
     AMEND_FIELD_NUMBER: _ClassVar[int]
     FUSE_FIELD_NUMBER: _ClassVar[int]
@@ -536,6 +594,8 @@ class ApplyRequest(_message.Message):
     SEAL_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_MAX_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_SHARE_MAX_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     pipeline_json: str
     amend: bool
     fuse: bool
@@ -543,7 +603,9 @@ class ApplyRequest(_message.Message):
     seal: SealPolicy
     quarantined_max: int
     quarantined_share_max: float
-    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ...) -> None: ...
+    places: _containers.ScalarMap[str, str]
+    transports: _containers.ScalarMap[str, str]
+    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ApplyReply(_message.Message):
     __slots__ = ("accepted", "reason", "differences", "warnings")
@@ -572,18 +634,22 @@ class WatchRequest(_message.Message):
     def __init__(self, pipeline: _Optional[str] = ..., interval_s: _Optional[float] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "host", "cores", "pid", "state")
+    __slots__ = ("worker", "host", "cores", "pid", "state", "labels", "addresses")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     worker: str
     host: str
     cores: int
     pid: int
     state: str
-    def __init__(self, worker: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
     __slots__ = ("task", "stages", "worker", "state", "attempt", "restarts", "progress")
@@ -604,16 +670,20 @@ class TaskStatus(_message.Message):
     def __init__(self, task: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., restarts: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class LinkStatus(_message.Message):
-    __slots__ = ("link", "sender", "receiver", "transport")
+    __slots__ = ("link", "sender", "receiver", "transport", "generation", "trouble")
     LINK_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     link: str
     sender: str
     receiver: str
     transport: str
-    def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., receiver: _Optional[str] = ..., transport: _Optional[str] = ...) -> None: ...
+    generation: int
+    trouble: str
+    def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., receiver: _Optional[str] = ..., transport: _Optional[str] = ..., generation: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class PipelineStatus(_message.Message):
     __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed")

@@ -16,6 +16,7 @@ from headrace.controller.core.messages import (
     EntryWritten,
     FragmentWasRead,
     KillTask,
+    LinkLost,
     LogRead,
     ManifestWritten,
     PipelineRequested,
@@ -30,7 +31,6 @@ from headrace.controller.core.messages import (
     WorkerLost,
     WorkerRegistered,
 )
-from headrace.controller.core.planner import WorkerFacts
 from headrace.controller.core.run import Run
 from headrace.controller.core.run_states import ENDED
 from headrace.pipeline.errors import PipelineError
@@ -68,7 +68,7 @@ class Controller:
                 return writer.handle(event, now) if writer else []
             case TaskReady() | TaskExited() | TaskFailed() | SourceListed() | FragmentWasRead():
                 return self._to_task(event.task, event, now)
-            case ShardProposed() | TaskSwept():
+            case ShardProposed() | TaskSwept() | LinkLost():
                 return self._to_task(event.task, event, now)
             case TimePassed():
                 return [command for run in self.runs.values() for command in run.handle(event, now)]
@@ -100,7 +100,7 @@ class Controller:
             if current is None or current.plan.worker != event.worker:
                 commands.append(KillTask(event.worker, name, attempt, "nobody knows this attempt any more"))
         for run in self.runs.values():
-            commands += run.worker_joined(WorkerFacts(event.worker, event.cores), now)
+            commands += run.worker_joined(event.facts(), now)
         return commands
 
     def _requested(self, event: PipelineRequested) -> list[Command]:
@@ -124,12 +124,14 @@ class Controller:
         run = Run(
             pipeline,
             identity=self.identity,
-            workers=[WorkerFacts(worker.worker, worker.cores) for worker in self.workers.values()],
+            workers=[worker.facts() for worker in self.workers.values()],
             request=event.request,
             amend=event.amend,
             fuse=event.fuse,
             replicas=event.replicas,
             allowance=event.allowance,
+            places=event.places,
+            transports=event.transports,
             standby=self._standby,
         )
         self.runs[pipeline.name] = run

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from headrace.controller.core.joints import Joints
 from headrace.controller.core.messages import (
     Command,
-    MakeLink,
     SealSink,
     StartTask,
     StopTask,
@@ -14,6 +14,7 @@ from headrace.controller.core.messages import (
     TaskFailed,
     TaskReady,
 )
+from headrace.controller.core.places import WorkerFacts
 from headrace.controller.core.planner import Plan, move
 from headrace.controller.core.roster import START_S_MAX, Roster, Task, TaskState, TaskTurn
 from headrace.pipeline.graph import Pipeline
@@ -29,8 +30,7 @@ class Crew:
         self.roster = Roster(plan, term)
         self._pipeline = pipeline.to_dict()
         self._version = version
-        #: The attempts that each link joins.
-        self._links: dict[str, tuple[int, int]] = {}
+        self.joints = Joints(plan)
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self.roster)
@@ -41,8 +41,8 @@ class Crew:
 
     @property
     def links_missing(self) -> bool:
-        """Before the first links stand, a source would read and have nowhere to send."""
-        return len(self._links) < len(self.plan.links)
+        """Until every link stands, a source would read and have nowhere to send."""
+        return self.joints.missing
 
     def on_worker(self, worker: str) -> list[Task]:
         """The living tasks of one worker."""
@@ -53,11 +53,9 @@ class Crew:
         reason = f"not ready after {START_S_MAX:.0f} s"
         return [TaskFailed(task.plan.name, task.attempt, reason, final=False) for task in self.roster.late(now)]
 
-    def move(self, lost: str, workers: Sequence[str]) -> None:
-        """Plan the tasks of a lost worker on the one with the fewest tasks."""
-        tasks = self.plan.tasks
-        target = min(workers, key=lambda name: (sum(task.worker == name for task in tasks), name))
-        self.plan = move(self.plan, lost, target)
+    def move(self, lost: str, workers: Sequence[WorkerFacts]) -> None:
+        """Plan the tasks of a lost worker on the ones with the fewest tasks. PipelineError if no link can join them."""
+        self.plan = move(self.plan, lost, workers)
         for task in self.roster:
             task.plan = self.plan.task(task.plan.name)
 
@@ -73,6 +71,7 @@ class Crew:
                 version=self._version,
                 epoch=epoch,
                 replica=task.plan.replica,
+                listens=self.plan.listens(task.plan.name),
             )
             for task in self.roster.due(now)
         ]
@@ -83,8 +82,17 @@ class Crew:
         if task is None or task.state is TaskState.READY:
             return []
         task.turn(TaskTurn.BECAME_READY)
-        task.ready_at = now
-        return self._make_links(epoch)
+        task.ready_at, task.addresses = now, event.addresses
+        return self.join(now, epoch)
+
+    def join(self, now: float, epoch: int) -> list[Command]:
+        """Make the links that are due."""
+        return list(self.joints.make(self.plan, self.roster, epoch, now))
+
+    def wake_at(self) -> float | None:
+        """When a task or a link is due, or a task late."""
+        times = (self.roster.wake_at(), self.joints.wake_at())
+        return min((time for time in times if time is not None), default=None)
 
     def sweep(self, number: int, *, halt: bool) -> list[Command]:
         """Let a marker pass every task."""
@@ -106,29 +114,4 @@ class Crew:
                 commands.append(StopTask(task.plan.worker, task.plan.name, task.attempt, reason))
             if task.state is not TaskState.STOPPED:
                 task.turn(TaskTurn.STOP_ASKED)
-        return commands
-
-    def _make_links(self, epoch: int) -> list[Command]:
-        commands: list[Command] = []
-        for link in self.plan.links:
-            sender, receiver = self.roster.tasks[link.sender], self.roster.tasks[link.receiver]
-            pair = (sender.attempt, receiver.attempt)
-            ready = sender.state is TaskState.READY and receiver.state is TaskState.READY
-            if not ready or self._links.get(link.name) == pair:
-                continue
-            self._links[link.name] = pair
-            commands.append(
-                MakeLink(
-                    worker=sender.plan.worker,
-                    link=link.name,
-                    transport=link.transport,
-                    sender=link.sender,
-                    sender_attempt=sender.attempt,
-                    sender_stage=link.sender_stage,
-                    receiver=link.receiver,
-                    receiver_attempt=receiver.attempt,
-                    receiver_stage=link.receiver_stage,
-                    epoch=epoch,
-                )
-            )
         return commands

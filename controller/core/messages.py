@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from headrace.controller.core.allowance import ANY_LOSS, Allowance
+from headrace.controller.core.places import WorkerFacts
 from headrace.store.entries import Counts, Entry, Fragment, Range, StoredObject
 from headrace.store.intervals import Gap
 
@@ -29,6 +30,15 @@ class WorkerRegistered:
     memory_bytes: int
     pid: int = 0
     tasks: tuple[tuple[str, int], ...] = ()
+    #: Equal for two workers of one host and network.
+    host_id: str = ""
+    #: Where its tasks can be reached; none without a certificate.
+    addresses: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    def facts(self) -> WorkerFacts:
+        """What a plan needs to know of it."""
+        return WorkerFacts(self.worker, self.cores, self.host_id or self.host, self.labels, self.addresses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,19 @@ class TaskReady:
     task: str
     attempt: int
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: Where it takes links of other workers, as host:port.
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """An end of a link between workers found it cut. `generation` says which making of it."""
+
+    task: str
+    attempt: int
+    link: str
+    generation: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +220,9 @@ class PipelineRequested:
     fuse: bool = True
     replicas: int = 0
     allowance: Allowance = ANY_LOSS
+    #: Stage to place, and stage to the transport of the links that lead to it.
+    places: Mapping[str, str] = field(default_factory=dict[str, str])
+    transports: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +248,7 @@ Event: TypeAlias = (
     | FragmentWasRead
     | ShardProposed
     | TaskSwept
+    | LinkLost
     | LogRead
     | EntryWritten
     | EntryRefused
@@ -265,11 +292,13 @@ class StartTask:
     version: str
     epoch: int
     replica: int
+    #: It has an end of a link between workers.
+    listens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MakeLink:
-    """Join two tasks of one worker."""
+    """Join two tasks. Where they are on two workers, each of these gets one."""
 
     worker: str
     link: str
@@ -281,6 +310,12 @@ class MakeLink:
     receiver_attempt: int
     receiver_stage: str
     epoch: int
+    sender_worker: str = ""
+    receiver_worker: str = ""
+    #: Where the receiver listens, for a link between workers.
+    addresses: tuple[str, ...] = ()
+    #: Which making of the link this is.
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

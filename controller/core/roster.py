@@ -65,6 +65,8 @@ class Task:
     start_at: float = 0.0
     ready_at: float = 0.0
     story: str = ""
+    #: Where the living attempt takes links of other workers.
+    addresses: tuple[str, ...] = ()
 
     def turn(self, turn: TaskTurn) -> None:
         """Move along the table; InvalidTransitionError if it knows no such step."""

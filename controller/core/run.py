@@ -13,6 +13,7 @@ from headrace.controller.core.messages import (
     EntryUnresolved,
     EntryWritten,
     FragmentWasRead,
+    LinkLost,
     LogRead,
     ManifestWritten,
     Outcome,
@@ -27,7 +28,7 @@ from headrace.controller.core.messages import (
     WorkerLost,
     WriteManifest,
 )
-from headrace.controller.core.planner import WorkerFacts
+from headrace.controller.core.places import WorkerFacts
 from headrace.controller.core.run_base import OPENING_S_MAX, WORKING
 from headrace.controller.core.run_ending import Ending
 from headrace.controller.core.run_input import Input
@@ -76,7 +77,7 @@ class Run(Opening, Tasks, Input, Ending):
         """When `handle(TimePassed())` is wanted next; None: only on an event."""
         if self.ended:
             return None if self.over else self.leadership.wake_at()
-        starts = self.crew.roster.wake_at() if self.crew and self.state in WORKING else None
+        starts = self.crew.wake_at() if self.crew and self.state in WORKING else None
         times = [self.leadership.wake_at(), starts]
         return min((time for time in times if time is not None), default=None)
 
@@ -101,6 +102,8 @@ class Run(Opening, Tasks, Input, Ending):
                 return self._proposed(event) if self.state in WORKING else []
             case TaskSwept():
                 return self._swept(event)
+            case LinkLost():
+                return self._link_lost(event, now)
             case WorkerLost():
                 return self._worker_lost(event, now)
             case StopRequested():
@@ -148,6 +151,7 @@ class Run(Opening, Tasks, Input, Ending):
         commands = self._begin_if_ready(now)
         if self.crew and self.state in WORKING:
             commands += self.crew.start_due(now, self.ledger.epoch)
+            commands += self.crew.join(now, self.ledger.epoch)
             for late in self.crew.late(now):
                 commands += self._task_failed(late, now)
         if self.state is RunState.RUNNING:

@@ -18,7 +18,8 @@ from headrace.controller.core.messages import (
     Outcome,
     ReportRun,
 )
-from headrace.controller.core.planner import Plan, WorkerFacts
+from headrace.controller.core.places import WorkerFacts
+from headrace.controller.core.planner import Plan
 from headrace.controller.core.run_states import ENDED, TRANSITIONS, RunState, RunTurn
 from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.store.entries import (
@@ -46,6 +47,8 @@ class RunBase:
         replicas: int = 0,
         allowance: Allowance = ANY_LOSS,
         standby: bool = False,
+        places: Mapping[str, str] | None = None,
+        transports: Mapping[str, str] | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.version = pipeline.version()
@@ -59,6 +62,7 @@ class RunBase:
         self.records_resumed = 0
         self.bytes_resumed = 0
         self._amend, self._fuse, self._replicas, self._allowance = amend, fuse, replicas, allowance
+        self._places, self._transports = dict(places or {}), dict(transports or {})
         self._request: int | None = request
         self._standby = standby
         self._workers = {worker.name: worker for worker in workers}

@@ -41,7 +41,14 @@ class Opening(RunBase):
         return commands
 
     def _plan(self) -> Plan:
-        return plan(self.pipeline, list(self._workers.values()), fuse=self._fuse, replicas=self._replicas)
+        return plan(
+            self.pipeline,
+            list(self._workers.values()),
+            fuse=self._fuse,
+            replicas=self._replicas,
+            places=self._places,
+            transports=self._transports,
+        )
 
     def _accept(self, commands: list[Command], warnings: tuple[str, ...]) -> None:
         if self._request is not None:

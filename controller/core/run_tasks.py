@@ -5,12 +5,14 @@ from __future__ import annotations
 from headrace.controller.core.messages import (
     Command,
     KillTask,
+    LinkLost,
     TaskExited,
     TaskFailed,
     WorkerLost,
 )
 from headrace.controller.core.roster import DEATHS_MAX, Task
 from headrace.controller.core.run_base import WORKING, RunBase
+from headrace.pipeline.errors import PipelineError
 
 
 class Tasks(RunBase):
@@ -39,8 +41,22 @@ class Tasks(RunBase):
             self._lost(task, f"worker {event.worker} was lost: {event.reason}", now, blamed=False)
         if not self._workers:
             return self._fail(f"worker {event.worker} was lost ({event.reason}) and there is no other")
-        self.crew.move(event.worker, sorted(self._workers))
+        try:
+            self.crew.move(event.worker, list(self._workers.values()))
+        except PipelineError as error:
+            return self._fail(f"worker {event.worker} was lost ({event.reason}), and {error}")
         return []
+
+    def _link_lost(self, event: LinkLost, now: float) -> list[Command]:
+        """A link between workers was cut: what was on it is to be found and read again, and the link is made anew."""
+        if self.crew is None or self.state not in WORKING or self.crew.current(event.task, event.attempt) is None:
+            return []
+        given_up = self.crew.joints.lost(event, now)
+        if given_up is None:
+            return []
+        self.intake.abort_sweep()
+        self._dirty, self._settled = True, False
+        return self._fail(given_up) if given_up else []
 
     def _lost(self, task: Task, story: str, now: float, *, blamed: bool = True) -> list[Command]:
         """A task's attempt is dead: what it alone held is to be found and read again."""

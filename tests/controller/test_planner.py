@@ -5,7 +5,8 @@ from core_kit import LOG, make_pipeline
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.controller.core.planner import TASKS_A_WORKER_MAX, WorkerFacts, groups, move, plan
+from headrace.controller.core.places import WorkerFacts
+from headrace.controller.core.planner import TASKS_A_WORKER_MAX, groups, move, plan
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 
@@ -90,7 +91,8 @@ def test_a_stage_of_one_replica_keeps_the_whole_pipeline_on_one_worker() -> None
 
 
 def test_what_a_lost_worker_ran_is_moved_whole() -> None:
-    made = move(plan(make_pipeline(), [WorkerFacts("w1", 1), WorkerFacts("w2", 1)], fuse=False), "w1", "w2")
+    workers = [WorkerFacts("w1", 1), WorkerFacts("w2", 1)]
+    made = move(plan(make_pipeline(), workers, fuse=False), "w1", workers[1:])
     assert {task.worker for task in made.tasks} == {"w2"}
     assert len(made.tasks) == 6
 

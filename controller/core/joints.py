@@ -1,0 +1,112 @@
+"""The links of one run: which stand, between which attempts, and when one that was cut is made again.
+
+A link inside a worker lives and dies with the tasks at its ends. One between workers can be cut while both live; then
+an end of it says so, and it is made again with a higher generation, so that news of the old one moves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.controller.core.messages import LinkLost, MakeLink
+from headrace.controller.core.places import QUIC
+from headrace.controller.core.planner import LinkPlan, Plan
+from headrace.controller.core.roster import Roster, Task, TaskState
+
+#: Seconds before a link that was cut is made again, doubled for each time in a row up to REMAKE_S_MAX.
+REMAKE_S = 0.2
+REMAKE_S_MAX = 5.0
+#: Seconds after which a link that was not cut again counts as healed. Longer than an end takes to find it cut.
+HEALED_S = 20.0
+#: Seconds that two workers may be unable to reach each other before the run gives up.
+CUT_S_MAX = 600.0
+
+
+@dataclass(slots=True)
+class _Joint:
+    """One link as it stands."""
+
+    #: The attempts that it joins; None while it has to be made.
+    pair: tuple[int, int] | None = None
+    generation: int = 0
+    made_at: float = 0.0
+    #: Not before this is it made again.
+    due_at: float = 0.0
+    cuts: int = 0
+    cut_since: float = 0.0
+    trouble: str = ""
+
+
+class Joints:
+    """Every link of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._joints = {link.name: _Joint() for link in plan.links}
+
+    @property
+    def missing(self) -> bool:
+        """Whether a link is still to be made for the first time, or again."""
+        return any(joint.pair is None for joint in self._joints.values())
+
+    def generation(self, link: str) -> int:
+        """How often the link was made."""
+        return self._joints[link].generation
+
+    def trouble(self, link: str) -> str:
+        """Why the link was cut last, while it is not healed; for people."""
+        return self._joints[link].trouble
+
+    def wake_at(self) -> float | None:
+        """When a link that was cut is due."""
+        return min((joint.due_at for joint in self._joints.values() if joint.pair is None and joint.cuts), default=None)
+
+    def lost(self, event: LinkLost, now: float) -> str | None:
+        """An end found the link cut. None for old news, else why the run must give up, or an empty string."""
+        joint = self._joints.get(event.link)
+        if joint is None or joint.pair is None or joint.generation != event.generation:
+            return None
+        if not joint.cuts or now >= joint.made_at + HEALED_S:
+            joint.cuts, joint.cut_since = 0, now
+        joint.pair, joint.trouble = None, event.reason
+        joint.due_at = now + min(REMAKE_S_MAX, REMAKE_S * 2**joint.cuts)
+        joint.cuts += 1
+        if now >= joint.cut_since + CUT_S_MAX:
+            return f"link {event.link} could not be kept up for {CUT_S_MAX:.0f} s: {event.reason}"
+        return ""
+
+    def make(self, plan: Plan, roster: Roster, epoch: int, now: float) -> list[MakeLink]:
+        """Join the tasks that are ready; each worker at an end of a link is told."""
+        commands: list[MakeLink] = []
+        for link in plan.links:
+            joint = self._joints[link.name]
+            sender, receiver = roster.tasks[link.sender], roster.tasks[link.receiver]
+            pair = (sender.attempt, receiver.attempt)
+            ready = sender.state is TaskState.READY and receiver.state is TaskState.READY
+            if joint.trouble and joint.pair is not None and now >= joint.made_at + HEALED_S:
+                joint.trouble, joint.cuts = "", 0
+            if not ready or joint.pair == pair or (joint.pair is None and now < joint.due_at):
+                continue
+            joint.pair, joint.made_at = pair, now
+            joint.generation += 1
+            workers = dict.fromkeys((sender.plan.worker, receiver.plan.worker))
+            commands += [_make(link, joint.generation, worker, sender, receiver, epoch) for worker in workers]
+        return commands
+
+
+def _make(link: LinkPlan, generation: int, worker: str, sender: Task, receiver: Task, epoch: int) -> MakeLink:
+    return MakeLink(
+        worker=worker,
+        link=link.name,
+        transport=link.transport,
+        sender=link.sender,
+        sender_attempt=sender.attempt,
+        sender_stage=link.sender_stage,
+        receiver=link.receiver,
+        receiver_attempt=receiver.attempt,
+        receiver_stage=link.receiver_stage,
+        epoch=epoch,
+        sender_worker=sender.plan.worker,
+        receiver_worker=receiver.plan.worker,
+        addresses=receiver.addresses if link.transport == QUIC else (),
+        generation=generation,
+    )

@@ -1,0 +1,98 @@
+"""Where stages may run, and by what their tasks are joined: the rules that a plan follows.
+
+A **place** is a worker's name or one of its labels (`disk=ssd`). A stage that names none goes where the stage before it
+goes; one with none before it, or with several, goes anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Pipeline, chain_order
+
+RING = "ring"
+QUIC = "quic"
+#: Why a transport that a user asks for by name cannot join two tasks anywhere.
+NEVER_BETWEEN_TASKS = {
+    "inline": "it is a call inside one task; stages are fused by themselves where they can be",
+    "pipe": "it joins a task and an executable that runs as its stage",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """What a plan needs to know of a worker."""
+
+    name: str
+    cores: int
+    #: Equal for two workers of one host; empty where a worker did not say.
+    host: str = ""
+    labels: tuple[str, ...] = ()
+    #: Where its tasks can be reached by others; none for a worker of no cluster, which has no certificate.
+    addresses: tuple[str, ...] = ()
+
+    def meets(self, place: str) -> bool:
+        """Whether a stage with that place may run here."""
+        return place in ("", self.name) or place in self.labels
+
+
+def places_of(pipeline: Pipeline, asked: Mapping[str, str]) -> dict[str, str]:
+    """The place of every stage, `asked` before what the pipeline declares. PipelineError for a stage that is not there.
+
+    A stage without one inherits that of the single stage before it.
+    """
+    _known_stages(pipeline, asked, "place")
+    places: dict[str, str] = {}
+    for stage in chain_order(pipeline.stages):
+        inherited = places[stage.after[0]] if len(stage.after) == 1 else ""
+        places[stage.name] = asked.get(stage.name, stage.on) or inherited
+    return places
+
+
+def eligible(workers: Sequence[WorkerFacts], stage: str, place: str) -> tuple[WorkerFacts, ...]:
+    """The workers on which a stage may run, by name. PipelineError if there is none."""
+    found = tuple(sorted((worker for worker in workers if worker.meets(place)), key=lambda worker: worker.name))
+    if not found:
+        known = "; ".join(" ".join((worker.name, *worker.labels)) for worker in workers) or "none"
+        raise PipelineError(
+            f"stage {stage!r} is placed on {place!r}: no worker has that name or label; there are: {known}"
+        )
+    return found
+
+
+def transport_of(sender: WorkerFacts, receiver: WorkerFacts, edge: tuple[str, str], forced: str = "") -> str:
+    """What joins a task of one worker to a task of another. PipelineError, with the reason, if `forced` cannot."""
+    where = f"stages {edge[0]!r} on worker {sender.name!r} and {edge[1]!r} on worker {receiver.name!r}"
+    if forced in NEVER_BETWEEN_TASKS:
+        raise PipelineError(f"{where} cannot be joined by {forced}: {NEVER_BETWEEN_TASKS[forced]}")
+    if forced not in ("", RING, QUIC):
+        raise PipelineError(f"{where}: there is no transport {forced!r}; a link can be made to be {RING} or {QUIC}")
+    if sender.name == receiver.name and forced != QUIC:
+        return RING
+    if forced == RING:
+        apart = "they are on different hosts" if sender.host != receiver.host else "each worker has its own"
+        raise PipelineError(f"{where} cannot be joined by a ring: it is memory of one worker, and {apart}")
+    for worker in (sender, receiver):
+        if not worker.addresses:
+            raise PipelineError(
+                f"{where} can only be joined by QUIC, and worker {worker.name!r} has no certificate: "
+                "make a cluster with `headrace cluster init`, and have the worker join it"
+            )
+    return QUIC
+
+
+def check_forced(pipeline: Pipeline, forced: Mapping[str, str]) -> None:
+    """PipelineError for a transport that is asked for where there is no link."""
+    _known_stages(pipeline, forced, "transport")
+    for stage in forced:
+        if not pipeline.stage(stage).after:
+            raise PipelineError(f"stage {stage!r} reads from no other: a transport is asked for at a link's receiver")
+
+
+def _known_stages(pipeline: Pipeline, asked: Mapping[str, str], what: str) -> None:
+    names = [stage.name for stage in pipeline.stages]
+    for stage in asked:
+        if stage not in names:
+            raise PipelineError(f"a {what} is asked for stage {stage!r}, which is not here: {', '.join(names)}")

@@ -1,0 +1,142 @@
+"""Places: which worker runs which stage, and what joins two tasks, as tables."""
+
+import pytest
+from core_kit import Stand, make_pipeline, of
+
+from headrace.controller.core import messages as m
+from headrace.controller.core.joints import CUT_S_MAX, HEALED_S, REMAKE_S_MAX
+from headrace.controller.core.places import WorkerFacts
+from headrace.controller.core.planner import Plan, move, plan
+from headrace.pipeline.errors import PipelineError
+
+A = WorkerFacts("a", 2, "host1", ("disk=ssd", "rack=1"), ("10.0.0.1",))
+B = WorkerFacts("b", 1, "host2", ("disk=ssd", "rack=2"), ("10.0.0.2",))
+C = WorkerFacts("c", 1, "host3", (), ("10.0.0.3",))
+PLAIN = WorkerFacts("d", 1, "host1")
+
+
+def shape(made: Plan) -> list[tuple[str, str]]:
+    return [("+".join(task.stages), task.worker) for task in made.tasks]
+
+
+def edges(made: Plan) -> list[tuple[str, str, str]]:
+    return [(made.task(link.sender).worker, link.transport, made.task(link.receiver).worker) for link in made.links]
+
+
+@pytest.mark.parametrize(
+    ("places", "tasks", "links"),
+    [
+        ({}, [("read+keep+write", "a"), ("read+keep+write", "a"), ("read+keep+write", "b")], []),
+        ({"read": "b"}, [("read+keep+write", "b")], []),
+        ({"write": "b"}, [("read+keep", "a"), ("read+keep", "a"), ("read+keep", "b"), ("write", "b")],
+         [("a", "quic", "b"), ("a", "quic", "b"), ("b", "ring", "b")]),
+        ({"read": "a", "write": "b"}, [("read+keep", "a"), ("read+keep", "a"), ("write", "b")],
+         [("a", "quic", "b"), ("a", "quic", "b")]),
+        ({"read": "b", "keep": "rack=1", "write": "b"},
+         [("read", "b"), ("keep", "a"), ("keep", "a"), ("write", "b")],
+         [("b", "quic", "a"), ("b", "quic", "a"), ("a", "quic", "b"), ("a", "quic", "b")]),
+        ({"read": "disk=ssd"}, [("read+keep+write", "a"), ("read+keep+write", "a"), ("read+keep+write", "b")], []),
+    ],
+    ids=["no place", "all follow the first", "one sink", "apart", "there and back", "a label of two"],
+)  # fmt: skip
+def test_stages_run_where_they_are_placed_and_the_others_follow(
+    places: dict[str, str], tasks: list[tuple[str, str]], links: list[tuple[str, str, str]]
+) -> None:
+    made = plan(make_pipeline(), [B, A], places=places)
+    assert (shape(made), edges(made)) == (tasks, links)
+
+
+def test_unfused_columns_of_a_label_have_rings_inside_and_no_links_between() -> None:
+    made = plan(make_pipeline(), [A, B, C], fuse=False, replicas=2, places={"read": "disk=ssd"})
+    assert set(edges(made)) == {("a", "ring", "a"), ("b", "ring", "b")}
+
+
+@pytest.mark.parametrize(
+    ("workers", "places", "transports", "reason"),
+    [
+        ([A, B], {"write": "gpu=1"}, {}, ("stage 'write' is placed on 'gpu=1': no worker has that name or label; "
+         "there are: a disk=ssd rack=1; b disk=ssd rack=2")),
+        ([A, B], {"wirte": "a"}, {}, "a place is asked for stage 'wirte', which is not here: read, keep, write"),
+        ([A, B], {"write": "b"}, {"write": "ring"}, "cannot be joined by a ring: .* they are on different hosts"),
+        ([A, PLAIN], {"write": "d"}, {"write": "ring"}, "cannot be joined by a ring: .* each worker has its own"),
+        ([A, PLAIN], {"write": "d"}, {}, "worker 'd' has no certificate: make a cluster with `headrace cluster init`"),
+        ([A, B], {"write": "b"}, {"write": "inline"}, "cannot be joined by inline: it is a call inside one task"),
+        ([A, B], {"write": "b"}, {"write": "pipe"}, "cannot be joined by pipe: it joins a task and an executable"),
+        ([A, B], {"write": "b"}, {"write": "tcp"}, "there is no transport .tcp.; a link can be made"),
+        ([A, B], {}, {"read": "quic"}, "stage 'read' reads from no other"),
+        ([A, B], {}, {"rade": "quic"}, "a transport is asked for stage 'rade', which is not here"),
+    ],
+    ids=["no such place", "place of no stage", "a ring between hosts", "a ring between workers", "no certificate",
+         "inline", "pipe", "no such transport", "of a source", "of no stage"],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_the_reason(
+    workers: list[WorkerFacts], places: dict[str, str], transports: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(PipelineError, match=reason):
+        plan(make_pipeline(), workers, places=places, transports=transports)
+
+
+def test_quic_inside_a_worker_is_used_where_it_is_asked_for() -> None:
+    made = plan(make_pipeline(), [B], fuse=False, transports={"keep": "quic"})
+    assert edges(made) == [("b", "quic", "b"), ("b", "ring", "b")]
+    assert [made.listens(task.name) for task in made.tasks] == [True, True, False]
+
+
+def test_tasks_of_a_lost_worker_move_where_their_place_allows_and_their_links_follow() -> None:
+    made = plan(make_pipeline(), [A, B, C], places={"read": "disk=ssd", "write": "c"}, replicas=2)
+    moved = move(made, "a", [B, C])
+    assert [task.worker for task in moved.tasks] == ["b", "b", "c", "c"]
+    assert set(edges(moved)) == {("b", "quic", "c")}
+    assert [task.worker for task in move(made, "c", [A, B]).tasks] == ["a", "b", "c", "c"], "nobody else is that place"
+
+
+class Apart:
+    """A run whose source is on one worker and whose sink is on another, all tasks ready."""
+
+    def __init__(self) -> None:
+        self.stand = Stand()
+        for worker in (A, B):
+            self.stand.tell(
+                m.WorkerRegistered(
+                    worker.name, worker.name, 1, 1 << 30, host_id=worker.host, addresses=worker.addresses
+                )
+            )
+        request = m.PipelineRequested(1, make_pipeline().to_dict(), places={"read": "a", "write": "b"})
+        starts = of(m.StartTask, self.stand.tell(request))
+        assert [start.listens for start in starts] == [True, True]
+        ready = [m.TaskReady(start.task, start.attempt, addresses=(f"{start.worker}:7",)) for start in starts]
+        self.links = of(m.MakeLink, self.stand.tell(*ready))
+
+    def lose(self, generation: int) -> list[m.MakeLink]:
+        task, attempt = self.stand.task()
+        return of(m.MakeLink, self.stand.tell(m.LinkLost(task, attempt, self.links[0].link, generation, "cut")))
+
+
+def test_both_workers_are_told_of_a_link_between_them_and_where_its_receiver_listens() -> None:
+    links = Apart().links
+    assert [link.worker for link in links] == ["a", "b"]
+    assert {(link.transport, link.addresses, link.generation) for link in links} == {("quic", ("b:7",), 1)}
+
+
+def test_a_link_that_was_cut_is_made_again_once_with_a_higher_generation() -> None:
+    apart = Apart()
+    assert apart.lose(1) == []
+    assert apart.lose(1) == [], "the other end says so too"
+    again = of(m.MakeLink, apart.stand.later(REMAKE_S_MAX))
+    assert [(link.worker, link.generation) for link in again] == [("a", 2), ("b", 2)]
+
+
+def test_a_cut_link_makes_the_run_look_for_what_was_on_it() -> None:
+    apart = Apart()
+    apart.lose(1)
+    assert of(m.SweepTask, apart.stand.tell(m.TimePassed())) == [], "not before the link stands"
+    assert len(of(m.SweepTask, apart.stand.later(REMAKE_S_MAX))) == 2
+
+
+def test_a_link_that_cannot_be_kept_up_ends_the_run_with_the_reason() -> None:
+    apart = Apart()
+    generation, until = 1, apart.stand.now + CUT_S_MAX + 2 * HEALED_S
+    while apart.stand.now < until:
+        apart.lose(generation)
+        generation += bool(apart.stand.later(REMAKE_S_MAX))
+    assert "could not be kept up for 600 s: cut" in apart.stand.run.reason
