@@ -1,0 +1,167 @@
+"""The Control service: each RPC becomes events for the core, and the core's commands become answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import os
+import time
+from collections.abc import AsyncIterator
+from importlib.metadata import version
+from typing import Any
+
+import grpc
+
+from headrace.controller.convert import task_event
+from headrace.controller.core import messages as core
+from headrace.controller.core.allowance import Allowance
+from headrace.controller.progress import RunProgress
+from headrace.controller.shell import Session, Shell
+from headrace.controller.status import reply
+from headrace.protos import control_pb2 as pb
+from headrace.protos import control_pb2_grpc as rpc
+
+logger = logging.getLogger("headrace.controller")
+
+#: Seconds that a worker may be silent before its session is dropped.
+SILENCE_S = 10.0
+HEARTBEAT_S = 1.0
+#: Seconds that an apply waits for the dataset's log before it is answered.
+APPLY_S = 60.0
+
+
+class Servicer(rpc.ControlServicer):
+    """The Control service."""
+
+    # ruff: noqa: ARG002
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._version = version("headrace")
+        self._numbers = itertools.count(1)
+
+    async def Attend(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.FromWorker], context: Any
+    ) -> AsyncIterator[pb.ToWorker]:
+        """A worker's session."""
+        first = await asyncio.wait_for(anext(request_iterator), SILENCE_S)
+        register = first.register
+        refusal = self._refusal(register)
+        if refusal:
+            yield pb.ToWorker(refusal=pb.Refusal(reason=refusal))
+            return
+        older = self._shell.sessions.pop(register.worker, None)
+        if older is not None:
+            # The same process is back before its broken session was noticed.
+            older.outbox.put_nowait(None)
+            self._shell.post(core.WorkerLost(register.worker, "it opened a new session"))
+        session = Session(register.worker)
+        self._shell.sessions[register.worker] = session
+        yield pb.ToWorker(welcome=pb.Welcome(controller=str(os.getpid()), heartbeat_s=HEARTBEAT_S))
+        self._shell.post(_registered(register))
+        reader = asyncio.create_task(self._listen(session, request_iterator))
+        try:
+            while (message := await session.outbox.get()) is not None:
+                yield message
+        finally:
+            reader.cancel()
+            if self._shell.sessions.get(register.worker) is session:
+                del self._shell.sessions[register.worker]
+                self._shell.post(core.WorkerLost(register.worker, "its session ended"))
+
+    async def Apply(self, request: pb.ApplyRequest, context: Any) -> pb.ApplyReply:  # noqa: N802
+        """Take up a pipeline; answered once it is known whether it may write its dataset."""
+        try:
+            pipeline = json.loads(request.pipeline_json)
+        except ValueError as error:
+            return pb.ApplyReply(accepted=False, reason=f"the pipeline is not JSON: {error}")
+        number = next(self._numbers)
+        answered: asyncio.Future[core.AnswerRequest] = asyncio.get_running_loop().create_future()
+        self._shell.requests[number] = answered
+        name = str(pipeline.get("name", ""))
+        if request.HasField("seal"):
+            self._shell.seal[name] = request.seal
+        if name not in self._shell.core.runs or self._shell.core.runs[name].over:
+            self._shell.progress[name] = RunProgress()
+        self._shell.post(
+            core.PipelineRequested(
+                number,
+                pipeline,
+                amend=request.amend,
+                fuse=request.fuse,
+                replicas=request.replicas,
+                allowance=_allowance(request),
+            )
+        )
+        try:
+            answer = await asyncio.wait_for(answered, APPLY_S)
+        except TimeoutError:
+            return pb.ApplyReply(accepted=False, reason=f"no answer from the dataset's ledger after {APPLY_S:.0f} s")
+        return pb.ApplyReply(
+            accepted=answer.accepted, reason=answer.reason, differences=answer.differences, warnings=answer.warnings
+        )
+
+    async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:  # noqa: N802
+        """Everything as it stands."""
+        return reply(self._shell, self._version, request.pipeline)
+
+    async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.StatusReply]:  # noqa: N802
+        """The status again and again, at least each `interval_s`, and at once when a run ends."""
+        interval = max(0.05, request.interval_s or 1.0)
+        while True:
+            changed = self._shell.changed
+            yield reply(self._shell, self._version, request.pipeline)
+            earliest = time.monotonic() + min(interval, 0.05)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), interval)
+            await asyncio.sleep(max(0.0, earliest - time.monotonic()))
+
+    async def Stop(self, request: pb.StopRequest, context: Any) -> pb.StopReply:  # noqa: N802
+        """Stop a pipeline, with what is held committed, or cancel it."""
+        run = self._shell.core.runs.get(request.pipeline)
+        if run is None:
+            known = ", ".join(self._shell.core.runs) or "none"
+            return pb.StopReply(accepted=False, reason=f"no pipeline {request.pipeline!r}; there are: {known}")
+        self._shell.post(core.StopRequested(request.pipeline, request.cancel))
+        return pb.StopReply(accepted=True)
+
+    def _refusal(self, register: pb.Register) -> str:
+        if register.version != self._version:
+            return f"worker {register.worker} is Headrace {register.version}, the controller {self._version}"
+        known = self._shell.core.workers.get(register.worker)
+        other = known is not None and (known.host, known.pid) != (register.host, register.pid)
+        if register.worker in self._shell.sessions and other:
+            return f"a worker named {register.worker!r} is attended already: give this one another --name"
+        return ""
+
+    async def _listen(self, session: Session, messages: AsyncIterator[pb.FromWorker]) -> None:
+        try:
+            while True:
+                message = await asyncio.wait_for(anext(messages), SILENCE_S)
+                if message.WhichOneof("message") == "task":
+                    self._shell.task_event(message.task, task_event(message.task))
+        except (StopAsyncIteration, TimeoutError, grpc.RpcError, asyncio.CancelledError) as error:
+            logger.info("worker %s: session over (%s)", session.worker, type(error).__name__)
+        finally:
+            session.outbox.put_nowait(None)
+
+
+def _allowance(request: pb.ApplyRequest) -> Allowance:
+    return Allowance(
+        records=request.quarantined_max if request.HasField("quarantined_max") else None,
+        share=request.quarantined_share_max if request.HasField("quarantined_share_max") else None,
+    )
+
+
+def _registered(register: pb.Register) -> core.WorkerRegistered:
+    return core.WorkerRegistered(
+        worker=register.worker,
+        host=register.host,
+        cores=register.cores,
+        memory_bytes=register.memory_bytes,
+        pid=register.pid,
+        tasks=tuple((item.task, item.attempt) for item in register.tasks),
+    )
