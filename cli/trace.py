@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -78,18 +79,27 @@ def _rows(fact: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[str, Any]]:
     objects = {item.role: item.key for item in shard.closed.objects}
-    wanted: Any = pa.scalar(name)
     where = {"entry": shard.number, "shard": objects.get("tokens")}
     if "documents" in objects:
         documents = read_table(dataset.store, objects["documents"])
-        for index in np.flatnonzero(pc.equal(documents.column("id"), wanted).to_numpy(zero_copy_only=False)):
+        for index in np.flatnonzero(_named(documents, name)):
             row = documents.slice(int(index), 1).to_pylist()[0]
             pieces = _pieces(dataset, objects.get("tokens"), int(index))
             yield {"verdict": "kept", **row, **where, "pieces": pieces}
     if "verdicts" in objects:
         verdicts = read_table(dataset.store, objects["verdicts"])
-        for row in verdicts.filter(pc.equal(verdicts.column("id"), wanted)).to_pylist():
+        for row in verdicts.filter(pa.array(_named(verdicts, name))).to_pylist():
             yield {**row, **where}
+
+
+def _named(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
+    """`[rows]`: whether a row is this record, or one of its parts."""
+    ids = table.column("id")
+    found: Any = pc.equal(ids, pa.scalar(name))
+    if "part" in table.column_names and table.column("part").null_count < table.num_rows:
+        part = pc.and_(pc.is_valid(table.column("part")), pc.starts_with(ids, pattern=f"{name}/"))
+        found = pc.or_(found, part)
+    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _pieces(dataset: Dataset, key: str | None, document: int) -> list[dict[str, int]]:

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.store.parts import keys_of
+
 
 def make_schema(**columns: pa.DataType) -> pa.Schema:
     """The schema of these columns, in the order given."""
@@ -18,14 +20,18 @@ def make_schema(**columns: pa.DataType) -> pa.Schema:
 
 #: The hidden column that ties each row to its record: the record's ordinal in its fragment.
 ROW = "__row"
+#: The hidden column behind a stage that splits records: the number of this part of its record, from 0.
+PART = "__part"
 #: The hidden column, where a stage has made it, of what was edited in a record: JSON, or null.
 LINEAGE = "__lineage"
 #: Bytes of a quarantined record that are kept to look at; what is cut off is said in the reason.
 RAW_BYTES_MAX = 1 << 20
 
-#: A row a record that is not kept. `raw` is null unless the verdict is quarantined.
+#: A row a record, or part of one, that is not kept. `part` is null where the record was not split; `raw` is null
+#: unless the verdict is quarantined.
 VERDICTS = make_schema(
     row=pa.int64(),
+    part=pa.int32(),
     id=pa.string(),
     stage=pa.string(),
     verdict=pa.string(),
@@ -46,8 +52,9 @@ class Batch:
     `rows` holds the kept records: the hidden column `__row` (int64, ascending), `id`, `text` and `metadata`
     (strings, the last a JSON object or null) behind a source; stages may replace or add columns. `verdicts` holds a
     row of VERDICTS for each record that is not kept. Rows and verdicts together are exactly the ordinals from
-    `first` to `first + count`. `offset` and `length` are the bytes of the uncompressed fragment that the range
-    covers; -1 where the reader cannot tell. `edits` counts records whose text a stage changed.
+    `first` to `first + count`; behind a stage that splits, the parts of a record together stand for it. `offset` and
+    `length` are the bytes of the uncompressed fragment that the range covers; -1 where the reader cannot tell.
+    `edits` counts records whose text a stage changed.
     """
 
     fragment: bytes
@@ -73,6 +80,7 @@ class Batch:
         verdicts = make_verdicts(
             rows=self.rows.column(ROW).take(places),
             ids=self.rows.column("id").take(places),
+            parts=parts_of(self.rows.take(places)),
             stage=stage,
             verdict=FILTERED,
             reasons=[reasons[int(index)] for index in lost],
@@ -88,12 +96,14 @@ def make_verdicts(
     verdict: str,
     reasons: Sequence[str | None],
     raw: Sequence[bytes | None] | None = None,
+    parts: pa.Array[Any] | None = None,
 ) -> pa.RecordBatch:
-    """A table of VERDICTS for records that one stage did not keep."""
+    """A table of VERDICTS for records, or parts of records, that one stage did not keep."""
     count = len(rows)
     return pa.record_batch(
         [
             rows.cast(pa.int64()),
+            parts.cast(pa.int32()) if parts is not None else pa.nulls(count, pa.int32()),
             ids.cast(pa.string()),
             pa.repeat(pa.scalar(stage), count),
             pa.repeat(pa.scalar(verdict), count),
@@ -103,6 +113,26 @@ def make_verdicts(
         ],
         schema=VERDICTS,
     )
+
+
+def parts_of(rows: pa.RecordBatch) -> pa.Array[Any] | None:
+    """The number of each row's part; None where nothing was split."""
+    return rows.column(PART) if PART in rows.schema.names else None
+
+
+def ordinals_of(column: Any) -> npt.NDArray[np.int64]:
+    """A column of ordinals as numpy."""
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def row_keys(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """The keys (`headrace.store.parts`) of kept rows."""
+    return keys_of(ordinals_of(rows.column(ROW)), parts_of(rows))
+
+
+def verdict_keys(verdicts: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """The keys of a table of VERDICTS."""
+    return keys_of(ordinals_of(verdicts.column("row")), verdicts.column("part"))
 
 
 def no_verdicts() -> pa.RecordBatch:

@@ -13,16 +13,26 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage
-from headrace.stages.batch import QUARANTINED, ROW, Batch, join_verdicts, make_verdicts, no_verdicts
+from headrace.stages.batch import (
+    QUARANTINED,
+    ROW,
+    Batch,
+    join_verdicts,
+    make_verdicts,
+    no_verdicts,
+    parts_of,
+    row_keys,
+    verdict_keys,
+)
 from headrace.stages.contract import Transform
 from headrace.stages.errors import InputError, StageContractError
 from headrace.stages.records import cut_raw
+from headrace.store.parts import keys_of, rows_of
 
 #: Characters of an exception's message that go into a verdict.
 MESSAGE_CHARACTERS_MAX = 300
@@ -115,7 +125,7 @@ def process_safely(transform: Transform, batch: Batch, stage_name: str) -> Batch
                 "it must give an empty batch back"
             ) from error
         return _without_culprits(transform, batch, stage_name, error)
-    _check_answer(answer, batch, stage_name)
+    _check_answer(answer, batch, stage_name, splits=getattr(transform, "splits", False))
     return answer
 
 
@@ -168,6 +178,7 @@ def _quarantined(batch: Batch, stage_name: str, error: Exception) -> Batch:
         verdict=QUARANTINED,
         reasons=[reason],
         raw=[kept],
+        parts=parts_of(batch.rows),
     )
     return replace(batch, rows=batch.rows.slice(0, 0), verdicts=join_verdicts(batch.verdicts, verdict))
 
@@ -179,12 +190,20 @@ def as_json(rows: pa.RecordBatch) -> bytes:
     return orjson.dumps(seen, default=repr, option=orjson.OPT_NON_STR_KEYS)
 
 
-def _check_answer(answer: Batch, batch: Batch, stage_name: str) -> None:
-    """Raise StageContractError unless rows and verdicts of the answer are exactly the records of the batch."""
+def _check_answer(answer: Batch, batch: Batch, stage_name: str, *, splits: bool) -> None:
+    """Raise StageContractError unless rows and verdicts of the answer are exactly the records of the batch.
+
+    A stage that splits may give any number of parts for a record, each once.
+    """
     if answer is batch or (answer.rows is batch.rows and answer.verdicts is batch.verdicts):
         return
-    given = np.sort(np.concatenate([_ordinals(batch.rows, ROW), _ordinals(batch.verdicts, "row")]))
-    back = np.sort(np.concatenate([_ordinals(answer.rows, ROW), _ordinals(answer.verdicts, "row")]))
+    given = np.sort(np.concatenate([row_keys(batch.rows), verdict_keys(batch.verdicts)]))
+    kept = row_keys(answer.rows)
+    if splits:
+        if len(np.unique(kept)) < len(kept):
+            raise StageContractError(f'stage "{stage_name}" gave a part of a record of {batch.uri} back twice')
+        kept = keys_of(np.unique(rows_of(kept)), None)
+    back = np.sort(np.concatenate([kept, verdict_keys(answer.verdicts)]))
     if np.array_equal(given, back):
         return
     repeated = back[:-1][back[1:] == back[:-1]]
@@ -195,10 +214,6 @@ def _check_answer(answer: Batch, batch: Batch, stage_name: str) -> None:
     ):
         if len(found):
             raise StageContractError(
-                f'stage "{stage_name}" {what}: record {int(found[0])} of {batch.uri} ({len(found)} such); '
+                f'stage "{stage_name}" {what}: record {rows_of(found)[0]} of {batch.uri} ({len(found)} such); '
                 "a stage returns each record once, kept or with a verdict"
             )
-
-
-def _ordinals(table: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:
-    return np.asarray(table.column(column).to_numpy(zero_copy_only=False), dtype=np.int64)

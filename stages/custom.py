@@ -11,10 +11,22 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.stages.batch import FILTERED, LINEAGE, ROW, Batch, join_verdicts, make_verdicts
+from headrace.stages.batch import (
+    FILTERED,
+    LINEAGE,
+    PART,
+    ROW,
+    Batch,
+    join_verdicts,
+    make_verdicts,
+    ordinals_of,
+    parts_of,
+    row_keys,
+)
 from headrace.stages.build import load_target
 from headrace.stages.errors import StageContractError
 from headrace.stages.text import text_of
+from headrace.store.parts import keys_of, rows_of
 
 FIELDS = ("id", "text", "metadata")
 RETURNED_NONE = "function returned None"
@@ -47,10 +59,10 @@ class MapRecords:
             self._check(answer, str(identity))
             kept.append(index)
             texts.append(answer["text"])
-            metadata.append(_pack(answer.get("metadata"), packed))
+            metadata.append(pack_metadata(answer.get("metadata"), packed))
         rows = batch.rows.take(pa.array(kept, pa.int64()))
-        rows = _with_column(rows, "text", pa.array(texts, pa.string()))
-        rows = _with_column(rows, "metadata", pa.array(metadata, pa.string()))
+        rows = with_column(rows, "text", pa.array(texts, pa.string()))
+        rows = with_column(rows, "metadata", pa.array(metadata, pa.string()))
         return settle(batch, rows, self.name, RETURNED_NONE)
 
     def _check(self, answer: Any, identity: str) -> None:
@@ -79,21 +91,26 @@ class MapBatches:
 
     def process(self, batch: Batch) -> Batch:
         """The batch with what the function returned."""
+        return settle(batch, self.answer(batch), self.name, LEFT_OUT)
+
+    def answer(self, batch: Batch) -> pa.RecordBatch:
+        """What the function returned, with columns of the right types."""
         answer = self.function(batch.rows)
         if isinstance(answer, pa.Table):
             answer = _one_batch(answer)
         if not isinstance(answer, pa.RecordBatch):
             kind = type(answer).__name__
             raise StageContractError(f'stage "{self.name}": its function returned {kind}: return a pa.RecordBatch')
-        missing = [name for name in (ROW, "id") if name not in answer.schema.names]
+        needed = [ROW, "id", *([PART] if PART in batch.rows.schema.names else [])]
+        missing = [name for name in needed if name not in answer.schema.names]
         if missing:
             raise StageContractError(
                 f'stage "{self.name}": its function returned rows without {missing[0]!r}: return every column'
             )
-        return settle(batch, self._normal(answer), self.name, LEFT_OUT)
+        return self._normal(answer)
 
     def _normal(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        for column, kind in ((ROW, pa.int64()), ("id", pa.string()), ("text", pa.string())):
+        for column, kind in ((ROW, pa.int64()), (PART, pa.int32()), ("id", pa.string()), ("text", pa.string())):
             if column not in rows.schema.names:
                 continue
             try:
@@ -102,28 +119,31 @@ class MapBatches:
                 raise StageContractError(f'stage "{self.name}": column {column!r} is no {kind}: {error}') from error
             if plain.null_count:
                 raise StageContractError(f'stage "{self.name}": column {column!r} is null in {plain.null_count} rows')
-            rows = _with_column(rows, column, plain)
+            rows = with_column(rows, column, plain)
         return rows
 
 
-def settle(batch: Batch, rows: pa.RecordBatch, stage: str, reason: str) -> Batch:
+def settle(batch: Batch, rows: pa.RecordBatch, stage: str, reason: str, *, splits: bool = False) -> Batch:
     """The batch with `rows` in ascending order; the rows left out are filtered, changed texts counted as edits.
 
-    Raises StageContractError for a row that was not given, or was returned twice.
+    `splits`: the rows are numbered parts, any number of them for a row of the batch. Raises StageContractError for a
+    row that was not given, or was returned twice.
     """
-    given = np.asarray(batch.rows.column(ROW))
-    back = np.asarray(rows.column(ROW))
-    if len(back) > 1 and not (back[1:] > back[:-1]).all():
-        rows = rows.sort_by(ROW)
-        back = np.asarray(rows.column(ROW))
+    given = row_keys(batch.rows)
+    back = keys_of(ordinals_of(rows.column(ROW)), None if splits else parts_of(rows))
+    if len(back) > 1 and not splits and not (back[1:] > back[:-1]).all():
+        order = np.argsort(back, kind="stable")
+        rows, back = rows.take(pa.array(order, pa.int64())), back[order]
     places = np.searchsorted(given, back)
     known = places < len(given)
     known[known] = given[places[known]] == back[known]
     if not known.all():
-        raise StageContractError(f'stage "{stage}" returned record {int(back[~known][0])}, which it was not given')
-    if (back[1:] == back[:-1]).any():
-        twice = int(back[1:][back[1:] == back[:-1]][0])
-        raise StageContractError(f'stage "{stage}" returned record {twice} twice')
+        raise StageContractError(f'stage "{stage}" returned record {rows_of(back[~known])[0]}, which it was not given')
+    if not splits and (back[1:] == back[:-1]).any():
+        twice = rows_of(back[1:][back[1:] == back[:-1]])[0]
+        raise StageContractError(
+            f'stage "{stage}" returned record {twice} twice: a stage that makes several of one says so by splits=True'
+        )
     before = batch.rows.take(pa.array(places, pa.int64()))
     rows, edited = _note_edits(rows, before, stage)
     lost = np.setdiff1d(np.arange(len(given)), places)
@@ -131,7 +151,12 @@ def settle(batch: Batch, rows: pa.RecordBatch, stage: str, reason: str) -> Batch
     if len(lost):
         gone = batch.rows.take(pa.array(lost, pa.int64()))
         new = make_verdicts(
-            rows=gone.column(ROW), ids=gone.column("id"), stage=stage, verdict=FILTERED, reasons=[reason] * len(lost)
+            rows=gone.column(ROW),
+            ids=gone.column("id"),
+            stage=stage,
+            verdict=FILTERED,
+            reasons=[reason] * len(lost),
+            parts=parts_of(gone),
         )
         verdicts = join_verdicts(verdicts, new)
     edits = {**batch.edits, stage: batch.edits.get(stage, 0) + edited} if edited else batch.edits
@@ -143,13 +168,14 @@ def _note_edits(rows: pa.RecordBatch, before: pa.RecordBatch, stage: str) -> tup
     if "text" not in rows.schema.names or "text" not in before.schema.names:
         return rows, 0
     changed = np.asarray(pc.not_equal(rows.column("text"), before.column("text")).to_numpy(zero_copy_only=False))
-    edited = int(changed.sum())
+    # Of a record that was split, its parts count as one.
+    edited = len(np.unique(np.asarray(before.column(ROW))[changed]))
     if not edited:
         return rows, 0
     known = LINEAGE in rows.schema.names
     old = rows.column(LINEAGE).to_pylist() if known else [None] * rows.num_rows
     lineage = [_edited_by(entry, stage) if touched else entry for entry, touched in zip(old, changed, strict=True)]
-    return _with_column(rows, LINEAGE, pa.array(lineage, pa.string())), edited
+    return with_column(rows, LINEAGE, pa.array(lineage, pa.string())), edited
 
 
 def _edited_by(lineage: str | None, stage: str) -> str:
@@ -157,7 +183,8 @@ def _edited_by(lineage: str | None, stage: str) -> str:
     return orjson.dumps({"edited_by": stages}).decode()
 
 
-def _with_column(rows: pa.RecordBatch, name: str, values: pa.Array[Any]) -> pa.RecordBatch:
+def with_column(rows: pa.RecordBatch, name: str, values: pa.Array[Any]) -> pa.RecordBatch:
+    """The rows with this column in the place of that of its name, or as the last."""
     names = list(rows.schema.names)
     columns: list[Any] = list(rows.columns)
     if name in names:
@@ -177,7 +204,8 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
     )
 
 
-def _pack(metadata: Any, before: str | None) -> str | None:
+def pack_metadata(metadata: Any, before: str | None) -> str | None:
+    """Metadata as JSON, null where there is none; as it was before where nothing changed."""
     if not metadata:
         return None
     packed = orjson.dumps(metadata).decode()

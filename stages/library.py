@@ -198,20 +198,26 @@ def write_jsonl(*, shard_bytes: int = 256 * MIB, name: str = "lines") -> Stage:
     return Stage(name, StageKind.SINK, "headrace.stages.texts:JsonlSink", parameters, volatile=("shard_bytes",))
 
 
-def map_records(function: Callable[[dict[str, Any]], dict[str, Any] | None] | str, *, name: str = "") -> Stage:
+def map_records(function: Callable[[dict[str, Any]], Any] | str, *, splits: bool = False, name: str = "") -> Stage:
     """Call `function(record) -> record | None` on each record: {"id", "text", "metadata"}; None filters it.
 
-    `function` stands at the top level of the pipeline file or of an installed module, or is its import path.
+    `function` stands at the top level of the pipeline file or of an installed module, or is its import path. With
+    `splits` it returns a list of records, the parts of this one; part n is called `<id>/<n>`.
     """
-    return _custom("headrace.stages.custom:MapRecords", function, name)
+    return _custom(
+        "headrace.stages.split:SplitRecords" if splits else "headrace.stages.custom:MapRecords", function, name
+    )
 
 
-def map_batches(function: Callable[[Any], Any] | str, *, name: str = "") -> Stage:
+def map_batches(function: Callable[[Any], Any] | str, *, splits: bool = False, name: str = "") -> Stage:
     """Call `function(rows) -> rows` on Arrow record batches; rows that it leaves out are filtered.
 
-    The rows have the columns `__row`, `id`, `text` and `metadata`; `__row` ties a row to its record.
+    The rows have the columns `__row`, `id`, `text` and `metadata`; `__row` ties a row to its record. With `splits`
+    a row may be given back any number of times: as the parts of its record, in that order.
     """
-    return _custom("headrace.stages.custom:MapBatches", function, name)
+    return _custom(
+        "headrace.stages.split:SplitBatches" if splits else "headrace.stages.custom:MapBatches", function, name
+    )
 
 
 def _source(target: str, name: str, given: str, parameters: dict[str, Any]) -> Stage:

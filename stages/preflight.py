@@ -54,13 +54,19 @@ def _check_function(stage: Stage, pipeline: Pipeline) -> None:
         raise PipelineError(f'stage "{stage.name}": {function} is not a function: give the path of one')
 
 
+def _check_split(stage: Stage, pipeline: Pipeline) -> None:
+    """A part has one number: no record is split twice on its way."""
+    _check_function(stage, pipeline)
+    for other in _before(stage, pipeline):
+        if other.target in _SPLITS and other.name != stage.name:
+            raise PipelineError(
+                f'stage "{stage.name}" splits records that stage "{other.name}" has split: do both in one function'
+            )
+
+
 def _check_sink(stage: Stage, pipeline: Pipeline) -> None:
     """The sink's facts are those of each tokenizer before it."""
-    before = {stage.name}
-    for other in reversed(_in_order(pipeline)):
-        if other.name in before:
-            before.update(other.after)
-    tokenizers = [other for other in pipeline.stages if other.name in before and "tokenizer_sha256" in other.identity]
+    tokenizers = [other for other in _before(stage, pipeline) if "tokenizer_sha256" in other.identity]
     makers = [other for other in tokenizers if other.kind is StageKind.TRANSFORM]
     if not makers:
         raise PipelineError(f'sink "{stage.name}" has no tokenizer before it: put tokenize(...) there')
@@ -73,10 +79,19 @@ def _check_sink(stage: Stage, pipeline: Pipeline) -> None:
                 )
 
 
-def _in_order(pipeline: Pipeline) -> list[Stage]:
+def _before(stage: Stage, pipeline: Pipeline) -> list[Stage]:
+    """The stage and all from which records come to it, in declared order."""
     from headrace.pipeline.graph import chain_order
 
-    return chain_order(pipeline.stages)
+    before = {stage.name}
+    for other in reversed(chain_order(pipeline.stages)):
+        if other.name in before:
+            before.update(other.after)
+    return [other for other in pipeline.stages if other.name in before]
+
+
+#: The stages that make several records of one.
+_SPLITS = ("headrace.stages.split:SplitRecords", "headrace.stages.split:SplitBatches")
 
 
 #: The sources of files and the one format that each reads; "" for those that tell formats apart.
@@ -93,5 +108,6 @@ _CHECKS: dict[str, Callable[[Stage, Pipeline], None]] = {
     "headrace.stages.tokenizer:Tokenize": _check_tokenizer,
     "headrace.stages.custom:MapRecords": _check_function,
     "headrace.stages.custom:MapBatches": _check_function,
+    **dict.fromkeys(_SPLITS, _check_split),
     "headrace.stages.tokens:TokenSink": _check_sink,
 }

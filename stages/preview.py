@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.pipeline.graph import Pipeline, Stage, StageKind, chain_order
-from headrace.stages.batch import FILTERED, QUARANTINED, ROW, Batch
+from headrace.stages.batch import ROW, Batch, parts_of, row_keys, verdict_keys
 from headrace.stages.build import build_stage, process_safely
 from headrace.stages.contract import FragmentEnd, Source
-from headrace.stages.sidecars import reason_class
+from headrace.stages.sidecars import count_fates, reason_class
 from headrace.store.intervals import UNBOUNDED, Gap
 
 #: Samples that are shown of each reason, of what is kept, and characters of each.
@@ -76,6 +76,8 @@ def preview(pipeline: Pipeline, limit: int) -> Preview:
             before = batch
             batch = process_safely(transform, before, name)
             _note_removed(result, batch, before)
+            if parts_of(batch.rows) is not None and "text" in batch.rows.schema.names:
+                texts = _texts(batch)
         _note_kept(result, batch, texts)
     result.bytes_read = source.bytes_read
     return result
@@ -119,38 +121,40 @@ def _below(table: pa.RecordBatch, column: str, end: int) -> pa.RecordBatch:
 
 def _note_removed(result: Preview, batch: Batch, before: Batch | None) -> None:
     """Count the verdicts of `batch` that `before` did not have."""
-    known = set(before.verdicts.column("row").to_pylist()) if before is not None else set()
-    lost: list[dict[str, Any]] = [row for row in batch.verdicts.to_pylist() if row["row"] not in known]
+    known = set(verdict_keys(before.verdicts).tolist()) if before is not None else set()
+    keys = verdict_keys(batch.verdicts).tolist()
+    lost: list[tuple[int, dict[str, Any]]] = [
+        (key, row) for key, row in zip(keys, batch.verdicts.to_pylist(), strict=True) if key not in known
+    ]
     texts: dict[int, str] = {}
     if lost and before is not None and "text" in before.rows.schema.names:
         texts = _texts(before)
-    for row in lost:
+    for key, row in lost:
         reason = reason_class(row["reason"])
         entry = result.removed.setdefault(f"{row['stage']}/{reason}", Removed(row["stage"], row["verdict"], reason))
         entry.count += 1
         if len(entry.samples) < SAMPLES_MAX:
             raw = (row["raw"] or b"")[: 4 * SAMPLE_CHARACTERS_MAX].decode("utf-8", "replace")
-            entry.samples.append(Sample(row["id"], texts.get(row["row"], raw)[:SAMPLE_CHARACTERS_MAX]))
-        if row["verdict"] == FILTERED:
-            result.filtered += 1
-        elif row["verdict"] == QUARANTINED:
-            result.quarantined += 1
-        else:
-            result.duplicate += 1
+            entry.samples.append(Sample(row["id"], texts.get(key, raw)[:SAMPLE_CHARACTERS_MAX]))
 
 
 def _texts(batch: Batch) -> dict[int, str]:
-    columns: list[Any] = [batch.rows.column(name).to_pylist() for name in (ROW, "text")]
-    return dict(zip(*columns, strict=True))
+    return dict(zip(row_keys(batch.rows).tolist(), batch.rows.column("text").to_pylist(), strict=True))
 
 
 def _note_kept(result: Preview, batch: Batch, texts: dict[int, str]) -> None:
-    result.kept += batch.rows.num_rows
+    counts = count_fates([batch], tokens=0, sequences=0, padding=0)
+    result.kept += counts.kept
+    result.filtered += counts.filtered
+    result.quarantined += counts.quarantined
+    result.duplicate += counts.duplicate
     for stage, count in batch.edits.items():
         result.edited[stage] = result.edited.get(stage, 0) + count
     if "tokens" in batch.rows.schema.names:
         lists: Any = batch.rows.column("tokens")
         result.tokens += int(lists.offsets[len(lists)].as_py()) - int(lists.offsets[0].as_py())
     wanted = max(0, SAMPLES_MAX - len(result.samples))
-    for row in batch.rows.select([ROW, "id"]).slice(0, wanted).to_pylist():
-        result.samples.append(Sample(row["id"], texts.get(row[ROW], "")[:SAMPLE_CHARACTERS_MAX]))
+    head = batch.rows.slice(0, wanted)
+    names: list[Any] = head.column("id").to_pylist()
+    for key, name in zip(row_keys(head).tolist(), names, strict=True):
+        result.samples.append(Sample(name, texts.get(key, "")[:SAMPLE_CHARACTERS_MAX]))

@@ -11,9 +11,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.stages.batch import DUPLICATE, FILTERED, LINEAGE, QUARANTINED, ROW, Batch
+from headrace.stages.batch import (
+    DUPLICATE,
+    FILTERED,
+    LINEAGE,
+    QUARANTINED,
+    ROW,
+    Batch,
+    ordinals_of,
+    parts_of,
+    verdict_keys,
+)
 from headrace.store.entries import Counts, StoredObject
 from headrace.store.objects import Buffer, ObjectStore
+from headrace.store.parts import GRAVITY
 from headrace.store.shards import (
     content_hash,
     documents_schema,
@@ -63,9 +74,11 @@ def kept_of(batch: Batch) -> dict[str, Any]:
     """The columns of the documents table but for the text."""
     rows, count = batch.rows, batch.rows.num_rows
     names = rows.schema.names
+    parts = parts_of(rows)
     return {
         "id": rows.column("id"),
         "row": rows.column(ROW),
+        "part": pa.nulls(count, pa.int32()) if parts is None else parts,
         "tokens": pa.nulls(count, pa.int64()),
         "lineage": rows.column(LINEAGE) if LINEAGE in names else pa.nulls(count, pa.string()),
         "metadata": rows.column("metadata") if "metadata" in names else pa.nulls(count, pa.string()),
@@ -74,7 +87,7 @@ def kept_of(batch: Batch) -> dict[str, Any]:
 
 def lost_of(batch: Batch) -> dict[str, Any]:
     """The columns of the verdicts table."""
-    verdicts = batch.verdicts.sort_by("row") if batch.verdicts.num_rows else batch.verdicts
+    verdicts = _sorted(batch.verdicts)
     return {name: verdicts.column(name) for name in verdicts.schema.names}
 
 
@@ -83,8 +96,15 @@ def quarantined_of(batch: Batch) -> dict[str, Any]:
     lost = batch.verdicts
     if lost.num_rows:
         lost = lost.filter(pc.equal(lost.column("verdict"), pa.scalar(QUARANTINED)))
-        lost = lost.sort_by("row") if lost.num_rows else lost
+    lost = _sorted(lost)
     return {name: lost.column(name) for name in lost.schema.names}
+
+
+def _sorted(verdicts: pa.RecordBatch) -> pa.RecordBatch:
+    """The verdicts in the order of rows and parts."""
+    if not verdicts.num_rows:
+        return verdicts
+    return verdicts.take(pa.array(np.argsort(verdict_keys(verdicts), kind="stable"), pa.int64()))
 
 
 def gather(batches: Iterable[Batch], schema: pa.Schema, columns_of: Any) -> pa.Table:
@@ -102,20 +122,20 @@ def gather(batches: Iterable[Batch], schema: pa.Schema, columns_of: Any) -> pa.T
 
 
 def count_fates(batches: Sequence[Batch], *, tokens: int, sequences: int, padding: int) -> Counts:
-    """What became of the records of these batches."""
+    """What became of the records of these batches. A record that was split is kept where one of its parts is."""
     verdicts: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {FILTERED: Counter(), QUARANTINED: Counter(), DUPLICATE: Counter()}
     edited: Counter[str] = Counter()
+    kept = 0
     for batch in batches:
         edited.update(batch.edits)
-        lost = batch.verdicts
-        if not lost.num_rows:
-            continue
-        for stage, verdict, reason in zip(*(lost.column(i).to_pylist() for i in (2, 3, 4)), strict=True):
+        rows = ordinals_of(batch.rows.column(ROW))
+        kept += len(rows) if parts_of(batch.rows) is None else len(np.unique(rows))
+        for stage, verdict, reason in fates_of_lost(batch):
             verdicts[verdict] += 1
             reasons[verdict][f"{stage}/{reason_class(reason)}"] += 1
     return Counts(
-        kept=sum(batch.rows.num_rows for batch in batches),
+        kept=kept,
         filtered=verdicts[FILTERED],
         duplicate=verdicts[DUPLICATE],
         quarantined=verdicts[QUARANTINED],
@@ -126,6 +146,27 @@ def count_fates(batches: Sequence[Batch], *, tokens: int, sequences: int, paddin
         sequences=sequences,
         padding=padding,
     )
+
+
+def fates_of_lost(batch: Batch) -> list[tuple[str, str, str | None]]:
+    """Stage, verdict and reason of each record that was not kept.
+
+    Of the parts of a record that was lost whole the gravest verdict speaks for it, of two alike that of the first.
+    """
+    lost = batch.verdicts
+    if not lost.num_rows:
+        return []
+    columns: list[list[Any]] = [lost.column(name).to_pylist() for name in ("stage", "verdict", "reason")]
+    fates = list(zip(*columns, strict=True))
+    if lost.column("part").null_count == lost.num_rows:
+        return fates
+    rows, keys = ordinals_of(lost.column("row")).tolist(), verdict_keys(lost).tolist()
+    kept = set(ordinals_of(batch.rows.column(ROW)).tolist())
+    first: dict[int, int] = {}
+    for place in sorted(range(len(fates)), key=lambda place: (GRAVITY.index(fates[place][1]), keys[place])):
+        if rows[place] not in kept:
+            first.setdefault(rows[place], place)
+    return [fates[place] for place in first.values()]
 
 
 def reason_class(reason: str | None) -> str:

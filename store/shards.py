@@ -284,12 +284,16 @@ def read_shard(store: ObjectStore, key: str) -> dict[str, npt.NDArray[Any]]:
 
 
 def documents_schema() -> pa.Schema:
-    """A row a kept document, in the order of `piece_document`; `row` is the record's ordinal in its fragment."""
+    """A row a kept document, in the order of `piece_document`; `row` is the record's ordinal in its fragment.
+
+    `part` is null unless a stage split the record; it counts its parts from 0. So it is in the other tables.
+    """
     return _schema(
         id=pa.string(),
         source=pa.string(),
         fragment=pa.string(),
         row=pa.int64(),
+        part=pa.int32(),
         tokens=pa.int64(),
         lineage=pa.string(),
         metadata=pa.string(),
@@ -303,6 +307,7 @@ def verdicts_schema() -> pa.Schema:
         source=pa.string(),
         fragment=pa.string(),
         row=pa.int64(),
+        part=pa.int32(),
         stage=pa.string(),
         verdict=pa.string(),
         reason=pa.string(),
@@ -317,6 +322,7 @@ def quarantine_schema() -> pa.Schema:
         source=pa.string(),
         fragment=pa.string(),
         row=pa.int64(),
+        part=pa.int32(),
         stage=pa.string(),
         reason=pa.string(),
         raw=pa.binary(),

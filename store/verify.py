@@ -15,14 +15,13 @@ from headrace.store.entries import Closed, StoredObject
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
 from headrace.store.fold import LedgerState
 from headrace.store.objects import ObjectStore
+from headrace.store.parts import GRAVITY, Ordinals, broken_rows, keys_of, rows_of
 from headrace.store.shards import read_shard, read_table, verify_object
 
 #: Problems that are told of one shard; the rest of them only repeat the story.
 PROBLEMS_PER_SHARD_MAX = 50
 _RESTORE = "`headrace dataset rebuild --restore` makes it again from its source"
 _BROKEN_SINK = "the sink that wrote it is broken, write the dataset again and report it"
-
-Ordinals = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +86,9 @@ def _content_problems(
     documents = verdicts = None
     try:
         if "documents" in intact:
-            documents = read_table(store, intact["documents"].key, ["fragment", "row", "tokens"])
+            documents = read_table(store, intact["documents"].key, ["fragment", "row", "part", "tokens"])
         if "verdicts" in intact:
-            verdicts = read_table(store, intact["verdicts"].key, ["fragment", "row", "verdict"])
+            verdicts = read_table(store, intact["verdicts"].key, ["fragment", "row", "part", "verdict"])
         if documents is not None and verdicts is not None:
             yield from _ordinal_problems(state, closed, documents, verdicts, intact["verdicts"].key)
             yield from _count_problems(closed, documents, verdicts, intact["verdicts"].key)
@@ -104,39 +103,46 @@ def _content_problems(
 def _ordinal_problems(
     state: LedgerState, closed: Closed, documents: pa.Table, verdicts: pa.Table, key: str
 ) -> Iterator[str]:
-    """Conservation: documents and verdicts together are the ordinals of the ranges, each once."""
-    found = _ordinals(documents, verdicts)
+    """Conservation: documents and verdicts together are the ordinals of the ranges, each once (or its parts are)."""
+    found = _keys(documents, verdicts)
     expected: dict[str, list[Ordinals]] = {}
     for item in closed.ranges:
         expected.setdefault(item.fragment.hex(), []).append(np.arange(item.first, item.end))
     for fragment in sorted(expected.keys() | found.keys()):
         closes = np.concatenate(expected.get(fragment, [np.zeros(0, np.int64)]))
-        holds = found.get(fragment, np.zeros(0, np.int64))
+        keys = found.get(fragment, np.zeros(0, np.int64))
         known = state.fragments.get(_unhex(fragment))
         name = f"fragment {fragment}" if known is None else known.fragment.uri
-        unique, times = np.unique(holds, return_counts=True)
+        unique = np.unique(rows_of(keys))
         for verb, wrong in (
             ("lack", np.setdiff1d(closes, unique)),
             ("hold beyond its ranges", np.setdiff1d(unique, closes)),
-            ("hold more than once", unique[times > 1]),
+            ("hold more than once, or not in all parts,", broken_rows(keys)),
         ):
             if wrong.size:
                 yield f"{key} and its documents {verb} {wrong.size} records of {name}, first record {wrong[0]}"
 
 
-def _ordinals(*tables: pa.Table) -> dict[str, Ordinals]:
-    """Return the record ordinals of the tables' rows, by fragment."""
-    both = pa.concat_tables([table.select(["fragment", "row"]) for table in tables])
+def _keys(*tables: pa.Table) -> dict[str, Ordinals]:
+    """Return the keys (`headrace.store.parts`) of the tables' rows, by fragment."""
+    both = pa.concat_tables([_with_part(table).select(["fragment", "row", "part"]) for table in tables])
     encoded: Any = both.column("fragment").combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     codes = np.asarray(encoded.indices.fill_null(-1))
-    rows = _integers(both, "row", -1)
+    rows = keys_of(_integers(both, "row", -1), both.column("part"))
     names = [str(name) for name in encoded.dictionary.to_pylist()]
     found = {name: rows[codes == code] for code, name in enumerate(names)}
     if (codes < 0).any():
         found["(null)"] = rows[codes < 0]
     return found
+
+
+def _with_part(table: pa.Table) -> pa.Table:
+    """The table; one of the time before records could be split has no parts."""
+    if "part" in table.column_names:
+        return table
+    return table.append_column("part", pa.nulls(table.num_rows, pa.int32()))
 
 
 def _integers(table: pa.Table, column: str, null: int) -> Ordinals:
@@ -152,14 +158,34 @@ def _unhex(text: str) -> bytes:
 
 
 def _count_problems(closed: Closed, documents: pa.Table, verdicts: pa.Table, key: str) -> Iterator[str]:
-    given = [str(verdict) for verdict in verdicts.column("verdict").to_pylist()]
+    kept = {fragment: rows_of(keys) for fragment, keys in _keys(documents).items()}
+    given = _lost(verdicts, kept)
     counts = closed.counts
+    held = sum(len(np.unique(rows)) for rows in kept.values())
     expected = {"filtered": counts.filtered, "duplicate": counts.duplicate, "quarantined": counts.quarantined}
-    if documents.num_rows != counts.kept:
-        yield f"{key}: its documents table has {documents.num_rows} rows, the ledger counts {counts.kept} kept"
+    if held != counts.kept:
+        yield f"{key}: its documents table has {held} records, the ledger counts {counts.kept} kept"
     for verdict in sorted({*given, *expected}):
         if given.count(verdict) != expected.get(verdict, 0):
             yield f"{key} has {given.count(verdict)} {verdict}, the ledger counts {expected.get(verdict, 0)}"
+
+
+def _lost(verdicts: pa.Table, kept: dict[str, Ordinals]) -> list[str]:
+    """The verdict of each record that was not kept: of several parts the gravest."""
+    given = [str(verdict) for verdict in verdicts.column("verdict").to_pylist()]
+    if "part" not in verdicts.column_names or verdicts.column("part").null_count == verdicts.num_rows:
+        return given
+    gravest: dict[tuple[str, int], str] = {}
+    held = {(fragment, row) for fragment, rows in kept.items() for row in rows.tolist()}
+    columns: list[Any] = [verdicts.column(name).to_pylist() for name in ("fragment", "row")]
+    for fragment, row, verdict in zip(*columns, given, strict=True):
+        if (fragment, row) not in held:
+            gravest[fragment, row] = min(gravest.get((fragment, row), verdict), verdict, key=_gravity)
+    return list(gravest.values())
+
+
+def _gravity(verdict: str) -> int:
+    return GRAVITY.index(verdict) if verdict in GRAVITY else len(GRAVITY)
 
 
 def _piece_problems(
@@ -209,8 +235,8 @@ def _quarantine_problems(
     if named and "quarantine" not in intact:
         return
     mask = np.array([verdict == "quarantined" for verdict in verdicts.column("verdict").to_pylist()], dtype=np.bool_)
-    expected = _ordinals(verdicts.filter(pa.array(mask))) if mask.any() else {}
-    found = _ordinals(read_table(store, intact["quarantine"].key, ["fragment", "row"])) if named else {}
+    expected = _keys(verdicts.filter(pa.array(mask))) if mask.any() else {}
+    found = _keys(read_table(store, intact["quarantine"].key, ["fragment", "row", "part"])) if named else {}
     for fragment in sorted(expected.keys() | found.keys()):
         wanted, held = (np.sort(part.get(fragment, np.zeros(0, np.int64))) for part in (expected, found))
         if not np.array_equal(wanted, held):

@@ -69,11 +69,11 @@ class Chain:
         """The batch behind the last transform."""
         for name, transform in self.transforms:
             statistics = self.statistics[name]
-            before = batch.rows.num_rows
+            before, lost = batch.rows.num_rows, batch.verdicts.num_rows
             started = time.perf_counter()
             batch = process_safely(transform, batch, name)
             statistics.busy_s += time.perf_counter() - started
-            self._count(statistics, batch, before, before - batch.rows.num_rows)
+            self._count(statistics, batch, before, batch.verdicts.num_rows - lost)
         return batch
 
     def gathered(self, batch: Batch, busy_s: float) -> None:

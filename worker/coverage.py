@@ -4,37 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.stages.batch import ROW, Batch
+from headrace.stages.batch import ROW, Batch, ordinals_of, row_keys, verdict_keys
 from headrace.store.entries import Range
+from headrace.store.parts import broken_rows
 
 
 class ConservationError(RuntimeError):
     """A stage lost, invented or repeated a record: a defect of the stage."""
 
 
-def ordinals(column: Any) -> npt.NDArray[np.int64]:
-    """The ordinals of a column, as numpy."""
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
-
-
 def fates(batch: Batch) -> npt.NDArray[np.bool_]:
-    """`[count]`: whether each record of the batch was kept. ConservationError unless each has exactly one fate."""
-    kept = ordinals(batch.rows.column(ROW)) - batch.first
-    other = ordinals(batch.verdicts.column("row")) - batch.first
+    """`[count]`: whether each record of the batch was kept. ConservationError unless each has exactly one fate.
+
+    A record that was split has as many fates as parts, and is kept where one of them is.
+    """
+    kept = ordinals_of(batch.rows.column(ROW)) - batch.first
+    other = ordinals_of(batch.verdicts.column("row")) - batch.first
     everyone = np.concatenate([kept, other])
     where = f"{batch.uri}, records {batch.first}..{batch.first + batch.count - 1}"
     if len(everyone) and (everyone.min() < 0 or everyone.max() >= batch.count):
         raise ConservationError(f"{where}: a row or verdict for a record outside the batch")
     times = np.bincount(everyone, minlength=batch.count)
-    if (times != 1).any():
-        at = int(np.flatnonzero(times != 1)[0])
-        raise ConservationError(f"{where}: record {batch.first + at} has {int(times[at])} fates, not one")
+    broken = broken_rows(np.concatenate([row_keys(batch.rows), verdict_keys(batch.verdicts)])) - batch.first
+    wrong = np.union1d(np.flatnonzero(times == 0), broken)
+    if len(wrong):
+        at = int(wrong[0])
+        raise ConservationError(
+            f"{where}: record {batch.first + at} has {int(times[at])} fates, not one (or one for each part from 0 on)"
+        )
     mask = np.zeros(batch.count, dtype=np.bool_)
     mask[kept] = True
     return mask
@@ -77,5 +79,5 @@ def _bits(mask: npt.NDArray[np.bool_]) -> tuple[bytes, bytes]:
 
 
 def _between(batch: pa.RecordBatch, column: str, item: Range) -> pa.RecordBatch:
-    values = ordinals(batch.column(column))
+    values = ordinals_of(batch.column(column))
     return batch.filter(pa.array((values >= item.first) & (values < item.end)))

@@ -29,6 +29,7 @@ from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd, InputError, Sink
+from headrace.stages.errors import StageContractError
 from headrace.store.entries import Fragment
 from headrace.store.errors import StoreError, StoreRefused
 from headrace.store.intervals import Gap
@@ -41,6 +42,7 @@ from headrace.worker.channel import Channel, ChannelClosed
 from headrace.worker.core.gathering import SealPolicy
 from headrace.worker.core.reading import Reading
 from headrace.worker.core.sweeping import Sweeping
+from headrace.worker.coverage import ConservationError
 from headrace.worker.links import Inbox, attach
 from headrace.worker.outbox import Outbox
 from headrace.worker.sinking import Sinking
@@ -370,8 +372,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say_failure(channel: Channel, task: str, attempt: int, error: Exception) -> None:
-    final = isinstance(error, (PipelineError, StoreRefused))
-    text = str(error) if isinstance(error, (StoreError, PipelineError)) else f"{type(error).__name__}: {error}"
+    # What a stage does to its batches it does again to the same batches: trying again helps as little as with a refusal.
+    final = isinstance(error, (PipelineError, InputError, StageContractError, ConservationError, StoreRefused))
+    text = str(error) if final or isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
     failed = pb.TaskFailed(error=text if final else f"task {task}: {text}", final=final)
     try:
         channel.send(pb.TaskEvent(task=task, attempt=attempt, failed=failed).SerializeToString())

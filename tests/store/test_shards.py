@@ -191,7 +191,7 @@ def _rows(schema: pa.Schema, count: int) -> pa.Table:
                for row in range(count)]
         for name in schema.names
     }  # fmt: skip
-    for name in {"row", "tokens"} & set(schema.names):
+    for name in {"row", "part", "tokens"} & set(schema.names):
         values[name] = list(range(count))  # type: ignore[assignment]
     return pa.table(values, schema=schema)
 

@@ -71,6 +71,11 @@ class S3Proxy:
         with self._lock:
             self._rules.clear()
 
+    def waiting(self) -> int:
+        """How many faults are planned and have not happened."""
+        with self._lock:
+            return sum(rule.times for rule in self._rules)
+
     def count(self, method: str, part: str = "") -> int:
         """How many requests of a kind were seen."""
         return sum(line.startswith(method + " ") and part in line for line in self.seen)

@@ -1,0 +1,85 @@
+"""Runs against stores that fail: a small pipeline with many shards, and what is asked of it afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import files_kit as files
+
+from headrace.store.dataset import Dataset
+from headrace.store.shards import read_table
+
+RUN_S_MAX = 300.0
+PIPELINE = """
+from headrace.pipeline.graph import Pipeline
+from headrace.stages.library import read, tokenize, write_tokens
+
+
+def build(input: str, output: str, tokenizer: str = "deepseek") -> Pipeline:
+    tokens = tokenize(tokenizer)
+    source = read(input, fragment_bytes=1 << 16, batch_bytes=1 << 13)
+    return Pipeline.chain("bad", output, source, tokens, write_tokens(tokens, seq_len=128, shard_bytes=1 << 15))
+"""
+RECORDS = [{"id": f"r{index}", "text": f"record {index}: " + "some words of it " * 30} for index in range(2000)]
+TEXT = files.lines(RECORDS)
+
+
+def command(given: str, output: str, *options: str) -> list[str]:
+    parameters = ["-p", f"input={given}", "-p", f"output={output}"]
+    return [sys.executable, "-P", "-m", "headrace.cli.main", "run", "bad.py", *parameters, "--json", *options]
+
+
+def run(
+    folder: pathlib.Path, given: str, output: str, *options: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A run from the command line to its end."""
+    return subprocess.run(
+        command(given, output, *options),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=RUN_S_MAX,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def check_complete(done: subprocess.CompletedProcess[str], output: str) -> dict[str, Any]:
+    """The run has ended well and each record stands in the dataset once; its report."""
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert (report["state"], report["balanced"], report["complete"]) == ("completed", True, True)
+    assert kept(output) == sorted(record["id"] for record in RECORDS)
+    return report
+
+
+def kept(output: str) -> list[str]:
+    """The ids of the documents that the ledger names, sorted."""
+    dataset = Dataset.open(output)
+    keys = [item.key for shard in dataset.shards if (item := shard.object("documents")) is not None]
+    return sorted(name for key in keys for name in read_table(dataset.store, key, ["id"]).column("id").to_pylist())
+
+
+def the_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line of a run that failed; progress aside."""
+    assert (done.returncode, done.stdout) == (1, ""), (done.returncode, done.stderr)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("bad: ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@contextlib.contextmanager
+def small_disk(folder: pathlib.Path, size: int) -> Iterator[pathlib.Path]:
+    """A file system of `size` bytes, mounted for as long as it is needed. Root alone may do so."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True, timeout=10)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=10)

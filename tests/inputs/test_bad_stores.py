@@ -1,0 +1,132 @@
+"""Whole runs against stores that fail: each ends as it should, loses nothing, and the next run completes it."""
+
+from __future__ import annotations
+
+import pathlib
+import secrets
+import socket
+import subprocess
+import sys
+import time
+
+import bad_store_kit as kit
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+
+from s3_proxy import Fault, S3Proxy
+from s3_server import READER_ACCESS_KEY, READER_SECRET_KEY, S3Server, shared_server
+
+from headrace.store.objects import open_store
+
+#: Enough for every process of a run to open its breaker and look whether the store is back.
+BUSY_ANSWERS = 40
+
+
+@pytest.fixture(scope="module")
+def server() -> S3Server:
+    return shared_server()
+
+
+@pytest.fixture
+def home(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "bad.py").write_text(kit.PIPELINE)
+    (tmp_path / "in.jsonl").write_bytes(kit.TEXT)
+    return tmp_path
+
+
+@pytest.fixture
+def given(server: S3Server) -> str:
+    """The name of an object that holds the input."""
+    name = f"{secrets.token_hex(6)}.jsonl"
+    open_store(server.uri("bad")).create(name, [kit.TEXT])
+    return f"s3://{server.bucket}/bad/{name}"
+
+
+def test_a_bucket_that_is_not_there_ends_the_run_with_one_line(home: pathlib.Path, server: S3Server) -> None:
+    where = f"?endpoint={server.endpoint}"
+    for given, output in (
+        (f"s3://nobody-has-this/in.jsonl{where}", "out"),
+        ("in.jsonl", f"s3://nobody-has-this/out{where}"),
+    ):
+        line = kit.the_line(kit.run(home, given, output))
+        assert "nobody-has-this" in line
+
+
+def test_credentials_that_are_wrong_end_the_run_with_one_line(home: pathlib.Path, server: S3Server, given: str) -> None:
+    wrong = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
+    reader = {"AWS_ACCESS_KEY_ID": READER_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": READER_SECRET_KEY}
+    for keys, arguments, words in (
+        (wrong, (f"{given}?endpoint={server.endpoint}", "out"), "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        (wrong, ("in.jsonl", server.uri()), "the endpoint does not know the access key"),
+        (reader, ("in.jsonl", server.uri()), "these credentials have no right to this"),
+    ):
+        assert words in kit.the_line(kit.run(home, *arguments, environment=keys))
+
+
+def test_a_store_that_cannot_be_reached_ends_the_run_with_one_line(home: pathlib.Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        where = f"?endpoint=http://127.0.0.1:{nobody.getsockname()[1]}"
+        for arguments in (("in.jsonl", f"s3://bucket/out{where}"), (f"s3://bucket/in.jsonl{where}", "out")):
+            line = kit.the_line(kit.run(home, *arguments))
+            assert "is the right endpoint and can be reached from this host" in line
+
+
+def wait_for_entries(process: subprocess.Popen[str], proxy: S3Proxy, entries: int) -> None:
+    """Until the ledger of a run has so many entries."""
+    deadline = time.monotonic() + kit.RUN_S_MAX
+    while proxy.count("PUT", "/ledger/") < entries:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, f"{proxy.count('PUT', '/ledger/')} entries"
+
+
+def start(home: pathlib.Path, given: str, output: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        kit.command(given, output), cwd=home, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    out, err = process.communicate(timeout=kit.RUN_S_MAX)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def test_a_store_that_answers_503_is_waited_for_and_nothing_is_lost(
+    home: pathlib.Path, server: S3Server, given: str
+) -> None:
+    with S3Proxy(server.endpoint) as proxy:
+        output = server.uri(endpoint=proxy.endpoint)
+        process = start(home, f"{given}?endpoint={proxy.endpoint}", output)
+        wait_for_entries(process, proxy, 4)
+        proxy.plan(Fault.BUSY, times=BUSY_ANSWERS)
+        report = kit.check_complete(ended(process), output)
+        assert proxy.waiting() == 0, "the run was over before the store had failed so often"
+    assert report["records_resumed"] == 0
+
+
+@pytest.mark.slow
+def test_a_store_that_answers_503_for_a_minute_is_waited_for(home: pathlib.Path, server: S3Server, given: str) -> None:
+    with S3Proxy(server.endpoint) as proxy:
+        output = server.uri(endpoint=proxy.endpoint)
+        process = start(home, f"{given}?endpoint={proxy.endpoint}", output)
+        wait_for_entries(process, proxy, 4)
+        proxy.plan(Fault.BUSY, times=1_000_000)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.communicate(timeout=60)
+        proxy.mend()
+        kit.check_complete(ended(process), output)
+
+
+@pytest.mark.parametrize("kibibytes", [300, pytest.param(64, marks=pytest.mark.slow)])
+def test_a_full_disk_ends_the_run_with_one_line_and_the_next_run_completes_it(
+    home: pathlib.Path, kibibytes: int
+) -> None:
+    with kit.small_disk(home / "disk", kibibytes << 10) as disk:
+        line = kit.the_line(kit.run(home, "in.jsonl", "disk/out"))
+        assert "No space left on device; free space on the disk" in line
+        before = kit.kept(str(disk / "out"))
+        assert len(set(before)) == len(before)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True, timeout=10)
+        report = kit.check_complete(kit.run(home, "in.jsonl", "disk/out"), str(disk / "out"))
+        assert report["records_resumed"] >= len(before)
