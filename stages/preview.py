@@ -139,7 +139,8 @@ def _note_removed(result: Preview, batch: Batch, before: Batch | None) -> None:
 
 
 def _texts(batch: Batch) -> dict[int, str]:
-    return dict(zip(row_keys(batch.rows).tolist(), batch.rows.column("text").to_pylist(), strict=True))
+    texts: list[Any] = batch.rows.column("text").to_pylist()
+    return dict(zip(row_keys(batch.rows).tolist(), texts, strict=True))
 
 
 def _note_kept(result: Preview, batch: Batch, texts: dict[int, str]) -> None:

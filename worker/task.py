@@ -372,7 +372,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say_failure(channel: Channel, task: str, attempt: int, error: Exception) -> None:
-    # What a stage does to its batches it does again to the same batches: trying again helps as little as with a refusal.
+    # What a stage does to a batch it does to it again: another attempt would end the same way.
     final = isinstance(error, (PipelineError, InputError, StageContractError, ConservationError, StoreRefused))
     text = str(error) if final or isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
     failed = pb.TaskFailed(error=text if final else f"task {task}: {text}", final=final)

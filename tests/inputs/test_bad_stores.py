@@ -19,8 +19,8 @@ from s3_server import READER_ACCESS_KEY, READER_SECRET_KEY, S3Server, shared_ser
 
 from headrace.store.objects import open_store
 
-#: Enough for every process of a run to open its breaker and look whether the store is back.
-BUSY_ANSWERS = 40
+#: Enough to open the breaker of a process, whose prober then looks whether the store is back.
+BUSY_ANSWERS = 12
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,25 @@ def given(server: S3Server) -> str:
     name = f"{secrets.token_hex(6)}.jsonl"
     open_store(server.uri("bad")).create(name, [kit.TEXT])
     return f"s3://{server.bucket}/bad/{name}"
+
+
+def wait_for_entries(process: subprocess.Popen[str], proxy: S3Proxy, entries: int) -> None:
+    """Until the ledger of a run has so many entries."""
+    deadline = time.monotonic() + kit.RUN_S_MAX
+    while proxy.count("PUT", "/ledger/") < entries:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, f"{proxy.count('PUT', '/ledger/')} entries"
+
+
+def start(home: pathlib.Path, given: str, output: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        kit.command(given, output), cwd=home, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    out, err = process.communicate(timeout=kit.RUN_S_MAX)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def test_a_bucket_that_is_not_there_ends_the_run_with_one_line(home: pathlib.Path, server: S3Server) -> None:
@@ -68,28 +87,9 @@ def test_a_store_that_cannot_be_reached_ends_the_run_with_one_line(home: pathlib
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         where = f"?endpoint=http://127.0.0.1:{nobody.getsockname()[1]}"
-        for arguments in (("in.jsonl", f"s3://bucket/out{where}"), (f"s3://bucket/in.jsonl{where}", "out")):
-            line = kit.the_line(kit.run(home, *arguments))
-            assert "is the right endpoint and can be reached from this host" in line
-
-
-def wait_for_entries(process: subprocess.Popen[str], proxy: S3Proxy, entries: int) -> None:
-    """Until the ledger of a run has so many entries."""
-    deadline = time.monotonic() + kit.RUN_S_MAX
-    while proxy.count("PUT", "/ledger/") < entries:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, f"{proxy.count('PUT', '/ledger/')} entries"
-
-
-def start(home: pathlib.Path, given: str, output: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        kit.command(given, output), cwd=home, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-
-
-def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    out, err = process.communicate(timeout=kit.RUN_S_MAX)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        runs = [start(home, "in.jsonl", f"s3://bucket/out{where}"), start(home, f"s3://bucket/in.jsonl{where}", "out")]
+        for process in runs:
+            assert "is the right endpoint and can be reached from this host" in kit.the_line(ended(process))
 
 
 def test_a_store_that_answers_503_is_waited_for_and_nothing_is_lost(

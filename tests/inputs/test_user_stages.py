@@ -141,7 +141,7 @@ def test_a_stage_that_repeats_or_invents_records_ends_the_run_and_is_named(
     assert words in line
 
 
-@pytest.mark.parametrize("edges", [(), ("--no-fuse",)], ids=["fused", "rings"])
+@pytest.mark.parametrize("edges", [pytest.param((), marks=pytest.mark.slow), ("--no-fuse",)], ids=["fused", "rings"])
 def test_a_stage_that_splits_records_balances_by_record(home: pathlib.Path, edges: tuple[str, ...]) -> None:
     done = run(home, "split", *edges)
     assert done.returncode == 0, done.stderr

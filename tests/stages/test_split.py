@@ -80,12 +80,12 @@ def test_each_part_has_its_number_and_a_name_made_of_it(batch_of: MakeBatch) -> 
 def test_a_batch_function_may_give_a_row_back_any_number_of_times(batch_of: MakeBatch) -> None:
     answer = process_safely(stage("twice", splits=True), batch_of(["a", "b"]), "twice")
     assert [row[:2] + row[3:] for row in rows_of(answer)] == [(0, 0, "a"), (0, 1, "a"), (1, 0, "b"), (1, 1, "b")]
-    with pytest.raises(StageContractError, match='stage "twice" returned record 0 twice: .* splits=True'):
+    with pytest.raises(StageContractError, match=r'stage "twice" returned record 0 twice: .* splits=True'):
         process_safely(stage("twice"), batch_of(["a", "b"]), "twice")
 
 
 def test_a_function_that_splits_returns_a_list(batch_of: MakeBatch) -> None:
-    with pytest.raises(StageContractError, match="returned dict for record .* returns a list of records"):
+    with pytest.raises(StageContractError, match=r"returned dict for record .* returns a list of records"):
         process_safely(stage("one", splits=True), batch_of(["a"]), "one")
 
 
