@@ -22,10 +22,12 @@ from headrace.stages.batch import (
     parts_of,
     verdict_keys,
 )
+from headrace.stages.errors import StageContractError
 from headrace.store.entries import Counts, StoredObject
 from headrace.store.objects import Buffer, ObjectStore
 from headrace.store.parts import GRAVITY
 from headrace.store.shards import (
+    SCORE_PREFIX,
     content_hash,
     documents_schema,
     quarantine_schema,
@@ -49,7 +51,8 @@ def create_object(store: ObjectStore, role: str, prefix: str, suffix: str, parts
 
 def documents_table(batches: Iterable[Batch], lengths: npt.NDArray[np.int64] | None = None) -> pa.Table:
     """A row a kept record, in the order of the batches; `lengths` are the tokens of each, none where it is None."""
-    table = gather(batches, documents_schema(), kept_of)
+    held = list(batches)
+    table = gather(held, _with_scores(documents_schema(), held), kept_of)
     counts = np.zeros(table.num_rows, np.int64) if lengths is None else lengths
     return table.set_column(table.schema.get_field_index("tokens"), "tokens", pa.array(counts, pa.int64()))
 
@@ -75,7 +78,9 @@ def kept_of(batch: Batch) -> dict[str, Any]:
     rows, count = batch.rows, batch.rows.num_rows
     names = rows.schema.names
     parts = parts_of(rows)
+    scores = {name: rows.column(name) for name in names if name.startswith(SCORE_PREFIX)}
     return {
+        **scores,
         "id": rows.column("id"),
         "row": rows.column(ROW),
         "part": pa.nulls(count, pa.int32()) if parts is None else parts,
@@ -117,8 +122,30 @@ def gather(batches: Iterable[Batch], schema: pa.Schema, columns_of: Any) -> pa.T
             continue
         columns["source"] = pa.repeat(pa.scalar(batch.uri), count)
         columns["fragment"] = pa.repeat(pa.scalar(batch.fragment.hex()), count)
-        parts.append(pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema))
+        found = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in schema]
+        parts.append(pa.RecordBatch.from_arrays(found, schema=schema))
     return pa.Table.from_batches(parts, schema=schema)
+
+
+def _with_scores(schema: pa.Schema, batches: Iterable[Batch]) -> pa.Schema:
+    """The schema with the columns in which stages wrote scores, by name; a record that has none is null there."""
+    scores: dict[str, pa.DataType] = {}
+    for batch in batches:
+        for field in batch.rows.schema if batch.rows.num_rows else ():
+            if not field.name.startswith(SCORE_PREFIX):
+                continue
+            if not _is_score(field.type) or scores.setdefault(field.name, field.type) != field.type:
+                raise StageContractError(
+                    f"column {field.name!r} is {field.type} in some rows: a score is a number, a boolean or a string, "
+                    "and of one type in all records"
+                )
+    for name, kind in sorted(scores.items()):
+        schema = schema.append(pa.field(name, kind))
+    return schema
+
+
+def _is_score(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or kind in (pa.bool_(), pa.string())
 
 
 def count_fates(batches: Sequence[Batch], *, tokens: int, sequences: int, padding: int) -> Counts:

@@ -49,6 +49,8 @@ _DTYPES: dict[str, type[np.generic]] = {
     "F64": np.float64,
 }
 _DTYPE_NAMES = {np.dtype(kind): name for name, kind in _DTYPES.items()}
+#: Columns of the documents table that stages have written: `score.<stage>.<name>`.
+SCORE_PREFIX = "score."
 #: Columns whose values repeat; the others would only pay for a dictionary that is then given up.
 _DICTIONARY_COLUMNS = ("source", "fragment", "stage", "verdict", "reason", "lineage")
 #: Columns whose smallest and largest value help nobody find a row.
@@ -287,6 +289,7 @@ def documents_schema() -> pa.Schema:
     """A row a kept document, in the order of `piece_document`; `row` is the record's ordinal in its fragment.
 
     `part` is null unless a stage split the record; it counts its parts from 0. So it is in the other tables.
+    Behind these stand the scores that stages wrote, each a column `score.<stage>.<name>` of its own type.
     """
     return _schema(
         id=pa.string(),
@@ -343,11 +346,15 @@ def table_to_parquet(table: pa.Table) -> bytes:
         row_group_size=ROW_GROUP_ROWS,
         compression="zstd",
         compression_level=1,
-        use_dictionary=cast("Any", [name for name in names if name in _DICTIONARY_COLUMNS]),
+        use_dictionary=cast("Any", [field.name for field in table.schema if _repeats(field)]),
         write_statistics=[name for name in names if name not in _NO_STATISTICS],
         store_schema=False,
     )
     return sink.getvalue().to_pybytes()
+
+
+def _repeats(field: pa.Field[Any]) -> bool:
+    return field.name in _DICTIONARY_COLUMNS or (field.name.startswith(SCORE_PREFIX) and pa.types.is_string(field.type))
 
 
 def read_table(store: ObjectStore, key: str, columns: Sequence[str] | None = None) -> pa.Table:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from headrace.stages.errors import InputError
 from headrace.stages.export.source import Exported, new_folder, read_documents, summary
 from headrace.store.dataset import Dataset, ShardRecord
-from headrace.store.shards import read_table
+from headrace.store.shards import SCORE_PREFIX, read_table
 
 #: Rows in a row group: what a trainer reads at once.
 ROW_GROUP_ROWS = 1 << 14
@@ -57,9 +57,11 @@ def _table(dataset: Dataset, shard: ShardRecord) -> tuple[pa.Table, int]:
     if shard.object("tokens") is None:
         documents = shard.object("documents")
         assert documents is not None
-        return read_table(dataset.store, documents.key, [*KEPT, "text"]), 0
+        scores = [name for name in _names(dataset, shard) if name.startswith(SCORE_PREFIX)]
+        return read_table(dataset.store, documents.key, [*KEPT, *scores, "text"]), 0
     found = read_documents(dataset, shard)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(found.lengths)])
     lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(found.tokens.astype(np.int32)))
-    table = found.table.select(list(KEPT)).append_column("input_ids", lists)
+    scores = [name for name in found.table.schema.names if name.startswith(SCORE_PREFIX)]
+    table = found.table.select([*KEPT, *scores]).append_column("input_ids", lists)
     return table, int(found.tokens.size)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import orjson
 
 from headrace.store.dataset import Dataset
-from headrace.store.shards import read_table
+from headrace.store.shards import SCORE_PREFIX, read_table
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 #: Languages and reasons that are shown one by one; the rest are summed.
@@ -96,7 +96,7 @@ def collect(uri: str) -> Facts:
         table: Any = read_table(dataset.store, documents.key)
         if "tokens" in table.schema.names:
             lengths.append(table.column("tokens").to_numpy())
-        languages.update(_language(packed) for packed in table.column("metadata").to_pylist())
+        languages.update(_languages(table))
     counts = dataset.balance().counts
     numbers = _numbers(counts, np.concatenate(lengths), dataset.describe().seq_len)
     numbers |= {f"language.{name}": count / sum(languages.values()) for name, count in languages.items() if name}
@@ -106,10 +106,13 @@ def collect(uri: str) -> Facts:
     return Facts(dataset.uri, numbers, np.concatenate(lengths), ordered, reasons, dict(counts.edited))
 
 
-def _language(packed: str | None) -> str:
-    metadata = orjson.loads(packed) if packed else {}
-    found = metadata.get("language")
-    return str(found.get("language", "") if isinstance(found, dict) else found or "")
+def _languages(table: Any) -> list[str]:
+    """The language of each document: as a stage wrote it, else the field of the record's metadata."""
+    for name in table.schema.names:
+        if name.startswith(SCORE_PREFIX) and name.endswith(".language"):
+            return [str(code or "") for code in table.column(name).to_pylist()]
+    packed = table.column("metadata").to_pylist()
+    return [str((orjson.loads(entry) if entry else {}).get("language") or "") for entry in packed]
 
 
 def _numbers(counts: Any, tokens: npt.NDArray[np.int64], seq_len: int | None) -> dict[str, float]:

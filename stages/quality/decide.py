@@ -5,18 +5,17 @@ No text is read: the scores stand in the documents table of each shard.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.pipeline.graph import Stage
 from headrace.stages.batch import make_schema
 from headrace.stages.build import build_stage
+from headrace.stages.quality.texts import scores_of
 from headrace.store.dataset import Dataset
+from headrace.store.shards import read_table
 
 DECISIONS = make_schema(id=pa.string(), fragment=pa.string(), row=pa.int64(), stage=pa.string(), reason=pa.string())
 
@@ -28,32 +27,29 @@ def decide_dataset(uri: str, stages: Sequence[Stage]) -> pa.Table:
     for shard in dataset.shards:
         documents = shard.object("documents")
         if documents is not None:
-            content: Any = pa.py_buffer(dataset.store.get(documents.key))
-            found.append(decide(pq.read_table(pa.BufferReader(content)), stages))
+            found.append(decide(read_table(dataset.store, documents.key), stages))
     return pa.concat_tables(found) if found else DECISIONS.empty_table()
 
 
 def decide(documents: pa.Table, stages: Sequence[Stage]) -> pa.Table:
-    """The same for one table with the columns `id`, `fragment`, `row` and `metadata`; the first stage decides."""
-    packed: list[Any] = documents.column("metadata").to_pylist()
-    metadata = [orjson.loads(entry) if entry else {} for entry in packed]
-    stage_of: list[str | None] = [None] * len(packed)
-    reason_of: list[str | None] = [None] * len(packed)
+    """The same for one documents table; the first stage decides."""
+    names: list[str] = []
+    reasons: list[str] = []
+    # Of each row, 0 or the place in the two lists above, from 1.
+    outcome = np.zeros(documents.num_rows, np.int64)
     for stage in stages:
-        judge = build_stage(stage, {})
-        known = [place for place, entry in enumerate(metadata) if stage.name in entry and stage_of[place] is None]
-        if not known:
+        scores, known = scores_of(documents, stage.name)
+        if not known.any():
             continue
-        scores = _columns(metadata[place][stage.name] for place in known)
-        for reason, mask in judge.rules(scores):
-            for place, broken in zip(known, mask.tolist(), strict=True):
-                if broken and stage_of[place] is None:
-                    stage_of[place], reason_of[place] = stage.name, reason
-    columns = [documents.column(name).cast(DECISIONS.field(name).type) for name in ("id", "fragment", "row")]
-    table = pa.table([*columns, pa.array(stage_of, pa.string()), pa.array(reason_of, pa.string())], schema=DECISIONS)
-    return table.filter(pa.array([stage is not None for stage in stage_of]))
-
-
-def _columns(entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    rows = list(entries)
-    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        for reason, mask in build_stage(stage, {}).rules(scores):
+            names.append(stage.name)
+            reasons.append(reason)
+            lost = np.flatnonzero(known)[mask]
+            outcome[lost[outcome[lost] == 0]] = len(names)
+    gone = np.flatnonzero(outcome)
+    rows = documents.select(["id", "fragment", "row"]).take(pa.array(gone))
+    places = pa.array(outcome[gone] - 1, pa.int64())
+    said = [pa.array(words, pa.string()).take(places) for words in (names, reasons)]
+    return pa.table(
+        [*(column.cast(DECISIONS.field(i).type) for i, column in enumerate(rows.columns)), *said], schema=DECISIONS
+    )

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
-from headrace.stages.quality.texts import drop, text_of, with_texts
+from headrace.stages.quality.texts import Rule, drop, tag, text_of, with_texts
 
 EMAIL, ADDRESS, PHONE = "<email>", "<ip-address>", "<phone-number>"
 _EMAIL = r"[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,8}[A-Za-z]{2,24}"
@@ -69,19 +69,24 @@ def _placeholder(found: str, placeholder: str) -> str:
 class Junk:
     """Takes out control characters and blobs of base64, and filters texts that are mostly markup."""
 
-    def __init__(self, name: str, blob_characters_min: int, markup_max: float) -> None:
+    def __init__(self, name: str, blob_characters_min: int, markup_max: float, tag: bool = False) -> None:
         self.name = name
+        self.tag = tag
         self.markup_max = markup_max
         self._blob = _NO_SPACES % min(blob_characters_min, 1000)
         self._blobs = re.compile(_NO_SPACES % blob_characters_min)
 
     def process(self, batch: Batch) -> Batch:
-        """The batch without junk."""
+        """The batch without junk; with tags, the texts that are markup too."""
         column: Any = text_of(batch, self.name)
-        shares = markup_share(column)
+        scores = {"markup": markup_share(column)}
         hint = pc.match_substring_regex(column, f"{_CONTROLS}|{self._blob}")
         changed = change(batch, self.name, hint, self._clean)
-        return drop(changed, self.name, [("mostly markup", shares > self.markup_max)])
+        return tag(changed, self.name, scores) if self.tag else drop(changed, self.name, self.rules(scores))
+
+    def rules(self, scores: dict[str, Any]) -> list[Rule]:
+        """Each reason, and which texts with these scores it holds for."""
+        return [("mostly markup", scores["markup"] > self.markup_max)]
 
     def _clean(self, text: str) -> str:
         text = re.sub(_CONTROLS, "", text)

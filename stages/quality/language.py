@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
-from headrace.stages.quality.texts import drop, tag, text_of
+from headrace.stages.quality.texts import Rule, drop, tag, text_of
 
 _LABEL = "__label__"
 _BREAKS = re.compile(r"[\n\r\x00]+")
@@ -43,12 +43,16 @@ class Language:
         """The batch less the texts in other languages; or all of it, tagged."""
         texts: Any = text_of(batch, self.name).to_pylist()
         found = [self.identify(text) for text in texts]
-        languages = [language for language, _ in found]
-        scores = np.array([score for _, score in found], np.float64)
-        if self.tag:
-            return tag(batch, self.name, {"language": languages, "score": scores})
-        chosen = np.array([language in self.languages for language in languages], np.bool_)
-        return drop(batch, self.name, [("other language", ~chosen), ("language not sure", scores < self.score_min)])
+        scores = {
+            "language": [language for language, _ in found],
+            "score": np.array([score for _, score in found], np.float64),
+        }
+        return tag(batch, self.name, scores) if self.tag else drop(batch, self.name, self.rules(scores))
+
+    def rules(self, scores: dict[str, Any]) -> list[Rule]:
+        """Each reason, and which texts with these scores it holds for."""
+        other = np.array([language not in self.languages for language in scores["language"]], np.bool_)
+        return [("other language", other), ("language not sure", scores["score"] < self.score_min)]
 
     def identify(self, text: str) -> tuple[str, float]:
         """The code of the text's most likely language (ISO 639) and how likely it is, by its first characters."""

@@ -1,7 +1,7 @@
 """The quality stages as a pipeline file declares them. Light: no loop is compiled or imported here.
 
-Each stage's limits are parameters with the published values; `tag=True` writes what they would have been held against
-into the record's metadata, under the stage's name, and drops nothing.
+Each stage's limits are parameters with the published values; with `tag=True` it drops nothing, and writes what they
+would have been held against into columns of the documents table, `score.<stage>.<name>`.
 """
 
 from __future__ import annotations
@@ -206,7 +206,12 @@ def language(
 
 
 def url_filter(
-    lists: str | Sequence[str] = (), *, words: Sequence[str] = (), url_key: str = "url", name: str = "urls"
+    lists: str | Sequence[str] = (),
+    *,
+    words: Sequence[str] = (),
+    url_key: str = "url",
+    tag: bool = False,
+    name: str = "urls",
 ) -> Stage:
     """Filter records whose URL, a field of their metadata, is on a list or holds one of `words`.
 
@@ -216,8 +221,9 @@ def url_filter(
     if not paths and not words:
         raise PipelineError(f'stage "{name}": give lists or words to filter by')
     check_text(name, "url_key", url_key)
+    check_switch(name, "tag", tag)
     digests = [_digest(path, name) for path in paths]
-    parameters = {"lists": paths, "words": sorted(words), "url_key": url_key}
+    parameters = {"lists": paths, "words": sorted(words), "url_key": url_key, "tag": tag}
     target = "headrace.stages.quality.urls:UrlFilter"
     return Stage(name, StageKind.TRANSFORM, target, parameters, identity={"lists": digests}, volatile=("lists",))
 
@@ -232,11 +238,13 @@ def redact_pii(*, email: bool = True, ip: bool = True, phone: bool = True, name:
     return _stage(name, "edits:PersonalData", switches)
 
 
-def remove_junk(*, blob_characters_min: int = 100, markup_max: float = 0.3, name: str = "junk") -> Stage:
+def remove_junk(
+    *, blob_characters_min: int = 100, markup_max: float = 0.3, tag: bool = False, name: str = "junk"
+) -> Stage:
     """Take out control characters and blobs of base64; filter texts of which more than `markup_max` is markup."""
     check_integer(name, "blob_characters_min", blob_characters_min, 20, 1 << 20)
     check_number(name, "markup_max", markup_max, 0, 1)
-    return _stage(name, "edits:Junk", {"blob_characters_min": blob_characters_min, "markup_max": markup_max})
+    return _stage(name, "edits:Junk", {"blob_characters_min": blob_characters_min, "markup_max": markup_max}, tag)
 
 
 def normalize(form: str = "NFC", *, mojibake: bool = True, name: str = "normalize") -> Stage:

@@ -14,13 +14,12 @@ import pyarrow.compute as pc
 
 from headrace.stages.batch import LINEAGE, Batch
 from headrace.stages.text import text_of
+from headrace.store.shards import SCORE_PREFIX
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.float64]
 #: A reason and the records that it holds for.
 Rule = tuple[str, Mask]
-#: Digits of a tag that are kept.
-TAG_DIGITS = 9
 ONE_WORD = pa.array(["word"], pa.string())
 #: Behind a stage's name, in the counts of edits.
 LINES_DROPPED = "lines dropped"
@@ -62,16 +61,28 @@ def drop(batch: Batch, stage: str, rules: Sequence[Rule]) -> Batch:
 
 
 def tag(batch: Batch, stage: str, scores: dict[str, Any]) -> Batch:
-    """The same rows, with the scores in each record's metadata under the stage's name."""
+    """The same rows, with a column for each score: numbers, booleans or strings `[n]`."""
     rows = batch.rows
-    columns = [np.asarray(values).tolist() for values in scores.values()]
-    packed = rows.column("metadata").to_pylist()
-    for index, (old, *values) in enumerate(zip(packed, *columns, strict=True)):
-        metadata = orjson.loads(old) if old else {}
-        found = (round(value, TAG_DIGITS) if isinstance(value, float) else value for value in values)
-        metadata[stage] = dict(zip(scores, found, strict=True))
-        packed[index] = orjson.dumps(metadata).decode()
-    return batch.with_rows(with_column(rows, "metadata", pa.array(packed, pa.string())))
+    for name, values in scores.items():
+        column = pa.array(values, pa.string()) if isinstance(values, list) else pa.array(np.asarray(values))
+        rows = with_column(rows, score_column(stage, name), column)
+    return batch.with_rows(rows)
+
+
+def score_column(stage: str, name: str) -> str:
+    """The column of the documents table that holds a stage's score of this name."""
+    return f"{SCORE_PREFIX}{stage}.{name.replace(' ', '_')}"
+
+
+def scores_of(table: pa.Table, stage: str) -> tuple[dict[str, Any], Mask]:
+    """A stage's scores by name, of the rows that have them, and which rows those are `[rows]`."""
+    begin = score_column(stage, "")
+    names = [name for name in table.schema.names if name.startswith(begin)]
+    known = np.full(table.num_rows, bool(names), np.bool_)
+    for name in names:
+        known &= np.asarray(pc.is_valid(table.column(name)).to_numpy())
+    rows = table.select(names).filter(pa.array(known)) if known.any() else table.select(names).slice(0, 0)
+    return {name.removeprefix(begin).replace("_", " "): rows.column(name).to_numpy() for name in names}, known
 
 
 def with_texts(

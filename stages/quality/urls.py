@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -11,8 +12,10 @@ import orjson
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
-from headrace.stages.quality.texts import drop
+from headrace.stages.quality.texts import Rule, drop, tag
 
+#: Why a URL is filtered.
+REASONS = ("domain on a list", "URL on a list", "word in the URL")
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -23,8 +26,9 @@ class UrlFilter:
     lines and those that begin with `#` are left out of account.
     """
 
-    def __init__(self, name: str, lists: list[str], words: list[str], url_key: str) -> None:
+    def __init__(self, name: str, lists: list[str], words: list[str], url_key: str, tag: bool = False) -> None:
         self.name = name
+        self.tag = tag
         self.url_key = url_key
         entries = [entry for path in lists for entry in _read(path, name)]
         self._domains = frozenset(entry for entry in entries if "/" not in entry)
@@ -32,12 +36,18 @@ class UrlFilter:
         self._words = re.compile("|".join(map(re.escape, sorted(words)))) if words else None
 
     def process(self, batch: Batch) -> Batch:
-        """The batch less the records whose URL is on a list."""
+        """The batch less the records whose URL is on a list; or all of it, tagged."""
         packed = batch.rows.column("metadata").to_pylist()
         urls = [str(orjson.loads(entry).get(self.url_key) or "") if entry else "" for entry in packed]
-        reasons = [self.judge(url) if url else None for url in urls]
-        kinds = ("domain on a list", "URL on a list", "word in the URL")
-        return drop(batch, self.name, [(kind, np.array([reason == kind for reason in reasons])) for kind in kinds])
+        listed = [(self.judge(url) or "") if url else "" for url in urls]
+        if self.tag:
+            return tag(batch, self.name, {"listed": listed})
+        return drop(batch, self.name, self.rules({"listed": listed}))
+
+    def rules(self, scores: dict[str, Any]) -> list[Rule]:
+        """Each reason, and which records with these scores it holds for."""
+        listed = np.asarray(scores["listed"], np.str_)
+        return [(reason, listed == reason) for reason in REASONS]
 
     def judge(self, url: str) -> str | None:
         """Why a URL is filtered, or None."""
@@ -45,10 +55,10 @@ class UrlFilter:
         labels = host.split(".")
         hosts = [".".join(labels[first:]) for first in range(len(labels))]
         if any(part in self._domains for part in hosts):
-            return "domain on a list"
+            return REASONS[0]
         if self._paths and any(part + beginning in self._paths for part in hosts for beginning in _beginnings(path)):
-            return "URL on a list"
-        return "word in the URL" if self._words and self._words.search(url.lower()) else None
+            return REASONS[1]
+        return REASONS[2] if self._words and self._words.search(url.lower()) else None
 
 
 def split_url(url: str) -> tuple[str, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -14,7 +16,10 @@ from headrace.pipeline.graph import Stage
 from headrace.stages import library
 from headrace.stages.batch import LINEAGE
 from headrace.stages.build import build_stage, process_safely
+from headrace.stages.errors import StageContractError
 from headrace.stages.quality.decide import decide
+from headrace.stages.quality.texts import with_column
+from headrace.stages.sidecars import documents_table
 
 PROSE = """\
 The mill stood where two streams met, and its wheel had turned for longer than anybody could remember.
@@ -102,10 +107,11 @@ def test_a_stage_that_tags_keeps_each_text_and_writes_its_scores(stage: Stage) -
     answer = process_safely(build_stage(stage, {}), batch, stage.name)
     assert answer.rows.column("text").to_pylist() == [PROSE, "gone"]
     assert not answer.verdicts.num_rows
-    first, second = (orjson.loads(packed) for packed in answer.rows.column("metadata").to_pylist())
-    assert first["n"] == 1
-    assert first[stage.name].keys() == second[stage.name].keys()
-    assert len(first[stage.name]) >= 4
+    assert answer.rows.column("metadata").to_pylist() == ['{"n":1}', None]
+    scores = [field for field in answer.rows.schema if field.name.startswith(f"score.{stage.name}.")]
+    assert len(scores) >= 4
+    assert not any(answer.rows.column(field.name).null_count for field in scores)
+    assert all(field.type in (pa.float64(), pa.int64(), pa.bool_()) for field in scores)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +120,8 @@ def test_a_stage_that_tags_keeps_each_text_and_writes_its_scores(stage: Stage) -
 def test_what_is_decided_by_tags_is_what_the_filter_would_have_done(declare: Callable[..., Stage]) -> None:
     texts = [PROSE, MENU, "word other " * 40, "The cat.", "", "lorem ipsum and more.\n" * 3, PROSE * 2]
     tagged = process_safely(build_stage(declare(tag=True), {}), make_batch(texts), "x").rows
-    documents = pa.table(
-        {
-            "id": tagged.column("id"),
-            "fragment": ["f"] * 7,
-            "row": tagged.column("__row"),
-            "metadata": tagged.column("metadata"),
-        }
-    )
+    batch = make_batch(texts).with_rows(tagged)
+    documents = documents_table([batch])
     filtered = process_safely(build_stage(declare(), {}), make_batch(texts), "x").verdicts
     decided = decide(documents, [declare()])
     assert decided.column("row").to_pylist() == filtered.column("row").to_pylist()
@@ -149,3 +149,37 @@ def test_a_bad_limit_is_named_when_it_is_declared(declare: object, message: str)
     with pytest.raises(PipelineError) as caught:
         declare()  # type: ignore[operator]
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("declare", [library.url_filter, library.remove_junk, library.language], ids=str)
+def test_urls_markup_and_languages_are_tags_too(declare: Callable[..., Stage]) -> None:
+    given: dict[str, Any] = {"words": ["casino"]} if declare is library.url_filter else {}
+    texts = [PROSE, "<p><b>x</b></p>" * 20, "Der Fuchs springt über den Hund und schläft dann."]
+    metadata = ['{"url":"https://a.org/casino"}', None, '{"url":"https://a.org/"}']
+    tagged = process_safely(build_stage(declare(**given, tag=True), {}), make_batch(texts, metadata), "x")
+    assert tagged.rows.num_rows == 3
+    filtered = process_safely(build_stage(declare(**given), {}), make_batch(texts, metadata), "x").verdicts
+    decided = decide(documents_table([tagged]), [declare(**given)])
+    assert filtered.num_rows
+    for name in ("row", "reason"):
+        assert decided.column(name).to_pylist() == filtered.column(name).to_pylist()
+
+
+def test_a_record_that_no_stage_scored_is_null_and_is_not_decided() -> None:
+    stage = build_stage(library.gopher_quality(tag=True), {})
+    tagged = process_safely(stage, make_batch(["few words"]), "x")
+    plain = make_batch(["few words"])
+    table = documents_table([tagged, replace(plain, fragment=b"\2" * 16)])
+    assert table.column("score.gopher-quality.words").to_pylist() == [2.0, None]
+    assert decide(table, [library.gopher_quality()]).num_rows == 1
+
+
+def test_a_score_of_two_types_is_refused() -> None:
+    batches = [make_batch(["a"]), make_batch(["b"])]
+    columns = [pa.array([1.0]), pa.array(["one"])]
+    made = [
+        batch.with_rows(with_column(batch.rows, "score.mine.x", column))
+        for batch, column in zip(batches, columns, strict=True)
+    ]
+    with pytest.raises(StageContractError, match=r"score\.mine\.x"):
+        documents_table(made)
