@@ -21,7 +21,8 @@ from headrace.cli.page import (
     safe,
     title,
 )
-from headrace.cli.report import balance_of
+from headrace.cli.report import balance_of, main_sink
+from headrace.cli.samples import print_samples, read_samples
 from headrace.store.dataset import Dataset
 from headrace.store.log import Log
 from headrace.store.objects import ObjectStore, open_store
@@ -35,12 +36,13 @@ RAW_SHOWN = 200
 OBJECTS_MAX = 1_000_000
 
 
-def show_dataset(uri: str, *, quarantine: bool, as_json: bool) -> int:
+def show_dataset(uri: str, *, quarantine: bool, samples: bool, as_json: bool) -> int:
     """Show one dataset; the exit code."""
     dataset = Dataset.open(uri)
     balance = balance_of(dataset.state)
     described = dataset.describe()
     records = list(_quarantined(dataset)) if quarantine else []
+    sampled = read_samples(dataset, main_sink(dataset.state.counts)) if samples else {}
     facts = {
         "dataset": dataset.uri,
         "pipeline": str(dataset.state.pipeline.get("name", "")),
@@ -57,7 +59,8 @@ def show_dataset(uri: str, *, quarantine: bool, as_json: bool) -> int:
         "epoch": dataset.state.epoch,
     }
     if as_json:
-        print(json.dumps({**facts, "quarantine": records} if quarantine else facts))
+        asked = {"quarantine": records} if quarantine else {}
+        print(json.dumps({**facts, **asked, "samples": sampled} if samples else {**facts, **asked}))
         return 0
     out = console(sys.stdout)
     out.print(title(str(facts["pipeline"]) or "dataset", f"version {balance.version}", good=balance.balanced))
@@ -75,6 +78,8 @@ def show_dataset(uri: str, *, quarantine: bool, as_json: bool) -> int:
         ("ledger", f"{number(dataset.state.number + 1)} entries, term {dataset.state.term}"),
     ]
     out.print(facts_page(rows))
+    if samples:
+        print_samples(sampled, dict(balance.counts.filtered_by))
     if quarantine:
         _print_quarantine(records)
     return 0

@@ -284,6 +284,9 @@ def dataset_ls(root: Annotated[str, typer.Argument(help="A folder, or its URI.")
 def dataset_show(
     uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")],
     quarantine: Annotated[bool, typer.Option("--quarantine", help="Show the quarantined records too.")] = False,
+    samples: Annotated[
+        bool, typer.Option("--samples", help="Show some of what each filter removed, by reason.")
+    ] = False,
     card: Annotated[str, typer.Option(metavar="FOLDER", help="Write the scorecard there, as Markdown and HTML.")] = "",
     json: Json = False,
 ) -> int:
@@ -294,7 +297,7 @@ def dataset_show(
         return write_card(uri, Path(card))
     from headrace.cli.dataset import show_dataset
 
-    return show_dataset(uri, quarantine=quarantine, as_json=json)
+    return show_dataset(uri, quarantine=quarantine, samples=samples, as_json=json)
 
 
 @dataset_app.command("verify")

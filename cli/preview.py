@@ -50,7 +50,7 @@ def _show(out: Console, pipeline: Pipeline, result: Preview) -> None:
     share = percent(result.kept, result.records_read)
     tokens = f", {number(result.tokens)} tokens" if result.tokens else ""
     out.print(Text.assemble(("  kept ", GOOD), f"{number(result.kept)}  ", (share + tokens, FAINT)))
-    _show_samples(out, result.samples)
+    show_samples(out, result.samples)
     ranked = sorted(result.removed.items(), key=lambda item: (-item[1].count, item[0]))
     for key, item in ranked[:REASONS_SHOWN]:
         _show_reason(out, key, item, result.records_read)
@@ -64,10 +64,10 @@ def _show_reason(out: Console, key: str, item: Removed, read: int) -> None:
     out.print()
     share = percent(item.count, read)
     out.print(Text.assemble(f"  {item.verdict} ", (safe(key), ACCENT), f"  {number(item.count)}  ", (share, FAINT)))
-    _show_samples(out, item.samples)
+    show_samples(out, item.samples)
 
 
-def _show_samples(out: Console, samples: list[Sample]) -> None:
+def show_samples(out: Console, samples: list[Sample]) -> None:
     """Each sample on one line: its id, and as much of its text as fits behind it."""
     for sample in samples:
         text = safe(" ".join(sample.text.split()))

@@ -27,8 +27,9 @@ LINEAGE = "__lineage"
 #: Bytes of a quarantined record that are kept to look at; what is cut off is said in the reason.
 RAW_BYTES_MAX = 1 << 20
 
-#: A row a record, or part of one, that is not kept. `part` is null where the record was not split; `raw` is null
-#: unless the verdict is quarantined.
+#: A row a record, or part of one, that is not kept. `part` is null where the record was not split. `raw` holds the
+#: record where it is quarantined, the beginning of its text where it is in a sample of what a stage removed
+#: (`headrace.stages.samples`), and is null elsewhere.
 VERDICTS = make_schema(
     row=pa.int64(),
     part=pa.int32(),
@@ -133,6 +134,11 @@ def row_keys(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
 def verdict_keys(verdicts: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """The keys of a table of VERDICTS."""
     return keys_of(ordinals_of(verdicts.column("row")), verdicts.column("part"))
+
+
+def reason_class(reason: str | None) -> str:
+    """A reason without its particulars, which follow a colon: what records are counted by."""
+    return (reason or "unknown").partition(": ")[0]
 
 
 def no_verdicts() -> pa.RecordBatch:

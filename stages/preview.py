@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.pipeline.graph import Pipeline, Stage, StageKind, chain_order
-from headrace.stages.batch import ROW, Batch, parts_of, row_keys, verdict_keys
+from headrace.stages.batch import ROW, Batch, parts_of, reason_class, row_keys, verdict_keys
 from headrace.stages.build import build_stage, process_safely
 from headrace.stages.contract import FragmentEnd, Source
-from headrace.stages.sidecars import count_fates, reason_class
+from headrace.stages.samples import rank
+from headrace.stages.sidecars import count_fates
 from headrace.store.intervals import UNBOUNDED, Gap
 
 #: Samples that are shown of each reason, of what is kept, and characters of each.
@@ -123,19 +124,16 @@ def _note_removed(result: Preview, batch: Batch, before: Batch | None) -> None:
     """Count the verdicts of `batch` that `before` did not have."""
     known = set(verdict_keys(before.verdicts).tolist()) if before is not None else set()
     keys = verdict_keys(batch.verdicts).tolist()
-    lost: list[tuple[int, dict[str, Any]]] = [
-        (key, row) for key, row in zip(keys, batch.verdicts.to_pylist(), strict=True) if key not in known
-    ]
-    texts: dict[int, str] = {}
-    if lost and before is not None and "text" in before.rows.schema.names:
-        texts = _texts(before)
-    for key, row in lost:
+    for key, row in zip(keys, batch.verdicts.to_pylist(), strict=True):
+        if key in known:
+            continue
         reason = reason_class(row["reason"])
         entry = result.removed.setdefault(f"{row['stage']}/{reason}", Removed(row["stage"], row["verdict"], reason))
         entry.count += 1
-        if len(entry.samples) < SAMPLES_MAX:
+        if row["raw"] is not None or len(entry.samples) < SAMPLES_MAX:
             raw = (row["raw"] or b"")[: 4 * SAMPLE_CHARACTERS_MAX].decode("utf-8", "replace")
-            entry.samples.append(Sample(row["id"], texts.get(key, raw)[:SAMPLE_CHARACTERS_MAX]))
+            entry.samples.append(Sample(row["id"], raw[:SAMPLE_CHARACTERS_MAX]))
+            entry.samples = sorted(entry.samples, key=lambda sample: rank(sample.id))[:SAMPLES_MAX]
 
 
 def _texts(batch: Batch) -> dict[int, str]:

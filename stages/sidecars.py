@@ -20,9 +20,11 @@ from headrace.stages.batch import (
     Batch,
     ordinals_of,
     parts_of,
+    reason_class,
     verdict_keys,
 )
 from headrace.stages.errors import StageContractError
+from headrace.stages.samples import merge, sampled_of
 from headrace.store.entries import Counts, StoredObject
 from headrace.store.objects import Buffer, ObjectStore
 from headrace.store.parts import GRAVITY
@@ -31,6 +33,7 @@ from headrace.store.shards import (
     content_hash,
     documents_schema,
     quarantine_schema,
+    samples_schema,
     table_to_parquet,
     verdicts_schema,
 )
@@ -60,7 +63,9 @@ def documents_table(batches: Iterable[Batch], lengths: npt.NDArray[np.int64] | N
 def write_sidecars(
     batches: Sequence[Batch], store: ObjectStore, prefix: str, documents: pa.Table
 ) -> tuple[StoredObject, ...]:
-    """Write the tables of what was kept and what was not, and the raw bytes of the quarantined if there are any."""
+    """Write the tables of what was kept and what was not; if there are any, the raw bytes of the quarantined and a
+    sample of what else was removed.
+    """
     verdicts, raw = (gather(batches, verdicts_schema(), lost_of), gather(batches, quarantine_schema(), quarantined_of))
     tables = [
         ("documents", prefix, ".documents.parquet", documents),
@@ -68,6 +73,9 @@ def write_sidecars(
     ]
     if raw.num_rows:
         tables.append(("quarantine", "quarantine/", ".parquet", raw))
+    samples = merge([gather(batches, samples_schema(), sampled_of)])
+    if samples.num_rows:
+        tables.append(("samples", prefix, ".samples.parquet", samples))
     return tuple(
         create_object(store, role, at, suffix, [table_to_parquet(table)]) for role, at, suffix, table in tables
     )
@@ -194,8 +202,3 @@ def fates_of_lost(batch: Batch) -> list[tuple[str, str, str | None]]:
         if rows[place] not in kept:
             first.setdefault(rows[place], place)
     return [fates[place] for place in first.values()]
-
-
-def reason_class(reason: str | None) -> str:
-    """A reason without its particulars, which follow a colon: what records are counted by."""
-    return (reason or "unknown").partition(": ")[0]

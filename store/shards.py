@@ -54,7 +54,7 @@ SCORE_PREFIX = "score."
 #: Columns whose values repeat; the others would only pay for a dictionary that is then given up.
 _DICTIONARY_COLUMNS = ("source", "fragment", "stage", "verdict", "reason", "lineage")
 #: Columns whose smallest and largest value help nobody find a row.
-_NO_STATISTICS = ("raw", "metadata", "lineage")
+_NO_STATISTICS = ("raw", "metadata", "lineage", "text")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -329,6 +329,21 @@ def quarantine_schema() -> pa.Schema:
         stage=pa.string(),
         reason=pa.string(),
         raw=pa.binary(),
+    )
+
+
+def samples_schema() -> pa.Schema:
+    """A row a record that was removed and is shown as a sample, with the beginning of its text."""
+    return _schema(
+        id=pa.string(),
+        source=pa.string(),
+        fragment=pa.string(),
+        row=pa.int64(),
+        part=pa.int32(),
+        stage=pa.string(),
+        verdict=pa.string(),
+        reason=pa.string(),
+        text=pa.string(),
     )
 
 

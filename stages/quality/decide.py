@@ -47,7 +47,7 @@ def decide(documents: pa.Table, stages: Sequence[Stage]) -> pa.Table:
             lost = np.flatnonzero(known)[mask]
             outcome[lost[outcome[lost] == 0]] = len(names)
     gone = np.flatnonzero(outcome)
-    rows = documents.select(["id", "fragment", "row"]).take(pa.array(gone))
+    rows = documents.select(["id", "fragment", "row"]).take(pa.array(gone, pa.int64()))
     places = pa.array(outcome[gone] - 1, pa.int64())
     said = [pa.array(words, pa.string()).take(places) for words in (names, reasons)]
     return pa.table(

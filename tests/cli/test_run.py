@@ -86,6 +86,11 @@ def test_a_run_its_repetition_a_refusal_and_the_dataset_commands_tell_one_story(
     assert (shown["kept"], shown["seq_len"], shown["balanced"]) == (KEPT, 64, True)
     assert sorted(item["id"] for item in shown["quarantine"] if item["id"] in ("n1", "b1")) == ["b1", "n1"]
     assert "{not JSON" in headrace(home, "dataset", "show", "out", "--quarantine").stdout
+    samples = json.loads(headrace(home, "dataset", "show", "out", "--samples", "--json").stdout)["samples"]
+    ((reason, rows),) = samples.items()
+    assert (reason, len(rows)) == (next(iter(found["filtered_by"])), 5)
+    assert all(row["verdict"] == "filtered" and row["text"] for row in rows)
+    assert reason in headrace(home, "dataset", "show", "out", "--samples").stdout
     assert json.loads(headrace(home, "dataset", "ls", ".", "--json").stdout)["datasets"][0]["kept"] == KEPT
     assert "sound" in headrace(home, "dataset", "verify", "out").stdout
 
