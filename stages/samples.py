@@ -84,7 +84,7 @@ def sampled_of(batch: Batch) -> dict[str, Any]:
 def merge(tables: Sequence[pa.Table]) -> pa.Table:
     """One table of samples from several: of each stage and reason those that rank first, in that order."""
     table = pa.concat_tables(tables) if tables else samples_schema().empty_table()
-    columns = [table.column(name).to_pylist() for name in ("stage", "reason", "id")]
+    columns: list[list[Any]] = [table.column(name).to_pylist() for name in ("stage", "reason", "id")]
     groups = [(stage, reason_class(why)) for stage, why in zip(*columns[:2], strict=True)]
     chosen = draw((group, name, place) for place, (group, name) in enumerate(zip(groups, columns[2], strict=True)))
     order = sorted(chosen, key=lambda place: (groups[place], rank(columns[2][place]), columns[2][place]))
