@@ -17,11 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.stages.batch import Batch
+from headrace.stages.quality.cutting import ENDS_SENTENCE, IS_PUNCTUATION, KIND
 from headrace.stages.quality.gopher import behind_break, line_end
 from headrace.stages.quality.kernels import compiled
+from headrace.stages.quality.pointers import pointer
 from headrace.stages.quality.repetition import stripped
-from headrace.stages.quality.texts import ONE_WORD, Rule, drop, longest, tag, text_bytes, text_of, with_texts
-from headrace.stages.quality.words import ENDS_SENTENCE, IS_PUNCTUATION, KIND, find_words, room_for, space_width
+from headrace.stages.quality.texts import ONE_WORD, PADDING, Rule, drop, longest, tag, text_bytes, text_of, with_texts
+from headrace.stages.quality.utf8 import space_width
+from headrace.stages.quality.words import find_words, pointers_to, room_for
 
 LOREM, SCRIPT, POLICY, CURLY, CITATION = 1, 2, 4, 8, 16
 #: What is looked for in a line: each phrase, what it means, and the rare letter by which it is found.
@@ -109,7 +112,7 @@ def clean_lines(
     """
     data, offsets = text_bytes(column)
     found = np.zeros((len(column), _COLUMNS), np.int64)
-    content = np.empty(int(offsets[-1] - offsets[0]) + 2, np.uint8)
+    content = np.empty(int(offsets[-1]) + 2 + PADDING, np.uint8)
     bounds = np.zeros(len(offsets), np.int64)
     if len(data):
         _clean(data, offsets, found, room_for(longest(offsets)), content, bounds, *limits)
@@ -147,14 +150,15 @@ _CITED, _CITED_LENGTHS = _matrix(_CITATIONS)
 
 @compiled
 def _clean(
-    data: Any, offsets: Any, found: Any, words: Any, content: Any, bounds: Any,
+    texts: Any, offsets: Any, found: Any, words: Any, left: Any, bounds: Any,
     words_min: int, characters_max: int, looked_for: int, punctuated: bool, enough: int,
 ) -> None:  # fmt: skip
-    rows, hashes, piece, known_cuts, known_hashes = words
+    room = pointers_to(words)
+    data, content = pointer(texts, 0), pointer(left, 0)
     put = 0
     for text in range(len(offsets) - 1):
         at, end = offsets[text], offsets[text + 1]
-        begin, row = put, found[text]
+        begin, row = put, pointer(found, text * _COLUMNS)
         while at < end:
             stop = line_end(data, at, end)
             first, last = stripped(data, at, stop)
@@ -170,8 +174,8 @@ def _clean(
                 row[_DROPPED] += first < last
                 continue
             if enough < 0 or row[_SENTENCES] < enough:
-                count = find_words(content, put, behind, rows, hashes, piece, known_cuts, known_hashes)
-                row[_SENTENCES] += _count_sentences(rows, count)
+                count = find_words(content, put, behind, room)
+                row[_SENTENCES] += _count_sentences(room[0], count)
             row[_KEPT] += 1
             content[behind] = _LINE_FEED
             put = behind + 1

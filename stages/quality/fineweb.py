@@ -12,10 +12,13 @@ import numpy as np
 
 from headrace.stages.batch import Batch
 from headrace.stages.quality.characters import LINE_END
+from headrace.stages.quality.hashing import hash_span
 from headrace.stages.quality.kernels import compiled
-from headrace.stages.quality.repetition import add_key, count_characters, hash_span, slots_for
+from headrace.stages.quality.pointers import pointer
+from headrace.stages.quality.repetition import add_key, count_characters, slots_for
 from headrace.stages.quality.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
-from headrace.stages.quality.words import decode, find_words, flags_of, room_for, space_width
+from headrace.stages.quality.utf8 import decode, flags_of, space_width
+from headrace.stages.quality.words import find_words, pointers_to, room_for
 
 _LINES, _PUNCTUATED, _SHORT, _DUPLICATE, _CHARACTERS, _FEEDS, _WORDS = range(7)
 _COLUMNS = 7
@@ -96,17 +99,18 @@ def _keys(size: int) -> Any:
 
 @compiled
 def _measure(
-    data: Any, offsets: Any, found: Any, words: Any, keys: Any, short_characters: int, precise_above: float
+    data: Any, offsets: Any, found: Any, words: Any, slots: Any, short_characters: int, precise_above: float
 ) -> None:
-    rows, hashes, piece, known_cuts, known_hashes = words
+    room = pointers_to(words)
+    content, keys = pointer(data, 0), pointer(slots, 0)
     for text in range(len(offsets) - 1):
         start, end = offsets[text], offsets[text + 1]
-        row = found[text]
-        row[_CHARACTERS] = count_characters(data, start, end)
-        _count_lines(data, start, end, row, keys, short_characters)
-        row[_WORDS] = _count_pieces(data, start, end)
+        row = pointer(found, text * _COLUMNS)
+        row[_CHARACTERS] = count_characters(content, start, end)
+        _count_lines(content, start, end, row, keys, short_characters)
+        row[_WORDS] = _count_pieces(content, start, end)
         if row[_WORDS] and row[_FEEDS] / row[_WORDS] > precise_above:
-            row[_WORDS] = find_words(data, start, end, rows, hashes, piece, known_cuts, known_hashes)
+            row[_WORDS] = find_words(content, start, end, room)
 
 
 @compiled
@@ -117,7 +121,8 @@ def _count_lines(data: Any, start: int, end: int, row: Any, keys: Any, short_cha
     row[_FEEDS] = feeds
     row[_CHARACTERS] -= feeds
     slots = slots_for(feeds + 1)
-    keys[:slots] = 0
+    for slot in range(slots):
+        keys[slot] = 0
     at = start
     while at < end:
         stop = at

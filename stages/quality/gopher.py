@@ -12,20 +12,14 @@ import numpy.typing as npt
 
 from headrace.stages.batch import Batch
 from headrace.stages.quality.characters import LINE_BREAK, flags_table
+from headrace.stages.quality.cutting import HAS_LETTER, HAS_NO_SYMBOL, KIND, LENGTH
+from headrace.stages.quality.hashing import hash_of
 from headrace.stages.quality.kernels import compiled
+from headrace.stages.quality.pointers import pointer
 from headrace.stages.quality.repetition import stripped
 from headrace.stages.quality.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
-from headrace.stages.quality.words import (
-    HAS_LETTER,
-    HAS_NO_SYMBOL,
-    KIND,
-    LENGTH,
-    decode,
-    find_words,
-    flags_of,
-    hash_of,
-    room_for,
-)
+from headrace.stages.quality.utf8 import decode, flags_of
+from headrace.stages.quality.words import find_words, pointers_to, room_for
 
 #: The words of which Gopher asks for two.
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -133,11 +127,13 @@ def _bits(hashes: npt.NDArray[np.uint64]) -> np.uint64:
 
 @compiled
 def _measure(data: Any, offsets: Any, found: Any, words: Any, chosen: Any, bits: Any) -> None:
-    rows, hashes, piece, known_cuts, known_hashes = words
+    room = pointers_to(words)
+    rows, hashes, _, _, _ = room
+    content = pointer(data, 0)
     for text in range(len(offsets) - 1):
         start, end = offsets[text], offsets[text + 1]
-        row = found[text]
-        count = find_words(data, start, end, rows, hashes, piece, known_cuts, known_hashes)
+        row = pointer(found, text * _COLUMNS)
+        count = find_words(content, start, end, room)
         row[_WORDS] = count
         for index in range(count):
             kind, length = rows[index, KIND], rows[index, LENGTH]
@@ -149,8 +145,8 @@ def _measure(data: Any, offsets: Any, found: Any, words: Any, chosen: Any, bits:
                 for place in range(len(chosen)):
                     if hashes[index] == chosen[place]:
                         row[_STOPS] |= 1 << place
-        _count_symbols(data, start, end, row)
-        _count_lines(data, start, end, row)
+        _count_symbols(content, start, end, row)
+        _count_lines(content, start, end, row)
 
 
 @compiled

@@ -11,15 +11,20 @@ hashes of the words.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from headrace.stages.batch import Batch
+from headrace.stages.quality.cutting import LENGTH
+from headrace.stages.quality.hashing import FOLD, MULTIPLIER, hash_span
 from headrace.stages.quality.kernels import compiled
+from headrace.stages.quality.pointers import pointer
 from headrace.stages.quality.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
-from headrace.stages.quality.words import LENGTH, MULTIPLIER, SEED, find_words, room_for, space_width
+from headrace.stages.quality.utf8 import space_width
+from headrace.stages.quality.words import find_words, pointers_to, room_for
 
 TOP_LENGTHS = (2, 3, 4)
 DUPLICATE_LENGTHS = (5, 6, 7, 8, 9, 10)
@@ -28,7 +33,8 @@ _LONGEST = 10
 #: from _GRAMS on the characters in top 2- to 4-grams and in duplicate 5- to 10-grams.
 _CHARACTERS, _PARAGRAPHS, _LINES, _GRAMS = 0, 1, 4, 7
 _COLUMNS = _GRAMS + 9
-_FOLD = np.uint64(29)
+_LIMITS_OF_PARTS = 4
+_LIMITS = _LIMITS_OF_PARTS + 9
 _LINE_FEED = 0x0A
 
 
@@ -66,7 +72,7 @@ class GopherRepetition:
         column = text_of(batch, self.name)
         if self.tag:
             return tag(batch, self.name, repetition_shares(column))
-        shares = repetition_shares(column, tuple(list(self.limits.values())[:4]))
+        shares = repetition_shares(column, list(self.limits.values()))
         return drop(batch, self.name, self.rules(shares))
 
     def rules(self, scores: dict[str, Any]) -> list[Rule]:
@@ -74,16 +80,18 @@ class GopherRepetition:
         return [(f"too many {what}", scores[what] > limit) for what, limit in self.limits.items()]
 
 
-def repetition_shares(column: Any, enough: tuple[float, ...] = (np.inf, np.inf, np.inf, np.inf)) -> dict[str, Numbers]:
+def repetition_shares(column: Any, enough: Sequence[float] | None = None) -> dict[str, Numbers]:
     """For `n` texts the shares `[n]` that the rules limit, in the order in which the rules are applied.
 
-    Where one of the first four is above its limit in `enough`, the n-grams are not looked at and their shares are 0.
+    Where one is above its limit in `enough` (one for each of them), what comes behind it is not looked at and is 0;
+    the first four are looked at together.
     """
+    limits = np.full(_LIMITS, np.inf) if enough is None else np.array(enough, np.float64)
     data, offsets = text_bytes(column)
     found = np.zeros((len(column), _COLUMNS), np.int64)
     size = longest(offsets)
     if len(data):
-        _measure(data, offsets, found, room_for(size), *_room(1 << (size + 2).bit_length()), enough)
+        _measure(data, offsets, found, room_for(size), *_room(1 << (size + 2).bit_length()), limits)
     characters = found[:, _CHARACTERS]
     shares = {
         "duplicate paragraphs": share(found[:, _PARAGRAPHS + 1], found[:, _PARAGRAPHS]),
@@ -102,26 +110,32 @@ def repetition_shares(column: Any, enough: tuple[float, ...] = (np.inf, np.inf, 
 def _room(size: int) -> tuple[Any, Any]:
     """A hash table and scratch for the n-grams of `size` words."""
     table = (np.empty(4 * size, np.uint64), np.empty(4 * size, np.int32))
-    return table, (np.empty(size, np.uint64), *(np.empty(size, np.int32) for _ in range(4)))
+    numbers = (np.empty(size, np.int32) for _ in range(4))
+    return table, (np.empty(size, np.uint64), *numbers, np.empty(16 * size, np.uint8))
 
 
 @compiled
 def _measure(data: Any, offsets: Any, found: Any, words: Any, table: Any, grams: Any, enough: Any) -> None:
-    rows, hashes, piece, known_cuts, known_hashes = words
+    room = pointers_to(words)
+    content, limits = pointer(data, 0), pointer(enough, 0)
+    keys, numbers = table
+    places = pointer(keys, 0), pointer(numbers, 0)
+    hashes, sums, first_words, ids, counts, marks = grams
+    scratch = (pointer(hashes, 0), pointer(sums, 0), pointer(first_words, 0), pointer(ids, 0), pointer(counts, 0))
     for text in range(len(offsets) - 1):
         start, end = offsets[text], offsets[text + 1]
-        row = found[text]
-        row[_CHARACTERS] = count_characters(data, start, end)
-        _duplicate_parts(data, start, end, 1, row, _LINES, table)
-        first, last = stripped(data, start, end)
+        row = pointer(found, text * _COLUMNS)
+        row[_CHARACTERS] = count_characters(content, start, end)
+        _duplicate_parts(content, start, end, 1, row, _LINES, places[0])
+        first, last = stripped(content, start, end)
         # Equal paragraphs are made of equal lines, unless white space was stripped off the first or the last.
-        whole = _is_fed(data, start, first) and _is_fed(data, last, end)
+        whole = _is_fed(content, start, first) and _is_fed(content, last, end)
         if row[_LINES + 1] or not whole:
-            _duplicate_parts(data, first, last, 2, row, _PARAGRAPHS, table)
-        if _is_broken(row, enough):
+            _duplicate_parts(content, first, last, 2, row, _PARAGRAPHS, places[0])
+        if _is_broken(row, limits):
             continue
-        count = find_words(data, start, end, rows, hashes, piece, known_cuts, known_hashes)
-        _grams(count, rows, hashes, row, table, grams)
+        count = find_words(content, start, end, room)
+        _grams(count, room, row, places, scratch, pointer(marks, 0), limits)
 
 
 @compiled
@@ -136,9 +150,11 @@ def _is_fed(data: Any, start: int, end: int) -> bool:
 def _is_broken(row: Any, enough: Any) -> bool:
     """Whether a share of duplicate paragraphs or lines is above its limit."""
     size = row[_CHARACTERS]
-    for place, limits in ((_PARAGRAPHS, enough[:2]), (_LINES, enough[2:])):
+    for place, limit in ((_PARAGRAPHS, 0), (_LINES, 2)):
         # Divided as `share` divides, so that both say the same on the limit itself.
-        if row[place + 1] and (row[place + 1] / row[place] > limits[0] or row[place + 2] / size > limits[1]):
+        if row[place + 1] and (
+            row[place + 1] / row[place] > enough[limit] or row[place + 2] / size > enough[limit + 1]
+        ):
             return True
     return False
 
@@ -197,33 +213,14 @@ def add_key(keys: Any, slots: int, key: Any) -> tuple[Any, bool]:
 
 
 @compiled
-def hash_span(data: Any, begin: int, end: int) -> Any:
-    """A hash of `data[begin:end]`, eight bytes a step (LLVM makes one load of the eight)."""
-    value = SEED ^ np.uint64(end - begin)
-    at = begin
-    while at + 8 <= end:
-        low = np.uint64(data[at]) | np.uint64(data[at + 1]) << np.uint64(8)
-        low |= np.uint64(data[at + 2]) << np.uint64(16) | np.uint64(data[at + 3]) << np.uint64(24)
-        high = np.uint64(data[at + 4]) << np.uint64(32) | np.uint64(data[at + 5]) << np.uint64(40)
-        high |= np.uint64(data[at + 6]) << np.uint64(48) | np.uint64(data[at + 7]) << np.uint64(56)
-        value = (value ^ (low | high)) * MULTIPLIER
-        value ^= value >> _FOLD
-        at += 8
-    while at < end:
-        value = (value ^ np.uint64(data[at])) * MULTIPLIER
-        at += 1
-    return value ^ (value >> _FOLD)
-
-
-@compiled
-def _duplicate_parts(data: Any, start: int, end: int, feeds_min: int, row: Any, place: int, table: Any) -> None:
+def _duplicate_parts(data: Any, start: int, end: int, feeds_min: int, row: Any, place: int, keys: Any) -> None:
     """Count the parts between runs of at least so many line feeds, and those that are equal to an earlier one."""
-    keys = table[0]
     parts = 1
     for at in range(start, end):
         parts += data[at] == _LINE_FEED
     slots = slots_for(parts)
-    keys[:slots] = 0
+    for slot in range(slots):
+        keys[slot] = 0
     count, duplicates, characters_found = 0, 0, 0
     begin, at = start, start
     while True:
@@ -248,31 +245,44 @@ def _duplicate_parts(data: Any, start: int, end: int, feeds_min: int, row: Any, 
 
 @compiled
 def _mixed(left: Any, right: Any) -> Any:
-    value = (left ^ (right >> _FOLD)) * MULTIPLIER + right
-    return value ^ (value >> _FOLD)
+    value = (left ^ (right >> FOLD)) * MULTIPLIER + right
+    return value ^ (value >> FOLD)
 
 
 @compiled
-def _grams(count: int, rows: Any, word_hashes: Any, row: Any, table: Any, grams: Any) -> None:
-    """The characters in top 2- to 4-grams and in duplicate 5- to 10-grams of `count` words."""
+def _grams(count: int, room: Any, row: Any, table: Any, grams: Any, marks: Any, enough: Any) -> None:
+    """The characters in top 2- to 4-grams and in duplicate 5- to 10-grams of `count` words, up to a broken limit."""
+    rows, word_hashes, _, _, _ = room
     hashes, sums, places, ids, counts = grams
     sums[0] = 0
     for index in range(count):
         sums[index + 1] = sums[index] + rows[index, LENGTH]
-        hashes[index] = word_hashes[index]
-        places[index] = index
     # `places` are where the n-gram may repeat, `hashes` the n-grams there; each length thins both out.
-    left = count
+    left = _pairs(count, word_hashes, hashes, places)
     for length in range(2, _LONGEST + 1):
-        left = _lengthen(left, length, word_hashes, hashes, places)
+        if length > 2:
+            left = _lengthen(left, length, word_hashes, hashes, places)
+        left = _drop_single(left, hashes, places, marks)
         different = _number(left, hashes, ids, counts, table)
         if length <= 4:
             row[_GRAMS + length - 2] = _top(left, different, length, count, sums, places, ids, counts)
         left = _keep_repeated(left, hashes, places, ids, counts)
         if length >= 5:
             row[_GRAMS + length - 2] = _duplicates(left, different, length, sums, places, ids, counts)
-        if left == 0 and length >= 4:
+        # Divided as `share` divides, so that both say the same on the limit itself.
+        broken = (
+            row[_CHARACTERS] and row[_GRAMS + length - 2] / row[_CHARACTERS] > enough[_LIMITS_OF_PARTS + length - 2]
+        )
+        if broken or (left == 0 and length >= 4):
             break
+
+
+@compiled
+def _pairs(count: int, word_hashes: Any, hashes: Any, places: Any) -> int:
+    for index in range(count - 1):
+        hashes[index] = _mixed(word_hashes[index], word_hashes[index + 1])
+        places[index] = index
+    return max(count - 1, 0)
 
 
 @compiled
@@ -281,10 +291,30 @@ def _lengthen(left: int, length: int, word_hashes: Any, hashes: Any, places: Any
     kept = 0
     for index in range(left - 1):
         place = places[index]
-        if places[index + 1] == place + 1:
-            hashes[kept] = _mixed(hashes[index], word_hashes[place + length - 1])
-            places[kept] = place
-            kept += 1
+        longer = _mixed(hashes[index], word_hashes[place + length - 1])
+        # Written in any case and overwritten where it does not count: cheaper than a branch that nobody can foretell.
+        follows = places[index + 1] == place + 1
+        hashes[kept], places[kept] = longer, place
+        kept += follows
+    return kept
+
+
+@compiled
+def _drop_single(left: int, hashes: Any, places: Any, marks: Any) -> int:
+    """Drop most n-grams that are there once: those that share the lowest bits of their hash with no other."""
+    slots = slots_for(left) * 4
+    for slot in range(slots):
+        marks[slot] = 0
+    mask = np.uint64(slots - 1)
+    for index in range(left):
+        slot = hashes[index] & mask
+        # 0, 1, 3, 7, ... 255
+        marks[slot] = marks[slot] << 1 | 1
+    kept = 0
+    for index in range(left):
+        value = hashes[index]
+        hashes[kept], places[kept] = value, places[index]
+        kept += marks[value & mask] >> 1 & 1
     return kept
 
 
@@ -293,7 +323,8 @@ def _number(left: int, hashes: Any, ids: Any, counts: Any, table: Any) -> int:
     """Number the different n-grams in the order in which they first occur, and count each; returns how many."""
     keys, numbers = table
     slots = slots_for(left)
-    keys[:slots] = 0
+    for slot in range(slots):
+        keys[slot] = 0
     different = 0
     for index in range(left):
         slot, is_new = add_key(keys, slots, hashes[index])
@@ -328,16 +359,17 @@ def _top(left: int, different: int, length: int, count: int, sums: Any, places: 
 def _keep_repeated(left: int, hashes: Any, places: Any, ids: Any, counts: Any) -> int:
     kept = 0
     for index in range(left):
-        if counts[ids[index]] >= 2:
-            hashes[kept], places[kept], ids[kept] = hashes[index], places[index], ids[index]
-            kept += 1
+        number = ids[index]
+        hashes[kept], places[kept], ids[kept] = hashes[index], places[index], number
+        kept += counts[number] >= 2
     return kept
 
 
 @compiled
 def _duplicates(left: int, different: int, length: int, sums: Any, places: Any, ids: Any, counts: Any) -> int:
     """The characters in n-grams that were seen before, from left to right, none counted twice."""
-    counts[:different] = 0
+    for number in range(different):
+        counts[number] = 0
     characters_found, free = 0, 0
     for index in range(left):
         place = places[index]

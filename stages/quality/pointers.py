@@ -1,0 +1,67 @@
+"""Arrays as bare pointers: what the loops pass to each other.
+
+An array is seven arguments of a call to numba, and a loop with six arrays spent more time on handing them to its
+functions than those took. A pointer is one. It knows no size: who makes one has seen to it that there is room, and
+texts have `texts.PADDING` bytes behind them, so that 64 may be loaded from wherever a text has one.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numba
+from llvmlite import ir as untyped_ir  # type: ignore[import-untyped]
+from numba import extending
+
+# What numba and llvmlite say of their types is not what they take.
+ir: Any = untyped_ir
+types: Any = numba.types
+intrinsic: Any = extending.intrinsic
+overload: Any = extending.overload
+#: With two indices, a pointer is to rows of four.
+_ROW = 4
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def pointer(_: Any, array: Any, first: Any) -> Any:
+    """A pointer to the element `first` of a contiguous array, whatever its shape."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind, index = signature.args
+        data = context.make_array(kind)(context, builder, args[0]).data
+        return builder.gep(data, [context.cast(builder, args[1], index, types.intp)])
+
+    return types.CPointer(array.dtype)(array, first), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_eight(_: Any, data: Any, at: Any) -> Any:
+    """The eight bytes from `data[at]` on as one integer, the first in its lowest bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.IntType(64)
+        place = builder.gep(args[0], [context.cast(builder, args[1], signature.args[1], types.intp)])
+        return builder.load(builder.bitcast(place, kind.as_pointer()), align=1)
+
+    return types.uint64(data, at), generate
+
+
+def _is_row(data: Any, index: Any) -> bool:
+    return isinstance(data, types.CPointer) and isinstance(index, types.BaseTuple) and len(index) == 2
+
+
+@overload(operator.getitem)  # type: ignore[untyped-decorator]
+def _get(data: Any, index: Any) -> Any:
+    def get(data: Any, index: Any) -> Any:
+        return data[_ROW * index[0] + index[1]]
+
+    return get if _is_row(data, index) else None
+
+
+@overload(operator.setitem)  # type: ignore[untyped-decorator]
+def _set(data: Any, index: Any, value: Any) -> Any:  # noqa: ARG001 (numba tells by it what is set)
+    def put(data: Any, index: Any, value: Any) -> Any:
+        data[_ROW * index[0] + index[1]] = value
+
+    return put if _is_row(data, index) else None
