@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from headrace.cli.client import Client, RunOptions, pipeline_of, plain
+from headrace.cli.client import Client, ControllerAt, RunOptions, pipeline_of, plain
 from headrace.cli.errors import EXIT_FAULT, EXIT_INTERRUPTED, CliError
 from headrace.cli.load import load
 from headrace.cli.page import FAINT, console, facts_page, megabytes, number, plain_table, safe, title
@@ -16,10 +16,12 @@ from headrace.cli.run import Interrupts, catch_signals, watch_to_end
 from headrace.protos import control_pb2 as pb
 
 
-def apply_file(path: Path, given: list[str], address: str, options: RunOptions, *, wait: bool, as_json: bool) -> int:
+def apply_file(
+    path: Path, given: list[str], at: ControllerAt, options: RunOptions, *, wait: bool, as_json: bool
+) -> int:
     """Have a controller run a pipeline file; the exit code."""
     pipeline = load(path, given)
-    with Client(address) as client:
+    with Client(at) as client:
         client.status()  # an absent controller is told at once, not after the deadline of an apply
         warnings = client.apply(pipeline, options)
         for line in warnings:
@@ -54,17 +56,17 @@ def _show_end(status: pb.PipelineStatus, *, as_json: bool) -> None:
     out.print(balance_page(balance))
 
 
-def show_status(address: str, pipeline: str, *, as_json: bool) -> int:
+def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
     """Show what a controller knows; the exit code."""
-    with Client(address) as client:
+    with Client(at) as client:
         reply = client.status(pipeline)
     if pipeline and pipeline_of(reply, pipeline) is None:
-        raise CliError(f"the controller at {address} knows no pipeline {pipeline!r}; see `headrace status`")
+        raise CliError(f"the controller at {at.address} knows no pipeline {pipeline!r}; see `headrace status`")
     if as_json:
         print(json.dumps(plain(reply)))
         return 0
     out = console(sys.stdout)
-    out.print(title(f"controller {address}", f"process {reply.controller}, Headrace {reply.version}"))
+    out.print(title(f"controller {at.address}", f"process {reply.controller}, Headrace {reply.version}"))
     workers = [(item.worker, item.state, item.cores, item.host, item.pid) for item in reply.workers]
     if workers:
         out.print()
@@ -95,13 +97,21 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
     if rows:
         out.print()
         out.print(plain_table(("task", "stages", "worker", "state", "restarts"), rows, right=(4,)))
+    where = {task.task: task.worker for task in status.tasks}
+    links = [
+        (item.link, where.get(item.sender, ""), item.transport, where.get(item.receiver, ""), item.trouble)
+        for item in status.links
+    ]
+    if links:
+        out.print()
+        out.print(plain_table(("link", "from", "transport", "to", "trouble"), links))
 
 
-def stop_pipeline(address: str, pipeline: str, *, cancel: bool) -> int:
+def stop_pipeline(at: ControllerAt, pipeline: str, *, cancel: bool) -> int:
     """Ask a controller to stop a pipeline; the exit code."""
-    with Client(address) as client:
+    with Client(at) as client:
         if not client.status().pipelines:
-            print(f"headrace: the controller at {address} has no pipeline", file=sys.stderr)
+            print(f"headrace: the controller at {at.address} has no pipeline", file=sys.stderr)
             return EXIT_FAULT
         client.stop(pipeline, cancel=cancel)
     print(f"pipeline {safe(pipeline)} {'is cancelled' if cancel else 'stops: what is held is being committed'}")

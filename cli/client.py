@@ -7,7 +7,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +19,8 @@ from headrace.cli.errors import CliError
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
+from headrace.transport.certificates import Credentials, Role, role_host
+from headrace.transport.credential_files import read_credentials
 
 #: Seconds that the controller has to answer a question.
 ANSWER_S = 15.0
@@ -29,6 +32,8 @@ MESSAGE_BYTES_MAX = 64 << 20
 #: States in which a run stays.
 ENDED = ("completed", "stopped", "cancelled", "failed")
 DEFAULT_CONTROLLER = "127.0.0.1:7420"
+#: Plain text is spoken to controllers of this host only.
+LOOPBACK = ("127.", "localhost", "[::1]")
 
 
 class ApplyRefused(CliError):  # noqa: N818 - named after what is so
@@ -49,6 +54,17 @@ class RunOptions:
     #: Quarantined records, and the share of all, above which the run is ended.
     quarantined_max: int | None = None
     quarantined_share_max: float | None = None
+    #: Stage to place, and stage to the transport of the links that lead to it.
+    places: Mapping[str, str] = field(default_factory=dict[str, str])
+    transports: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerAt:
+    """Where a controller is, and what to show it: None in plain text, on loopback."""
+
+    address: str
+    credentials: Credentials | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +77,21 @@ class StreamBroke:
 class Client:
     """One connection to a controller. Every call raises ControllerSilent where it does not answer."""
 
-    def __init__(self, address: str) -> None:
-        options = [
+    def __init__(self, at: ControllerAt | str) -> None:
+        at = at if isinstance(at, ControllerAt) else ControllerAt(at)
+        options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
             ("grpc.enable_http_proxy", 0),
         ]
-        self.address = address
-        self._channel = grpc.insecure_channel(address, options=options)
+        self.address = at.address
+        if at.credentials is None:
+            self._channel = grpc.insecure_channel(at.address, options=options)
+        else:
+            own = at.credentials
+            tls = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
+            options.append(("grpc.ssl_target_name_override", role_host(Role.CONTROLLER)))
+            self._channel = grpc.secure_channel(at.address, tls, options=options)
         self._stub: Any = rpc.ControlStub(self._channel)  # type: ignore[no-untyped-call,unused-ignore]
 
     def __enter__(self) -> Self:
@@ -88,6 +111,8 @@ class Client:
             replicas=options.replicas,
             quarantined_max=options.quarantined_max,
             quarantined_share_max=options.quarantined_share_max,
+            places=options.places,
+            transports=options.transports,
         )
         reply: pb.ApplyReply = self._call("Apply", request, APPLY_S)
         if not reply.accepted:
@@ -151,6 +176,31 @@ def _silence(address: str, error: Any) -> ControllerSilent:
 def controller_address(given: str) -> str:
     """The address on the command line, else of HEADRACE_CONTROLLER, else the usual one."""
     return given or os.environ.get("HEADRACE_CONTROLLER", "") or DEFAULT_CONTROLLER
+
+
+def cluster_folder(given: str) -> str:
+    """The cluster's folder on the command line, else of HEADRACE_CLUSTER, else none."""
+    return given or os.environ.get("HEADRACE_CLUSTER", "")
+
+
+def controller_at(address: str, cluster: str) -> ControllerAt:
+    """The controller that is meant, and an operator's credentials for it. Raises CliError."""
+    folder = cluster_folder(cluster)
+    if not folder:
+        found = controller_address(address)
+        if not found.startswith(LOOPBACK):
+            raise CliError(
+                f"plain text is allowed on loopback only, and the controller is at {found}: "
+                "name the cluster's folder with --cluster or HEADRACE_CLUSTER"
+            )
+        return ControllerAt(found)
+    try:
+        credentials = read_credentials(Path(folder), "operator")
+        described = json.loads((Path(folder) / "cluster.json").read_text(encoding="utf-8"))
+        known = [str(item) for item in described["controllers"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CliError(f"{folder} is no cluster's folder ({error}): make one with `headrace cluster init`") from error
+    return ControllerAt(address or os.environ.get("HEADRACE_CONTROLLER", "") or known[0], credentials)
 
 
 def pipeline_of(reply: pb.StatusReply, name: str) -> pb.PipelineStatus | None:

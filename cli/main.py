@@ -34,6 +34,9 @@ app.add_typer(tokenizer_app, name="tokenizer")
 chaos_app = typer.Typer(help="Break a run, and prove what comes of it.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(chaos_app, name="chaos")
 
+cluster_app = typer.Typer(help="Make clusters, and let nodes into them.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(cluster_app, name="cluster")
+
 PipelineFile = Annotated[
     Path, typer.Argument(metavar="PIPELINE.py", help="A file that defines build(...) -> Pipeline.")
 ]
@@ -50,6 +53,15 @@ ControllerAddress = Annotated[
     str,
     typer.Option("--controller", metavar="HOST:PORT", help="Else HEADRACE_CONTROLLER, else 127.0.0.1:7420."),
 ]
+ClusterFolder = Annotated[
+    str, typer.Option("--cluster", metavar="DIR", help="The cluster's folder, for mutual TLS; else HEADRACE_CLUSTER.")
+]
+Places = Annotated[
+    list[str], typer.Option("--place", metavar="STAGE=PLACE", help="Run a stage on a worker, or on those of a label.")
+]
+Transports = Annotated[
+    list[str], typer.Option("--transport", metavar="STAGE=ring|quic", help="Join a stage to the one before it so.")
+]
 
 
 MaxQuarantined = Annotated[
@@ -57,11 +69,35 @@ MaxQuarantined = Annotated[
 ]
 
 
-def _options(amend: bool, fuse: bool, replicas: int, max_quarantined: str = "") -> RunOptions:
+def _options(
+    amend: bool,
+    fuse: bool,
+    replicas: int,
+    max_quarantined: str = "",
+    places: Sequence[str] = (),
+    transports: Sequence[str] = (),
+) -> RunOptions:
     from headrace.cli.client import RunOptions
 
     records, share = _allowance(max_quarantined)
-    return RunOptions(amend=amend, fuse=fuse, replicas=replicas, quarantined_max=records, quarantined_share_max=share)
+    return RunOptions(
+        amend=amend,
+        fuse=fuse,
+        replicas=replicas,
+        quarantined_max=records,
+        quarantined_share_max=share,
+        places=_by_stage("--place", places),
+        transports=_by_stage("--transport", transports),
+    )
+
+
+def _by_stage(option: str, given: Sequence[str]) -> dict[str, str]:
+    """`STAGE=VALUE` of an option that may be repeated."""
+    pairs = [item.partition("=") for item in given]
+    for item, (stage, _, value) in zip(given, pairs, strict=True):
+        if not stage or not value:
+            raise UsageError(f"{option} {item!r}: give a stage and what it shall have, as STAGE=VALUE")
+    return {stage: value for stage, _, value in pairs}
 
 
 def _allowance(text: str) -> tuple[int | None, float | None]:
@@ -110,11 +146,14 @@ def run(
 @app.command()
 def controller(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to serve; port 0: any.")] = "127.0.0.1:7420",
+    cluster: ClusterFolder = "",
 ) -> int:
     """Serve as the controller: plan pipelines, write ledgers."""
+    from headrace.cli.client import cluster_folder
     from headrace.controller.server import main as serve
 
-    return serve(["--listen", listen])
+    folder = cluster_folder(cluster)
+    return serve(["--listen", listen, *(["--cluster", folder] if folder else [])])
 
 
 @app.command()
@@ -122,17 +161,24 @@ def worker(
     controller: ControllerAddress = "",
     name: Annotated[str, typer.Option(help="The worker's name; else the host's.")] = "",
     cores: Annotated[int, typer.Option(min=0, help="Cores to offer; 0: all that this process may use.")] = 0,
+    label: Annotated[
+        list[str], typer.Option("--label", metavar="KEY=VALUE", help="What stages may ask for; may be repeated.")
+    ] = [],  # noqa: B006 - typer copies it
+    join: Annotated[str, typer.Option(metavar="TOKEN", help="Join the token's cluster first; once is enough.")] = "",
+    state: Annotated[str, typer.Option(metavar="DIR", help="Where a member keeps its key; else HEADRACE_STATE.")] = "",
 ) -> int:
     """Serve as a worker: run the tasks that the controller gives it."""
     import socket
 
-    from headrace.cli.client import controller_address
     from headrace.cli.embedded import usable_cores
     from headrace.worker.daemon import main as work
 
-    offered = str(cores or usable_cores())
-    arguments = ["--controller", controller_address(controller), "--name", name or socket.gethostname()]
-    return work([*arguments, "--cores", offered])
+    arguments = ["--name", name or socket.gethostname(), "--cores", str(cores or usable_cores())]
+    arguments += ["--controller", controller or os.environ.get("HEADRACE_CONTROLLER", "")]
+    arguments += [argument for item in label for argument in ("--label", item)]
+    if folder := state or os.environ.get("HEADRACE_STATE", ""):
+        arguments += ["--state", folder]
+    return work([*arguments, "--join", join])
 
 
 @app.command()
@@ -145,40 +191,71 @@ def apply(
     replicas: Replicas = 0,
     amend: Amend = False,
     max_quarantined: MaxQuarantined = "",
+    place: Places = [],  # noqa: B006 - typer copies it
+    transport: Transports = [],  # noqa: B006 - typer copies it
+    cluster: ClusterFolder = "",
     json: Json = False,
 ) -> int:
     """Give a pipeline to a controller."""
     from headrace.cli.apply import apply_file
-    from headrace.cli.client import controller_address
+    from headrace.cli.client import controller_at
 
-    options = _options(amend, fuse, replicas, max_quarantined)
-    return apply_file(pipeline, parameter, controller_address(controller), options, wait=wait, as_json=json)
+    options = _options(amend, fuse, replicas, max_quarantined, place, transport)
+    return apply_file(pipeline, parameter, controller_at(controller, cluster), options, wait=wait, as_json=json)
 
 
 @app.command()
 def status(
     pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="One pipeline; else all.")] = "",
     controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
     json: Json = False,
 ) -> int:
-    """Show workers, pipelines and tasks."""
+    """Show workers, pipelines, tasks and links."""
     from headrace.cli.apply import show_status
-    from headrace.cli.client import controller_address
+    from headrace.cli.client import controller_at
 
-    return show_status(controller_address(controller), pipeline, as_json=json)
+    return show_status(controller_at(controller, cluster), pipeline, as_json=json)
 
 
 @app.command()
 def stop(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
     now: Annotated[bool, typer.Option("--now", help="Cancel: do not commit what is held.")] = False,
 ) -> int:
     """Stop a pipeline; what its sinks hold is committed first."""
     from headrace.cli.apply import stop_pipeline
-    from headrace.cli.client import controller_address
+    from headrace.cli.client import controller_at
 
-    return stop_pipeline(controller_address(controller), pipeline, cancel=now)
+    return stop_pipeline(controller_at(controller, cluster), pipeline, cancel=now)
+
+
+@cluster_app.command("init")
+def cluster_init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make; keep it with the controllers.")],
+    controller: Annotated[
+        list[str], typer.Option("--controller", metavar="HOST:PORT", help="Where workers find a controller; each one.")
+    ],
+    name: Annotated[str, typer.Option(help="The cluster's name.")] = "headrace",
+) -> int:
+    """Make a cluster: its authority and keys. Prints a token for the first worker."""
+    from headrace.cli.cluster import init
+
+    return init(folder, name, controller)
+
+
+@cluster_app.command("token")
+def cluster_token(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of `headrace cluster init`.")],
+    name: Annotated[str, typer.Option(help="What the worker is called; else a name is made from its key.")] = "",
+    days: Annotated[int, typer.Option(min=1, help="Days for which the token is good.")] = 1,
+) -> int:
+    """Print a token with which one more worker can join."""
+    from headrace.cli.cluster import token
+
+    return token(folder, name, days)
 
 
 @app.command()

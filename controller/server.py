@@ -1,6 +1,7 @@
 """The controller as a process: a gRPC server around the shell.
 
     python -m headrace.controller.server --listen 127.0.0.1:7420
+    python -m headrace.controller.server --listen 10.0.0.1:7420 --cluster DIR
 
 With `--ready-fd` it writes the address it serves to a file descriptor; with `--lifeline-fd` it ends when that
 descriptor reaches its end, so that an embedded controller never outlives whoever started it.
@@ -14,16 +15,21 @@ import logging
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 import grpc
 import setproctitle
 import uvloop
 
+from headrace.controller.cluster_files import CLUSTER_KEY_BYTES, ClusterFiles, ClusterFilesError
 from headrace.controller.core.cluster import Controller
+from headrace.controller.guard import Guard, server_credentials
+from headrace.controller.joining import Door
 from headrace.controller.process import identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.protos import control_pb2_grpc as rpc
+from headrace.transport.join_wire import PORT_OFFSET
 
 logger = logging.getLogger("headrace.controller")
 
@@ -33,22 +39,31 @@ MESSAGE_BYTES_MAX = 64 << 20
 LOOPBACK = ("127.", "localhost", "[::1]")
 
 
-async def serve(listen: str, *, ready_fd: int = -1, lifeline_fd: int = -1) -> int:
-    """Serve until a signal or the lifeline's end; the exit code."""
-    if not listen.startswith(LOOPBACK):
-        logger.error("plain text is allowed on loopback only: listen on 127.0.0.1, not on %s", listen)
+async def serve(listen: str, *, cluster: ClusterFiles | None = None, ready_fd: int = -1, lifeline_fd: int = -1) -> int:
+    """Serve until a signal or the lifeline's end, with mutual TLS where there is a cluster; the exit code."""
+    if cluster is None and not listen.startswith(LOOPBACK):
+        logger.error(
+            "plain text is allowed on loopback only: listen on 127.0.0.1 and not on %s, or make a cluster with "
+            "`headrace cluster init` and give its folder with --cluster",
+            listen,
+        )
         return 2
-    shell = Shell(Controller(identity()))
+    shell = Shell(Controller(identity()), ticket_key=cluster.key if cluster else os.urandom(CLUSTER_KEY_BYTES))
     options = [
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.so_reuseport", 0),
     ]
-    server = grpc.aio.server(options=options)
+    guards = [Guard(cluster.authority.certificate())] if cluster else []
+    server = grpc.aio.server(options=options, interceptors=guards)
     rpc.add_ControlServicer_to_server(Servicer(shell), server)  # type: ignore[no-untyped-call]
     try:
-        port = server.add_insecure_port(listen)
-    except RuntimeError:
+        if cluster:
+            port = server.add_secure_port(listen, server_credentials(cluster.controller))
+        else:
+            port = server.add_insecure_port(listen)
+        door = await _open_door(cluster, listen, port)
+    except (RuntimeError, OSError):
         logger.error("cannot listen on %s: another process does; choose another address with --listen", listen)
         return 1
     await server.start()
@@ -58,9 +73,21 @@ async def serve(listen: str, *, ready_fd: int = -1, lifeline_fd: int = -1) -> in
         os.write(ready_fd, f"{address}\n".encode())
         os.close(ready_fd)
     await _until_told(lifeline_fd)
+    if door is not None:
+        await door.close()
     await server.stop(grace=0.2)
     await shell.close()
     return 0
+
+
+async def _open_door(cluster: ClusterFiles | None, listen: str, port: int) -> Door | None:
+    """Where nodes join: next to the control port."""
+    if cluster is None:
+        return None
+    door = Door(cluster)
+    joins = await door.open(listen.rpartition(":")[0], port + PORT_OFFSET)
+    logger.info("nodes of cluster %s join on port %d", cluster.name, joins)
+    return door
 
 
 async def _until_told(lifeline_fd: int) -> None:
@@ -78,12 +105,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and serve."""
     parser = argparse.ArgumentParser(prog="headrace controller", description="Hold topologies and write ledgers.")
     parser.add_argument("--listen", default="127.0.0.1:7420", help="address and port (port 0: any)")
+    parser.add_argument("--cluster", type=Path, help="the folder of `headrace cluster init`: serve with mutual TLS")
     parser.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     setproctitle.setproctitle("headrace controller")
-    return uvloop.run(serve(args.listen, ready_fd=args.ready_fd, lifeline_fd=args.lifeline_fd))
+    try:
+        cluster = ClusterFiles.read(args.cluster) if args.cluster else None
+    except ClusterFilesError as error:
+        logger.error("%s", error)
+        return 2
+    return uvloop.run(serve(args.listen, cluster=cluster, ready_fd=args.ready_fd, lifeline_fd=args.lifeline_fd))
 
 
 if __name__ == "__main__":

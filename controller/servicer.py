@@ -94,6 +94,8 @@ class Servicer(rpc.ControlServicer):
                 fuse=request.fuse,
                 replicas=request.replicas,
                 allowance=_allowance(request),
+                places=dict(request.places),
+                transports=dict(request.transports),
             )
         )
         try:
@@ -164,4 +166,7 @@ def _registered(register: pb.Register) -> core.WorkerRegistered:
         memory_bytes=register.memory_bytes,
         pid=register.pid,
         tasks=tuple((item.task, item.attempt) for item in register.tasks),
+        host_id=register.host_id,
+        addresses=tuple(register.addresses),
+        labels=tuple(register.labels),
     )

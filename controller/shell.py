@@ -17,6 +17,7 @@ from headrace.controller.core import messages as core
 from headrace.controller.core.cluster import Controller
 from headrace.controller.logs import Logs
 from headrace.controller.progress import RunProgress
+from headrace.controller.tickets import link_ticket
 from headrace.protos import control_pb2 as pb
 from headrace.store.dataset import Dataset, write_manifest
 from headrace.store.entries import EntryError
@@ -37,8 +38,9 @@ class Session:
 class Shell:
     """Runs one Controller."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, ticket_key: bytes) -> None:
         self.core = controller
+        self._ticket_key = ticket_key
         self.sessions: dict[str, Session] = {}
         self.progress: dict[str, RunProgress] = {}
         self.requests: dict[int, asyncio.Future[core.AnswerRequest]] = {}
@@ -110,7 +112,8 @@ class Shell:
         name = command.sender if isinstance(command, core.MakeLink) else getattr(command, "task", "")
         pipeline = name.split("/", 1)[0]
         run = self.core.runs.get(pipeline)
-        message = to_worker(command, run.leadership.term if run else 0, self.seal.get(pipeline))
+        ticket = link_ticket(command, run, self._ticket_key) if isinstance(command, core.MakeLink) and run else b""
+        message = to_worker(command, run.leadership.term if run else 0, self.seal.get(pipeline), ticket)
         session = self.sessions.get(getattr(command, "worker", ""))
         if session is not None and message is not None:
             session.outbox.put_nowait(message)

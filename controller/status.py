@@ -18,7 +18,13 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
     for worker in shell.core.workers.values():
         answer.workers.append(
             pb.WorkerStatus(
-                worker=worker.worker, host=worker.host, cores=worker.cores, pid=worker.pid, state="registered"
+                worker=worker.worker,
+                host=worker.host,
+                cores=worker.cores,
+                pid=worker.pid,
+                state="registered",
+                labels=worker.labels,
+                addresses=worker.addresses,
             )
         )
     for name, run in shell.core.runs.items():
@@ -51,10 +57,17 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
         status.counts[sink].CopyFrom(counts_to(counts))
     for task in run.crew or ():
         status.tasks.append(_task(task, progress))
-    if run.plan is not None:
-        for link in run.plan.links:
+    if run.crew is not None:
+        for link in run.crew.plan.links:
             status.links.append(
-                pb.LinkStatus(link=link.name, sender=link.sender, receiver=link.receiver, transport=link.transport)
+                pb.LinkStatus(
+                    link=link.name,
+                    sender=link.sender,
+                    receiver=link.receiver,
+                    transport=link.transport,
+                    generation=run.crew.joints.generation(link.name),
+                    trouble=run.crew.joints.trouble(link.name),
+                )
             )
     return status
 

@@ -29,6 +29,8 @@ CLOCK_SKEW = timedelta(minutes=5)
 NAME_LIMIT = 64
 
 _SCHEME = "headrace"
+#: Certificates carry their role as a DNS name below this, for TLS libraries that can compare nothing else.
+_ROLES_DOMAIN = "headrace.internal"
 
 
 class CertificateError(Exception):
@@ -175,7 +177,8 @@ def issue(
     issuer = authority.certificate()
     identity = Identity(_common_name(issuer), role, _checked_name(name))
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri())]
-    names += [x509.DNSName(host) for host in dict.fromkeys((name, *hosts)) if host.isascii()]
+    given = (host for host in (name, *hosts) if host.isascii() and not host.endswith(_ROLES_DOMAIN))
+    names += [x509.DNSName(host) for host in dict.fromkeys((role_host(role), *given))]
     certificate = (
         x509.CertificateBuilder(issuer_name=issuer.subject, subject_name=_name(name), public_key=public_key)
         .serial_number(x509.random_serial_number())
@@ -191,6 +194,11 @@ def issue(
         .sign(authority.key(), hashes.SHA256())
     )
     return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def role_host(role: Role) -> str:
+    """Return the DNS name that certificates of a role have, and no others: whatever a node is called."""
+    return f"{role.value}.{_ROLES_DOMAIN}"
 
 
 def create_node(
@@ -236,7 +244,8 @@ def verify(
     identity = _identity(certificate)
     if identity.cluster != _common_name(authority) or identity.role not in roles:
         expected = " or ".join(sorted(role.value for role in roles))
-        raise CertificateRoleError(f"{identity.uri()} is where only a {expected} may be")
+        article = "an" if expected[:1] in "aeiou" else "a"
+        raise CertificateRoleError(f"{identity.uri()} is where only {article} {expected} may be")
     return Peer(identity, fingerprint(certificate))
 
 

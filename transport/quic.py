@@ -18,6 +18,7 @@ import select
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ from headrace.transport.quic_core import (
     StreamCut,
     StreamReceived,
 )
+from headrace.transport.quic_dial import Dial, Dialing
 from headrace.transport.quic_links import CheckTicket, LinkState, QuicLink, QuicReceiver, QuicSender, link_key
 from headrace.transport.stream_frames import FrameAssembler
 from headrace.transport.udp import UdpSocket
@@ -100,7 +102,7 @@ class QuicEndpoint:
         self._writing = False
         #: Asked for by other threads: ends to look at, and to begin with.
         self._posted: deque[QuicLink] = deque()
-        self._openings: deque[tuple[QuicLink, Address | None]] = deque()
+        self._openings: deque[tuple[QuicLink, tuple[Address, ...]]] = deque()
         self._sleeping = False
         self._stopping = False
         #: The rest is the thread's alone.
@@ -108,8 +110,8 @@ class QuicEndpoint:
         self._peers: dict[int, Peer] = {}
         self._links: dict[tuple[int, int], QuicLink] = {}
         self._strangers: dict[tuple[int, int], _Stranger] = {}
-        #: Senders whose connection is not yet there, by its number.
-        self._unconnected: dict[int, list[QuicSender]] = {}
+        #: Senders whose connection is not yet there.
+        self._dialing = Dialing()
         self._expected: dict[bytes, QuicReceiver] = {}
         self._waiting: dict[bytes, _Waiting] = {}
         #: Senders with something to send.
@@ -123,11 +125,18 @@ class QuicEndpoint:
         return self._socket.address
 
     def open_link(
-        self, name: str, address: Address, ticket: bytes = b"", *, peer_name: str | None = None
+        self,
+        name: str,
+        address: Address,
+        ticket: bytes = b"",
+        *,
+        peer_name: str | None = None,
+        others: Sequence[Address] = (),
     ) -> QuicSender:
         """Return the sending end of the link `name` to the node at `address`, which must be named `peer_name` if given.
 
-        It can be used at once and has credit when the receiver has accepted `ticket`. A connection to that node is
+        `others` are further addresses of that node; they are tried beside the first, and that which answers is taken.
+        The end can be used at once and has credit when the receiver has accepted `ticket`. A connection to that node is
         used if there is one. A refusal is a LinkAborted of the sender's next verb.
         """
         if len(ticket) > HELLO_LIMIT_BYTES // 2:
@@ -135,7 +144,7 @@ class QuicEndpoint:
                 f'link "{name}": a ticket of {len(ticket)} bytes; {HELLO_LIMIT_BYTES // 2} is the limit'
             )
         sender = QuicSender(name, ticket, self._post, peer_name)
-        self._openings.append((sender, address))
+        self._openings.append((sender, tuple(self._socket.reachable(one) for one in (address, *others))))
         self._nudge()
         return sender
 
@@ -151,7 +160,7 @@ class QuicEndpoint:
         `check` is called on the thread of the endpoint with the ticket and the peer, and says why not, or None.
         """
         receiver = QuicReceiver(name, window_bytes, check, self._post, min(limit_bytes, FRAME_LIMIT_BYTES))
-        self._openings.append((receiver, None))
+        self._openings.append((receiver, ()))
         self._nudge()
         return receiver
 
@@ -188,9 +197,8 @@ class QuicEndpoint:
             self._socket.send(self._core.transmit(time.monotonic()))
         finally:
             self._stopping = True
-            unconnected = [sender for senders in self._unconnected.values() for sender in senders]
             openings = [link for link, _ in self._openings]
-            for link in (*self._links.values(), *self._expected.values(), *unconnected, *openings):
+            for link in (*self._links.values(), *self._expected.values(), *self._dialing.senders(), *openings):
                 link.cut("owner", "this node's QUIC endpoint has ended")
             self._socket.close()
             self._epoll.close()
@@ -205,6 +213,8 @@ class QuicEndpoint:
         self._take_events(now)
         while self._openings:
             self._begin(*self._openings.popleft(), now)
+        for dial, address in self._dialing.due(now):
+            self._dial(dial, address, now)
         while self._posted:
             self._look_at(self._posted.popleft())
         for key, sender in list(self._active.items()):
@@ -218,7 +228,8 @@ class QuicEndpoint:
             self._writing = not self._writing
             events = select.EPOLLIN | (select.EPOLLOUT if self._writing else 0)
             self._epoll.modify(self._socket.fileno(), events)
-        timer = self._core.next_timer()
+        timers = (self._core.next_timer(), self._dialing.wake_at())
+        timer = min((timer for timer in timers if timer is not None), default=None)
         timeout = _IDLE_S if timer is None else min(_IDLE_S, max(0.0, timer - time.monotonic()))
         self._sleeping = True
         if self._posted or self._openings or self._stopping:
@@ -244,8 +255,7 @@ class QuicEndpoint:
         match event:
             case PeerConnected(connection, peer):
                 self._peers[connection] = peer
-                for sender in self._unconnected.pop(connection, []):
-                    self._say_hello(sender, connection)
+                self._answered(connection, peer)
             case StreamReceived(connection, stream, data, end):
                 link = self._links.get((connection, stream))
                 if isinstance(link, QuicReceiver):
@@ -318,7 +328,7 @@ class QuicEndpoint:
                 link.cut(by, message.reason)
                 self._drop(link)
 
-    def _begin(self, link: QuicLink, address: Address | None, now: float) -> None:
+    def _begin(self, link: QuicLink, addresses: tuple[Address, ...], now: float) -> None:
         """Bring a link to life that another thread has asked for."""
         if isinstance(link, QuicReceiver):
             key = link_key(link.name)
@@ -327,20 +337,32 @@ class QuicEndpoint:
                 self._welcome(link, waiting.connection, waiting.stream, waiting.ticket)
             return
         assert isinstance(link, QuicSender)
-        assert address is not None
+        for address in addresses:
+            connection = self._by_address.get(address)
+            peer = None if connection is None else self._peers.get(connection)
+            if connection is not None and peer is not None and link.peer_name in (None, peer.identity.name):
+                self._say_hello(link, connection)
+                return
+        self._dialing.begin(link, addresses, now)
+
+    def _dial(self, dial: Dial, address: Address, now: float) -> None:
         connection = self._by_address.get(address)
         if connection is None:
             connection = self._by_address[address] = self._core.connect(address, now)
-        if connection in self._peers:
-            self._say_hello(link, connection)
-        else:
-            self._unconnected.setdefault(connection, []).append(link)
+        self._dialing.attempted(dial, address, connection)
+        if (peer := self._peers.get(connection)) is not None:
+            self._answered(connection, peer)
+
+    def _answered(self, connection: int, peer: Peer) -> None:
+        """A node has proved who it is: let the senders that look for it begin."""
+        senders, spare = self._dialing.answered(connection, peer.identity.name)
+        for sender in senders:
+            self._say_hello(sender, connection)
+        for other in spare:
+            if not any(number == other for number, _ in self._links):
+                self._core.close(other, "another address answered first")
 
     def _say_hello(self, sender: QuicSender, connection: int) -> None:
-        name = self._peers[connection].identity.name
-        if sender.peer_name not in (None, name):
-            sender.cut("owner", f'"{name}" answers where "{sender.peer_name}" should')
-            return
         stream = self._core.open_stream(connection)
         sender.connection, sender.stream = connection, stream
         self._links[connection, stream] = sender
@@ -424,17 +446,15 @@ class QuicEndpoint:
     def _never_began(self, link: QuicLink) -> None:
         if isinstance(link, QuicReceiver):
             self._expected.pop(link_key(link.name), None)
-        else:
-            for number, senders in self._unconnected.items():
-                self._unconnected[number] = [sender for sender in senders if sender is not link]
+        elif isinstance(link, QuicSender):
+            self._dialing.drop(link)
 
     def _forget(self, connection: int, reason: str) -> None:
         """A connection is over, and so are its links."""
         self._peers.pop(connection, None)
         for address in [address for address, number in self._by_address.items() if number == connection]:
             del self._by_address[address]
-        for sender in self._unconnected.pop(connection, []):
-            sender.cut("owner", reason)
+        self._dialing.ended(connection, reason)
         for key in [key for key in self._links if key[0] == connection]:
             self._links.pop(key).cut("owner", reason)
         for table in (self._strangers, self._active):

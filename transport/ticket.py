@@ -1,8 +1,9 @@
 """The ticket by which a link opens: the controller's word that these two attempts belong together. Pure.
 
-A ticket says which link of which run is meant, and is sealed by HMAC-SHA-256 with a key that only the controller and
-the workers of the cluster hold (it comes with the registration, over mutual TLS). So a node with a good certificate
-can still not attach to a link that it was not given, and an end of an earlier attempt cannot meet one of a later.
+A ticket says which link of which run is meant, and is sealed by HMAC-SHA-256 with a key that only the controllers of
+the cluster hold. Both ends of a link are given the same ticket, over mutual TLS, and meet if theirs are equal
+(`match_ticket`). So a node with a good certificate can still not attach to a link that it was not given, nor make a
+ticket; and an end of an earlier attempt cannot meet one of a later.
 
 Wire: magic "HRT1", the length of the claims (2 bytes, little endian), the claims (msgpack, an array in the order of
 the fields), the seal (32 bytes). Decoding is total: any bytes give a ticket or a TicketError, and nothing is read from
@@ -13,6 +14,7 @@ import hashlib
 import hmac
 import struct
 from dataclasses import astuple, dataclass, fields
+from typing import Any
 
 import msgpack
 
@@ -24,7 +26,7 @@ KEY_BYTES_MIN = 32
 #: No ticket is larger, in bytes.
 TICKET_LIMIT_BYTES = 1024
 #: No name in a ticket is longer, in bytes of UTF-8.
-NAME_LIMIT_BYTES = 128
+NAME_LIMIT_BYTES = 256
 SEAL_BYTES = 32
 
 _HEAD = struct.Struct("<4sH")
@@ -82,20 +84,10 @@ def encode_ticket(ticket: Ticket, key: bytes) -> bytes:
 
 def decode_ticket(data: bytes, key: bytes) -> Ticket:
     """Read a ticket. Raises TicketMalformedError for what is none, TicketForgedError for another key's."""
-    if not _HEAD.size + SEAL_BYTES <= len(data) <= TICKET_LIMIT_BYTES:
-        raise TicketMalformedError(f"{len(data)} bytes are no ticket: it has at most {TICKET_LIMIT_BYTES}")
-    magic, size = _HEAD.unpack_from(data)
-    if magic != MAGIC or _HEAD.size + size + SEAL_BYTES != len(data):
-        raise TicketMalformedError(f"no ticket: it begins with {magic!r} and claims {size} of {len(data)} bytes")
-    body = data[: _HEAD.size + size]
+    body = _body(data)
     if not hmac.compare_digest(data[len(body) :], _seal(body, key)):
         raise TicketForgedError("the seal of the ticket is not this cluster's")
-    try:
-        claims = msgpack.unpackb(body[_HEAD.size :])
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise TicketMalformedError(f"ticket: its claims are no msgpack ({error})") from error
-    if not isinstance(claims, list) or len(claims) != len(fields(Ticket)):
-        raise TicketMalformedError("ticket: its claims are not those of this release")
+    claims = _claims(body)
     return Ticket(*claims)
 
 
@@ -109,6 +101,44 @@ def check_ticket(data: bytes, expected: Ticket, key: bytes) -> None:
                 f'link "{expected.link}": the ticket says {field.name} {theirs!r}, this end was told {ours!r}; '
                 "an end of another attempt, the controller will start both anew"
             )
+
+
+def match_ticket(theirs: bytes, ours: bytes) -> None:
+    """Accept the ticket that this end was given too. Raises a subclass of TicketError that says what differs.
+
+    This needs no key: who has not been given the ticket cannot guess its seal.
+    """
+    if hmac.compare_digest(theirs, ours):
+        return
+    # The claims of a ticket whose seal was not looked at are for people; nothing is granted on them.
+    expected, ticket = _claims(_body(ours)), _claims(_body(theirs))
+    for field, mine, other in zip(fields(Ticket), expected, ticket, strict=True):
+        if mine != other:
+            raise TicketMismatchError(
+                f"the ticket says {field.name} {other!r}, this end was told {mine!r}; "
+                "an end of another attempt, the controller will start both anew"
+            )
+    raise TicketForgedError("the seal of the ticket is not that of the one that this end was given")
+
+
+def _body(data: bytes) -> bytes:
+    """All of a ticket but its seal."""
+    if not _HEAD.size + SEAL_BYTES <= len(data) <= TICKET_LIMIT_BYTES:
+        raise TicketMalformedError(f"{len(data)} bytes are no ticket: it has at most {TICKET_LIMIT_BYTES}")
+    magic, size = _HEAD.unpack_from(data)
+    if magic != MAGIC or _HEAD.size + size + SEAL_BYTES != len(data):
+        raise TicketMalformedError(f"no ticket: it begins with {magic!r} and claims {size} of {len(data)} bytes")
+    return data[: _HEAD.size + size]
+
+
+def _claims(body: bytes) -> list[Any]:
+    try:
+        claims = msgpack.unpackb(body[_HEAD.size :])
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise TicketMalformedError(f"ticket: its claims are no msgpack ({error})") from error
+    if not isinstance(claims, list) or len(claims) != len(fields(Ticket)):
+        raise TicketMalformedError("ticket: its claims are not those of this release")
+    return claims
 
 
 def _seal(body: bytes, key: bytes) -> bytes:

@@ -28,12 +28,26 @@ _RECEIVE_BYTES = 1 << 16
 _CONTROL_BYTES = socket.CMSG_SPACE(4)
 
 
+def every_address() -> Address:
+    """Return the address to bind for all of this host's: IPv6 and IPv4, or IPv4 where there is no IPv6."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind(("::", 0))
+    except OSError:
+        return ("0.0.0.0", 0)  # noqa: S104 - every peer proves who it is before anything it says is looked at
+    return ("::", 0, 0, 0)
+
+
 class UdpSocket:
     """A bound, non-blocking UDP socket."""
 
     def __init__(self, address: Address, *, offload: bool = True) -> None:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        self._family = family
+        if address[0] == "::":
+            # One socket for both families: an IPv4 address is written as one of IPv6, see `reachable`.
+            self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         try:
             self._socket.bind(address)
         except OSError as error:
@@ -58,6 +72,13 @@ class UdpSocket:
         """The address that it is bound to."""
         address: Address = self._socket.getsockname()
         return address
+
+    def reachable(self, address: Address) -> Address:
+        """Return an address as this socket is to be given it, and gives it itself."""
+        if self._family == socket.AF_INET:
+            return address
+        host = address[0] if ":" in address[0] else f"::ffff:{address[0]}"
+        return (host, *address[1:]) if len(address) == 4 else (host, address[1], 0, 0)
 
     @property
     def wants_to_write(self) -> bool:

@@ -19,6 +19,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 import grpc
 import setproctitle
@@ -26,10 +27,15 @@ import uvloop
 
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
+from headrace.worker.addresses import host_id, own_addresses
 from headrace.worker.core import supervisor as core
+from headrace.worker.joining import JoinError, Membership
+from headrace.worker.member import check_plain, membership, network_of, open_channel
 from headrace.worker.processes import Processes, TaskProcess
 
 logger = logging.getLogger("headrace.worker")
+
+DEFAULT_CONTROLLER = "127.0.0.1:7420"
 
 MESSAGE_BYTES_MAX = 64 << 20
 #: Seconds between two heartbeats, and of silence after which a session is given up.
@@ -44,8 +50,9 @@ WAITING_MESSAGES_MAX = 100_000
 class Daemon:
     """One worker."""
 
-    def __init__(self, name: str, cores: int) -> None:
-        self.name, self.cores = name, cores
+    def __init__(self, name: str, cores: int, *, labels: Sequence[str] = (), member: Membership | None = None) -> None:
+        self.name, self.cores, self._labels = name, cores, tuple(labels)
+        self._member = member
         self._supervisor = core.Supervisor()
         self._processes = Processes(self._said, self._exited)
         self._orders: dict[tuple[str, int], pb.TaskCommand] = {}
@@ -62,7 +69,11 @@ class Daemon:
                 await self._session(address)
                 delay = RECONNECT_S
             except grpc.aio.AioRpcError as error:
-                logger.warning("controller %s: %s; trying again in %.1f s", address, error.code().name, delay)
+                if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                    self.refused = str(error.details())
+                    break
+                why = f"{error.code().name} {error.details()}"
+                logger.warning("controller %s: %s; trying again in %.1f s", address, why, delay)
             if not self.refused:
                 await asyncio.sleep(delay)
                 delay = min(RECONNECT_S_MAX, delay * 2)
@@ -76,7 +87,7 @@ class Daemon:
             ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ]
-        async with grpc.aio.insecure_channel(address, options=options) as channel:
+        async with open_channel(address, self._member, options) as channel:
             stub = rpc.ControlStub(channel)  # type: ignore[no-untyped-call]
             call = stub.Attend(self._messages())
             async for message in call:
@@ -100,6 +111,9 @@ class Daemon:
             memory_bytes=memory,
             host=socket.gethostname(),
             pid=os.getpid(),
+            host_id=host_id(),
+            addresses=own_addresses() if self._member else (),
+            labels=self._labels,
         )
         for task, attempt in self._supervisor.running():
             register.tasks.append(pb.RunningTask(task=task, attempt=attempt))
@@ -126,6 +140,8 @@ class Daemon:
 
     def _task_command(self, message: pb.TaskCommand) -> None:
         if message.WhichOneof("command") == "start":
+            if message.start.listens and self._member is not None:
+                message.start.network.CopyFrom(network_of(self._member))
             self._orders[message.task, message.attempt] = message
             self._do(core.StartAsked(message.task, message.attempt))
             return
@@ -174,7 +190,16 @@ class Daemon:
             self._timer = asyncio.get_running_loop().call_later(delay, self._do, core.TimePassed())
 
 
-async def work(controller: str, *, name: str, cores: int, controller_fd: int = -1, lifeline_fd: int = -1) -> int:
+async def work(
+    controller: str,
+    *,
+    name: str,
+    cores: int,
+    labels: Sequence[str] = (),
+    member: Membership | None = None,
+    controller_fd: int = -1,
+    lifeline_fd: int = -1,
+) -> int:
     """Attend until a signal, the lifeline's end, or a refusal; the exit code."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
@@ -182,7 +207,7 @@ async def work(controller: str, *, name: str, cores: int, controller_fd: int = -
         loop.add_signal_handler(number, told.set)
     if lifeline_fd >= 0:
         loop.add_reader(lifeline_fd, told.set)
-    daemon = Daemon(name, cores)
+    daemon = Daemon(name, cores, labels=labels, member=member)
     attending = asyncio.create_task(_attend(daemon, controller, controller_fd))
     waiting = asyncio.create_task(told.wait())
     try:
@@ -214,19 +239,35 @@ def _read_line(descriptor: int) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and work."""
     parser = argparse.ArgumentParser(prog="headrace worker", description="Run the tasks of one node.")
-    parser.add_argument("--controller", default="127.0.0.1:7420", help="the controller's address")
+    parser.add_argument(
+        "--controller", default="", help=f"the controller's address; else the cluster's, else {DEFAULT_CONTROLLER}"
+    )
     parser.add_argument("--name", default=socket.gethostname(), help="this worker's name; each has its own")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), help="cores to offer")
+    parser.add_argument("--label", action="append", default=[], help="a label of this worker, such as disk=ssd")
+    parser.add_argument("--join", default="", metavar="TOKEN", help="become a member of the token's cluster first")
+    parser.add_argument("--state", type=Path, help="the folder that holds this member's key and certificate")
     parser.add_argument("--controller-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    setproctitle.setproctitle(f"headrace worker {args.name}")
+    try:
+        member = membership(args.join, args.state)
+        controller = args.controller or (member.controllers[0] if member else DEFAULT_CONTROLLER)
+        if member is None:
+            check_plain(controller)
+    except JoinError as error:
+        logger.error("%s", error)
+        return 1
+    name = member.name if member else args.name
+    setproctitle.setproctitle(f"headrace worker {name}")
     return uvloop.run(
         work(
-            args.controller,
-            name=args.name,
+            controller,
+            name=name,
             cores=args.cores,
+            labels=args.label,
+            member=member,
             controller_fd=args.controller_fd,
             lifeline_fd=args.lifeline_fd,
         )

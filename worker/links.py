@@ -18,9 +18,10 @@ from headrace.transport.ring_memory import RingHandles
 class Inbox:
     """The receiving side of a task: its input links, read in turn."""
 
-    def __init__(self, closed: Callable[[str], None]) -> None:
+    def __init__(self, closed: Callable[[str], None], cut: Callable[[str, str], None]) -> None:
         self._links: dict[str, Receiver] = {}
         self._closed = closed
+        self._cut = cut
         self._turn = 0
 
     def receivers(self) -> list[Receiver]:
@@ -43,8 +44,10 @@ class Inbox:
         for name in islice(cycle(names), self._turn % max(1, len(names)), self._turn % max(1, len(names)) + len(names)):
             try:
                 received = self._links[name].try_receive()
-            except (LinkClosed, LinkAborted):
+            except (LinkClosed, LinkAborted) as end:
                 self.close(name)
+                if isinstance(end, LinkAborted):
+                    self._cut(name, end.reason)
                 continue
             if received is None:
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from headrace.transport.contract import Sender
 from headrace.transport.errors import LinkAborted
@@ -15,7 +16,8 @@ class Outbox:
     One batch waits at most; while it does the task takes no other, which is all that backpressure is.
     """
 
-    def __init__(self, stages: tuple[str, ...]) -> None:
+    def __init__(self, stages: tuple[str, ...], cut: Callable[[str, str], None]) -> None:
+        self._cut = cut
         self._links: dict[str, dict[str, Sender]] = {stage: {} for stage in stages}
         self._waiting: deque[tuple[str, Frame]] = deque()
         #: The last marker that each link has taken.
@@ -77,19 +79,24 @@ class Outbox:
         for name, sender in list(links.items()):
             try:
                 offers.append((sender.credit_bytes(), name))
-            except LinkAborted:
-                del links[name]
+            except LinkAborted as end:
+                self._drop(links, name, end)
         for _, name in sorted(offers, reverse=True):
             try:
                 if links[name].try_send(frame):
                     return True
-            except LinkAborted:
-                del links[name]
+            except LinkAborted as end:
+                self._drop(links, name, end)
         return False
 
     def _mark(self, links: dict[str, Sender], link: str, frame: Frame) -> bool:
         try:
             return links[link].try_send(frame)
-        except LinkAborted:
-            del links[link]
+        except LinkAborted as end:
+            self._drop(links, link, end)
             return True
+
+    def _drop(self, links: dict[str, Sender], link: str, end: LinkAborted) -> None:
+        """A link was cut; what was on it the sweep finds."""
+        del links[link]
+        self._cut(link, end.reason)

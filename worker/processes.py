@@ -112,7 +112,10 @@ class Processes:
         return "\n".join(item.story)
 
     def link(self, message: pb.MakeLink) -> None:
-        """Make a ring and bring each end to its task."""
+        """Make a ring and bring each end to its task; of a link between workers, bring the ends that are here."""
+        if message.transport == "quic":
+            self._bring(message)
+            return
         ends = ((message.sender, message.sender_attempt), (message.receiver, message.receiver_attempt))
         self._drop_ring(message.link, "a newer link takes its place")
         window = {"window_bytes": message.window_bytes} if message.window_bytes else {}
@@ -125,6 +128,21 @@ class Processes:
             command.open.transport, command.open.handles = "ring", described
             self.send(task, attempt, command, handles.descriptors())
         self._rings[message.link] = _Ring(RingOwner(handles), ends)
+
+    def _bring(self, message: pb.MakeLink) -> None:
+        ends = (
+            (message.sender, message.sender_attempt, message.sender_end),
+            (
+                message.receiver,
+                message.receiver_attempt,
+                message.receiver_end,
+            ),
+        )
+        for task, attempt, end in ends:
+            command = pb.TaskCommand(task=task, attempt=attempt)
+            command.open.link.CopyFrom(end)
+            command.open.transport = message.transport
+            self.send(task, attempt, command)
 
     def cut_links(self, task: str, attempt: int, reason: str) -> None:
         """Abort every ring that one attempt had an end of."""

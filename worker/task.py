@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import setproctitle
 
@@ -48,6 +48,9 @@ from headrace.worker.outbox import Outbox
 from headrace.worker.sinking import Sinking
 from headrace.worker.wire import batch_to_frame, frame_to_batch, sweep_frame
 
+if TYPE_CHECKING:
+    from headrace.worker.remote import Remote
+
 #: Seconds between two reports of progress.
 PROGRESS_S = 0.2
 #: Fragments in one page of a listing.
@@ -71,8 +74,11 @@ class Task:
         self._chain = Chain(pipeline, list(order.stages))
         self._reading = Reading()
         self._sweeping = Sweeping()
-        self._inbox = Inbox(self._sweeping.closed)
-        self._outbox = Outbox(self._chain.downstream)
+        self._remote = _remote(order)
+        #: Links between workers, and which making of each this task has an end of.
+        self._generations: dict[str, int] = {}
+        self._inbox = Inbox(self._sweeping.closed, self._cut)
+        self._outbox = Outbox(self._chain.downstream, self._cut)
         self._open: tuple[Fragment, Iterator[Batch | FragmentEnd]] | None = None
         self._listing: Iterator[Fragment] | None = None
         self._links: dict[str, LinkEnd] = {}
@@ -92,7 +98,8 @@ class Task:
 
     def run(self) -> int:
         """Work until told to stop; the exit code."""
-        self._say(ready=pb.TaskReady(facts=self._chain.facts))
+        addresses = self._remote.addresses() if self._remote is not None else []
+        self._say(ready=pb.TaskReady(facts=self._chain.facts, addresses=addresses))
         while not self._stopping:
             self._take_commands()
             moved = self._step()
@@ -100,6 +107,8 @@ class Task:
             if not moved and not self._stopping:
                 self._sleep()
         self._outbox.finish()
+        if self._remote is not None:
+            self._remote.close()
         return STOPPED
 
     # -- one turn of the loop --
@@ -263,10 +272,17 @@ class Task:
                 raise ValueError(f"a task knows no command {other!r}")
 
     def _open_link(self, message: pb.OpenLink) -> None:
-        popped = [self._channel.descriptors.popleft() for _ in range(3)]
-        end = attach(message, (popped[0], popped[1], popped[2]))
         name = message.link.link
-        self._close_link(name)
+        if message.transport == "quic":
+            self._close_link(name)
+            if self._remote is None:
+                raise TransportError(f"link {name}: this task was started without a certificate, and cannot be reached")
+            end = self._remote.attach(message)
+            self._generations[name] = message.link.generation
+        else:
+            popped = [self._channel.descriptors.popleft() for _ in range(3)]
+            end = attach(message, (popped[0], popped[1], popped[2]))
+            self._close_link(name)
         self._links[name] = end
         if message.link.sends:
             self._outbox.open(message.link.stage, name, cast("Sender", end))
@@ -276,9 +292,18 @@ class Task:
 
     def _close_link(self, name: str) -> None:
         if name in self._links:
-            del self._links[name]
+            end = self._links.pop(name)
             self._outbox.close(name)
             self._inbox.close(name)
+            if self._generations.pop(name, None) is not None:
+                end.detach()
+
+    def _cut(self, name: str, reason: str) -> None:
+        """A link between workers is cut while both tasks live: the controller has it made again."""
+        generation = self._generations.get(name)
+        if generation is not None:
+            self._close_link(name)
+            self._say(lost=pb.LinkLost(link=name, generation=generation, reason=reason))
 
     def _report(self, now: float) -> None:
         self._progress_at = now + PROGRESS_S
@@ -301,6 +326,15 @@ class Task:
     def _say(self, **event: object) -> None:
         message = pb.TaskEvent(task=self._task, attempt=self._attempt, **event)  # type: ignore[arg-type]
         self._channel.send(message.SerializeToString())
+
+
+def _remote(order: pb.StartTask) -> Remote | None:
+    """The endpoint of a task that has links between workers; the others load nothing of QUIC."""
+    if not order.listens or not order.HasField("network"):
+        return None
+    from headrace.worker.remote import Remote
+
+    return Remote(order.network)
 
 
 def _policy(order: pb.StartTask, sink: Sink) -> SealPolicy:

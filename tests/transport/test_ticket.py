@@ -18,6 +18,7 @@ from headrace.transport.ticket import (
     check_ticket,
     decode_ticket,
     encode_ticket,
+    match_ticket,
 )
 from headrace.transport.ticket import _seal as seal
 
@@ -55,7 +56,7 @@ def test_any_claims_under_a_good_seal_are_refused_by_name(claims: bytes) -> None
         [1] * 7,
         [-1, "p", "v", 1, "l", 1, 1],
         [True, "p", "v", 1, "l", 1, 1],
-        [1, "x" * 200, "v", 1, "l", 1, 1],
+        [1, "x" * 300, "v", 1, "l", 1, 1],
         {"a": 1},
     ],
 )
@@ -112,3 +113,14 @@ def test_the_ticket_that_both_ends_were_given_is_accepted() -> None:
 def test_a_number_out_of_range_makes_no_ticket(number: int) -> None:
     with pytest.raises(TicketMalformedError, match="epoch"):
         replace(SAMPLE, epoch=number)
+
+
+def test_an_end_accepts_the_ticket_that_it_was_given_and_says_of_another_what_differs() -> None:
+    ours = encode_ticket(SAMPLE, KEY)
+    match_ticket(ours, ours)
+    with pytest.raises(TicketMismatchError, match="the ticket says sender_attempt 99, this end was told"):
+        match_ticket(encode_ticket(replace(SAMPLE, sender_attempt=99), KEY), ours)
+    with pytest.raises(TicketForgedError, match="the seal of the ticket is not that"):
+        match_ticket(encode_ticket(SAMPLE, OTHER_KEY), ours)
+    with pytest.raises(TicketMalformedError):
+        match_ticket(b"", ours)

@@ -1,0 +1,77 @@
+"""`headrace cluster init` and `token`: the folder that makes a cluster, and what lets a node into it."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from headrace.cli.errors import CliError, UsageError
+from headrace.controller.cluster_files import CLUSTER_KEY_BYTES, CONTROLLER, OPERATOR, ClusterFiles, ClusterFilesError
+from headrace.transport.certificates import Role, create_authority, create_node, fingerprint
+from headrace.transport.credential_files import AUTHORITY, write_credentials, write_public, write_secret
+from headrace.transport.token import IDENTIFIER_BYTES, JoinToken, encode_token
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):\d{1,5}")
+_DAY_S = 86400
+
+
+def init(folder: Path, name: str, controllers: list[str]) -> int:
+    """Make a cluster: its authority, its keys, and the first token. The token is all that goes to standard output."""
+    for address in controllers:
+        if not _ADDRESS.fullmatch(address):
+            raise UsageError(f"--controller {address!r}: give the address that workers shall use, as HOST:PORT")
+    _check_name("--name", name)
+    if folder.exists() and any(folder.iterdir()):
+        raise CliError(f"{folder} is not empty: a cluster is made once; for another token use `headrace cluster token`")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    now = datetime.now(UTC)
+    authority = create_authority(name, now)
+    write_credentials(folder, AUTHORITY, authority)
+    write_credentials(folder, CONTROLLER, create_node(authority, Role.CONTROLLER, CONTROLLER, now))
+    write_credentials(folder, OPERATOR, create_node(authority, Role.OPERATOR, OPERATOR, now))
+    write_secret(folder / "cluster.key", secrets.token_bytes(CLUSTER_KEY_BYTES))
+    # Last, since it says that the rest is there.
+    write_public(folder / "cluster.json", json.dumps({"name": name, "controllers": controllers}).encode())
+    mark = fingerprint(authority.certificate())[:16]
+    print(f"headrace: cluster {name} in {folder}, authority {mark}; a worker's token:", file=sys.stderr)
+    print(_token(_read(folder), "", 1))
+    return 0
+
+
+def token(folder: Path, name: str, days: int) -> int:
+    """Print a token for one more worker."""
+    if name:
+        _check_name("--name", name)
+    print(_token(_read(folder), name, days))
+    return 0
+
+
+def _read(folder: Path) -> ClusterFiles:
+    try:
+        return ClusterFiles.read(folder)
+    except ClusterFilesError as error:
+        raise CliError(str(error)) from error
+
+
+def _token(files: ClusterFiles, name: str, days: int) -> str:
+    made = JoinToken(
+        authority=fingerprint(files.authority.certificate()),
+        identifier=secrets.token_bytes(IDENTIFIER_BYTES),
+        role=Role.WORKER,
+        name=name,
+        expires_at=int(time.time()) + days * _DAY_S,
+        controllers=files.controllers,
+    )
+    return encode_token(made, files.key)
+
+
+def _check_name(option: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{option} {name!r}: use a-z, 0-9 and -, at most 63")

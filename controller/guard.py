@@ -1,0 +1,90 @@
+"""Who may ask what of a controller: every call is judged by the certificate that its caller shows.
+
+gRPC's TLS refuses who has no certificate of the cluster's authority, or one that is not in force. That is not enough,
+since every node of the cluster has one: here the role is looked at, and a worker is taken for the name in its
+certificate, whatever it calls itself. A method that stands in no table is for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import grpc
+from cryptography import x509
+
+from headrace.protos import control_pb2 as pb
+from headrace.transport.certificates import CertificateError, Credentials, Peer, Role, verify
+
+_PEOPLE = frozenset({Role.OPERATOR})
+#: The roles that may call each method of the Control service.
+MAY_CALL: dict[str, frozenset[Role]] = {
+    "Attend": frozenset({Role.WORKER}),
+    "Apply": _PEOPLE,
+    "Status": _PEOPLE | {Role.WORKER, Role.CONTROLLER},
+    "Watch": _PEOPLE,
+    "Stop": _PEOPLE,
+}
+
+
+def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
+    """TLS for a server that asks every client for a certificate."""
+    pair = (credentials.key_pem, credentials.certificate_pem)
+    return grpc.ssl_server_credentials([pair], credentials.authority_pem, require_client_auth=True)
+
+
+class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Stands before every method."""
+
+    def __init__(self, authority: x509.Certificate) -> None:
+        self._authority = authority
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
+        """The method's handler, with the judgement before it."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = str(handler_call_details.method).rpartition("/")[2]
+        if handler.response_streaming:
+            return self._streaming(handler, method)
+        return self._single(handler, method)
+
+    def _streaming(self, handler: Any, method: str) -> Any:
+        inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
+        make = (
+            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
+        )
+
+        async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
+            peer = await self._admit(context, method)
+            if handler.request_streaming:
+                request = _named(request, peer.identity.name)
+            async for answer in inner(request, context):
+                yield answer
+
+        return make(guarded, handler.request_deserializer, handler.response_serializer)
+
+    def _single(self, handler: Any, method: str) -> Any:
+        async def guarded(request: Any, context: Any) -> Any:
+            await self._admit(context, method)
+            return await handler.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(guarded, handler.request_deserializer, handler.response_serializer)
+
+    async def _admit(self, context: Any, method: str) -> Peer:
+        """Who calls; ends the call of who may not."""
+        shown = context.auth_context().get("x509_pem_cert", [])
+        try:
+            certificate = x509.load_pem_x509_certificate(bytes(shown[0])) if shown else None
+            return verify(certificate, self._authority, MAY_CALL.get(method, frozenset()), datetime.now(UTC))
+        except (CertificateError, ValueError) as error:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{method}: {error}")
+            raise AssertionError("abort returns never") from error
+
+
+async def _named(messages: AsyncIterator[pb.FromWorker], name: str) -> AsyncIterator[pb.FromWorker]:
+    async for message in messages:
+        if message.WhichOneof("message") == "register":
+            message.register.worker = name
+        yield message

@@ -1,0 +1,224 @@
+"""Hosts made of network namespaces, a bridge between them, and a cluster that runs on them as daemons."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from kill_kit import MARK, headrace
+
+PATIENCE_S = 60.0
+PORT = 7420
+
+
+def ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"
+
+
+def wait_for(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> Any:
+    """The first true answer of `what`, which is asked again and again."""
+    deadline = time.monotonic() + patience_s
+    pause = threading.Event()
+    while not (answer := what()):
+        assert time.monotonic() < deadline, f"not within {patience_s:.0f} s: {why}"
+        pause.wait(0.05)
+    return answer
+
+
+def free_port() -> int:
+    """A port of loopback that is free, and so is the next one."""
+    for _ in range(100):
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            with suppress(OSError):
+                second.bind(("127.0.0.1", port + 1))
+                return port
+    raise AssertionError("no two free ports in a row")
+
+
+@dataclass
+class Host:
+    """One namespace: a host with an address of its own."""
+
+    name: str
+    namespace: str
+    address: str
+    port: str
+
+    def command(self, *arguments: str) -> list[str]:
+        return ["ip", "netns", "exec", self.namespace, *arguments]
+
+
+class Net:
+    """Hosts on one bridge, which lies in a namespace too."""
+
+    def __init__(self) -> None:
+        self.mark = uuid.uuid4().hex[:5]
+        self.hub = f"hr-{self.mark}-hub"
+        self.hosts: dict[str, Host] = {}
+        ip("netns", "add", self.hub)
+        self._in_hub("link", "add", "bridge", "type", "bridge")
+        self._in_hub("link", "set", "bridge", "up")
+
+    def host(self, name: str) -> Host:
+        number = len(self.hosts) + 1
+        host = Host(name, f"hr-{self.mark}-{name}", f"10.77.0.{number}", f"port{number}")
+        ip("netns", "add", host.namespace)
+        self.hosts[name] = host
+        ip("link", "add", host.port, "netns", self.hub, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
+        self._in_hub("link", "set", host.port, "master", "bridge", "up")
+        ip("-n", host.namespace, "link", "set", "lo", "up")
+        ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "eth0")
+        ip("-n", host.namespace, "link", "set", "eth0", "up")
+        return host
+
+    def apart(self, *names: str) -> None:
+        """These hosts reach the others and not each other."""
+        for name in names:
+            self._in_hub("link", "set", self.hosts[name].port, "type", "bridge_slave", "isolated", "on")
+
+    def together(self) -> None:
+        for host in self.hosts.values():
+            self._in_hub("link", "set", host.port, "type", "bridge_slave", "isolated", "off")
+
+    def unplug(self, name: str) -> None:
+        self._in_hub("link", "set", self.hosts[name].port, "down")
+
+    def plug(self, name: str) -> None:
+        self._in_hub("link", "set", self.hosts[name].port, "up")
+
+    def close(self) -> None:
+        for namespace in (*(host.namespace for host in self.hosts.values()), self.hub):
+            subprocess.run(["ip", "netns", "del", namespace], capture_output=True, timeout=PATIENCE_S)
+
+    def _in_hub(self, *arguments: str) -> None:
+        ip("-n", self.hub, *arguments)
+
+
+@dataclass
+class Daemon:
+    """A process on a host, and the file that it writes its log to."""
+
+    process: subprocess.Popen[bytes]
+    log: pathlib.Path
+
+    def said(self, words: str) -> str:
+        """The first line of its log with these words; empty if there is none."""
+        return next((line for line in self.log.read_text().splitlines() if words in line), "")
+
+    def wait_for(self, words: str) -> str:
+        line: str = wait_for(lambda: self.said(words) or self.ended(), f"{words!r} in {self.log}")
+        assert words in line, f"ended without saying {words!r}: {self.log.read_text()}"
+        return line
+
+    def ended(self) -> str:
+        return "" if self.process.poll() is None else "ended"
+
+
+@dataclass
+class Cluster:
+    """A cluster's folder, its hosts and its daemons."""
+
+    net: Net
+    folder: pathlib.Path
+    port: int = PORT
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    daemons: dict[str, Daemon] = field(default_factory=dict)
+
+    @property
+    def files(self) -> pathlib.Path:
+        return self.folder / "cluster"
+
+    def start(self, host: Host, name: str, *arguments: str) -> Daemon:
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                host.command(*headrace(*arguments)),
+                cwd=self.folder,
+                # SPT_NOENV: a process title must not be written over the environment that the mark stands in.
+                env={**os.environ, MARK: self.mark, "SPT_NOENV": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        self.daemons[name] = Daemon(process, log)
+        return self.daemons[name]
+
+    def call(self, host: Host, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "HEADRACE_CLUSTER": str(self.files)}
+        return subprocess.run(
+            host.command(*headrace(*arguments)),
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=environment,
+            timeout=180,
+        )
+
+    def init(self, host: Host) -> str:
+        """Make the cluster, with its controller on `host`; the first token."""
+        made = self.call(host, "cluster", "init", str(self.files), "--controller", f"{host.address}:{self.port}")
+        assert made.returncode == 0, made.stderr
+        return made.stdout.strip()
+
+    def token(self, name: str) -> str:
+        made = self.call(next(iter(self.net.hosts.values())), "cluster", "token", str(self.files), "--name", name)
+        assert made.returncode == 0, made.stderr
+        return made.stdout.strip()
+
+    def controller(self, host: Host) -> Daemon:
+        daemon = self.start(
+            host, "controller", "controller", "--cluster", str(self.files), "--listen", f"{host.address}:{self.port}"
+        )
+        daemon.wait_for("serves on")
+        return daemon
+
+    def worker(self, host: Host, name: str, *more: str) -> Daemon:
+        state = ("--state", str(self.folder / f"state-{name}"))
+        return self.start(host, name, "worker", "--join", self.token(name), *state, "--cores", "1", *more)
+
+    def status(self, host: Host) -> dict[str, Any]:
+        answer = self.call(host, "status", "--json")
+        assert answer.returncode == 0, answer.stderr
+        status: dict[str, Any] = json.loads(answer.stdout)
+        return status
+
+    def wait_for_workers(self, host: Host, count: int) -> None:
+        wait_for(lambda: len(self.status(host)["workers"]) == count, f"{count} workers registered")
+
+    def close(self) -> None:
+        for daemon in self.daemons.values():
+            if daemon.process.poll() is None:
+                daemon.process.kill()
+            daemon.process.wait(PATIENCE_S)
+
+
+@contextmanager
+def cluster_of(folder: pathlib.Path, *names: str) -> Iterator[tuple[Cluster, dict[str, Host]]]:
+    """A cluster with its controller on a host of its own and a worker on each of the named ones, all registered."""
+    net = Net()
+    cluster = Cluster(net, folder)
+    try:
+        hub = net.host("ctl")
+        cluster.init(hub)
+        cluster.controller(hub)
+        for name in names:
+            cluster.worker(net.host(name), name)
+        cluster.wait_for_workers(hub, len(names))
+        yield cluster, net.hosts
+    finally:
+        cluster.close()
+        net.close()

@@ -1,0 +1,48 @@
+"""A node's certificate, key and authority as files of one folder: `<name>.pem`, `<name>.key`, `authority.pem`."""
+
+import os
+from pathlib import Path
+
+from headrace.transport.certificates import Credentials
+
+AUTHORITY = "authority"
+
+
+def read_credentials(folder: Path, name: str) -> Credentials:
+    """Read a node's three files. Raises OSError for one that cannot be read."""
+    return Credentials(
+        (folder / f"{name}.pem").read_bytes(),
+        (folder / f"{name}.key").read_bytes(),
+        (folder / f"{AUTHORITY}.pem").read_bytes(),
+    )
+
+
+def write_credentials(folder: Path, name: str, credentials: Credentials) -> None:
+    """Write a node's certificate and key; the key can be read by its owner alone."""
+    write_secret(folder / f"{name}.key", credentials.key_pem)
+    write_public(folder / f"{name}.pem", credentials.certificate_pem)
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Write a file of mode 0600, whole or not at all."""
+    _write(path, data, 0o600)
+
+
+def write_public(path: Path, data: bytes) -> None:
+    """Write a file of mode 0644, whole or not at all."""
+    _write(path, data, 0o644)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
