@@ -82,13 +82,23 @@ def input_bytes_read(status: pb.PipelineStatus) -> int:
     return sum(stage.bytes for stage in source_stages(status))
 
 
+def input_bytes_stored(status: pb.PipelineStatus) -> int:
+    """Bytes of the input, as it is stored, that were read in this run or closed before it."""
+    text = status.facts.get("bytes_resumed", "")
+    before = int(text) if text.isdigit() else 0
+    whole = int(status.input_bytes)
+    done = before + sum(stage.stored_bytes for stage in source_stages(status))
+    return min(done, whole) if whole else done
+
+
 class LivePage:
     """A page on a terminal that renews itself and is gone when the run ends."""
 
     def __init__(self, console: Console, name: str) -> None:
         self._console = console
         self._name = name
-        self._meter = Meter()
+        #: Uncompressed bytes for the speed, stored ones for the end.
+        self._meter, self._stored = Meter(), Meter()
         self._began_at = time.monotonic()
         self._status = pb.PipelineStatus(pipeline=name, state="starting")
         self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._page)
@@ -104,7 +114,9 @@ class LivePage:
 
     def update(self, status: pb.PipelineStatus) -> None:
         """Show this status."""
-        self._meter.take(time.monotonic(), input_bytes_read(status))
+        now = time.monotonic()
+        self._meter.take(now, input_bytes_read(status))
+        self._stored.take(now, input_bytes_stored(status))
         self._status = status
 
     def note(self, line: str) -> None:
@@ -131,8 +143,8 @@ class LivePage:
         return Text.assemble(("● ", ACCENT), (safe(self._name), "bold"), " ", (rest, FAINT))
 
     def _bar(self, status: pb.PipelineStatus, now: float) -> RenderableType:
-        done, whole = input_bytes_read(status) + resumed_bytes(status), int(status.input_bytes)
-        left = self._meter.left_s(now, whole - done)
+        done, whole = input_bytes_stored(status), int(status.input_bytes)
+        left = self._stored.left_s(now, whole - done)
         line = Table.grid(padding=(0, 2))
         line.add_column(width=36)
         line.add_column(no_wrap=True)
@@ -173,8 +185,8 @@ class Lines:
     def update(self, status: pb.PipelineStatus) -> None:
         """Print a line if it is time for one."""
         now = time.monotonic()
-        done, whole = input_bytes_read(status), int(status.input_bytes)
-        self._meter.take(now, done)
+        done, whole = input_bytes_stored(status), int(status.input_bytes)
+        self._meter.take(now, input_bytes_read(status))
         if now < self._next_at and status.state == self._state:
             return
         self._next_at, self._state = now + LINE_S, status.state
@@ -188,12 +200,6 @@ class Lines:
 
     def _print(self, line: str) -> None:
         self._console.print(Text(safe(line)), soft_wrap=True)
-
-
-def resumed_bytes(status: pb.PipelineStatus) -> int:
-    """Bytes of input that were closed before this run, as far as the controller says so."""
-    text = status.facts.get("bytes_resumed", "")
-    return int(text) if text.isdigit() else 0
 
 
 def stage_rows(status: pb.PipelineStatus, elapsed_s: float) -> RenderableType:

@@ -47,4 +47,5 @@ def sum_stages(parts: Iterable[pb.StageProgress]) -> list[pb.StageProgress]:
         total.busy_s += part.busy_s
         total.dropped += part.dropped
         total.skipped_bytes += part.skipped_bytes
+        total.stored_bytes += part.stored_bytes
     return list(sums.values())

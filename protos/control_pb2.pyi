@@ -382,20 +382,22 @@ class Progress(_message.Message):
     def __init__(self, stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., held_bytes: _Optional[int] = ..., links: _Optional[_Iterable[_Union[LinkProgress, _Mapping]]] = ..., busy_s: _Optional[float] = ...) -> None: ...
 
 class StageProgress(_message.Message):
-    __slots__ = ("stage", "records", "bytes", "busy_s", "dropped", "skipped_bytes")
+    __slots__ = ("stage", "records", "bytes", "busy_s", "dropped", "skipped_bytes", "stored_bytes")
     STAGE_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     BUSY_S_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     stage: str
     records: int
     bytes: int
     busy_s: float
     dropped: int
     skipped_bytes: int
-    def __init__(self, stage: _Optional[str] = ..., records: _Optional[int] = ..., bytes: _Optional[int] = ..., busy_s: _Optional[float] = ..., dropped: _Optional[int] = ..., skipped_bytes: _Optional[int] = ...) -> None: ...
+    stored_bytes: int
+    def __init__(self, stage: _Optional[str] = ..., records: _Optional[int] = ..., bytes: _Optional[int] = ..., busy_s: _Optional[float] = ..., dropped: _Optional[int] = ..., skipped_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
 
 class LinkProgress(_message.Message):
     __slots__ = ("link", "frames", "bytes", "in_flight_bytes", "blocked")

@@ -40,6 +40,8 @@ class Source(Protocol):
     #: Bytes of uncompressed input that were read into batches, and bytes that had to be passed over to reach a gap.
     bytes_read: int
     bytes_skipped: int
+    #: Bytes of the objects, as they are stored, behind `bytes_read`: what the sizes of fragments add up to.
+    stored_read: int
 
     def list(self) -> Iterator[Fragment]:
         """Every fragment under the source, in a stable order. Raises InputError."""

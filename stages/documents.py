@@ -49,6 +49,7 @@ class FilesSource(FileSource):
         else:
             self._decode(columns, fragment, data)
         self.bytes_read += size
+        self.stored_read += size
         return columns.batch(fragment, self.name, 0, 1, 0, size)
 
     def _decode(self, columns: Columns, fragment: Fragment, data: bytes) -> None:

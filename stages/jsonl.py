@@ -104,7 +104,9 @@ class JsonlSource(FileSource):
                 at = run.ends[low - 1]
             for begin in range(low, high, self.batch_records):
                 end = min(begin + self.batch_records, high)
-                yield self._batch(fragment, ordinal + begin, run, slice(begin, end), at)
+                batch = self._batch(fragment, ordinal + begin, run, slice(begin, end), at)
+                self.stored_read += file.stored_since() if file.compressed else max(0, batch.length)
+                yield batch
                 at = run.ends[end - 1]
             ordinal += high
             if ordinal >= gap.end:

@@ -54,6 +54,11 @@ class MixedSource:
         """See `Source.bytes_skipped`."""
         return sum(source.bytes_skipped for source in self._sources.values())
 
+    @property
+    def stored_read(self) -> int:
+        """See `Source.stored_read`."""
+        return sum(source.stored_read for source in self._sources.values())
+
     def list(self) -> Iterator[Fragment]:
         """Every fragment of every file, in the order of the files' names. Raises InputError, StoreError."""
         for found in self.inputs:

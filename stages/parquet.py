@@ -89,6 +89,7 @@ class ParquetSource(FileSource):
                 for gap in gaps:
                     for batch in self._gap(file, groups, fragment, gap):
                         raw.check()
+                        self.stored_read += fragment.size * batch.count // count
                         yield batch
             raw.check()
         if any(gap.first > count or UNBOUNDED > gap.end > count for gap in gaps):

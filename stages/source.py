@@ -35,6 +35,7 @@ class FileSource:
         self.inputs = Inputs(patterns, globs_of(self.KIND))
         self.bytes_read = 0
         self.bytes_skipped = 0
+        self.stored_read = 0
 
     def list(self) -> Iterator[Fragment]:
         """Every fragment of every file, in the order of the files' names. Raises InputError, StoreError."""

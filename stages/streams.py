@@ -173,10 +173,15 @@ class InputStream:
     was read only to get there.
     """
 
+    #: Whether the bytes that are read are not those that are stored.
+    compressed: bool
+
     def __init__(self, inputs: Inputs, fragment: Fragment) -> None:
         self._raw = open_raw(inputs, fragment, ahead=True)
         self._fragment = fragment
         self._codec = codec_of(fragment.uri)
+        self.compressed = bool(self._codec)
+        self._told = 0
         self._source: Any = None
         self._data, self._used = b"", 0
         self._at = 0
@@ -231,7 +236,14 @@ class InputStream:
             if not passed:
                 break
             self.skipped += passed
+        self.stored_since()
         return self._at
+
+    def stored_since(self) -> int:
+        """Bytes of the object, as it is stored, that were read since this was asked or sought last."""
+        at = self._raw.tell()
+        since, self._told = max(0, at - self._told), at
+        return since
 
     def _read_raw(self, size: int) -> bytes:
         try:

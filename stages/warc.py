@@ -115,14 +115,14 @@ class WarcSource(FileSource):
                 full = filling.size >= self.batch_bytes or filling.count == self.batch_records
                 if full or ordinal + 1 == gap.end or stop < 0:
                     file.check()
-                    yield self._batch(filling, fragment, stop)
+                    yield self._batch(filling, fragment, stop, file)
                     filling = _Filling(Columns(fragment.uri), ordinal + 1, stop)
             at, ordinal = stop, ordinal + 1
             if ordinal == gap.end:
                 return ordinal
         if filling.count:
             file.check()
-            yield self._batch(filling, fragment, at)
+            yield self._batch(filling, fragment, at, file)
         if damage:
             if ordinal >= gap.first:
                 yield self.lost(fragment, ordinal, damage)
@@ -233,9 +233,10 @@ class WarcSource(FileSource):
         filling.count += 1
         filling.size += len(page.text or "")
 
-    def _batch(self, filling: _Filling, fragment: Fragment, stop: int) -> Batch:
+    def _batch(self, filling: _Filling, fragment: Fragment, stop: int, file: InputStream) -> Batch:
         length = stop - filling.at if stop >= 0 and filling.at >= 0 else -1
         self.bytes_read += max(0, length)
+        self.stored_read += file.stored_since() if file.compressed else max(0, length)
         at = filling.at if length >= 0 else -1
         return filling.columns.batch(fragment, self.name, filling.first, filling.count, at, length)
 

@@ -47,6 +47,10 @@ class FragmentState:
         """The closed intervals of one sink."""
         return self.closed.setdefault(sink, IntervalSet())
 
+    def stored_bytes(self, sink: str) -> int:
+        """About how many bytes of the object, as it is stored, one sink has closed; all of them where it is done."""
+        return self.fragment.size if self.done((sink,)) else min(self.of(sink).bytes, self.fragment.size)
+
     def open_gaps(self, sink: str) -> list[Gap]:
         """What a sink has not closed."""
         return self.of(sink).gaps(UNBOUNDED if self.count is None else self.count)

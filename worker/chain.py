@@ -91,6 +91,7 @@ class Chain:
             )
             if name == self.source_name and self.source is not None:
                 row.bytes, row.skipped_bytes = self.source.bytes_read, self.source.bytes_skipped
+                row.stored_bytes = self.source.stored_read
             if name == self.sink_name:
                 row.busy_s += sink_busy_s
             rows.append(row)

@@ -94,6 +94,6 @@ class Opening(RunBase):
         self._shards_at_start = len(self.ledger.shards)
         counts = self.ledger.counts.get(self.sinks[0])
         self.records_resumed = counts.records if counts else 0
-        self.bytes_resumed = sum(state.of(self.sinks[0]).bytes for state in self.ledger.fragments.values())
+        self.bytes_resumed = sum(state.stored_bytes(self.sinks[0]) for state in self.ledger.fragments.values())
         self.crew = Crew(self.plan, self.pipeline, self.version, self.leadership.term)
         return self.crew.start_due(now, self.ledger.epoch)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from headrace.cli.client import plain
 from headrace.cli.page import console, run_page, safe, seconds
-from headrace.cli.progress import Lines, LivePage, Meter, input_bytes_read
+from headrace.cli.progress import Lines, LivePage, Meter, input_bytes_read, input_bytes_stored
 from headrace.cli.report import Balance, RunReport, StageSpeed, balance_of
 from headrace.protos import control_pb2 as pb
 from headrace.store.entries import (
@@ -151,13 +151,21 @@ def status() -> pb.PipelineStatus:
     made.tasks.append(pb.TaskStatus(task="p/write.0", stages=["write"], state="starting"))
     made.links.append(pb.LinkStatus(link="l", sender="p/read.0", receiver="p/write.0"))
     for stage in ("read", "words", "write"):
-        made.stages.append(pb.StageProgress(stage=stage, records=5, bytes=100, busy_s=0.5))
+        stored = 40 if stage == "read" else 0
+        made.stages.append(pb.StageProgress(stage=stage, records=5, bytes=100, stored_bytes=stored, busy_s=0.5))
     made.counts["write"].kept = 5
     return made
 
 
 def test_only_what_sources_read_counts_as_input() -> None:
     assert input_bytes_read(status()) == 100
+
+
+def test_progress_counts_the_input_as_it_is_stored_and_never_beyond_its_size() -> None:
+    made = status()
+    assert input_bytes_stored(made) == 50 + 40
+    made.stages[0].stored_bytes = 1000
+    assert input_bytes_stored(made) == 200
 
 
 def test_without_a_terminal_progress_is_plain_lines() -> None:

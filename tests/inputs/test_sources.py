@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import pathlib
 from collections.abc import Callable
 
@@ -65,6 +66,26 @@ def test_what_is_decompressed_only_to_reach_a_gap_is_counted_apart(tmp_path: pat
     list(source.read(fragment, [reading.Gap(last.first, reading.UNBOUNDED, last.offset)]))
     assert source.bytes_read - read == last.length
     assert source.bytes_skipped == last.offset
+    assert source.stored_read <= len(FORMATS["a.jsonl.gz"])
+
+
+def test_what_was_read_of_each_format_adds_up_to_what_is_stored(place: Place) -> None:
+    folder, named = place
+    texts = files.lines([{"text": os.urandom(200).hex()} for _ in range(5_000)])
+    files.write(folder / "a.jsonl.gz", gzip.compress(texts))
+    files.write(folder / "b.jsonl.zst", files.zstd(texts))
+    files.write(folder / "c.jsonl", texts)
+    files.write(folder / "d.warc.gz", PACKED["a.warc.gz"])
+    files.parquet_of(folder / "e.parquet")
+    files.write(folder / "f.txt", b"plain")
+    for path in sorted(folder.iterdir()):
+        source, shares = MixedSource("read", [named(path.name)], batch_bytes=1 << 16), [0.0]
+        for fragment in source.list():
+            for _ in source.read(fragment, reading.WHOLE):
+                shares.append(source.stored_read / path.stat().st_size)
+        assert 0.99 <= shares[-1] <= 1
+        if "jsonl" in path.name:
+            assert sum(0 < share < 0.9 for share in shares) > 5
 
 
 @pytest.mark.parametrize("group", [7, 1000])
