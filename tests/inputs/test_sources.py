@@ -81,8 +81,7 @@ def test_what_was_read_of_each_format_adds_up_to_what_is_stored(place: Place) ->
     for path in sorted(folder.iterdir()):
         source, shares = MixedSource("read", [named(path.name)], batch_bytes=1 << 16), [0.0]
         for fragment in source.list():
-            for _ in source.read(fragment, reading.WHOLE):
-                shares.append(source.stored_read / path.stat().st_size)
+            shares += [source.stored_read / path.stat().st_size for _ in source.read(fragment, reading.WHOLE)]
         assert 0.99 <= shares[-1] <= 1
         if "jsonl" in path.name:
             assert sum(0 < share < 0.9 for share in shares) > 5

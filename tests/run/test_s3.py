@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, run_command
+from conftest import DEADLINE_S
 from dataset_kit import fates
 from kill_kit import Marked, headrace, kill_after_entries
 
@@ -34,34 +34,52 @@ def fetched(uri: str, into: Path) -> Path:
     return into
 
 
-def nameless(found: dict[tuple[str, int], tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """Fates without what names the place that a record was read from."""
-    return sorted(tuple(fate) for fate in found.values() if "#" not in str(fate[1]))
+def s3_command(home: Path, server: S3Server, output: str) -> list[str]:
+    """A run whose input and output lie on the server."""
+    base, query = server.uri("corpus").split("?", 1)
+    parameters = ["-p", f"input={base}/*.jsonl?{query}", "-p", f"output={output}"]
+    return headrace("run", "small.py", *parameters, "--json")
 
 
-def test_input_and_output_on_s3_give_the_documents_of_local_files(
-    home: Path, undisturbed: Path, server: S3Server, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def undisturbed_s3(home: Path, server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset of a run from S3 to S3 that nothing happened to, fetched."""
     corpus = open_store(server.uri("corpus"))
     for path in sorted((home / "corpus").iterdir()):
         assert corpus.create(path.name, [path.read_bytes()])
-    base, query = server.uri("corpus").split("?", 1)
-    parameters = ["-p", f"input={base}/*.jsonl?{query}", "-p", f"output={server.uri('plain')}"]
     done = subprocess.run(
-        headrace("run", "small.py", *parameters, "--json"), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S
+        s3_command(home, server, server.uri("plain")), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["balanced"]
-    assert nameless(fates(fetched(server.uri("plain"), tmp_path))) == nameless(fates(undisturbed))
+    return fetched(server.uri("plain"), tmp_path_factory.mktemp("undisturbed"))
+
+
+def by_place(dataset: Path) -> dict[tuple[str, int, int], tuple[object, ...]]:
+    """Fates by the name of the file, the byte where the fragment begins, and the ordinal: the same from any store."""
+    places = {
+        fragment.hex(): (state.fragment.uri.rpartition("/")[2], state.fragment.start)
+        for fragment, state in Dataset.open(str(dataset)).state.fragments.items()
+    }
+    # The name of a record without an id begins with the URI of its file.
+    return {
+        (*places[fragment], row): (verdict, name.rpartition("/")[2], *rest)
+        for (fragment, row), (verdict, name, *rest) in fates(dataset).items()
+    }
+
+
+def test_input_and_output_on_s3_give_the_documents_of_local_files(undisturbed: Path, undisturbed_s3: Path) -> None:
+    assert by_place(undisturbed_s3) == by_place(undisturbed)
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.slow)])
-def test_a_dataset_on_s3_survives_the_death_of_everything(
-    home: Path, undisturbed: Path, server: S3Server, tmp_path: Path, kills: int
+def test_a_dataset_from_s3_to_s3_survives_the_death_of_everything(
+    home: Path, undisturbed_s3: Path, server: S3Server, tmp_path: Path, kills: int
 ) -> None:
     uri = server.uri(f"killed-{kills}")
+    command = s3_command(home, server, uri)
     store = open_store(uri)
-    expected = fates(undisturbed)
+    expected = fates(undisturbed_s3)
     chance = random.Random(kills)
 
     def entries() -> int:
@@ -70,10 +88,10 @@ def test_a_dataset_on_s3_survives_the_death_of_everything(
     for kill in range(kills):
         closed = sum(counts.records for counts in Dataset.open(uri).state.counts.values()) if entries() else 0
         ahead = closed / len(expected) > kill / kills
-        run = Marked(run_command(home, uri), home)
+        run = Marked(command, home)
         wanted = entries() + (1 if ahead else chance.choice((2, 3, 4)))
         assert kill_after_entries(run, entries, wanted, delay_s=0), f"the run was complete after {kill} kills"
         assert not run.alive()
-    done = subprocess.run(run_command(home, uri), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stderr
     assert fates(fetched(uri, tmp_path)) == expected
