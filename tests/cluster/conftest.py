@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 # The tests have no packages: this is how their modules find the kits beside them and those of tests/run.
-HERE = Path(__file__).parent
-sys.path.append(str(HERE))
-sys.path.append(str(HERE.parent / "run"))
+sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / "run"))
 
 from kill_kit import headrace
 
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).parents[2]
 RECORDS = 1500
 
 
