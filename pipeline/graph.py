@@ -39,7 +39,8 @@ class Stage:
     `volatile` names the parameters that do not change what a record becomes (a path whose content is hashed in
     `identity`, a batch size), so that they are no part of the pipeline's version. `replicas` None means as many
     as there are cores. `on` is where it may run: a worker's name or one of its labels; empty means with the stage
-    before it.
+    before it. `near` is where it had rather run, such as `zone=a` for a source whose input is there. `cores` and
+    `memory_bytes` are what one replica takes; 0 means that nothing is reserved. See `placed`.
     """
 
     name: str
@@ -51,6 +52,22 @@ class Stage:
     replicas: int | None = None
     after: tuple[str, ...] = ()
     on: str = ""
+    near: str = ""
+    cores: float = 0.0
+    memory_bytes: int = 0
+
+    def placed(
+        self,
+        *,
+        on: str = "",
+        near: str = "",
+        cores: float = 0.0,
+        memory_bytes: int = 0,
+        replicas: int | None = None,
+    ) -> Stage:
+        """This stage with its place and what each of its replicas takes; no part of the pipeline's version."""
+        replicas = self.replicas if replicas is None else replicas
+        return replace(self, on=on or self.on, near=near, cores=cores, memory_bytes=memory_bytes, replicas=replicas)
 
     def to_dict(self) -> dict[str, Any]:
         """The stage as JSON."""
@@ -64,6 +81,9 @@ class Stage:
             "replicas": self.replicas,
             "after": list(self.after),
             "on": self.on,
+            "near": self.near,
+            "cores": self.cores,
+            "memory_bytes": self.memory_bytes,
         }
 
     @staticmethod
@@ -80,6 +100,9 @@ class Stage:
                 replicas=data.get("replicas"),
                 after=tuple(data.get("after", ())),
                 on=str(data.get("on", "")),
+                near=str(data.get("near", "")),
+                cores=float(data.get("cores", 0.0)),
+                memory_bytes=int(data.get("memory_bytes", 0)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise PipelineError(f"not a stage: {error!r} in {str(data)[:200]}") from error
@@ -149,7 +172,8 @@ class Pipeline:
     def identity(self) -> dict[str, Any]:
         """What decides the verdicts and bytes that this pipeline makes, as flat `path -> value`.
 
-        The dataset's name, the number of replicas, places and volatile parameters are no part of it.
+        The dataset's name, the number of replicas, places, what a replica takes and volatile parameters are no part
+        of it.
         """
         facts: dict[str, Any] = {}
         for stage in self.stages:

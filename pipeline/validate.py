@@ -52,6 +52,10 @@ def _validate_stage(stage: Stage, pipeline: Pipeline) -> None:
         raise PipelineError(f"stage {stage.name!r}: target {stage.target!r} is not of the form package.module:name")
     if stage.replicas is not None and stage.replicas < 1:
         raise PipelineError(f"stage {stage.name!r}: replicas is {stage.replicas}; it must be at least 1")
+    if stage.cores < 0 or stage.memory_bytes < 0:
+        raise PipelineError(
+            f"stage {stage.name!r}: cores is {stage.cores:g} and memory_bytes {stage.memory_bytes}; 0 reserves nothing"
+        )
     if stage.kind is StageKind.SOURCE and stage.after:
         raise PipelineError(f"source {stage.name!r} reads from {stage.after[0]!r}: a source has nothing before it")
     if stage.kind is not StageKind.SOURCE and not stage.after:

@@ -15,7 +15,8 @@ from headrace.controller.core.messages import (
     TaskReady,
 )
 from headrace.controller.core.places import WorkerFacts
-from headrace.controller.core.planner import Plan, move
+from headrace.controller.core.planner import move
+from headrace.controller.core.plans import Plan
 from headrace.controller.core.roster import START_S_MAX, Roster, Task, TaskState, TaskTurn
 from headrace.pipeline.graph import Pipeline
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headrace.controller.core.messages import LinkLost, MakeLink
 from headrace.controller.core.places import QUIC
-from headrace.controller.core.planner import LinkPlan, Plan
+from headrace.controller.core.plans import LinkPlan, Plan
 from headrace.controller.core.roster import Roster, Task, TaskState
 
 #: Seconds before a link that was cut is made again, doubled for each time in a row up to REMAKE_S_MAX.

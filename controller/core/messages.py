@@ -38,7 +38,8 @@ class WorkerRegistered:
 
     def facts(self) -> WorkerFacts:
         """What a plan needs to know of it."""
-        return WorkerFacts(self.worker, self.cores, self.host_id or self.host, self.labels, self.addresses)
+        host = self.host_id or self.host
+        return WorkerFacts(self.worker, self.cores, host, self.labels, self.addresses, self.memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,12 @@ class WorkerFacts:
     labels: tuple[str, ...] = ()
     #: Where its tasks can be reached by others; none for a worker of no cluster, which has no certificate.
     addresses: tuple[str, ...] = ()
+    #: 0 where a worker did not say.
+    memory_bytes: int = 0
+
+    def of(self, kind: str) -> tuple[str, ...]:
+        """Its labels of one kind: `rack=r1` is of kind `rack`."""
+        return tuple(label for label in self.labels if label.partition("=")[0] == kind)
 
     def meets(self, place: str) -> bool:
         """Whether a stage with that place may run here."""

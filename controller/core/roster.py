@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from headrace.controller.core.leadership import InvalidTransitionError
-from headrace.controller.core.planner import Plan, TaskPlan
+from headrace.controller.core.plans import Plan, TaskPlan
 
 #: Seconds before a task that died starts again, doubled for each death in a row up to RESTART_S_MAX.
 RESTART_S = 0.1

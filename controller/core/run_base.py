@@ -19,7 +19,7 @@ from headrace.controller.core.messages import (
     ReportRun,
 )
 from headrace.controller.core.places import WorkerFacts
-from headrace.controller.core.planner import Plan
+from headrace.controller.core.plans import Plan
 from headrace.controller.core.run_states import ENDED, TRANSITIONS, RunState, RunTurn
 from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.store.entries import (

@@ -10,7 +10,8 @@ from headrace.controller.core.messages import (
     Command,
     ReportRun,
 )
-from headrace.controller.core.planner import Plan, plan
+from headrace.controller.core.planner import plan
+from headrace.controller.core.plans import Plan
 from headrace.controller.core.run_base import RunBase
 from headrace.controller.core.run_states import RunState, RunTurn
 from headrace.pipeline.errors import PipelineError

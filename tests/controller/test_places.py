@@ -6,7 +6,8 @@ from core_kit import Stand, make_pipeline, of
 from headrace.controller.core import messages as m
 from headrace.controller.core.joints import CUT_S_MAX, HEALED_S, REMAKE_S_MAX
 from headrace.controller.core.places import WorkerFacts
-from headrace.controller.core.planner import Plan, move, plan
+from headrace.controller.core.planner import move, plan
+from headrace.controller.core.plans import Plan
 from headrace.pipeline.errors import PipelineError
 
 A = WorkerFacts("a", 2, "host1", ("disk=ssd", "rack=1"), ("10.0.0.1",))

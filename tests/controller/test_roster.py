@@ -4,7 +4,8 @@ import pytest
 from core_kit import make_pipeline
 
 from headrace.controller.core.leadership import InvalidTransitionError
-from headrace.controller.core.planner import WorkerFacts, plan
+from headrace.controller.core.places import WorkerFacts
+from headrace.controller.core.planner import plan
 from headrace.controller.core.roster import (
     ATTEMPTS_A_TERM,
     DEATHS_MAX,

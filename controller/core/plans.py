@@ -1,0 +1,62 @@
+"""What a plan is: tasks, the links between them, and the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.controller.core.placement import NOTHING, Need
+from headrace.controller.core.places import QUIC, RING
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """One task: a fused chain of stages on one worker."""
+
+    name: str
+    stages: tuple[str, ...]
+    worker: str
+    replica: int
+    #: The worker's name or label that the task is bound to; empty for none.
+    place: str = ""
+    #: The cores and memory that are reserved for it.
+    need: Need = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class LinkPlan:
+    """A directed edge between two tasks."""
+
+    name: str
+    sender: str
+    sender_stage: str
+    receiver: str
+    receiver_stage: str
+    transport: str = RING
+    #: What the user asked for; empty for nothing.
+    forced: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All tasks and links of one pipeline."""
+
+    tasks: tuple[TaskPlan, ...]
+    links: tuple[LinkPlan, ...]
+    #: Why each chain stands where it does, for people; by its stages' names joined by `+`.
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
+    _by_name: dict[str, TaskPlan] = field(init=False, repr=False, compare=False)
+    _listening: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {task.name: task for task in self.tasks})
+        ends = (end for link in self.links if link.transport == QUIC for end in (link.sender, link.receiver))
+        object.__setattr__(self, "_listening", frozenset(ends))
+
+    def task(self, name: str) -> TaskPlan:
+        """The task of that name; KeyError if there is none."""
+        return self._by_name[name]
+
+    def listens(self, task: str) -> bool:
+        """Whether a task has an end of a link between workers."""
+        return task in self._listening
