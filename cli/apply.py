@@ -10,6 +10,7 @@ from headrace.cli.client import Client, ControllerAt, RunOptions, pipeline_of, p
 from headrace.cli.errors import EXIT_FAULT, EXIT_INTERRUPTED, CliError
 from headrace.cli.load import load
 from headrace.cli.page import FAINT, console, facts_page, megabytes, number, plain_table, safe, title
+from headrace.cli.plan import show_plan
 from headrace.cli.progress import closed_line, input_bytes_read, progress_for
 from headrace.cli.report import balance_of, read_ledger
 from headrace.cli.run import Interrupts, catch_signals, watch_to_end
@@ -17,12 +18,22 @@ from headrace.protos import control_pb2 as pb
 
 
 def apply_file(
-    path: Path, given: list[str], at: ControllerAt, options: RunOptions, *, wait: bool, as_json: bool
+    path: Path,
+    given: list[str],
+    at: ControllerAt,
+    options: RunOptions,
+    *,
+    wait: bool,
+    dry_run: bool = False,
+    as_json: bool = False,
 ) -> int:
-    """Have a controller run a pipeline file; the exit code."""
+    """Have a controller run a pipeline file, or say how it would; the exit code."""
     pipeline = load(path, given)
     with Client(at) as client:
         client.status()  # an absent controller is told at once, not after the deadline of an apply
+        if dry_run:
+            show_plan(pipeline.name, client.plan(pipeline, options), as_json=as_json)
+            return 0
         warnings = client.apply(pipeline, options)
         for line in warnings:
             print(f"headrace: {line}", file=sys.stderr)

@@ -104,7 +104,15 @@ class Client:
 
     def apply(self, pipeline: Pipeline, options: RunOptions) -> tuple[str, ...]:
         """Have the pipeline run; the controller's warnings. Raises ApplyRefused."""
+        return tuple(self._apply(pipeline, options, dry_run=False).warnings)
+
+    def plan(self, pipeline: Pipeline, options: RunOptions) -> pb.PlanReply:
+        """The plan that `apply` would make; nothing is started. Raises ApplyRefused."""
+        return self._apply(pipeline, options, dry_run=True).plan
+
+    def _apply(self, pipeline: Pipeline, options: RunOptions, *, dry_run: bool) -> pb.ApplyReply:
         request = pb.ApplyRequest(
+            dry_run=dry_run,
             pipeline_json=json.dumps(pipeline.to_dict()),
             amend=options.amend,
             fuse=options.fuse,
@@ -117,7 +125,7 @@ class Client:
         reply: pb.ApplyReply = self._call("Apply", request, APPLY_S)
         if not reply.accepted:
             raise ApplyRefused(reply.reason, reply.differences)
-        return tuple(reply.warnings)
+        return reply
 
     def status(self, pipeline: str = "") -> pb.StatusReply:
         """Everything as it stands, or one pipeline of it."""

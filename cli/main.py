@@ -193,6 +193,7 @@ def apply(
     max_quarantined: MaxQuarantined = "",
     place: Places = [],  # noqa: B006 - typer copies it
     transport: Transports = [],  # noqa: B006 - typer copies it
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and why, and start nothing.")] = False,
     cluster: ClusterFolder = "",
     json: Json = False,
 ) -> int:
@@ -201,7 +202,8 @@ def apply(
     from headrace.cli.client import controller_at
 
     options = _options(amend, fuse, replicas, max_quarantined, place, transport)
-    return apply_file(pipeline, parameter, controller_at(controller, cluster), options, wait=wait, as_json=json)
+    at = controller_at(controller, cluster)
+    return apply_file(pipeline, parameter, at, options, wait=wait, dry_run=dry_run, as_json=json)
 
 
 @app.command()

@@ -18,6 +18,7 @@ import grpc
 from headrace.controller.convert import task_event
 from headrace.controller.core import messages as core
 from headrace.controller.core.allowance import Allowance
+from headrace.controller.planning import dry_run
 from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
@@ -78,6 +79,8 @@ class Servicer(rpc.ControlServicer):
             pipeline = json.loads(request.pipeline_json)
         except ValueError as error:
             return pb.ApplyReply(accepted=False, reason=f"the pipeline is not JSON: {error}")
+        if request.dry_run:
+            return dry_run(request, pipeline, [worker.facts() for worker in self._shell.core.workers.values()])
         number = next(self._numbers)
         answered: asyncio.Future[core.AnswerRequest] = asyncio.get_running_loop().create_future()
         self._shell.requests[number] = answered

@@ -574,7 +574,7 @@ class ToWorker(_message.Message):
     def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
-    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "places", "transports")
+    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "places", "transports", "dry_run")
     class PlacesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -598,6 +598,7 @@ class ApplyRequest(_message.Message):
     QUARANTINED_SHARE_MAX_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     pipeline_json: str
     amend: bool
     fuse: bool
@@ -607,19 +608,56 @@ class ApplyRequest(_message.Message):
     quarantined_share_max: float
     places: _containers.ScalarMap[str, str]
     transports: _containers.ScalarMap[str, str]
-    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    dry_run: bool
+    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class PlannedTask(_message.Message):
+    __slots__ = ("task", "stages", "worker", "cores", "memory_bytes")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    stages: _containers.RepeatedScalarFieldContainer[str]
+    worker: str
+    cores: float
+    memory_bytes: int
+    def __init__(self, task: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., cores: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class PlannedChain(_message.Message):
+    __slots__ = ("chain", "reason")
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    chain: str
+    reason: str
+    def __init__(self, chain: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PlanReply(_message.Message):
+    __slots__ = ("tasks", "links", "chains", "workers")
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    CHAINS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[PlannedTask]
+    links: _containers.RepeatedCompositeFieldContainer[LinkStatus]
+    chains: _containers.RepeatedCompositeFieldContainer[PlannedChain]
+    workers: int
+    def __init__(self, tasks: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., chains: _Optional[_Iterable[_Union[PlannedChain, _Mapping]]] = ..., workers: _Optional[int] = ...) -> None: ...
 
 class ApplyReply(_message.Message):
-    __slots__ = ("accepted", "reason", "differences", "warnings")
+    __slots__ = ("accepted", "reason", "differences", "warnings", "plan")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     accepted: bool
     reason: str
     differences: _containers.RepeatedScalarFieldContainer[str]
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., differences: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    plan: PlanReply
+    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., differences: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., plan: _Optional[_Union[PlanReply, _Mapping]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ("pipeline",)

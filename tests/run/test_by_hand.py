@@ -27,14 +27,18 @@ def test_controller_two_workers_and_apply_give_the_same_documents_and_verdicts(
             processes.append(worker.start())
         _wait_for_workers(home, address, 2)
         output = str(tmp_path / "out")
-        applied = call(
-            home, "apply", "small.py", "-p", f"input={home}/corpus/*.jsonl", "-p", f"output={output}",
-            "--controller", address, "--wait",
-        )  # fmt: skip
+        apply = ("apply", "small.py", "-p", f"input={home}/corpus/*.jsonl", "-p", f"output={output}")
+        at = ("--controller", address)
+        planned = json.loads(call(home, *apply, *at, "--dry-run", "--json").stdout)
+        assert not json.loads(call(home, "status", *at, "--json").stdout)["pipelines"], "a dry run starts nothing"
+        applied = call(home, *apply, *at, "--wait")
         assert applied.returncode == 0, applied.stderr
         status = json.loads(call(home, "status", "--controller", address, "--json").stdout)
         tasks = status["pipelines"][0]["tasks"]
         assert {task["worker"] for task in tasks} == {"one", "two"}
+        where = {task["task"]: task["worker"] for task in tasks}
+        assert {task["task"]: task["worker"] for task in planned["tasks"]} == where, "as the dry run said"
+        assert "one for each core" in planned["chains"][0]["reason"]
         assert fates(Path(output)) == fates(undisturbed)
         verified = call(home, "dataset", "verify", output)
         assert verified.returncode == 0, verified.stdout

@@ -1,0 +1,51 @@
+"""A dry run's answer: the plan that an apply would make of the workers that there are, and nothing done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.controller.core.places import WorkerFacts
+from headrace.controller.core.planner import plan
+from headrace.controller.core.plans import Plan
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Pipeline
+from headrace.pipeline.validate import validate
+from headrace.protos import control_pb2 as pb
+
+
+def dry_run(request: pb.ApplyRequest, declared: Mapping[str, Any], workers: Sequence[WorkerFacts]) -> pb.ApplyReply:
+    """What an apply of this request would start, or why it would not."""
+    try:
+        pipeline = Pipeline.from_dict(declared)
+        validate(pipeline)
+        made = plan(
+            pipeline,
+            workers,
+            fuse=request.fuse,
+            replicas=request.replicas,
+            places=dict(request.places),
+            transports=dict(request.transports),
+        )
+    except PipelineError as error:
+        return pb.ApplyReply(accepted=False, reason=str(error))
+    return pb.ApplyReply(accepted=True, plan=_reply(made, len(workers)))
+
+
+def _reply(made: Plan, workers: int) -> pb.PlanReply:
+    tasks = [
+        pb.PlannedTask(
+            task=task.name,
+            stages=task.stages,
+            worker=task.worker,
+            cores=task.need.cores,
+            memory_bytes=task.need.memory_bytes,
+        )
+        for task in made.tasks
+    ]
+    links = [
+        pb.LinkStatus(link=link.name, sender=link.sender, receiver=link.receiver, transport=link.transport)
+        for link in made.links
+    ]
+    chains = [pb.PlannedChain(chain=chain, reason=reason) for chain, reason in made.reasons.items()]
+    return pb.PlanReply(tasks=tasks, links=links, chains=chains, workers=workers)
