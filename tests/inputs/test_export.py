@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import struct
-import subprocess
+import sys
 
 import files_kit as files
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+
+import readers
 from test_runs import balance, headrace
 
 from headrace.store.dataset import Dataset
@@ -37,8 +40,6 @@ def build(input: str, output: str, seq_len: int = 32) -> Pipeline:
     ))
 """
 SEQ_LEN = 32
-#: A Python that has mosaicml-streaming, whose dependencies clash with ours.
-MDS_PYTHON = os.environ.get("HEADRACE_TEST_MDS_PYTHON", "")
 
 
 @pytest.fixture(scope="module")
@@ -130,19 +131,15 @@ def test_mds_has_each_packed_sequence(home: pathlib.Path) -> None:
     assert report["sequences"] == len(read)
 
 
-@pytest.mark.skipif(not MDS_PYTHON, reason="HEADRACE_TEST_MDS_PYTHON names no Python with mosaicml-streaming")
-def test_mds_is_read_by_its_own_reader(home: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    export(home, "mds") if not (home / "to-mds").exists() else None
-    script = (
-        "import json, sys; from streaming import StreamingDataset as D; "
-        "d = D(local=sys.argv[1], shuffle=False, batch_size=1); "
-        "print(json.dumps([d[i]['tokens'].tolist() for i in range(len(d))]))"
-    )
-    done = subprocess.run(
-        [MDS_PYTHON, "-c", script, str(home / "to-mds")], capture_output=True, text=True, timeout=120, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == sequences(home)
+def test_each_format_is_read_by_its_own_reader(home: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    for kind in ("mds", "megatron", "parquet"):
+        done = headrace(home, "dataset", "export", "out", str(tmp_path / kind), "--format", kind, "--json")
+        assert done.returncode == 0, done.stderr
+    assert readers.read_with("mosaicml", readers.MOSAICML, str(tmp_path / "mds")) == sequences(home)
+    megatron = readers.read_with("megatron", readers.MEGATRON, str(tmp_path / "megatron" / "documents"))
+    assert megatron == [tokens for _, tokens in documents(home)]
+    rows = readers.read_with("datasets", readers.DATASETS, str(tmp_path / "parquet"), str(tmp_path / "cache"))
+    assert rows == [[name, tokens] for name, tokens in documents(home)]
 
 
 def test_parquet_has_a_row_a_document(home: pathlib.Path) -> None:
