@@ -30,6 +30,7 @@ from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.protos import control_pb2_grpc as rpc
 from headrace.transport.join_wire import PORT_OFFSET
+from headrace.transport.notify import keep_alive, notify
 
 logger = logging.getLogger("headrace.controller")
 
@@ -72,7 +73,11 @@ async def serve(listen: str, *, cluster: ClusterFiles | None = None, ready_fd: i
     if ready_fd >= 0:
         os.write(ready_fd, f"{address}\n".encode())
         os.close(ready_fd)
+    notify(f"READY=1\nSTATUS=serves on {address}")
+    watched = asyncio.create_task(keep_alive())
     await _until_told(lifeline_fd)
+    notify("STOPPING=1")
+    watched.cancel()
     if door is not None:
         await door.close()
     await server.stop(grace=0.2)

@@ -27,6 +27,7 @@ import uvloop
 
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
+from headrace.transport.notify import keep_alive, notify
 from headrace.worker.addresses import host_id, own_addresses
 from headrace.worker.core import supervisor as core
 from headrace.worker.joining import JoinError, Membership
@@ -127,6 +128,8 @@ class Daemon:
         # a task that is gone is not held against its term yet: terms of different datasets cannot be compared, and a
         # worker attends one controller only.
         match kind:
+            case "welcome":
+                notify(f"STATUS=attends controller {message.welcome.controller} as {self.name}")
             case "refusal":
                 self.refused = message.refusal.reason
             case "task":
@@ -208,12 +211,15 @@ async def work(
     if lifeline_fd >= 0:
         loop.add_reader(lifeline_fd, told.set)
     daemon = Daemon(name, cores, labels=labels, member=member)
+    notify(f"READY=1\nSTATUS=looks for a controller at {controller}")
+    watched = asyncio.create_task(keep_alive())
     attending = asyncio.create_task(_attend(daemon, controller, controller_fd))
     waiting = asyncio.create_task(told.wait())
     try:
         await asyncio.wait({attending, waiting}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (attending, waiting):
+        notify("STOPPING=1")
+        for task in (attending, waiting, watched):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task

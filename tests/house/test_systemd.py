@@ -13,8 +13,29 @@ UNITS = Path(__file__).resolve().parents[2] / "systemd"
 ANALYZE = shutil.which("systemd-analyze")
 
 
+#: What `systemd-analyze security` may find of a unit at most, in tenths: 0 is shut, 100 wide open.
+EXPOSURE_MAX = 30
+
+each_unit = pytest.mark.parametrize("unit", sorted(UNITS.glob("*.service")), ids=lambda path: path.name)
+
+
 @pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
-@pytest.mark.parametrize("unit", sorted(UNITS.glob("*.service")), ids=lambda path: path.name)
+@each_unit
+def test_a_unit_is_shut_as_far_as_it_can_be(unit: Path) -> None:
+    command = [str(ANALYZE), "security", "--offline=yes", f"--threshold={EXPOSURE_MAX}", "--no-pager", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@each_unit
+def test_a_unit_waits_for_its_daemons_word_is_started_again_and_has_limits(unit: Path) -> None:
+    lines = unit.read_text(encoding="utf-8").splitlines()
+    for line in ("Type=notify", "NotifyAccess=main", "WatchdogSec=60s", "Restart=on-failure", "LimitNOFILE=65536"):
+        assert line in lines
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
+@each_unit
 def test_a_unit_passes_verify(unit: Path, tmp_path: Path) -> None:
     # verify wants the command to exist; where headrace is installed is the administrator's business
     text = re.sub(r"^(Exec\w+=)\S+", r"\g<1>/bin/true", unit.read_text(encoding="utf-8"), flags=re.MULTILINE)
