@@ -26,6 +26,9 @@ from headrace.stages.quality.library import normalize as normalize
 from headrace.stages.quality.library import redact_pii as redact_pii
 from headrace.stages.quality.library import remove_junk as remove_junk
 from headrace.stages.quality.library import url_filter as url_filter
+from headrace.stages.quality.scores import fasttext_classifier as fasttext_classifier
+from headrace.stages.quality.scores import onnx_classifier as onnx_classifier
+from headrace.stages.quality.scores import perplexity as perplexity
 from headrace.stages.vocabulary import TokenizerFacts, resolve_tokenizer
 
 MIB = 1 << 20
@@ -159,15 +162,18 @@ def write_tokens(
     tokenizer: Stage | str,
     *,
     seq_len: int = 2048,
+    overlap: int = 0,
     shard_bytes: int = 32 * MIB,
     eos: str | None = "auto",
     name: str = "write",
 ) -> Stage:
     """Pack documents into sequences of `seq_len` tokens and write shards of about `shard_bytes` of tokens.
 
-    `tokenizer` is the `tokenize` stage before it, or the tokenizer's name and its `eos`.
+    `tokenizer` is the `tokenize` stage before it, or the tokenizer's name and its `eos`. Of a document longer than
+    `seq_len`, each piece but the first begins with the last `overlap` tokens of the piece before it, as context.
     """
     check_integer(name, "seq_len", seq_len, 2, 1 << 24)
+    check_integer(name, "overlap", overlap, 0, seq_len - 1)
     check_integer(name, "shard_bytes", shard_bytes, 1 << 10, 1 << 32)
     if isinstance(tokenizer, Stage):
         missing = [fact for fact in ("tokenizer_sha256", "vocab_size") if fact not in tokenizer.identity]
@@ -177,6 +183,7 @@ def write_tokens(
     else:
         identity = _identity(_facts(name, tokenizer, eos))
     parameters = {"seq_len": seq_len, "shard_bytes": shard_bytes, **identity}
+    parameters |= {"overlap": overlap} if overlap else {}
     target = "headrace.stages.tokens:TokenSink"
     return Stage(name, StageKind.SINK, target, parameters, identity=identity, volatile=("shard_bytes",))
 

@@ -1,0 +1,171 @@
+"""A process that holds one model for all tasks of this host: `python -m headrace.stages.quality.model_host`.
+
+The first task that wants a model starts it; it loads the model once and forks a child for each task that connects, so
+that tasks score side by side and the model's pages are shared (copy-on-write: no library writes to a loaded model).
+It is found by an abstract UNIX socket whose name holds the hash of the model file and of what is asked of it; of two
+that start at once one gets the name and the other ends. It ends when nobody has been connected for LINGER_S. Both ends
+check that the other runs as the same user. A child that dies takes its connection with it and nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from typing import Any
+
+import msgpack
+import numpy as np
+import setproctitle
+import xxhash
+
+from headrace.stages.quality.models import Model, load_model
+
+#: Seconds without a task after which a host ends.
+LINGER_S = 10.0
+#: Bytes of one request or answer.
+MESSAGE_BYTES_MAX = 1 << 30
+_HASH_BYTES = 8 << 20
+_LENGTH = struct.Struct("<Q")
+_CREDENTIALS = struct.Struct("3i")
+_PR_SET_PDEATHSIG = 1
+
+
+def send(connection: socket.socket, message: dict[str, Any]) -> None:
+    """Send one message."""
+    data = msgpack.packb(message, use_bin_type=True)
+    connection.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def receive(connection: socket.socket) -> dict[str, Any] | None:
+    """Receive one message; None at the end. Raises ConnectionError where it is cut off or too large."""
+    head = _read(connection, _LENGTH.size)
+    if not head:
+        return None
+    (size,) = _LENGTH.unpack(head)
+    if size > MESSAGE_BYTES_MAX:
+        raise ConnectionError(f"a message of {size} bytes, the limit is {MESSAGE_BYTES_MAX}")
+    found: dict[str, Any] = msgpack.unpackb(_read(connection, size), max_bin_len=MESSAGE_BYTES_MAX)
+    return found
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = bytearray(size)
+    view, got = memoryview(data), 0
+    while got < size:
+        count = connection.recv_into(view[got:])
+        if not count:
+            if not got and size == _LENGTH.size:
+                return b""
+            raise ConnectionError(f"the connection ended after {got} of {size} bytes")
+        got += count
+    return bytes(data)
+
+
+def is_ours(connection: socket.socket) -> bool:
+    """Whether the other end runs as the same user."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
+
+
+def file_digest(path: str) -> str:
+    """The xxh3-128 of a file, in hex. Raises OSError."""
+    state = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        while block := file.read(_HASH_BYTES):
+            state.update(block)
+    return state.hexdigest()
+
+
+def main(arguments: list[str]) -> int:
+    """Serve one model: arguments are the socket's name, and as JSON kind, path, digests by path, and options."""
+    name, given = arguments
+    order = json.loads(given)
+    setproctitle.setproctitle(f"headrace model {os.path.basename(order['path'])} {name[-12:]}")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind("\0" + name)
+    except OSError as error:
+        return 0 if error.errno == errno.EADDRINUSE else 1
+    listener.listen(128)
+    # The task that started this waits for the name and no longer; the host is nobody's child.
+    if os.fork():
+        os._exit(0)
+    model, problem = _load(order)
+    gc.collect()
+    gc.freeze()
+    _serve(listener, model, problem)
+    return 0
+
+
+def _load(order: dict[str, Any]) -> tuple[Model | None, str]:
+    try:
+        for path, digest in order["digests"].items():
+            if file_digest(path) != digest:
+                return None, f"{path} is not the file that the pipeline was declared with; put the same on every host"
+        return load_model(order["kind"], order["path"], order["options"]), ""
+    except Exception as error:  # noqa: BLE001 (whatever a library says of a file is told to the tasks that wait)
+        return None, f"cannot load {order['path']}: {type(error).__name__}: {error}"
+
+
+def _serve(listener: socket.socket, model: Model | None, problem: str) -> None:
+    children: set[int] = set()
+    idle_since = time.monotonic()
+    while children or time.monotonic() - idle_since < LINGER_S:
+        ready, _, _ = select.select([listener], [], [], 0.5)
+        if ready:
+            connection, _ = listener.accept()
+            if is_ours(connection):
+                _welcome(connection, listener, model, problem, children)
+            connection.close()
+        for child in list(children):
+            if os.waitpid(child, os.WNOHANG)[0]:
+                children.remove(child)
+        if children:
+            idle_since = time.monotonic()
+
+
+def _welcome(
+    connection: socket.socket, listener: socket.socket, model: Model | None, problem: str, children: set[int]
+) -> None:
+    if model is None:
+        send(connection, {"problem": problem})
+        return
+    host = os.getpid()
+    child = os.fork()
+    if child:
+        children.add(child)
+        return
+    code = 1
+    try:
+        listener.close()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == host:
+            send(connection, {"problem": ""})
+            _answer(connection, model)
+        code = 0
+    except ConnectionError:
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _answer(connection: socket.socket, model: Model) -> None:
+    while (request := receive(connection)) is not None:
+        try:
+            scores = np.array([model.score(text) for text in request["texts"]], np.float64)
+            send(connection, {"scores": scores.tobytes()})
+        except Exception as error:  # noqa: BLE001 (a record on which the library raises is the stage's to quarantine)
+            send(connection, {"error": f"{type(error).__name__}: {error}"})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
