@@ -41,7 +41,8 @@ class Batch(TypedDict):
 
     #: int32 [B, L]
     tokens: I32
-    #: int32 [B, L]: the next token of the same piece; -100 at a piece's last token and in padding
+    #: int32 [B, L]: the next token of the same piece; -100 at a piece's last token, in padding, and where the next
+    #: token is one that the piece repeats (a dataset packed with an overlap): each token is a label once
     labels: I32
     #: bool [B, L]: where `labels` is not -100
     loss_mask: NDArray[np.bool_]
@@ -201,6 +202,13 @@ class Assembly:
 
     def _fill_labels(self, first: int, end: int, origin: int, wide: Wide) -> None:
         """Labels and loss mask of segments `first` to `end`, which begin at token `origin`."""
+        self._fill_own_labels(first, end, origin, wide)
+        for begin, length in self._runs.repeated(first, end):
+            wide.flat_labels[begin - origin : begin - origin + length] = IGNORED_LABEL
+            wide.flat_mask[begin - origin : begin - origin + length] = False
+
+    def _fill_own_labels(self, first: int, end: int, origin: int, wide: Wide) -> None:
+        """The same as if no piece repeated tokens of another."""
         runs = self._runs
         wide.label_line[:-1] = wide.token_line[1:]
         wide.mask.fill(True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.loader.order import I64, distinct
-from headrace.loader.shard import DOCUMENT, LENGTH, START, PieceTable, Shard
+from headrace.loader.shard import DOCUMENT, LENGTH, REPEATED, START, PieceTable, Shard
 
 #: stands in `documents` for padding and in `positions` for rows past the end of the pass
 NOTHING: Final = -1
@@ -46,18 +46,30 @@ class Segments:
     lengths: I64
     #: [segments, 2] (shard, row of its documents table), or (-1, -1) for padding
     documents: I64
+    #: [segments] how many of their first tokens repeat the end of the document's piece before
+    repeated: I64
 
 
 class Runs:
     """Of some segments, those that need a touch of their own when fields are filled."""
 
-    __slots__ = ("_inner", "_inner_at", "_padding", "_padding_at", "last")
+    __slots__ = ("_inner", "_inner_at", "_padding", "_padding_at", "_repeated", "_repeated_at", "last")
 
     def __init__(self, segments: Segments, seq_len: int) -> None:
         #: the last token of each segment
         self.last = segments.bounds[1:] - 1
         self._padding_at, self._padding = _listed(segments, segments.documents[:, 0] == NOTHING)
         self._inner_at, self._inner = _listed(segments, segments.bounds[:-1] % seq_len != 0)
+
+        # the first label of a new token stands at the last repeated one
+        again = np.flatnonzero(segments.repeated > 1)
+        self._repeated_at: list[int] = again.tolist()
+        labels = segments.repeated[again] - 1
+        self._repeated = list(zip(segments.bounds[again].tolist(), labels.tolist(), strict=True))
+
+    def repeated(self, first: int, end: int) -> list[tuple[int, int]]:
+        """(start, length) of the labels among segments `first` to `end` that are given in another piece too."""
+        return self._repeated[bisect_left(self._repeated_at, first) : bisect_left(self._repeated_at, end)]
 
     def padding(self, first: int, end: int) -> list[tuple[int, int]]:
         """(start, length) of the padding among segments `first` to `end`."""
@@ -85,12 +97,13 @@ def find_segments(dataset: Shards, shards: I64, rows: I64, total: int) -> Segmen
     owners = np.empty((line.size, 2), dtype=np.int64)
     owners[:, 0] = shards[line]
     owners[:, 1] = table[:, DOCUMENT]
-    return _tile(starts, starts + table[:, LENGTH], owners, total, dataset.seq_len)
+    repeated = table[:, REPEATED].astype(np.int64)
+    return _tile(starts, starts + table[:, LENGTH], owners, repeated, total, dataset.seq_len)
 
 
 def _row_by_row(dataset: Shards, shards: I64, rows: I64) -> tuple[I64, PieceTable]:
     """(pieces a row, their table) in order."""
-    tables: list[PieceTable] = [np.zeros((0, 3), dtype=np.int32)]
+    tables: list[PieceTable] = [np.zeros((0, 4), dtype=np.int32)]
     for number, row in zip(shards.tolist(), rows.tolist(), strict=True):
         tables.append(dataset.shard(number).row_pieces(row))
     return np.fromiter(map(len, tables[1:]), np.int64, rows.size), np.concatenate(tables)
@@ -114,17 +127,20 @@ def _shard_by_shard(dataset: Shards, numbers: I64, shards: I64, rows: I64) -> tu
     return counts, np.concatenate(tables).take(sorting, axis=0)
 
 
-def _tile(starts: I64, ends: I64, owners: I64, rows: int, seq_len: int) -> Segments:
+def _tile(starts: I64, ends: I64, owners: I64, repeated: I64, rows: int, seq_len: int) -> Segments:
     """Disjoint pieces in order, and padding where none lies.
 
     Pieces cross no edge, so between neighbouring bounds lies exactly one piece or one run of padding.
     """
     total = rows * seq_len
     if starts.size and starts[0] == 0 and ends[-1] == total and bool((starts[1:] == ends[:-1]).all()):
-        return Segments(np.append(starts, total), ends - starts, owners)
+        return Segments(np.append(starts, total), ends - starts, owners, repeated)
     every = np.concatenate((starts, ends, np.arange(rows + 1, dtype=np.int64) * seq_len))
     every.sort()
     bounds = every[np.append(True, every[1:] != every[:-1])]
     documents = np.full((bounds.size - 1, 2), NOTHING, dtype=np.int64)
-    documents[np.searchsorted(bounds, starts)] = owners
-    return Segments(bounds, bounds[1:] - bounds[:-1], documents)
+    places = np.searchsorted(bounds, starts)
+    documents[places] = owners
+    again = np.zeros(bounds.size - 1, dtype=np.int64)
+    again[places] = repeated
+    return Segments(bounds, bounds[1:] - bounds[:-1], documents, again)

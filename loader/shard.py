@@ -18,8 +18,10 @@ SCANS_MAX: Final = 2
 START: Final = 0
 LENGTH: Final = 1
 DOCUMENT: Final = 2
+REPEATED: Final = 3
 
-#: int32 [pieces, 3]: start and length in tokens, and a row of the shard's documents table
+#: int32 [pieces, 4]: start and length in tokens, a row of the shard's documents table, and how many of the piece's
+#: first tokens repeat the end of the document's piece before
 PieceTable = NDArray[np.int32]
 
 
@@ -42,7 +44,7 @@ class Shard:
 
     Pieces stand in the file in document order, and a batch asks for those of a row. The first lookups scan for them;
     then they are sorted once by (sequence, start) and found by row pointers (compressed sparse rows), which costs
-    12 bytes a piece and 8 a sequence. So a resume, which reads a few rows of many shards, sorts none.
+    16 bytes a piece and 8 a sequence. So a resume, which reads a few rows of many shards, sorts none.
     """
 
     __slots__ = ("_arrays", "_index", "_scans", "held", "key", "line", "tokens", "view")
@@ -94,7 +96,7 @@ class Shard:
 
     def document_pieces(self, document: int) -> list[tuple[int, int, int]]:
         """(sequence, start, length) of each piece of a row of the documents table, in array order."""
-        sequence, start, length, owner = self._arrays
+        sequence, start, length, owner, _ = self._arrays
         chosen = np.flatnonzero(owner == document)
         return list(zip(*(array[chosen].tolist() for array in (sequence, start, length)), strict=True))
 
@@ -106,7 +108,10 @@ class Shard:
         sequence, start, length, document = (arrays[name] for name in names)
         if not sequence.shape == start.shape == length.shape == document.shape or sequence.ndim != 1:
             raise FormatError(f"{self.key}: its four piece arrays differ in shape; the shard is malformed")
-        return sequence, start, length, document
+        repeated = arrays.get("piece_repeated", np.zeros(sequence.shape, np.int32))
+        if repeated.shape != sequence.shape:
+            raise FormatError(f"{self.key}: piece_repeated is {repeated.shape} for {sequence.shape} pieces")
+        return sequence, start, length, document, repeated
 
     def _scan(self, rows: I64) -> tuple[I64, PieceTable]:
         wanted = np.zeros(self.tokens.shape[0] + 1, dtype=np.bool_)
@@ -136,11 +141,10 @@ class Shard:
         return pointers.data, pointers, table
 
     def _sorted(self, arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], PieceTable]:
-        sequence, start, length, document = arrays
-        sorting = np.lexsort((start, sequence))
-        sequence, start, length, document = (array[sorting] for array in (sequence, start, length, document))
+        sorting = np.lexsort((arrays[1], arrays[0]))
+        sequence, start, length, document, repeated = (array[sorting] for array in arrays)
         self._check_pieces(sequence, start, length, document)
-        return sequence, np.column_stack((start, length, document)).astype(np.int32, copy=False)
+        return sequence, np.column_stack((start, length, document, repeated)).astype(np.int32, copy=False)
 
     def _check_pieces(
         self, sequence: NDArray[Any], start: NDArray[Any], length: NDArray[Any], document: NDArray[Any]

@@ -115,7 +115,7 @@ class Trace:
             rank, place = divmod(at, step.cut.batch_size)
             pieces = tuple(
                 TracedPiece(names[shard, document], start, length)
-                for start, length, document in self._sources.shard(shard).row_pieces(row).tolist()
+                for start, length, document, _ in self._sources.shard(shard).row_pieces(row).tolist()
             )
             source = int(self._mixture.source_of(np.array([shard]))[0])
             key = self._sources.entry(shard)[1].tokens

@@ -36,8 +36,10 @@ class TokenSink:
         eos_id: int | None,
         tokenizer_sha256: str,
         shard_bytes: int = 32 << 20,
+        overlap: int = 0,
     ) -> None:
         self.name = name
+        self.overlap = overlap
         self.seq_len = seq_len
         self.shard_bytes = shard_bytes
         self.pad_id = pad_id
@@ -71,6 +73,7 @@ class TokenSink:
             dtype=self.dtype,
             pad_id=self.pad_id,
             metadata=self._facts,
+            overlap=self.overlap,
         )
         tokens = create_object(store, "tokens", prefix, ".safetensors", built.parts)
         sidecars = write_sidecars(ordered, store, prefix, documents_table(ordered, lengths))

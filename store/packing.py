@@ -1,6 +1,7 @@
 """Best-fit-decreasing packing of token documents into sequences of one length. Pure.
 
-A document longer than a sequence is cut into pieces that fill whole sequences and a remainder. The
+A document longer than a sequence is cut into pieces that fill whole sequences and a remainder. With an
+overlap each piece but the first begins with the last tokens of the piece before it, as context. The
 remainders, longest first, each go into the sequence with the least room that still suffices, or open
 a new one (Johnson 1973: at most 11/9 of the optimum). For training see Ding et al. 2024, "Fewer
 Truncations Improve Language Modeling".
@@ -39,10 +40,14 @@ class Packing:
     piece_document: npt.NDArray[np.int32]
     #: Where in that document it starts, in tokens.
     piece_offset: npt.NDArray[np.int32]
+    #: How many of its first tokens the piece before it in the same document ends with.
+    piece_repeated: npt.NDArray[np.int32]
 
 
-def pack(lengths: npt.ArrayLike, seq_len: int) -> Packing:
+def pack(lengths: npt.ArrayLike, seq_len: int, overlap: int = 0) -> Packing:
     """Pack documents of `lengths` tokens `[documents]` into sequences of `seq_len` tokens.
+
+    Of a document that is cut, each piece but the first begins with the last `overlap` tokens of the piece before it.
 
     Sequences hold first the whole pieces, in order, then the remainders. A document of no tokens gets no
     piece. The same input gives the same packing everywhere. Raises ValueError where int32 does not suffice.
@@ -52,17 +57,21 @@ def pack(lengths: npt.ArrayLike, seq_len: int) -> Packing:
         raise ValueError(f"seq_len {seq_len} is outside 1..{INDEX_MAX}")
     if sizes.size and (sizes.min() < 0 or sizes.max() > INDEX_MAX):
         raise ValueError(f"document lengths {sizes.min()}..{sizes.max()} are outside 0..{INDEX_MAX} tokens")
-    whole, remainder = np.divmod(sizes, seq_len)
-    whole_count = int(whole.sum())
+    if not 0 <= overlap < seq_len:
+        raise ValueError(f"overlap {overlap} is outside 0..{seq_len - 1}, less than the sequence")
+    stride = seq_len - overlap
+    counts = np.where(sizes > 0, 1 + -(-np.maximum(sizes - seq_len, 0) // stride), 0)
+    last = sizes - np.maximum(counts - 1, 0) * stride
+    remainder = np.where(last < seq_len, last, 0)
+    whole_count = int((counts - (remainder > 0)).sum())
     sequence, start, opened = _best_fit_decreasing(remainder, seq_len)
     sequences = whole_count + opened
-    counts = whole + (remainder > 0)
     pieces = int(counts.sum())
     if max(sequences, pieces, sizes.size) > INDEX_MAX:
         raise ValueError(f"{pieces} pieces in {sequences} sequences exceed {INDEX_MAX}; make smaller shards")
 
     document = np.repeat(np.arange(sizes.size), counts)
-    offset = (np.arange(pieces) - np.repeat(np.cumsum(counts) - counts, counts)) * seq_len
+    offset = (np.arange(pieces) - np.repeat(np.cumsum(counts) - counts, counts)) * stride
     length = np.minimum(sizes[document] - offset, seq_len)
     is_whole = length == seq_len
     piece_sequence = np.where(is_whole, np.cumsum(is_whole) - 1, whole_count + sequence[document])
@@ -70,12 +79,13 @@ def pack(lengths: npt.ArrayLike, seq_len: int) -> Packing:
     return Packing(
         seq_len=seq_len,
         sequences=sequences,
-        padding=sequences * seq_len - int(sizes.sum()),
+        padding=sequences * seq_len - int(length.sum()),
         piece_sequence=piece_sequence.astype(np.int32),
         piece_start=piece_start.astype(np.int32),
         piece_length=length.astype(np.int32),
         piece_document=document.astype(np.int32),
         piece_offset=offset.astype(np.int32),
+        piece_repeated=np.where(offset > 0, overlap, 0).astype(np.int32),
     )
 
 

@@ -77,19 +77,21 @@ def build_tokens(
     dtype: npt.DTypeLike,
     pad_id: int,
     metadata: Mapping[str, str],
+    overlap: int = 0,
 ) -> ShardBytes:
     """Pack documents into a token shard.
 
     `flat_tokens` `[tokens]` are the documents' tokens end to end, `lengths` `[documents]` the tokens of each, in
     the order of the documents table. `dtype` is uint16 or uint32. `metadata` is what the caller knows of the
     dataset; the layout's own facts (`seq_len`, `pad_id`, counts) are added to it. The same arguments give the
-    same bytes. Raises ValueError where they do not fit together.
+    same bytes. With an `overlap` the shard says how many tokens each piece repeats. Raises ValueError where they do
+    not fit together.
     """
     kind = np.dtype(dtype)
     sizes = np.asarray(lengths, dtype=np.int64).reshape(-1)
     flat = np.asarray(flat_tokens).reshape(-1)
     _check_tokens(flat, sizes, kind, pad_id)
-    packing = pack(sizes, seq_len)
+    packing = pack(sizes, seq_len, overlap)
     arrays = {
         "piece_document": packing.piece_document,
         "piece_length": packing.piece_length,
@@ -97,7 +99,10 @@ def build_tokens(
         "piece_start": packing.piece_start,
         "tokens": _scatter(flat, sizes, packing, kind, pad_id),
     }
+    if overlap:
+        arrays["piece_repeated"] = packing.piece_repeated
     own = {
+        **({"overlap": overlap} if overlap else {}),
         "format_version": FORMAT_VERSION,
         "seq_len": seq_len,
         "pad_id": pad_id,
@@ -141,7 +146,8 @@ def _scatter(
     length = packing.piece_length.astype(np.int64)
     target = packing.piece_sequence.astype(np.int64) * packing.seq_len + packing.piece_start
     source = (np.cumsum(sizes) - sizes)[document] + packing.piece_offset
-    joins = (document[1:] == document[:-1]) & (target[1:] == target[:-1] + length[:-1])
+    joins = (source[1:] == source[:-1] + length[:-1]) & (target[1:] == target[:-1] + length[:-1])
+    joins &= document[1:] == document[:-1]
     first = np.flatnonzero(np.concatenate(([True], ~joins))) if document.size else np.zeros(0, np.int64)
     runs = np.add.reduceat(length, first) if document.size else length
     for to, begin, count in zip(target[first].tolist(), source[first].tolist(), runs.tolist(), strict=True):

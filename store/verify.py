@@ -214,17 +214,35 @@ def _piece_problems(
         yield f"{key}: {overlaps.sum()} pieces overlap, first in sequence {sequence[order][1:][overlaps][0]}"
     if (np.diff(document) < 0).any():
         yield f"{key}: its pieces are not in the order of the documents"
-    sums = np.bincount(document, weights=length, minlength=tokens.size).astype(np.int64)
+    repeated = arrays.get("piece_repeated", np.zeros(1, np.int32)).astype(np.int64) * np.ones_like(length)
+    yield from _overlap_problems(arrays["tokens"].reshape(-1), document, begin, length, repeated, key)
+    sums = np.bincount(document, weights=length - repeated, minlength=tokens.size).astype(np.int64)
     wrong = np.flatnonzero(sums != tokens)
     if wrong.size:
         at = int(wrong[0])
         yield f"{key}: {wrong.size} documents differ from their pieces, row {at} by {sums[at]} to {tokens[at]} tokens"
-    counts, total = closed.counts, int(length.sum())
-    if (total, sequences, sequences * seq_len - total) != (counts.tokens, counts.sequences, counts.padding):
+    counts, total = closed.counts, int((length - repeated).sum())
+    if (total, sequences, sequences * seq_len - int(length.sum())) != (counts.tokens, counts.sequences, counts.padding):
         yield (
             f"{key} has {total} tokens in {sequences} sequences, the ledger counts {counts.tokens} "
             f"in {counts.sequences} with {counts.padding} of padding"
         )
+
+
+def _overlap_problems(
+    line: npt.NDArray[Any], document: Ordinals, begin: Ordinals, length: Ordinals, repeated: Ordinals, key: str
+) -> Iterator[str]:
+    """What a piece repeats is the end of its document's piece before; `begin` is where in `line` a piece lies."""
+    later = np.flatnonzero(repeated != 0)
+    before = later - 1
+    fits = (before >= 0) & (repeated[later] > 0) & (repeated[later] < length[later])
+    fits &= (document[before] == document[later]) & (repeated[later] <= length[before])
+    wrong = int((~fits).sum())
+    for piece in later[fits].tolist():
+        count, end = repeated[piece], begin[piece - 1] + length[piece - 1]
+        wrong += not np.array_equal(line[begin[piece] : begin[piece] + count], line[end - count : end])
+    if wrong:
+        yield f"{key}: {wrong} pieces do not begin with what the piece before them ends with, as they say"
 
 
 def _quarantine_problems(

@@ -58,7 +58,7 @@ def read_sequences(dataset: Dataset, shard: ShardRecord) -> npt.NDArray[Any]:
 
 
 def read_documents(dataset: Dataset, shard: ShardRecord) -> Documents:
-    """The documents of one shard, in the order of its table, padding left out."""
+    """The documents of one shard, in the order of its table, padding and repeated tokens left out."""
     tokens, rows = shard.object("tokens"), shard.object("documents")
     assert tokens is not None
     assert rows is not None
@@ -68,6 +68,8 @@ def read_documents(dataset: Dataset, shard: ShardRecord) -> Documents:
     flat = packed.reshape(-1)
     starts = arrays["piece_sequence"].astype(np.int64) * packed.shape[1] + arrays["piece_start"]
     sizes = arrays["piece_length"].astype(np.int64)
+    if "piece_repeated" in arrays:
+        starts, sizes = starts + arrays["piece_repeated"], sizes - arrays["piece_repeated"]
     found = np.empty(int(sizes.sum()), packed.dtype)
     at = 0
     for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):

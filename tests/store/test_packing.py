@@ -38,6 +38,26 @@ def test_a_documents_pieces_in_array_order_are_the_document(lengths: list[int], 
     assert [tuple(map(int, piece)) for piece in pieces] == expected
 
 
+@given(LENGTHS, SEQ_LENS, st.data())
+def test_pieces_less_what_they_repeat_are_the_document(lengths: list[int], seq_len: int, data: st.DataObject) -> None:
+    overlap = data.draw(st.integers(0, seq_len - 1))
+    packing = pack(lengths, seq_len, overlap)
+    end = [0] * len(lengths)
+    columns = (packing.piece_document, packing.piece_offset, packing.piece_length, packing.piece_repeated)
+    for document, offset, length, repeated in zip(*(column.tolist() for column in columns), strict=True):
+        assert repeated == (overlap if offset else 0)
+        assert offset + repeated == end[document]
+        assert repeated < length <= seq_len
+        end[document] = offset + length
+    assert end == lengths
+    assert packing.padding == packing.sequences * seq_len - int(packing.piece_length.sum())
+    used = np.zeros((packing.sequences, seq_len), np.int64)
+    for sequence, start, length in zip(packing.piece_sequence, packing.piece_start, packing.piece_length, strict=True):
+        used[sequence, start : start + length] += 1
+    assert used.max(initial=0) <= 1
+    assert (used > 0).any(axis=1).all()
+
+
 @given(LENGTHS, SEQ_LENS)
 def test_tokens_end_at_the_front_of_a_sequence_so_that_padding_is_its_tail(lengths: list[int], seq_len: int) -> None:
     packing = pack(lengths, seq_len)
@@ -105,3 +125,9 @@ def test_documents_without_tokens_need_no_sequence(lengths: list[int]) -> None:
 def test_what_int32_cannot_hold_is_refused(lengths: list[int], seq_len: int) -> None:
     with pytest.raises(ValueError, match="outside"):
         pack(lengths, seq_len)
+
+
+@pytest.mark.parametrize("overlap", [-1, 4])
+def test_an_overlap_that_leaves_nothing_new_is_refused(overlap: int) -> None:
+    with pytest.raises(ValueError, match="overlap"):
+        pack([9], 4, overlap)
