@@ -16,7 +16,9 @@ folder beside them, and is timed from the start of its command to its end.
 Rounds of all ways alternate; seconds are medians, and a ratio is the median of the rounds' ratios. `start_s` is the
 time to the first batch (limit: until each process has its stages), and `steady` the ratio of what is left without it.
 `cpu_s` are the seconds of processor time of a way and all its processes, and `cpu` the ratio of those: on a machine
-that others use too it is the steadier figure, though it does not see waiting.
+that others use too it is the steadier figure, though it does not see waiting. `others_s` is the processor time that
+the machine spent on anything else meanwhile: where it is no small part of `cpu_s`, the seconds say little. Threads of
+linear algebra are off for all, as Headrace has them for its tasks. Ray's seconds end with its last write.
 
 Last result: docs/performance.md.
 """
@@ -58,6 +60,7 @@ class Timed:
     start_s: float
     tokens: int
     cpu_s: float = 0.0
+    others_s: float = 0.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ray", default="", help="a Python that has ray and gigatoken")
     parser.add_argument("--tokenizer", default="deepseek")
     args = parser.parse_args(argv)
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
     files = take(args.corpus, args.megabytes * MB)
     size = sum(path.stat().st_size for path in files)
     ways = ways_of(files, args)
@@ -79,9 +84,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for _ in range(args.rounds):
         for name, way in ways.items():
             with tempfile.TemporaryDirectory(dir=args.corpus, prefix=".plain-") as folder:
-                before = cpu_seconds()
+                before, machine_before = cpu_seconds(), machine_seconds()
                 timed = way(pathlib.Path(folder))
-                found[name].append(replace(timed, cpu_s=cpu_seconds() - before))
+                spent = cpu_seconds() - before
+                others = max(0.0, machine_seconds() - machine_before - spent)
+                found[name].append(replace(timed, cpu_s=spent, others_s=others))
     report = summarise(found, size)
     report |= {"megabytes": size / MB, "cores": args.cores, "rounds": args.rounds}
     if args.json:
@@ -95,6 +102,13 @@ def cpu_seconds() -> float:
     """Of this process and of all that it has waited for, theirs included."""
     times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(item.ru_utime + item.ru_stime for item in times)
+
+
+def machine_seconds() -> float:
+    """Of all processes and the kernel since the start of the machine; not idle, and not waiting for a disk."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _idle, _iowait, irq, softirq = map(int, file.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def take(corpus: pathlib.Path, limit: int) -> list[pathlib.Path]:
@@ -208,15 +222,13 @@ def ray(files: Sequence[pathlib.Path], folder: pathlib.Path, args: argparse.Name
 
     facts = resolve_tokenizer(args.tokenizer, "auto")
     command = [args.ray, str(RAY_SCRIPT), facts.path, str(facts.eos_id), str(args.cores), str(folder), *map(str, files)]
-    started = time.monotonic()
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_S_MAX, cwd=folder)
-    seconds = time.monotonic() - started
     if done.returncode:
         raise SystemExit(f"ray ended with {done.returncode}:\n{done.stderr[-2000:]}")
     report = json.loads(done.stdout.splitlines()[-1])
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    return Timed(seconds, report["start_s"], report["tokens"])
+    return Timed(report["seconds"], report["start_s"], report["tokens"])
 
 
 # -- the report --
@@ -234,7 +246,10 @@ def summarise(found: dict[str, list[Timed]], size: int) -> dict[str, Any]:
             "mb_s": size / MB / seconds,
             "seconds": seconds,
             "start_s": statistics.median(item.start_s for item in rounds),
+            "seconds_min": min(item.seconds for item in rounds),
+            "seconds_max": max(item.seconds for item in rounds),
             "cpu_s": statistics.median(item.cpu_s for item in rounds),
+            "others_s": statistics.median(item.others_s for item in rounds),
             "cpu": statistics.median(limit.cpu_s / item.cpu_s for limit, item in zip(limits, rounds, strict=True)),
             "ratio": statistics.median(
                 limit.seconds / item.seconds for limit, item in zip(limits, rounds, strict=True)

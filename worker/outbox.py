@@ -13,6 +13,9 @@ from headrace.transport.frame import Frame
 class Outbox:
     """Sends each batch to one replica of every downstream stage, the one with the most credit.
 
+    Of those with the same credit it is the one that has waited longest for a batch: replicas that keep up always have
+    all of theirs, and one of them would do the work of all.
+
     One batch waits at most; while it does the task takes no other, which is all that backpressure is.
     """
 
@@ -22,6 +25,9 @@ class Outbox:
         self._waiting: deque[tuple[str, Frame]] = deque()
         #: The last marker that each link has taken.
         self._marked: dict[str, int] = {}
+        #: How many batches had been sent when the link got its last one.
+        self._served: dict[str, int] = {}
+        self._sent = 0
 
     @property
     def empty(self) -> bool:
@@ -36,9 +42,11 @@ class Outbox:
         """A link to a replica of `stage` stands."""
         self._links[stage][link] = sender
         self._marked.pop(link, None)
+        self._served.pop(link, None)
 
     def close(self, link: str) -> None:
         """A link is gone."""
+        self._served.pop(link, None)
         for links in self._links.values():
             links.pop(link, None)
 
@@ -75,15 +83,17 @@ class Outbox:
 
     def _send(self, stage: str, frame: Frame) -> bool:
         links = self._links[stage]
-        offers: list[tuple[int, str]] = []
+        offers: list[tuple[int, int, str]] = []
         for name, sender in list(links.items()):
             try:
-                offers.append((sender.credit_bytes(), name))
+                offers.append((-sender.credit_bytes(), self._served.get(name, 0), name))
             except LinkAborted as end:
                 self._drop(links, name, end)
-        for _, name in sorted(offers, reverse=True):
+        for _, _, name in sorted(offers):
             try:
                 if links[name].try_send(frame):
+                    self._sent += 1
+                    self._served[name] = self._sent
                     return True
             except LinkAborted as end:
                 self._drop(links, name, end)

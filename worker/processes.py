@@ -24,6 +24,9 @@ logger = logging.getLogger("headrace.worker")
 #: Lines of a task's standard error that are kept for its story.
 STORY_LINES = 20
 _READ_BYTES = 64 << 10
+#: A task is one of as many as there are cores and keeps to its own; threads of linear algebra, which numpy makes when
+#: it is imported, cost each task a third of its start-up. Who wants them sets the variable.
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 @dataclass(slots=True)
@@ -73,7 +76,12 @@ class Processes:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         command = [sys.executable, "-m", "headrace.worker.task", "--control-fd", str(theirs.fileno())]
         process = subprocess.Popen(  # noqa: S603
-            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0
+            command,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env=_ONE_THREAD | os.environ,
         )
         theirs.close()
         assert process.stderr is not None
