@@ -3,8 +3,9 @@
     python plain_ray.py TOKENIZER_JSON EOS_ID CORES OUT FILE...
 
 Ray's readers and writers are its own, and so are its sizes of blocks. The tokenizers take no CPU of Ray's books, else
-none would be left for the tasks that read and it would wait for ever; they share the cores as the system sees fit. The encoder is given what Headrace gives it, an
-Arrow column in one piece and back, so that Ray does not pay for Python objects that it does not need.
+none would be left for the tasks that read and it would wait for ever; they share the cores as the system sees fit. The
+encoder is given what Headrace gives it, an Arrow column in one piece and back, so that Ray does not pay for Python
+objects that it does not need.
 """
 
 import json
