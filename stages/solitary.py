@@ -25,7 +25,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.batch import QUARANTINED, ROW, Batch, join_verdicts, make_verdicts, no_verdicts
+from headrace.stages.batch import QUARANTINED, ROW, Batch, join_verdicts, make_verdicts, no_verdicts, parts_of
 from headrace.stages.build import as_json, build_stage, join_rows, process_safely
 from headrace.stages.errors import StageContractError
 from headrace.stages.records import cut_raw
@@ -69,7 +69,7 @@ def run_alone(pipeline: Pipeline, names: Sequence[str], batch: Batch, limits: Li
         if child.taken < 0 or deaths > DEATHS_MAX:
             chain = ", ".join(names)
             raise StageContractError(f"stages {chain} do not work alone either, {deaths} deaths; the last: {story}")
-        place = int(rows.column(ROW).to_pylist().index(child.taken))
+        place = child.taken
         verdicts.append(_quarantined(rows.slice(place, 1), names[-1] if len(names) == 1 else ", ".join(names), story))
         rows = rows.slice(place + 1)
     return _joined(batch, answers, verdicts, names)
@@ -89,7 +89,13 @@ def _quarantined(row: pa.RecordBatch, stage: str, story: str) -> pa.RecordBatch:
     raw = as_json(row)
     reason, kept = cut_raw(f"killed its process: {story}", raw, len(raw))
     return make_verdicts(
-        rows=row.column(ROW), ids=row.column("id"), stage=stage, verdict=QUARANTINED, reasons=[reason], raw=[kept]
+        rows=row.column(ROW),
+        ids=row.column("id"),
+        parts=parts_of(row),
+        stage=stage,
+        verdict=QUARANTINED,
+        reasons=[reason],
+        raw=[kept],
     )
 
 
@@ -98,7 +104,7 @@ class _Child:
 
     def __init__(self, pipeline: Pipeline, names: Sequence[str], batch: Batch, limits: Limits) -> None:
         self._batch, self._limits = batch, limits
-        #: The record that the child took up last; -1: none yet.
+        #: The place among the rows of the record (or part) that the child took up last; -1: none yet.
         self.taken = -1
         self._done = 0
         order_read, order_write = os.pipe()
@@ -221,7 +227,7 @@ def _work(order: Mapping[str, Any], rows: pa.RecordBatch, answers: IO[bytes]) ->
     resource.setrlimit(resource.RLIMIT_AS, (order["memory"], order["memory"]))
     ordinals: list[Any] = rows.column(ROW).to_pylist()
     for index, ordinal in enumerate(ordinals):
-        _send(answers, _TAKEN + struct.pack("<q", ordinal))
+        _send(answers, _TAKEN + struct.pack("<q", index))
         one = rows.slice(index, 1)
         fragment = bytes.fromhex(order["fragment"])
         batch = Batch(fragment, order["uri"], ordinal, 1, -1, -1, one, no_verdicts())

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.batch import ROW, Batch
+from headrace.stages.batch import PART, ROW, Batch
+from headrace.stages.custom import with_column
 from headrace.stages.errors import StageContractError
 from headrace.stages.library import map_records
 from headrace.stages.solitary import Limits, run_alone
+from headrace.worker.coverage import fates
 
 SOURCE = """
 import ctypes, os, time
@@ -48,6 +52,22 @@ def alone(batch: Batch, function: str = "harm", limits: Limits = LIMITS) -> Batc
     stage = map_records(f"harmful_stage:{function}", name="harm")
     pipeline = Pipeline("p", "file:///x", (stage,), modules={"harmful_stage": SOURCE})
     return run_alone(pipeline, ["harm"], batch, limits)
+
+
+def test_a_part_of_a_record_that_kills_the_process_is_quarantined_and_its_other_parts_are_not(
+    batch_of: BatchOf,
+) -> None:
+    whole = batch_of(["a", "exit", "b", "c"], first=4)
+    rows = with_column(whole.rows, ROW, pa.array([4, 4, 4, 5], pa.int64()))
+    rows = with_column(rows, PART, pa.array([0, 1, 2, 0], pa.int32()))
+    answer = alone(replace(whole, count=2, rows=rows))
+    assert [(row[ROW], row[PART], row["text"]) for row in answer.rows.to_pylist()] == [
+        (4, 0, "A"),
+        (4, 2, "B"),
+        (5, 0, "C"),
+    ]
+    assert [(row["row"], row["part"]) for row in answer.verdicts.to_pylist()] == [(4, 1)]
+    assert fates(answer).tolist() == [True, True]
 
 
 def test_records_that_do_no_harm_come_out_as_ever(batch_of: BatchOf) -> None:
