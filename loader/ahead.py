@@ -8,12 +8,10 @@ from typing import Final
 import numpy as np
 
 from headrace.loader.mixture import Mixture
-from headrace.loader.sources import Sources
+from headrace.loader.sources import HELD_SHARE, TOKEN_BYTES_MAX, Sources
 
 #: positions looked at, at most, to see which shards come next
 HORIZON_POSITIONS: Final = 1 << 16
-#: of the cache, what may be fetched and held ahead: what is in use and what comes must fit together
-HELD_SHARE: Final = 0.5
 #: shards fetched at once; each of them by parallel ranged reads
 SHARDS_AT_ONCE: Final = 4
 #: rows of a shard whose next use stands for all; a block of the default order has 64
@@ -86,7 +84,7 @@ class Ahead:
 
     def _bytes_of(self, number: int) -> int:
         dataset, entry = self._sources.entry(number)
-        return entry.sequences * dataset.seq_len * 4
+        return entry.sequences * dataset.seq_len * TOKEN_BYTES_MAX
 
     def _plan(self, hashes: list[str]) -> dict[str, int]:
         known = {name: self._by_hash[name] for name in hashes if name in self._by_hash}

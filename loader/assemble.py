@@ -27,8 +27,8 @@ BUFFERS_MAX: Final = 16
 _HAS_GIL: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 #: whoever knows of mixtures and steps fills these fields in
-_NO_SOURCES: Final = np.zeros(0, dtype=np.int32)
-_NO_STATE: Final = np.zeros(0, dtype=np.int64)
+NO_SOURCES: Final = np.zeros(0, dtype=np.int32)
+NO_STATE: Final = np.zeros(0, dtype=np.int64)
 
 
 class Batch(TypedDict):
@@ -165,8 +165,8 @@ class Assembly:
                     max_seqlen=self._longest[first + at],
                     documents=self._segments.documents[begin:end],
                     positions=self._positions[(first + at) * size : (first + at + 1) * size],
-                    sources=_NO_SOURCES,
-                    state=_NO_STATE,
+                    sources=NO_SOURCES,
+                    state=NO_STATE,
                 )
             )
         return batches
@@ -219,12 +219,16 @@ class Assembly:
         if len(padding) * RUN_TOKENS_MIN > wide.flat_mask.size:
             segments = self._segments
             ignored = segments.documents[first:end, 0] == NOTHING
-            wide.flat_labels[np.repeat(ignored, segments.lengths[first:end])] = IGNORED_LABEL
+            ignored = np.repeat(ignored, segments.lengths[first:end])
+            wide.flat_labels[ignored] = IGNORED_LABEL
+            # what was retracted lies in the shard still
+            wide.tokens.reshape(-1)[ignored] = self._dataset.pad_id
             np.not_equal(wide.labels, IGNORED_LABEL, out=wide.mask)
             return
         for begin, length in padding:
             wide.flat_labels[begin - origin : begin - origin + length] = IGNORED_LABEL
             wide.flat_mask[begin - origin : begin - origin + length] = False
+            wide.tokens.reshape(-1)[begin - origin : begin - origin + length] = self._dataset.pad_id
 
     def _fill_positions(self, first: int, end: int, origin: int, wide: Wide) -> None:
         wide.position_ids[...] = self._counting

@@ -17,10 +17,10 @@ from typing import Any, Final, TypeVar
 from headrace.loader.ahead import Ahead
 from headrace.loader.assemble import Batch
 from headrace.loader.dataset import TokenDataset
-from headrace.loader.errors import LoaderClosed, LoaderError
+from headrace.loader.errors import Difference, LoaderClosed, LoaderError, StateMismatch
 from headrace.loader.mixture import Mixture, Shuffle, period_counts
 from headrace.loader.order import BLOCK_ROWS_DEFAULT, CONSTRUCTION, WINDOW_BLOCKS_DEFAULT, Order, OrderMode
-from headrace.loader.plan import Cut, Event, LastBatch, Offered, Recut, Reweighted, Skipped
+from headrace.loader.plan import Cut, Event, LastBatch, Offered, Recut, Revised, Reweighted, Skipped, versions_at
 from headrace.loader.prefetch import Prefetcher
 from headrace.loader.produce import Made, Share, Task, produce
 from headrace.loader.sources import Source, Sources
@@ -96,7 +96,8 @@ class Loader:
                 f"{self._cut.batch_size} x world_size {self._cut.world_size}); lower batch_size, or pass last='pad'"
             )
         self._shuffle.order(datasets[0].layout, 0, pass_)  # raises what is wrong with the arguments
-        self._events: tuple[Event, ...] = (Recut(pass_ * self._samples, 0, self._cut),)
+        begin = pass_ * self._samples
+        self._events: tuple[Event, ...] = (Revised(begin, self.sources.versions), Recut(begin, 0, self._cut))
         self._mixture = self._mix()
         self._pass = pass_
         self._position = 0
@@ -163,6 +164,7 @@ class Loader:
         if self._ended:
             self._pass, self._position, self._ended = self._pass + 1, 0, False
         made, prefetcher, ahead = self._begin(transform)
+        paused = True
         try:
             while True:
                 before = time.perf_counter()
@@ -172,7 +174,9 @@ class Loader:
                     self.sources.wait_verified()
                     self._ended = True
                     return
-                self.sources.go_on_checking()
+                if paused:
+                    self.sources.go_on_checking()
+                    paused = False
                 for one in chunk:
                     self.sources.check()
                     self._received(one, time.perf_counter() - before)
@@ -243,10 +247,24 @@ class Loader:
         self._pass, self._position, self._step = place.pass_, place.position, place.step
         self._share = Share(0, 1)
         self._ended = False
+        self._revise()
         cuts = [event for event in self._events if isinstance(event, Recut)]
         if not cuts or cuts[-1].cut != self._cut:
             self._events += (Recut(self._absolute, self._step, self._cut),)
         self._mixture = self._mix()
+
+    def _revise(self) -> None:
+        """Journal that from here on the datasets are read at other versions. Raises StateMismatch for older ones."""
+        ours = self.sources.versions
+        read = versions_at(self._absolute, self._events)
+        if read == ours:
+            return
+        if read is not None:
+            # an older version would show again what was retracted
+            older = [Difference("version", *pair) for pair in zip(read, ours, strict=True) if pair[0] > pair[1]]
+            if older:
+                raise StateMismatch(older)
+        self._events += (Revised(self._absolute, ours),)
 
     def skip(self, first: int, count: int) -> None:
         """Leave out `count` positions of this pass from `first` on (such as what made the loss jump), and journal it.

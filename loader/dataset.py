@@ -38,7 +38,13 @@ class TokenDataset:
     """
 
     def __init__(
-        self, store: ObjectStore, manifest: Manifest, *, verify: bool = True, cache: ShardCache | None = None
+        self,
+        store: ObjectStore,
+        manifest: Manifest,
+        *,
+        verify: bool = True,
+        cache: ShardCache | None = None,
+        version: int | None = None,
     ) -> None:
         self.store = store
         self.manifest = manifest
@@ -46,6 +52,9 @@ class TokenDataset:
         identity = "\n".join(manifest.shards.checksums).encode()
         sequences = np.array(manifest.shards.sequences, dtype=np.int64)
         self.layout = Layout(sequences, identity)
+        #: what was retracted up to this version is not shown; the manifest's own by default
+        self.version = manifest.version if version is None else version
+        self._retracted = manifest.retracted_at(self.version)
         self.verify = verify
         self.verifier = Verifier(store)
         self._changed = threading.Condition()
@@ -58,12 +67,19 @@ class TokenDataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # for processes that are spawned: threads, locks and mappings stay behind
-        return _reopened, (self.store.uri, self.manifest, self.verify, self.cache)
+        return _reopened, (self.store.uri, self.manifest, self.verify, self.cache, self.version)
 
     def replica(self) -> "TokenDataset":
         """The same dataset with threads, locks and open shards of its own: for a process that was forked."""
         cache = None if self.cache is None else self.cache.replica()
-        return TokenDataset(self.store, self.manifest, verify=self.verify, cache=cache)
+        return self._with(cache, self.version)
+
+    def at_version(self, version: int) -> "TokenDataset":
+        """The same shards as an older version shows them: what was retracted later is there."""
+        return self._with(self.cache, version)
+
+    def _with(self, cache: ShardCache | None, version: int) -> "TokenDataset":
+        return TokenDataset(self.store, self.manifest, verify=self.verify, cache=cache, version=version)
 
     @property
     def seq_len(self) -> int:
@@ -86,8 +102,13 @@ class TokenDataset:
         return self.verifier.shards
 
     def rows(self, shard: int, rows: I64) -> NDArray[Any]:
-        """Tokens [k, seq_len] of `rows` [k] of a shard, copied, in the shard's own dtype."""
-        return self.shard(shard).tokens[rows]
+        """Tokens [k, seq_len] of `rows` [k] of a shard, copied, in the shard's own dtype; padding for the retracted."""
+        opened = self.shard(shard)
+        tokens = opened.tokens[rows]
+        for document in self._retracted.get(opened.key, ()):
+            for sequence, start, length in opened.document_pieces(document):
+                tokens[rows == sequence, start : start + length] = self.pad_id
+        return tokens
 
     def pieces(self, shard: int, rows: I64) -> Pieces:
         """The pieces of `rows` [k] of a shard."""
@@ -143,13 +164,17 @@ class TokenDataset:
         entry = self.manifest.shards[number]
         if self.cache is not None:
             held = self._hold(self.cache, entry)
-            shard = Shard(entry.tokens, read_shard(held.store, held.key), entry.sequences, self.seq_len)
+            shard = self._made(entry, read_shard(held.store, held.key))
             shard.held = held
             self.verifier.count(number, held.size)
             return shard
         if self.verify:
             self.verifier.first(number, entry.tokens, entry.checksum)
-        return Shard(entry.tokens, read_shard(self.store, entry.tokens), entry.sequences, self.seq_len)
+        return self._made(entry, read_shard(self.store, entry.tokens))
+
+    def _made(self, entry: ShardEntry, arrays: dict[str, NDArray[Any]]) -> Shard:
+        hidden = self._retracted.get(entry.tokens, frozenset())
+        return Shard(entry.tokens, arrays, entry.sequences, self.seq_len, hidden)
 
     def _hold(self, cache: ShardCache, entry: ShardEntry) -> Held:
         """The cached shard; where all of the cache is in use, the shards that were opened first are given up."""
@@ -189,5 +214,7 @@ def dataset_in(store: ObjectStore, *, verify: bool = True, cache: ShardCache | N
     return TokenDataset(store, parse_manifest(data, store.uri), verify=verify, cache=cache)
 
 
-def _reopened(uri: str, manifest: Manifest, verify: bool, cache: ShardCache | None) -> TokenDataset:
-    return TokenDataset(open_store(uri), manifest, verify=verify, cache=cache)
+def _reopened(
+    uri: str, manifest: Manifest, verify: bool, cache: ShardCache | None, version: int | None
+) -> TokenDataset:
+    return TokenDataset(open_store(uri), manifest, verify=verify, cache=cache, version=version)

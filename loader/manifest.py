@@ -26,6 +26,16 @@ class ShardEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Retraction:
+    """Documents of one shard that no version from `version` on shows: rows of its documents table."""
+
+    version: int
+    #: the key of the shard's tokens
+    tokens: str
+    documents: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What `manifest.json` says of the newest version."""
 
@@ -36,6 +46,15 @@ class Manifest:
     pad_id: int
     eos_id: int | None
     shards: "ShardTable"
+    retracted: tuple[Retraction, ...] = ()
+
+    def retracted_at(self, version: int) -> dict[str, frozenset[int]]:
+        """Rows of the documents table that this version does not show, by the key of the shard's tokens."""
+        found: dict[str, frozenset[int]] = {}
+        for one in self.retracted:
+            if one.version <= version:
+                found[one.tokens] = found.get(one.tokens, frozenset()).union(one.documents)
+        return found
 
 
 class ShardTable(Sequence[ShardEntry]):
@@ -70,6 +89,10 @@ class ShardTable(Sequence[ShardEntry]):
         return ShardEntry(*(column[at] for column in self._columns()))
 
 
+def _retraction(fields: Mapping[str, Any]) -> Retraction:
+    return Retraction(int(fields["version"]), str(fields["tokens"]), tuple(map(int, fields["documents"])))
+
+
 def parse_manifest(data: bytes, uri: str) -> Manifest:
     """Read `data`, the manifest of the dataset at `uri`. Raises FormatError."""
     try:
@@ -87,6 +110,7 @@ def parse_manifest(data: bytes, uri: str) -> Manifest:
             pad_id=int(fields["pad_id"]),
             eos_id=None if eos_id is None else int(eos_id),
             shards=ShardTable(fields["shards"]),
+            retracted=tuple(map(_retraction, fields.get("retracted", ()))),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(

@@ -66,7 +66,18 @@ class Recut:
     cut: Cut
 
 
-Event = Skipped | Reweighted | Recut
+@dataclass(frozen=True, slots=True)
+class Revised:
+    """Journal: from this absolute position on, the datasets were read at these versions [datasets].
+
+    A newer version of the same shards hides what was retracted since; no position moves.
+    """
+
+    position: int
+    versions: tuple[int, ...]
+
+
+Event = Skipped | Reweighted | Recut | Revised
 
 
 class Offered:
@@ -110,6 +121,12 @@ class Offered:
         """The absolute positions behind the first `numbers` [k] offered ones, each at least 1."""
         inside = np.minimum(numbers, self.count)
         return np.where(numbers < self.count, self.at(np.maximum(inside - 1, 0)) + 1, self.end)
+
+
+def versions_at(position: int, events: Sequence[Event]) -> tuple[int, ...] | None:
+    """The versions that an absolute position was read at, or None where the journal does not say."""
+    found = [event for event in events if isinstance(event, Revised) and event.position <= position]
+    return found[-1].versions if found else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

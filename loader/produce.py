@@ -8,9 +8,10 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 
 from headrace.loader.assemble import Assembly, Batch, Buffers
+from headrace.loader.compiled import KERNELS, CompiledAssembly
 from headrace.loader.errors import LoaderError
 from headrace.loader.mixture import Mixture
-from headrace.loader.order import I64
+from headrace.loader.order import I64, distinct
 from headrace.loader.plan import Cut, Offered
 from headrace.loader.sources import Sources
 from headrace.store.errors import StoreError
@@ -21,6 +22,8 @@ T = TypeVar("T")
 PLAN_ROWS: Final = 4096
 #: tokens assembled at once: enough that numpy's calls cost little, and little enough for a processor's cache
 CHUNK_TOKENS: Final = 1 << 17
+#: tokens after which the compiled loops are loaded: a job of a few batches does without
+KERNEL_TOKENS: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ def produce(
         moved(int(positions[0]) if positions.size else task.offered.end)
         yield from _made(task, part, positions, buffers, together, transform)
         at += planned
+        if at * cut.batch_size * task.sources.seq_len >= KERNEL_TOKENS:
+            KERNELS.request()
         together = min(together * 2, together_max)
         planned = min(planned * 4, steps_at_once)
 
@@ -120,7 +125,12 @@ class _Planned:
         self._sources = np.full(size * steps.size, -1, dtype=np.int32)
         self._sources[: shards.size] = task.mixture.source_of(shards)
         in_pass = positions - task.pass_ * task.mixture.samples
-        self._assembly = Assembly(task.sources, in_pass, shards, rows, size, steps.size, buffers)
+        kernels = KERNELS.get()
+        self._assembly: Assembly | CompiledAssembly
+        if kernels is None or not task.sources.can_hold(distinct(shards).tolist()):
+            self._assembly = Assembly(task.sources, in_pass, shards, rows, size, steps.size, buffers)
+        else:
+            self._assembly = CompiledAssembly(kernels, task.sources, in_pass, shards, rows, size, steps.size, buffers)
         after = task.offered.after((steps + 1) * task.cut.stride)
         self._after: list[int] = after.tolist()
         self._first_step = task.step + 1

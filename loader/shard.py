@@ -47,9 +47,16 @@ class Shard:
     16 bytes a piece and 8 a sequence. So a resume, which reads a few rows of many shards, sorts none.
     """
 
-    __slots__ = ("_arrays", "_index", "_scans", "held", "key", "line", "tokens", "view")
+    __slots__ = ("_arrays", "_index", "_retracted", "_scans", "held", "key", "line", "tokens", "view")
 
-    def __init__(self, key: str, arrays: Mapping[str, NDArray[Any]], sequences: int, seq_len: int) -> None:
+    def __init__(
+        self,
+        key: str,
+        arrays: Mapping[str, NDArray[Any]],
+        sequences: int,
+        seq_len: int,
+        retracted: frozenset[int] = frozenset(),
+    ) -> None:
         tokens = arrays.get("tokens")
         if tokens is None or tokens.shape != (sequences, seq_len) or tokens.dtype.kind != "u":
             found = "none" if tokens is None else f"{tokens.dtype} {list(tokens.shape)}"
@@ -63,6 +70,8 @@ class Shard:
         #: whatever must live as long as the mapping, such as the lock on a cached file
         self.held: object = None
         self._arrays = self._checked_arrays(arrays)
+        #: rows of the documents table whose pieces are not listed: where they lie is padding
+        self._retracted = np.array(sorted(retracted), dtype=np.int32)
         self._index: tuple[memoryview, I64, PieceTable] | None = None
         self._scans = 0
 
@@ -94,8 +103,18 @@ class Shard:
         pointers, _, table = self._index
         return table[pointers[row] : pointers[row + 1]]
 
+    def addresses(self) -> tuple[int, int, int]:
+        """Where tokens, row pointers (int64) and piece table (int32 [pieces, 4]) lie in memory while this lives."""
+        if self._index is None:
+            self._index = self._build_index()
+        _, pointers, table = self._index
+        return self.tokens.ctypes.data, pointers.ctypes.data, table.ctypes.data
+
     def document_pieces(self, document: int) -> list[tuple[int, int, int]]:
-        """(sequence, start, length) of each piece of a row of the documents table, in array order."""
+        """(sequence, start, length) of each piece of a row of the documents table, in array order.
+
+        Those of a retracted document too: they say where it lay, and when it was read before.
+        """
         sequence, start, length, owner, _ = self._arrays
         chosen = np.flatnonzero(owner == document)
         return list(zip(*(array[chosen].tolist() for array in (sequence, start, length)), strict=True))
@@ -118,7 +137,10 @@ class Shard:
         wanted[rows] = True
         sequence = self._arrays[0]
         # whatever lies outside of the shard is left to the index, which names it
-        chosen = np.flatnonzero(wanted[np.clip(sequence, -1, self.tokens.shape[0])])
+        shown = wanted[np.clip(sequence, -1, self.tokens.shape[0])]
+        if self._retracted.size:
+            shown &= ~np.isin(self._arrays[3], self._retracted)
+        chosen = np.flatnonzero(shown)
         sequence, table = self._sorted(tuple(array[chosen] for array in self._arrays))
         first = np.searchsorted(sequence, rows)
         counts = np.searchsorted(sequence, rows, side="right") - first
@@ -136,24 +158,35 @@ class Shard:
             base.madvise(mmap.MADV_DONTNEED)
 
     def _build_index(self) -> tuple[memoryview, I64, PieceTable]:
-        sequence, table = self._sorted(self._arrays)
+        arrays = self._arrays
+        if self._retracted.size:
+            shown = ~np.isin(arrays[3], self._retracted)
+            arrays = tuple(array[shown] for array in arrays)
+        sequence, table = self._sorted(arrays)
         pointers = np.searchsorted(sequence, np.arange(self.tokens.shape[0] + 1)).astype(np.int64)
         return pointers.data, pointers, table
 
     def _sorted(self, arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], PieceTable]:
         sorting = np.lexsort((arrays[1], arrays[0]))
         sequence, start, length, document, repeated = (array[sorting] for array in arrays)
-        self._check_pieces(sequence, start, length, document)
-        return sequence, np.column_stack((start, length, document, repeated)).astype(np.int32, copy=False)
+        self._check_pieces(sequence, start, length, document, repeated)
+        table = np.column_stack((start, length, document, repeated))
+        return sequence, np.ascontiguousarray(table, dtype=np.int32)
 
     def _check_pieces(
-        self, sequence: NDArray[Any], start: NDArray[Any], length: NDArray[Any], document: NDArray[Any]
+        self,
+        sequence: NDArray[Any],
+        start: NDArray[Any],
+        length: NDArray[Any],
+        document: NDArray[Any],
+        repeated: NDArray[Any],
     ) -> None:
         if not sequence.size:
             return
         sequences, seq_len = self.tokens.shape
         end = start.astype(np.int64) + length
         bad = (sequence < 0) | (sequence >= sequences) | (start < 0) | (length < 1) | (end > seq_len) | (document < 0)
+        bad |= (repeated < 0) | (repeated > length)
         bad[1:] |= (sequence[1:] == sequence[:-1]) & (start[1:] < end[:-1])
         if bad.any():
             at = int(np.flatnonzero(bad)[0])

@@ -3,13 +3,17 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from headrace.loader.dataset import TokenDataset, open_dataset
+from headrace.loader.dataset import SHARDS_OPEN_MAX, TokenDataset, open_dataset
 from headrace.loader.errors import LoaderError
 from headrace.loader.manifest import ShardEntry
 from headrace.loader.shard import Shard
 from headrace.loader.verify import WAIT_S_MAX
+
+#: of the cache, what may be held at once: what is in use and what comes must fit together
+HELD_SHARE: Final = 0.5
+TOKEN_BYTES_MAX: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,11 @@ class Sources:
         datasets = [dataset.replica() if forked else dataset for dataset in self.datasets]
         return [Source(*one) for one in zip(datasets, self.weights, self.names, strict=True)]
 
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The version that each dataset is read at."""
+        return tuple(dataset.version for dataset in self.datasets)
+
     def shard(self, number: int) -> Shard:
         """The shard of that number, counted through all datasets."""
         source = bisect_right(self._starts, number) - 1
@@ -69,6 +78,17 @@ class Sources:
         source = bisect_right(self._starts, number) - 1
         dataset = self.datasets[source]
         return dataset, dataset.manifest.shards[number - self._starts[source]]
+
+    def can_hold(self, numbers: Sequence[int]) -> bool:
+        """Whether these shards may all be open at once: none of them would be given up, nor fill a cache."""
+        held = dict.fromkeys(range(len(self.datasets)), 0)
+        for number in numbers:
+            source = bisect_right(self._starts, number) - 1
+            rows = self.datasets[source].manifest.shards.sequences[number - self._starts[source]]
+            held[source] += rows * self.seq_len * TOKEN_BYTES_MAX
+        caches = {source: self.datasets[source].cache for source in held}
+        roomy = all(cache is None or held[at] <= cache.bytes_max * HELD_SHARE for at, cache in caches.items())
+        return roomy and len(numbers) <= SHARDS_OPEN_MAX
 
     def release(self, needed: set[int]) -> None:
         """Let go of open shards that are not among these numbers."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.loader.errors import Difference, LoaderError, StateMismatch
-from headrace.loader.plan import Cut, Event, LastBatch, Recut, Reweighted, Skipped
+from headrace.loader.plan import Cut, Event, LastBatch, Recut, Revised, Reweighted, Skipped
 
 STATE_FORMAT: Final = 1
 #: entries in a journal; a journal is edited by hand and by changes of the world size, not by steps
@@ -98,6 +98,8 @@ def _event_to_json(event: Event) -> dict[str, Any]:
             return {"event": "skipped", "first": event.first, "count": event.count}
         case Reweighted():
             return {"event": "reweighted", "position": event.position, "weights": list(event.weights)}
+        case Revised():
+            return {"event": "revised", "position": event.position, "versions": list(event.versions)}
         case Recut():
             return {
                 "event": "cut",
@@ -124,6 +126,11 @@ def _parse_event(fields: Any) -> Event:
             case "reweighted":
                 weights = tuple(float(weight) for weight in fields["weights"])
                 return Reweighted(_whole(fields, "position"), weights)
+            case "revised":
+                versions = fields["versions"]
+                if not all(type(version) is int and version >= 0 for version in versions):
+                    raise ValueError("versions are whole numbers")
+                return Revised(_whole(fields, "position"), tuple(versions))
             case "cut":
                 cut = Cut(_whole(fields, "batch_size"), _whole(fields, "world_size"), LastBatch(fields["last"]))
                 if cut.stride < 1:

@@ -6,17 +6,18 @@ of documents (the shard), and each of the three goes both ways.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.loader.dataset import TokenDataset, open_dataset
 from headrace.loader.errors import Difference, LoaderError, StateMismatch
 from headrace.loader.mixture import Mixture, Shuffle
 from headrace.loader.order import CONSTRUCTION, OrderMode
-from headrace.loader.plan import Reweighted, Timeline
+from headrace.loader.plan import Reweighted, Timeline, versions_at
 from headrace.loader.sources import Source, Sources
 from headrace.loader.state import place_of, require_format
 from headrace.store.shards import read_table
@@ -95,7 +96,8 @@ class Trace:
             raise LoaderError(f"the state is malformed: {error!r}") from error
         if order.get("construction") != CONSTRUCTION:
             raise StateMismatch([Difference("order.construction", order.get("construction"), CONSTRUCTION)])
-        self._sources = Sources(sources)
+        # as they lie: what of it a step saw depends on the version that was read then
+        self._sources = Sources([replace(one, dataset=_unabridged(one.dataset)) for one in sources])
         self._check(listed)
         changes = [event for event in self._place.events if isinstance(event, Reweighted)]
         layouts = [dataset.layout for dataset in self._sources.datasets]
@@ -116,6 +118,7 @@ class Trace:
             pieces = tuple(
                 TracedPiece(names[shard, document], start, length)
                 for start, length, document, _ in self._sources.shard(shard).row_pieces(row).tolist()
+                if not self._retracted(shard, document, position)
             )
             source = int(self._mixture.source_of(np.array([shard]))[0])
             key = self._sources.entry(shard)[1].tokens
@@ -143,6 +146,8 @@ class Trace:
             found = True
             for sequence, start, length in self._sources.shard(shard).document_pieces(row):
                 for position in self._mixture.positions_of(shard, sequence, end):
+                    if self._retracted(shard, row, position):
+                        continue
                     use = self._use(position, start, length)
                     if use is not None:
                         uses.append(use)
@@ -166,6 +171,16 @@ class Trace:
             length=length,
             taken=position < self._here,
         )
+
+    def _retracted(self, shard: int, document: int, position: int) -> bool:
+        """Whether the version that an absolute position was read at did not show a document."""
+        versions = versions_at(position, self._place.events)
+        source = int(self._mixture.source_of(np.array([shard]))[0])
+        manifest = self._sources.datasets[source].manifest
+        if versions is None or not manifest.retracted:
+            return False
+        key = self._sources.entry(shard)[1].tokens
+        return document in manifest.retracted_at(versions[source]).get(key, ())
 
     def _check(self, listed: Sequence[Mapping[str, Any]]) -> None:
         differences = [
@@ -198,6 +213,11 @@ class Trace:
     def _ids(self, number: int) -> Any:
         dataset, entry = self._sources.entry(number)
         return read_table(dataset.store, entry.documents, ["id"]).column("id")
+
+
+def _unabridged(dataset: TokenDataset | str) -> TokenDataset:
+    opened = open_dataset(dataset) if isinstance(dataset, str) else dataset
+    return opened.at_version(0)
 
 
 def trace_step(state: Mapping[str, Any], step: int, sources: Sequence[Source] | None = None) -> TracedStep:

@@ -17,7 +17,12 @@ EOS_ID = 2
 
 
 def write_dataset(
-    root: Path, sequences: tuple[int, ...] = (5, 0, 9, 3), seq_len: int = 16, seed: int = 0, vocabulary: int = 5000
+    root: Path,
+    sequences: tuple[int, ...] = (5, 0, 9, 3),
+    seq_len: int = 16,
+    seed: int = 0,
+    vocabulary: int = 5000,
+    repeats: bool = False,
 ) -> Path:
     """Shards of random pieces with gaps; the token at each row's start names (shard, row) where it is no padding."""
     random = np.random.default_rng(seed)
@@ -38,6 +43,8 @@ def write_dataset(
         columns = columns.reshape(-1, 4)
         names = ("piece_sequence", "piece_start", "piece_length", "piece_document")
         arrays = {name: np.ascontiguousarray(columns[:, at]) for at, name in enumerate(names)} | {"tokens": tokens}
+        if repeats:
+            arrays["piece_repeated"] = random.integers(0, columns[:, 2], dtype=np.int32)
         data = safetensors.numpy.save(arrays, metadata={"format_version": "1", "seq_len": str(seq_len)})
         digest = xxhash.xxh3_128(data).hexdigest()
         key = f"shards/0/{number}-{digest}.safetensors"

@@ -9,8 +9,9 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.loader.assemble import Batch, assemble
+from headrace.loader.assemble import Batch, Buffers, assemble
 from headrace.loader.batches import Loader
+from headrace.loader.compiled import KERNELS, CompiledAssembly
 from headrace.loader.dataset import TokenDataset, open_dataset
 
 ARRAYS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "documents", "positions")
@@ -20,14 +21,19 @@ def reference_row(arrays: dict[str, np.ndarray], shard: int, row: int) -> tuple[
     """Per token of one row: its label, its position, and the segment that it lies in."""
     seq_len = arrays["tokens"].shape[1]
     owner: list[tuple[int, int, int]] = [(-1, -1, -1)] * seq_len
-    for sequence, start, length, document in zip(
-        *(arrays[f"piece_{name}"].tolist() for name in ("sequence", "start", "length", "document")), strict=True
+    repeated = {"piece_repeated": np.zeros_like(arrays["piece_start"]), **arrays}["piece_repeated"].tolist()
+    new_from = [0] * seq_len
+    for sequence, start, length, document, again in zip(
+        *(arrays[f"piece_{name}"].tolist() for name in ("sequence", "start", "length", "document")),
+        repeated,
+        strict=True,
     ):
         if sequence == row:
             owner[start : start + length] = [(shard, document, start)] * length
+            new_from[start : start + length] = [start + again] * length
     labels, places, segments = [], [], []
     for at, mine in enumerate(owner):
-        goes_on = mine[0] >= 0 and at + 1 < seq_len and owner[at + 1] == mine
+        goes_on = mine[0] >= 0 and at + 1 < seq_len and owner[at + 1] == mine and at + 1 >= new_from[at]
         labels.append(int(arrays["tokens"][row, at + 1]) if goes_on else -100)
         fresh = at == 0 or owner[at - 1] != mine
         places.append(0 if fresh else places[-1] + 1)
@@ -79,15 +85,37 @@ def test_a_batch_of_any_rows_equals_the_slow_reference(tiny_dataset: str, picked
     assert_same(batch, reference(tiny_dataset, dataset, picked, batch_size))
 
 
-@given(seed=st.integers(0, 10**6), seq_len=st.integers(1, 9))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_packing_equals_the_slow_reference(make_dataset: Any, seed: int, seq_len: int):
-    uri = make_dataset(sequences=(4, 3), seq_len=seq_len, seed=seed)
+@given(seed=st.integers(0, 10**6), seq_len=st.integers(1, 40), picked=st.lists(st.integers(0, 6), max_size=9))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_packing_equals_the_slow_reference_by_numpy_and_by_compiled_loops(
+    make_dataset: Any, seed: int, seq_len: int, picked: list[int]
+):
+    uri = make_dataset(sequences=(4, 3), seq_len=seq_len, seed=seed, repeats=bool(seed % 2))
     dataset = open_dataset(uri)
-    (batch,) = Loader(dataset, batch_size=8, last="pad", prefetch=0)
-    shard, row = Loader(dataset, batch_size=8, last="pad").order.locate(np.arange(7, dtype=np.uint64))
-    samples = list(zip(shard.tolist(), row.tolist(), strict=True))
-    assert_same(batch, reference(uri, dataset, samples, 8))
+    shards, rows = dataset.layout.split(np.array(picked, dtype=np.int64))
+    positions = np.arange(len(picked), dtype=np.int64)
+    samples = list(zip(shards.tolist(), rows.tolist(), strict=True))
+    assert_same(assemble(dataset, positions, shards, rows, 9), reference(uri, dataset, samples, 9))
+    # three batches of which the last may be all padding, the first and the other two made apart
+    assert KERNELS.wait(60), KERNELS.error
+    assembly = CompiledAssembly(KERNELS.get(), dataset, positions, shards, rows, 3, 3, Buffers())
+    for number, batch in enumerate([*assembly.batches(0, 1), *assembly.batches(1, 2)]):
+        assert_same(batch, reference(uri, dataset, samples[number * 3 : number * 3 + 3], 3))
+        assert batch["positions"].tolist() == [*positions[number * 3 : number * 3 + 3], -1, -1, -1][:3]
+
+
+def test_a_long_pass_changes_over_to_compiled_loops_and_gives_the_same_batches(
+    thousand_dataset: str, monkeypatch: pytest.MonkeyPatch
+):
+    assert KERNELS.wait(60), KERNELS.error
+    monkeypatch.setattr(KERNELS, "_module", None)
+    by_numpy = list(Loader(thousand_dataset, batch_size=8, last="pad", prefetch=0))
+    monkeypatch.undo()
+    compiled = list(Loader(thousand_dataset, batch_size=8, last="pad"))
+    for ours, theirs in zip(compiled, by_numpy, strict=True):
+        for name in (*ARRAYS, "state", "sources"):
+            assert np.array_equal(ours[name], theirs[name]), name  # type: ignore[literal-required]
+        assert ours["max_seqlen"] == theirs["max_seqlen"]
 
 
 def test_segments_tile_the_flattened_batch_and_cross_no_sequence(tiny_dataset: str):

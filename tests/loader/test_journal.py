@@ -121,7 +121,9 @@ def test_a_change_of_world_or_batch_size_is_journalled_once(thousand_dataset: st
     other.load_state_dict(loader.state_dict())
     again = Loader(thousand_dataset, batch_size=4, world_size=2)
     again.load_state_dict(other.state_dict())
-    assert [(event["step"], event["batch_size"]) for event in again.state_dict()["journal"]] == [(0, 10), (3, 4)]
+    assert [
+        (event["step"], event["batch_size"]) for event in again.state_dict()["journal"] if event["event"] == "cut"
+    ] == [(0, 10), (3, 4)]
 
 
 def test_a_skip_of_all_that_is_left_ends_the_pass(thousand_dataset: str):

@@ -1,0 +1,146 @@
+"""Batches filled by compiled loops (`headrace.loader.kernels`): the same batches as `headrace.loader.assemble` makes.
+
+Loading the loops takes some tenths of a second, and compiling them, once a machine, some seconds. A resume must not
+wait for that, and a job of a few batches should not pay for it. So the first batches are made by numpy, then a thread
+loads the loops, and the producer changes over at the next plan once they are there. Nothing but the speed depends on
+when that is; tests hold both ways to one reference.
+"""
+
+import atexit
+import os
+import threading
+from typing import Any, Final
+
+import numpy as np
+
+from headrace.loader.assemble import NO_SOURCES, NO_STATE, Batch, Buffers
+from headrace.loader.order import I64, distinct
+from headrace.loader.segments import NOTHING, Shards
+from headrace.loader.shard import Shard
+
+#: how long the end of the process waits for loops that are being compiled: LLVM must not run while it is taken down
+EXIT_S_MAX: Final = 60.0
+
+
+class Kernels:
+    """The loops of this process, once they are loaded."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._module: Any = None
+        #: why they could not be loaded; batches are then made by numpy
+        self.error: Exception | None = None
+
+    def get(self) -> Any:
+        """The module of the loops, or None where they are not loaded."""
+        return self._module
+
+    def request(self) -> None:
+        """Have them loaded by a thread; a second call does nothing."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._load, name="headrace kernels", daemon=True)
+                self._thread.start()
+                atexit.register(self._thread.join, EXIT_S_MAX)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Load them and wait; whether they are there."""
+        self.request()
+        assert self._thread is not None
+        self._thread.join(timeout_s)
+        return self._module is not None
+
+    def _load(self) -> None:
+        try:
+            from headrace.loader import kernels
+        except Exception as error:  # noqa: BLE001 - whatever numba fails with, numpy goes on
+            self.error = error
+        else:
+            self._module = kernels
+
+
+KERNELS = Kernels()
+
+
+def _after_fork() -> None:
+    """A thread does not come along into a forked process; what it had loaded does."""
+    module = KERNELS.get()
+    KERNELS.__init__()  # type: ignore[misc]
+    KERNELS._module = module
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class CompiledAssembly:
+    """See `headrace.loader.assemble.Assembly`; `kernels` is what `Kernels.get` gave."""
+
+    def __init__(
+        self,
+        kernels: Any,
+        dataset: Shards,
+        positions: I64,
+        shards: I64,
+        rows: I64,
+        batch_size: int,
+        count: int,
+        buffers: Buffers,
+    ) -> None:
+        self._kernels = kernels
+        self._dataset = dataset
+        self._batch_size = batch_size
+        self._buffers = buffers
+        numbers = distinct(shards)
+        # held for as long as their addresses are used
+        self._held: list[Shard] = [dataset.shard(number) for number in numbers.tolist()]
+        addresses = np.array([shard.addresses() for shard in self._held], dtype=np.uint64).reshape(-1, 3)
+        self._tokens_at, pointers_at, tables_at = (np.ascontiguousarray(column) for column in addresses.T)
+        self._narrow = np.array([shard.tokens.dtype == np.uint16 for shard in self._held], dtype=np.bool_)
+        self._which = np.searchsorted(numbers, shards)
+        self._rows = np.ascontiguousarray(rows)
+        self._positions = np.full(batch_size * count, NOTHING, dtype=np.int64)
+        self._positions[: positions.size] = positions
+        # padding lies before pieces and behind the last, at most
+        most = 2 * int(kernels.count_pieces(pointers_at, self._which, self._rows)) + batch_size * count
+        self._cu_seqlens = np.empty(most + count, dtype=np.int32)
+        self._documents = np.empty((most, 2), dtype=np.int64)
+        self._repeated = np.empty(most, dtype=np.int32)
+        self._edges_array = np.empty(count + 1, dtype=np.int64)
+        longest = np.empty(count, dtype=np.int64)
+        kernels.find_segments(
+            pointers_at, tables_at, numbers, self._which, self._rows, batch_size, dataset.seq_len,
+            self._cu_seqlens, self._documents, self._repeated, self._edges_array, longest,
+        )  # fmt: skip
+        self._edges: list[int] = self._edges_array.tolist()
+        self._longest: list[int] = longest.tolist()
+
+    def batches(self, first: int, count: int) -> list[Batch]:
+        """Batches `first` to `first + count`, as views of one memory."""
+        size = self._batch_size
+        wide = self._buffers.take(size * count, self._dataset.seq_len)
+        self._kernels.fill(
+            self._tokens_at, self._narrow, self._which, self._rows, self._cu_seqlens, self._documents, self._repeated,
+            self._edges_array, first, size, self._dataset.pad_id,
+            wide.tokens, wide.labels, wide.mask, wide.position_ids,
+        )  # fmt: skip
+        batches: list[Batch] = []
+        for at in range(count):
+            rows = slice(at * size, (at + 1) * size)
+            number = first + at
+            begin, end = self._edges[number], self._edges[number + 1]
+            batches.append(
+                Batch(
+                    tokens=wide.tokens[rows],
+                    labels=wide.labels[rows],
+                    loss_mask=wide.mask[rows],
+                    position_ids=wide.position_ids[rows],
+                    cu_seqlens=self._cu_seqlens[begin + number : end + number + 1],
+                    max_seqlen=self._longest[number],
+                    documents=self._documents[begin:end],
+                    positions=self._positions[number * size : (number + 1) * size],
+                    sources=NO_SOURCES,
+                    state=NO_STATE,
+                )
+            )
+        return batches

@@ -1,0 +1,220 @@
+"""The loops that fill a batch, as machine code: `headrace.loader.compiled` calls them, and says when they are loaded.
+
+Rows lie in any number of mapped files, so they are passed by address and not as arrays: a list of arrays a call would
+cost more than the copy. What keeps that safe: the caller holds the shards for as long as it calls; row numbers come
+from the layout, whose counts each shard was held against when it was opened; and pieces were checked to lie within
+their rows when the index was built. Everything stands in this one file, since numba looks for changes in no other.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import carray, njit, types  # type: ignore[attr-defined]
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+#: what numba builds from is no function to a checker of types
+_builtin: Any = intrinsic
+_array_at: Any = carray
+config: Any = numba.config  # pyright: ignore[reportPrivateImportUsage]
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+_IGNORED_LABEL = np.int32(-100)
+_NOTHING = -1
+_LINE_BYTES = 64
+#: a cache line of 32-bit tokens
+_LINE_TOKENS = 16
+
+_U64 = types.Array(types.uint64, 1, "C")
+_I64 = types.Array(types.int64, 1, "C")
+_I64_2 = types.Array(types.int64, 2, "C")
+_I32 = types.Array(types.int32, 1, "C")
+_I32_2 = types.Array(types.int32, 2, "C")
+_BOOL = types.Array(types.boolean, 1, "C")
+_BOOL_2 = types.Array(types.boolean, 2, "C")
+
+
+def _compiled(signature: Any) -> Callable[[Loop], Loop]:
+    """Compile for one signature, now; the machine code is kept under the user's cache folder where it can be."""
+
+    def compile_(function: Loop) -> Loop:
+        # without the GIL, so that a batch is filled while the training loop's Python runs
+        options: dict[str, Any] = {"error_model": "numpy", "nogil": True}
+        before = config.CACHE_DIR
+        try:
+            config.CACHE_DIR = _cache_folder()
+            return njit(signature, cache=True, **options)(function)  # type: ignore[no-any-return]
+        except (RuntimeError, OSError):
+            # no folder can be written: each process compiles for itself
+            return njit(signature, **options)(function)  # type: ignore[no-any-return]
+        finally:
+            config.CACHE_DIR = before
+
+    return compile_
+
+
+def _cache_folder() -> str:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = os.path.join(base, "headrace", "kernels", "loader")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return folder
+
+
+@_builtin  # type: ignore[untyped-decorator]
+def _pointer(_context: Any, _address: Any) -> Any:
+    """An address as a pointer, which `_array_at` makes an array of."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.uint64), generate
+
+
+@_builtin  # type: ignore[untyped-decorator]
+def _prefetch(_context: Any, _address: Any) -> Any:
+    """Ask for the cache line at an address; harmless where none is."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        integer = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, integer, integer, integer])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind)
+        # to read, kept in the second level, data and no code
+        builder.call(function, [builder.inttoptr(arguments[0], cgutils.voidptr_t), integer(0), integer(2), integer(1)])
+        return _context.get_dummy_value()
+
+    return types.void(types.uint64), generate
+
+
+@_compiled(types.int64(_U64, _I64, _I64))
+def count_pieces(pointers_at: Any, which: Any, rows: Any) -> Any:
+    """Pieces of `rows` [n], each in the shard `which` [n], whose row pointers lie at `pointers_at` [shards]."""
+    total = 0
+    for at in range(rows.size):
+        pointers = _array_at(_pointer(pointers_at[which[at]]), (rows[at] + 2,), np.int64)
+        total += pointers[rows[at] + 1] - pointers[rows[at]]
+    return total
+
+
+@_compiled(types.void(_U64, _U64, _I64, _I64, _I64, types.int64, types.int64, _I32, _I64_2, _I32, _I64, _I64))
+def find_segments(
+    pointers_at: Any, tables_at: Any, numbers: Any, which: Any, rows: Any, batch_size: Any, seq_len: Any,
+    cu_seqlens: Any, documents: Any, repeated: Any, edges: Any, longest: Any,
+) -> None:  # fmt: skip
+    """Find the segments of `edges.size - 1` batches of `batch_size` rows; those behind `rows` [n] are padding.
+
+    Batch b's segments are `edges[b]` to `edges[b + 1]` of `documents`, and its bounds begin at `edges[b] + b`.
+    """
+    segment = 0
+    for batch in range(longest.size):
+        edges[batch] = segment
+        most = np.int64(0)
+        for line in range(batch_size):
+            origin = line * seq_len
+            at = batch * batch_size + line
+            end = np.int64(0)
+            if at < rows.size:
+                shard, row = which[at], rows[at]
+                pointers = _array_at(_pointer(pointers_at[shard]), (row + 2,), np.int64)
+                table = _array_at(_pointer(tables_at[shard]), (pointers[row + 1], 4), np.int32)
+                for piece in range(pointers[row], pointers[row + 1]):
+                    start, length = np.int64(table[piece, 0]), np.int64(table[piece, 1])
+                    if start > end:
+                        cu_seqlens[segment + batch] = np.int32(origin + end)
+                        documents[segment, 0] = documents[segment, 1] = _NOTHING
+                        repeated[segment] = 0
+                        most = max(most, start - end)
+                        segment += 1
+                    cu_seqlens[segment + batch] = np.int32(origin + start)
+                    documents[segment, 0] = numbers[shard]
+                    documents[segment, 1] = table[piece, 2]
+                    repeated[segment] = table[piece, 3]
+                    most = max(most, length)
+                    segment += 1
+                    end = start + length
+            if end < seq_len:
+                cu_seqlens[segment + batch] = np.int32(origin + end)
+                documents[segment, 0] = documents[segment, 1] = _NOTHING
+                repeated[segment] = 0
+                most = max(most, seq_len - end)
+                segment += 1
+        cu_seqlens[segment + batch] = np.int32(batch_size * seq_len)
+        longest[batch] = most
+    edges[longest.size] = segment
+
+
+@njit(error_model="numpy")
+def _address(tokens_at: Any, narrow: Any, which: Any, rows: Any, seq_len: Any, at: Any) -> Any:
+    """Where the tokens of row `at` begin, or of the last one; 0 where there is no row."""
+    if rows.size == 0:
+        return np.uint64(0)
+    at = min(at, rows.size - 1)
+    size = 2 if narrow[which[at]] else 4
+    return tokens_at[which[at]] + np.uint64(rows[at] * seq_len * size)
+
+
+@_compiled(
+    types.void(
+        _U64, _BOOL, _I64, _I64, _I32, _I64_2, _I32, _I64, types.int64, types.int64, types.int32,
+        _I32_2, _I32_2, _BOOL_2, _I32_2,
+    )
+)  # fmt: skip
+def fill(
+    tokens_at: Any, narrow: Any, which: Any, rows: Any, cu_seqlens: Any, documents: Any, repeated: Any, edges: Any,
+    first: Any, batch_size: Any, pad_id: Any, tokens: Any, labels: Any, mask: Any, position_ids: Any,
+) -> None:  # fmt: skip
+    """Fill the wide fields [lines, seq_len] of whole batches, of which batch `first` is the first.
+
+    Each row passes through the nearest cache once for all four fields. `narrow` [shards] is True for uint16.
+    """
+    lines, seq_len = tokens.shape
+    segment = edges[first]
+    for line in range(lines):
+        at = first * batch_size + line
+        row_tokens, row_labels, row_mask, row_places = tokens[line], labels[line], mask[line], position_ids[line]
+        if at >= rows.size:
+            row_tokens[:] = pad_id
+        elif narrow[which[at]]:
+            thin = _array_at(_pointer(tokens_at[which[at]] + np.uint64(rows[at] * seq_len * 2)), (seq_len,), np.uint16)
+            for token in range(seq_len):
+                row_tokens[token] = thin[token]
+        else:
+            thick = _array_at(_pointer(tokens_at[which[at]] + np.uint64(rows[at] * seq_len * 4)), (seq_len,), np.int32)
+            for token in range(seq_len):
+                row_tokens[token] = thick[token]
+        coming = _address(tokens_at, narrow, which, rows, seq_len, at + 1)
+        whole = (seq_len - 1) // _LINE_TOKENS
+        for chunk in range(whole):
+            # the next row comes from memory while this one is worked on
+            _prefetch(coming + np.uint64(chunk * _LINE_BYTES))
+            begin = chunk * _LINE_TOKENS
+            for token in range(begin, begin + _LINE_TOKENS):
+                row_labels[token] = row_tokens[token + 1]
+        for token in range(whole * _LINE_TOKENS, seq_len - 1):
+            row_labels[token] = row_tokens[token + 1]
+        row_mask[:] = True
+        batch = at // batch_size
+        origin = (at - batch * batch_size) * seq_len
+        end = np.int64(0)
+        while end < seq_len:
+            begin = end  # type: ignore[assignment]
+            end = np.int64(cu_seqlens[segment + batch + 1]) - origin
+            places = row_places[begin:end]
+            # in 32 bits throughout, which halves the time of this loop
+            for place in range(np.int32(end - begin)):
+                places[place] = np.int32(place)
+            if documents[segment, 0] == _NOTHING:
+                # what was retracted lies in the shard still
+                row_tokens[begin:end] = pad_id
+                row_labels[begin:end] = _IGNORED_LABEL
+                row_mask[begin:end] = False
+            # the first label of a new token stands at the last repeated one
+            for again in range(begin, begin + repeated[segment] - 1):
+                row_labels[again] = _IGNORED_LABEL
+                row_mask[again] = False
+            row_labels[end - 1] = _IGNORED_LABEL
+            row_mask[end - 1] = False
+            segment += 1
