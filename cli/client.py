@@ -54,6 +54,9 @@ class RunOptions:
     #: Quarantined records, and the share of all, above which the run is ended.
     quarantined_max: int | None = None
     quarantined_share_max: float | None = None
+    #: Seconds that a stage may be at one record, and bytes of memory that a task may have; 0: the defaults.
+    record_s: float = 0.0
+    task_bytes: int = 0
     #: Stage to place, and stage to the transport of the links that lead to it.
     places: Mapping[str, str] = field(default_factory=dict[str, str])
     transports: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -121,6 +124,7 @@ class Client:
             quarantined_share_max=options.quarantined_share_max,
             places=options.places,
             transports=options.transports,
+            limits=pb.Limits(record_s=options.record_s, task_bytes=options.task_bytes),
         )
         reply: pb.ApplyReply = self._call("Apply", request, APPLY_S)
         if not reply.accepted:

@@ -68,56 +68,13 @@ MaxQuarantined = Annotated[
     str, typer.Option(metavar="N|N%", help="End a run that quarantines more records than this; else none is too many.")
 ]
 
-
-def _options(
-    amend: bool,
-    fuse: bool,
-    replicas: int,
-    max_quarantined: str = "",
-    places: Sequence[str] = (),
-    transports: Sequence[str] = (),
-) -> RunOptions:
-    from headrace.cli.client import RunOptions
-
-    records, share = _allowance(max_quarantined)
-    return RunOptions(
-        amend=amend,
-        fuse=fuse,
-        replicas=replicas,
-        quarantined_max=records,
-        quarantined_share_max=share,
-        places=_by_stage("--place", places),
-        transports=_by_stage("--transport", transports),
-    )
-
-
-def _by_stage(option: str, given: Sequence[str]) -> dict[str, str]:
-    """`STAGE=VALUE` of an option that may be repeated."""
-    pairs = [item.partition("=") for item in given]
-    for item, (stage, _, value) in zip(given, pairs, strict=True):
-        if not stage or not value:
-            raise UsageError(f"{option} {item!r}: give a stage and what it shall have, as STAGE=VALUE")
-    return {stage: value for stage, _, value in pairs}
-
-
-def _allowance(text: str) -> tuple[int | None, float | None]:
-    """`100` as records, `1%` as a share."""
-    from headrace.cli.errors import UsageError
-
-    if not text:
-        return None, None
-    try:
-        if not text.endswith("%"):
-            records = int(text)
-            if records >= 0:
-                return records, None
-        else:
-            share = float(text[:-1]) / 100
-            if 0 <= share <= 1:
-                return None, share
-    except ValueError:
-        pass
-    raise UsageError(f"--max-quarantined {text!r}: give a number of records, such as 100, or a share, such as 1%")
+RecordSeconds = Annotated[
+    float,
+    typer.Option(min=0, metavar="S", help="Seconds a stage may be at one record (at a batch: 10 times that); 0: 60."),
+]
+TaskMemory = Annotated[
+    int, typer.Option(min=0, metavar="MIB", help="Memory that one task may have; 0: its core's share of 90 %.")
+]
 
 
 @app.command()
@@ -131,6 +88,8 @@ def run(
     replicas: Replicas = 0,
     amend: Amend = False,
     max_quarantined: MaxQuarantined = "",
+    record_seconds: RecordSeconds = 0.0,
+    task_memory: TaskMemory = 0,
     json: Json = False,
 ) -> int:
     """Run a pipeline on this machine; the same command again goes on where it stopped."""
@@ -140,7 +99,14 @@ def run(
         return preview_file(pipeline, parameter, limit, as_json=json)
     from headrace.cli.run import run_file
 
-    return run_file(pipeline, parameter, lambda: _options(amend, fuse, replicas, max_quarantined), as_json=json)
+    def options() -> RunOptions:
+        from headrace.cli.options import make_options
+
+        return make_options(
+            amend, fuse, replicas, max_quarantined, record_seconds=record_seconds, task_memory=task_memory
+        )
+
+    return run_file(pipeline, parameter, options, as_json=json)
 
 
 @app.command()
@@ -191,6 +157,8 @@ def apply(
     replicas: Replicas = 0,
     amend: Amend = False,
     max_quarantined: MaxQuarantined = "",
+    record_seconds: RecordSeconds = 0.0,
+    task_memory: TaskMemory = 0,
     place: Places = [],  # noqa: B006 - typer copies it
     transport: Transports = [],  # noqa: B006 - typer copies it
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and why, and start nothing.")] = False,
@@ -200,8 +168,9 @@ def apply(
     """Give a pipeline to a controller."""
     from headrace.cli.apply import apply_file
     from headrace.cli.client import controller_at
+    from headrace.cli.options import make_options
 
-    options = _options(amend, fuse, replicas, max_quarantined, place, transport)
+    options = make_options(amend, fuse, replicas, max_quarantined, place, transport, record_seconds, task_memory)
     at = controller_at(controller, cluster)
     return apply_file(pipeline, parameter, at, options, wait=wait, dry_run=dry_run, as_json=json)
 

@@ -81,7 +81,7 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
         case "ready":
             return core.TaskReady(task, attempt, dict(message.ready.facts), tuple(message.ready.addresses))
         case "exited":
-            return core.TaskExited(task, attempt, message.exited.code, message.exited.story)
+            return _exited(task, attempt, message.exited)
         case "failed":
             return core.TaskFailed(task, attempt, message.failed.error, message.failed.final)
         case "listed":
@@ -99,6 +99,11 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
             return core.LinkLost(task, attempt, lost.link, lost.generation, lost.reason)
         case _:
             return None
+
+
+def _exited(task: str, attempt: int, m: pb.TaskExited) -> core.TaskExited:
+    in_hand = tuple(core.InHand(item.stage, range_from(item.range)) for item in m.in_hand)
+    return core.TaskExited(task, attempt, m.code, m.story, in_hand, m.killed_for)
 
 
 def _proposed(task: str, attempt: int, m: pb.Proposed) -> core.ShardProposed:
@@ -131,10 +136,16 @@ _OUTCOMES: dict[core.Outcome, Any] = {
 }
 
 
-def to_worker(command: core.Command, term: int, seal: pb.SealPolicy | None, ticket: bytes = b"") -> pb.ToWorker | None:
+def to_worker(
+    command: core.Command,
+    term: int,
+    seal: pb.SealPolicy | None = None,
+    limits: pb.Limits | None = None,
+    ticket: bytes = b"",
+) -> pb.ToWorker | None:
     """A command of the core for the worker that it names; None if it is none for a worker.
 
-    `seal` goes with the start of a task, `ticket` with a link.
+    `seal` and `limits` go with the start of a task, `ticket` with a link.
     """
     match command:
         case core.MakeLink():
@@ -152,21 +163,24 @@ def to_worker(command: core.Command, term: int, seal: pb.SealPolicy | None, tick
             | core.AnswerProposal()
         ):
             message = pb.TaskCommand(task=command.task, attempt=command.attempt, term=term)
-            _fill(message, command, seal)
+            _fill(message, command)
+            if seal is not None and isinstance(command, core.StartTask):
+                message.start.seal.CopyFrom(seal)
+            if limits is not None and isinstance(command, core.StartTask):
+                message.start.limits.CopyFrom(limits)
             return pb.ToWorker(term=term, task=message)
         case _:
             return None
 
 
-def _fill(message: pb.TaskCommand, command: core.Command, seal: pb.SealPolicy | None) -> None:
+def _fill(message: pb.TaskCommand, command: core.Command) -> None:
     match command:
         case core.StartTask():
             message.start.pipeline_json = json.dumps(command.pipeline)
             message.start.stages.extend(command.stages)
             message.start.epoch, message.start.version = command.epoch, command.version
             message.start.replica, message.start.listens = command.replica, command.listens
-            if seal is not None:
-                message.start.seal.CopyFrom(seal)
+            message.start.alone = command.alone
         case core.StopTask():
             message.stop.reason = command.reason
         case core.ListSource():
@@ -174,6 +188,9 @@ def _fill(message: pb.TaskCommand, command: core.Command, seal: pb.SealPolicy | 
         case core.ReadFragment():
             message.read.fragment.CopyFrom(fragment_to(command.fragment))
             message.read.gaps.extend(gaps_to(command.gaps))
+            message.read.trial = command.trial
+            for item in command.condemned:
+                message.read.condemned.add(ordinal=item.ordinal, stage=item.stage, story=item.story)
         case core.SweepTask():
             message.sweep.sweep, message.sweep.halt = command.sweep, command.halt
         case core.SealSink():

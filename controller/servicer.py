@@ -87,6 +87,7 @@ class Servicer(rpc.ControlServicer):
         name = str(pipeline.get("name", ""))
         if request.HasField("seal"):
             self._shell.seal[name] = request.seal
+        self._shell.limits[name] = request.limits
         if name not in self._shell.core.runs or self._shell.core.runs[name].over:
             self._shell.progress[name] = RunProgress()
         self._shell.post(

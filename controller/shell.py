@@ -45,6 +45,7 @@ class Shell:
         self.progress: dict[str, RunProgress] = {}
         self.requests: dict[int, asyncio.Future[core.AnswerRequest]] = {}
         self.seal: dict[str, pb.SealPolicy] = {}
+        self.limits: dict[str, pb.Limits] = {}
         self.changed = asyncio.Event()
         self._logs = Logs()
         self._events: deque[object] = deque()
@@ -113,7 +114,8 @@ class Shell:
         pipeline = name.split("/", 1)[0]
         run = self.core.runs.get(pipeline)
         ticket = link_ticket(command, run, self._ticket_key) if isinstance(command, core.MakeLink) and run else b""
-        message = to_worker(command, run.leadership.term if run else 0, self.seal.get(pipeline), ticket)
+        term = run.leadership.term if run else 0
+        message = to_worker(command, term, self.seal.get(pipeline), self.limits.get(pipeline), ticket)
         session = self.sessions.get(getattr(command, "worker", ""))
         if session is not None and message is not None:
             session.outbox.put_nowait(message)

@@ -145,13 +145,15 @@ class Network(_message.Message):
     def __init__(self, certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StartTask(_message.Message):
-    __slots__ = ("pipeline_json", "stages", "epoch", "version", "replica", "seal", "listens", "network")
+    __slots__ = ("pipeline_json", "stages", "epoch", "version", "replica", "seal", "limits", "alone", "listens", "network")
     PIPELINE_JSON_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     SEAL_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     LISTENS_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     pipeline_json: str
@@ -160,9 +162,19 @@ class StartTask(_message.Message):
     version: str
     replica: int
     seal: SealPolicy
+    limits: Limits
+    alone: bool
     listens: bool
     network: Network
-    def __init__(self, pipeline_json: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., version: _Optional[str] = ..., replica: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., listens: _Optional[bool] = ..., network: _Optional[_Union[Network, _Mapping]] = ...) -> None: ...
+    def __init__(self, pipeline_json: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., version: _Optional[str] = ..., replica: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., alone: _Optional[bool] = ..., listens: _Optional[bool] = ..., network: _Optional[_Union[Network, _Mapping]] = ...) -> None: ...
+
+class Limits(_message.Message):
+    __slots__ = ("record_s", "task_bytes")
+    RECORD_S_FIELD_NUMBER: _ClassVar[int]
+    TASK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    record_s: float
+    task_bytes: int
+    def __init__(self, record_s: _Optional[float] = ..., task_bytes: _Optional[int] = ...) -> None: ...
 
 class SealPolicy(_message.Message):
     __slots__ = ("target_bytes", "held_bytes_max", "age_s")
@@ -181,12 +193,26 @@ class ListSource(_message.Message):
     def __init__(self, stage: _Optional[str] = ...) -> None: ...
 
 class ReadFragment(_message.Message):
-    __slots__ = ("fragment", "gaps")
+    __slots__ = ("fragment", "gaps", "condemned", "trial")
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     GAPS_FIELD_NUMBER: _ClassVar[int]
+    CONDEMNED_FIELD_NUMBER: _ClassVar[int]
+    TRIAL_FIELD_NUMBER: _ClassVar[int]
     fragment: Fragment
     gaps: _containers.RepeatedCompositeFieldContainer[Gap]
-    def __init__(self, fragment: _Optional[_Union[Fragment, _Mapping]] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ...) -> None: ...
+    condemned: _containers.RepeatedCompositeFieldContainer[Condemned]
+    trial: bool
+    def __init__(self, fragment: _Optional[_Union[Fragment, _Mapping]] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ..., condemned: _Optional[_Iterable[_Union[Condemned, _Mapping]]] = ..., trial: _Optional[bool] = ...) -> None: ...
+
+class Condemned(_message.Message):
+    __slots__ = ("ordinal", "stage", "story")
+    ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    STORY_FIELD_NUMBER: _ClassVar[int]
+    ordinal: int
+    stage: str
+    story: str
+    def __init__(self, ordinal: _Optional[int] = ..., stage: _Optional[str] = ..., story: _Optional[str] = ...) -> None: ...
 
 class Sweep(_message.Message):
     __slots__ = ("sweep", "halt")
@@ -450,12 +476,24 @@ class TaskEvent(_message.Message):
     def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., cause: _Optional[str] = ..., ready: _Optional[_Union[TaskReady, _Mapping]] = ..., listed: _Optional[_Union[FragmentsListed, _Mapping]] = ..., read: _Optional[_Union[FragmentRead, _Mapping]] = ..., proposed: _Optional[_Union[Proposed, _Mapping]] = ..., swept: _Optional[_Union[Swept, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., exited: _Optional[_Union[TaskExited, _Mapping]] = ..., lost: _Optional[_Union[LinkLost, _Mapping]] = ...) -> None: ...
 
 class TaskExited(_message.Message):
-    __slots__ = ("code", "story")
+    __slots__ = ("code", "story", "in_hand", "killed_for")
     CODE_FIELD_NUMBER: _ClassVar[int]
     STORY_FIELD_NUMBER: _ClassVar[int]
+    IN_HAND_FIELD_NUMBER: _ClassVar[int]
+    KILLED_FOR_FIELD_NUMBER: _ClassVar[int]
     code: int
     story: str
-    def __init__(self, code: _Optional[int] = ..., story: _Optional[str] = ...) -> None: ...
+    in_hand: _containers.RepeatedCompositeFieldContainer[InHand]
+    killed_for: str
+    def __init__(self, code: _Optional[int] = ..., story: _Optional[str] = ..., in_hand: _Optional[_Iterable[_Union[InHand, _Mapping]]] = ..., killed_for: _Optional[str] = ...) -> None: ...
+
+class InHand(_message.Message):
+    __slots__ = ("stage", "range")
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    stage: str
+    range: Range
+    def __init__(self, stage: _Optional[str] = ..., range: _Optional[_Union[Range, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks", "host_id", "addresses", "labels")
@@ -574,7 +612,7 @@ class ToWorker(_message.Message):
     def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
-    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "places", "transports", "dry_run")
+    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "places", "transports", "dry_run")
     class PlacesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -596,6 +634,7 @@ class ApplyRequest(_message.Message):
     SEAL_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_MAX_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_SHARE_MAX_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
@@ -606,10 +645,11 @@ class ApplyRequest(_message.Message):
     seal: SealPolicy
     quarantined_max: int
     quarantined_share_max: float
+    limits: Limits
     places: _containers.ScalarMap[str, str]
     transports: _containers.ScalarMap[str, str]
     dry_run: bool
-    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
 
 class PlannedTask(_message.Message):
     __slots__ = ("task", "stages", "worker", "cores", "memory_bytes")

@@ -62,6 +62,10 @@ class IntervalSet:
     def __repr__(self) -> str:
         return f"IntervalSet({list(self)})"
 
+    def runs(self) -> Iterator[tuple[int, int, int, int]]:
+        """The runs as `(first, end, offset, stop)`: ordinals, and the bytes at their edges or UNKNOWN."""
+        return iter(zip(self._firsts, self._ends, self._offsets, self._stops, strict=True))
+
     @property
     def size(self) -> int:
         """How many ordinals the set holds."""

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
-from headrace.stages.build import build_stage, process_safely
+from headrace.stages.build import build_stage, install_modules, process_safely
 from headrace.stages.contract import FragmentEnd, Sink, Source, Transform
-from headrace.store.entries import Fragment
+from headrace.store.entries import Fragment, Range
 from headrace.store.intervals import Gap
+from headrace.worker.alone import ONE_BY_ONE, Sentences, reading_one_by_one, singly, try_writing
+from headrace.worker.hands import STAGES, Hands
 
 
 @dataclass(slots=True)
@@ -28,7 +30,12 @@ class StageStatistics:
 class Chain:
     """A fused chain: perhaps a source, then transforms, then perhaps a sink."""
 
-    def __init__(self, pipeline: Pipeline, names: Sequence[str]) -> None:
+    def __init__(
+        self, pipeline: Pipeline, names: Sequence[str], hands: Hands | None = None, *, alone: bool = False
+    ) -> None:
+        self._hands = hands or Hands.private()
+        #: Set in the solitary task: what it must not touch again.
+        self.sentences = Sentences() if alone else None
         self.source: Source | None = None
         self.source_name = ""
         self.sink: Sink | None = None
@@ -38,6 +45,9 @@ class Chain:
         self.facts: dict[str, str] = {}
         for name in names:
             stage = pipeline.stage(name)
+            if alone and stage.kind is StageKind.SOURCE:
+                install_modules(pipeline.modules)
+                stage = reading_one_by_one(stage)
             built = build_stage(stage, pipeline.modules)
             if stage.kind is StageKind.SOURCE:
                 self.source, self.source_name = built, name
@@ -52,15 +62,31 @@ class Chain:
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The source's batches, timed."""
+        if self.sentences is None:
+            yield from self._read(fragment, gaps)
+            return
+        for part in self.sentences.around(self.source_name, fragment, gaps):
+            if isinstance(part, Batch):
+                yield part
+            else:
+                yield from singly(self._read(fragment, (part,)))
+
+    def _read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         assert self.source is not None
         statistics = self.statistics[self.source_name]
         batches = self.source.read(fragment, gaps)
+        edges = dict(zip((gap.end for gap in gaps), (gap.first for gap in gaps[1:]), strict=False))
+        at, count = gaps[0].first if gaps else 0, 1 if self._one_by_one else 0
         while True:
+            self._hands.take(STAGES, self.source_name, (Range(fragment.id, at, count),))
             started = time.perf_counter()
             item = next(batches, None)
             statistics.busy_s += time.perf_counter() - started
+            self._hands.put_down(STAGES)
             if item is None:
                 return
+            if isinstance(item, Batch):
+                at = edges.get(item.first + item.count, item.first + item.count)
             if isinstance(item, Batch):
                 self._count(statistics, item, item.count, item.verdicts.num_rows)
             yield item
@@ -69,11 +95,26 @@ class Chain:
         """The batch behind the last transform."""
         for name, transform in self.transforms:
             statistics = self.statistics[name]
+            if self.sentences is not None:
+                batch = self.sentences.at(name, batch)
             before, lost = batch.rows.num_rows, batch.verdicts.num_rows
             started = time.perf_counter()
+            self._hands.take(STAGES, name, (_range_of(batch),), timed=True)
             batch = process_safely(transform, batch, name)
+            self._hands.put_down(STAGES)
             statistics.busy_s += time.perf_counter() - started
             self._count(statistics, batch, before, batch.verdicts.num_rows - lost)
+        return batch
+
+    def taste(self, batch: Batch) -> Batch:
+        """In the solitary task: the batch without what is condemned at the sink, after a trial where one is wanted."""
+        if self.sentences is None or self.sink is None:
+            return batch
+        batch = self.sentences.at(self.sink_name, batch)
+        if self.sentences.on_trial(batch.fragment) and batch.rows.num_rows:
+            self._hands.take(STAGES, self.sink_name, (_range_of(batch),))
+            try_writing(self.sink, batch)
+            self._hands.put_down(STAGES)
         return batch
 
     def gathered(self, batch: Batch, busy_s: float) -> None:
@@ -97,8 +138,17 @@ class Chain:
             rows.append(row)
         return rows
 
+    @property
+    def _one_by_one(self) -> bool:
+        """Whether the source has promised to read one record at a time."""
+        return self.sentences is not None and getattr(self.source, ONE_BY_ONE, 0) == 1
+
     @staticmethod
     def _count(statistics: StageStatistics, batch: Batch, records: int, dropped: int) -> None:
         statistics.records += records
         statistics.bytes += max(0, batch.length)
         statistics.dropped += dropped
+
+
+def _range_of(batch: Batch) -> Range:
+    return Range(batch.fragment, batch.first, batch.count, batch.offset, batch.length)

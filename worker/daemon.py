@@ -18,6 +18,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from headrace.protos import control_pb2_grpc as rpc
 from headrace.transport.notify import keep_alive, notify
 from headrace.worker.addresses import host_id, own_addresses
 from headrace.worker.core import supervisor as core
+from headrace.worker.core.watching import LOOK_S
 from headrace.worker.joining import JoinError, Membership
 from headrace.worker.member import check_plain, membership, network_of, open_channel
 from headrace.worker.processes import Processes, TaskProcess
@@ -58,7 +60,8 @@ class Daemon:
         self._processes = Processes(self._said, self._exited)
         self._orders: dict[tuple[str, int], pb.TaskCommand] = {}
         self._outbox: asyncio.Queue[pb.FromWorker] = asyncio.Queue(WAITING_MESSAGES_MAX)
-        self._stories: dict[tuple[str, int], str] = {}
+        #: What is told of the deaths that are being handled.
+        self._stories: dict[tuple[str, int], pb.TaskExited] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.refused = ""
 
@@ -78,6 +81,12 @@ class Daemon:
             if not self.refused:
                 await asyncio.sleep(delay)
                 delay = min(RECONNECT_S_MAX, delay * 2)
+
+    def look(self) -> None:
+        """See how long stages have been at their batches, and how much memory tasks have; again and again."""
+        for item in self._processes.judge(time.monotonic()):
+            self._do(core.KillAsked(item.task, item.attempt))
+        asyncio.get_running_loop().call_later(LOOK_S, self.look)
 
     def close(self) -> None:
         """End every task."""
@@ -159,7 +168,11 @@ class Daemon:
             self._outbox.put_nowait(pb.FromWorker(task=event))
 
     def _exited(self, item: TaskProcess, code: int) -> None:
-        self._stories[item.task, item.attempt] = self._processes.story(item)
+        exited = pb.TaskExited(story=self._processes.story(item)[-4000:], killed_for=item.killed_for)
+        for held in item.hands.read():
+            for inner in held.items:
+                exited.in_hand.add(stage=inner.stage, range=pb.Range(**asdict(inner.range)))
+        self._stories[item.task, item.attempt] = exited
         self._do(core.ProcessExited(item.task, item.attempt, code))
         self._stories.pop((item.task, item.attempt), None)
 
@@ -178,8 +191,8 @@ class Daemon:
         self._set_timer()
 
     def _report_exit(self, command: core.ReportExit) -> None:
-        story = self._stories.get((command.task, command.attempt), "")
-        exited = pb.TaskExited(code=command.code, story=story[-4000:])
+        exited = self._stories.get((command.task, command.attempt), pb.TaskExited())
+        exited.code = command.code
         event = pb.TaskEvent(task=command.task, attempt=command.attempt, exited=exited)
         self._outbox.put_nowait(pb.FromWorker(task=event))
 
@@ -211,6 +224,7 @@ async def work(
     if lifeline_fd >= 0:
         loop.add_reader(lifeline_fd, told.set)
     daemon = Daemon(name, cores, labels=labels, member=member)
+    daemon.look()
     notify(f"READY=1\nSTATUS=looks for a controller at {controller}")
     watched = asyncio.create_task(keep_alive())
     attending = asyncio.create_task(_attend(daemon, controller, controller_fd))

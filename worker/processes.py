@@ -18,6 +18,8 @@ import msgpack
 from headrace.protos import control_pb2 as pb
 from headrace.transport.ring_memory import RingOwner, create_ring
 from headrace.worker.channel import Channel, ChannelClosed
+from headrace.worker.core.watching import MEMORY_SHARE, RECORD_S, Limits, fault
+from headrace.worker.hands import Hands
 
 logger = logging.getLogger("headrace.worker")
 
@@ -37,6 +39,10 @@ class TaskProcess:
     attempt: int
     process: subprocess.Popen[bytes]
     channel: Channel
+    hands: Hands
+    limits: Limits
+    #: Why this worker killed it, if it did.
+    killed_for: str = ""
     story: deque[str] = field(default_factory=lambda: deque[str](maxlen=STORY_LINES))
     _rest: bytes = b""
 
@@ -74,19 +80,23 @@ class Processes:
     def spawn(self, task: str, attempt: int, order: pb.TaskCommand) -> None:
         """Start a process and give it the order that it is born with."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        page = Hands.create()
         command = [sys.executable, "-m", "headrace.worker.task", "--control-fd", str(theirs.fileno())]
+        command += ["--hands-fd", str(page)]
         process = subprocess.Popen(  # noqa: S603
             command,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno(), page],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             bufsize=0,
             env=_ONE_THREAD | os.environ,
         )
         theirs.close()
+        hands = Hands(page)
+        os.close(page)
         assert process.stderr is not None
         os.set_blocking(process.stderr.fileno(), False)
-        item = TaskProcess(task, attempt, process, Channel(ours))
+        item = TaskProcess(task, attempt, process, Channel(ours), hands, _limits(order.start.limits))
         self._processes[task] = item
         loop = asyncio.get_running_loop()
         loop.add_reader(item.channel.fileno(), self._readable, item)
@@ -111,6 +121,18 @@ class Processes:
         item = self._processes.get(task)
         if item is not None and item.attempt == attempt:
             item.process.send_signal(signal.SIGKILL)
+
+    def judge(self, now: float) -> list[TaskProcess]:
+        """The tasks that are to be killed for what a stage does to them; each is told of once."""
+        guilty: list[TaskProcess] = []
+        for item in self._processes.values():
+            if item.killed_for:
+                continue
+            item.killed_for = fault(item.hands.read(), _resident_bytes(item.process.pid), item.limits, now)
+            if item.killed_for:
+                logger.warning("task %s attempt %d is killed: %s", item.task, item.attempt, item.killed_for)
+                guilty.append(item)
+        return guilty
 
     def story(self, item: TaskProcess) -> str:
         """The end of a task's standard error."""
@@ -225,3 +247,21 @@ class Processes:
         self._exited(item, code)
         item.process.stderr.close()
         item.channel.close()
+        item.hands.close()
+
+
+def _limits(asked: pb.Limits) -> Limits:
+    """What the request asks for, else the defaults."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    share = int(memory * MEMORY_SHARE) // max(1, len(os.sched_getaffinity(0)))
+    return Limits(asked.record_s or RECORD_S, asked.task_bytes or share)
+
+
+def _resident_bytes(pid: int) -> int:
+    """The memory of a process that is its own: rings are their worker's. 0 for one that is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            fields = file.read().split()
+    except OSError:
+        return 0
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")

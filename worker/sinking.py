@@ -17,14 +17,26 @@ from headrace.store.entries import Range
 from headrace.store.objects import ObjectStore
 from headrace.worker.core import gathering as core
 from headrace.worker.coverage import fates, join, part
+from headrace.worker.hands import STAGES, WRITER, Hands
 
 
 class Sinking:
     """One sink of a task. Called on the task's thread; only `Sink.write` runs on the writer's."""
 
-    def __init__(self, name: str, sink: Sink, store: ObjectStore, *, version: str, epoch: int, policy: core.SealPolicy):
+    def __init__(
+        self,
+        name: str,
+        sink: Sink,
+        store: ObjectStore,
+        *,
+        version: str,
+        epoch: int,
+        policy: core.SealPolicy,
+        hands: Hands,
+    ):
         self.name = name
         self.busy_s = 0.0
+        self._hands = hands
         self._sink = sink
         self._store = store
         self._version = version
@@ -65,7 +77,10 @@ class Sinking:
             start = item.first - batch.first
             self._batches[item.fragment, item.first] = (fresh, mask[start : start + item.count])
             held = fresh.rows.nbytes + fresh.verdicts.nbytes
-            self._do(core.BatchGathered(item, self._sink.measure(fresh), held))
+            self._hands.take(STAGES, self.name, (item,))
+            size = self._sink.measure(fresh)
+            self._hands.put_down(STAGES)
+            self._do(core.BatchGathered(item, size, held))
 
     def seal(self, reason: str) -> None:
         """Write what is gathered."""
@@ -126,9 +141,12 @@ class Sinking:
 
     def _write_now(self, batches: list[Batch]) -> Shard:
         started = time.perf_counter()
+        ranges = [Range(item.fragment, item.first, item.count, item.offset, item.length) for item in batches]
+        self._hands.take(WRITER, self.name, ranges)
         try:
             return self._sink.write(batches, self._store, f"shards/{self._epoch}/")
         finally:
+            self._hands.put_down(WRITER)
             self.busy_s += time.perf_counter() - started
             os.eventfd_write(self.wake_fd, 1)
 

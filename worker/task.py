@@ -1,6 +1,6 @@
 """A task: one process that runs one attempt of a fused chain of stages, and dies with its worker.
 
-    python -m headrace.worker.task --control-fd N
+    python -m headrace.worker.task --control-fd N --hands-fd M
 
 It talks to its worker over the control channel alone. One loop on one thread takes commands, reads or receives a
 batch, runs the stages, hands the result to a sink or a link, and sleeps when there is nothing to do; only a sink's
@@ -43,6 +43,7 @@ from headrace.worker.core.gathering import SealPolicy
 from headrace.worker.core.reading import Reading
 from headrace.worker.core.sweeping import Sweeping
 from headrace.worker.coverage import ConservationError
+from headrace.worker.hands import Hands
 from headrace.worker.links import Inbox, attach
 from headrace.worker.outbox import Outbox
 from headrace.worker.sinking import Sinking
@@ -65,13 +66,13 @@ _PR_SET_PDEATHSIG = 1
 class Task:
     """The shell of one attempt."""
 
-    def __init__(self, channel: Channel, start: pb.TaskCommand) -> None:
+    def __init__(self, channel: Channel, start: pb.TaskCommand, hands: Hands) -> None:
         order = start.start
         self._channel = channel
         self._task, self._attempt = start.task, start.attempt
         self._epoch = order.epoch
         pipeline = Pipeline.from_dict(json.loads(order.pipeline_json))
-        self._chain = Chain(pipeline, list(order.stages))
+        self._chain = Chain(pipeline, list(order.stages), hands, alone=order.alone)
         self._reading = Reading()
         self._sweeping = Sweeping()
         self._remote = _remote(order)
@@ -94,6 +95,7 @@ class Task:
                 version=order.version,
                 epoch=order.epoch,
                 policy=_policy(order, self._chain.sink),
+                hands=hands,
             )
 
     def run(self) -> int:
@@ -192,6 +194,7 @@ class Task:
     def _deliver(self, batch: Batch) -> None:
         batch = self._chain.process(batch)
         if self._sink is not None:
+            batch = self._chain.taste(batch)
             started = time.perf_counter()
             self._sink.add(batch)
             self._chain.gathered(batch, time.perf_counter() - started)
@@ -253,6 +256,8 @@ class Task:
                 self._listing = self._chain.source.list()
             case "read":
                 gaps = [Gap(gap.first, gap.end, gap.offset) for gap in message.read.gaps]
+                if self._chain.sentences is not None:
+                    self._chain.sentences.learn(message.read)
                 self._reading.give(_fragment_from(message.read.fragment), gaps)
             case "sweep":
                 self._sweeping.asked(message.sweep.sweep, halt=message.sweep.halt)
@@ -387,6 +392,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the task that the worker asks for over the control channel."""
     parser = argparse.ArgumentParser(prog="headrace task")
     parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--hands-fd", type=int, required=True)
     args = parser.parse_args(argv)
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -396,7 +402,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         start = _first_command(channel)
         task, attempt = start.task, start.attempt
         setproctitle.setproctitle(f"headrace task {task} attempt {attempt}")
-        return Task(channel, start).run()
+        return Task(channel, start, Hands(args.hands_fd)).run()
     except ChannelClosed:
         return ORPHANED
     except Exception as error:  # noqa: BLE001 (whatever ends a task is told to the controller)

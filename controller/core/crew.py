@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from headrace.controller.core.joints import Joints
 from headrace.controller.core.messages import (
@@ -16,8 +17,10 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.places import WorkerFacts
 from headrace.controller.core.planner import move
-from headrace.controller.core.plans import Plan
+from headrace.controller.core.plans import Plan, TaskPlan
 from headrace.controller.core.roster import START_S_MAX, Roster, Task, TaskState, TaskTurn
+from headrace.controller.core.solitary import NAME as SOLITARY
+from headrace.controller.core.solitary import Path, way
 from headrace.pipeline.graph import Pipeline
 
 _ALIVE = (TaskState.STARTING, TaskState.READY)
@@ -29,6 +32,7 @@ class Crew:
     def __init__(self, plan: Plan, pipeline: Pipeline, version: str, term: int) -> None:
         self.plan = plan
         self.roster = Roster(plan, term)
+        self._graph = pipeline
         self._pipeline = pipeline.to_dict()
         self._version = version
         self.joints = Joints(plan)
@@ -60,6 +64,19 @@ class Crew:
         for task in self.roster:
             task.plan = self.plan.task(task.plan.name)
 
+    def solitary(self, path: Path) -> Task:
+        """The solitary task of a path; planned, where the source's first task is, if there is none yet."""
+        replica = sum(task.plan.alone for task in self.roster)
+        stages = way(self._graph, path.source, path.sink)
+        for task in self.roster:
+            if task.plan.alone and task.plan.stages == stages:
+                return task
+        beside = next(task for task in self.plan.tasks if path.source in task.stages)
+        name = f"{self._graph.name}/{SOLITARY}.{replica}"
+        plan = TaskPlan(name, stages, beside.worker, replica, beside.place, alone=True)
+        self.plan = replace(self.plan, tasks=(*self.plan.tasks, plan))
+        return self.roster.add(plan)
+
     def start_due(self, now: float, epoch: int) -> list[Command]:
         """Start the attempts whose time has come."""
         return [
@@ -73,6 +90,7 @@ class Crew:
                 epoch=epoch,
                 replica=task.plan.replica,
                 listens=self.plan.listens(task.plan.name),
+                alone=task.plan.alone,
             )
             for task in self.roster.due(now)
         ]

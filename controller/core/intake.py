@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.controller.core.messages import TaskSwept
+from headrace.controller.core.solitary import Solitary
+from headrace.controller.core.suspicion import Suspicion
 from headrace.store.entries import Fragment, Range
 from headrace.store.fold import FragmentState, LedgerState
 from headrace.store.intervals import UNBOUNDED, Gap, IntervalSet
@@ -32,9 +34,11 @@ AHEAD_FRAGMENTS = 256
 class Intake:
     """Fragments of one run: queued, assigned, sent; and the sweep in progress."""
 
-    def __init__(self, ledger: LedgerState, sinks: tuple[str, ...]) -> None:
+    def __init__(self, ledger: LedgerState, sinks: tuple[str, ...], sources: tuple[str, ...] = ()) -> None:
         self._ledger = ledger
         self._sinks = sinks
+        self.suspicion = Suspicion(sources, sinks)
+        self.solitary = Solitary(ledger, sinks, self.suspicion)
         self._queue: dict[str, deque[tuple[bytes, tuple[Gap, ...]]]] = {}
         self._assigned: dict[bytes, str] = {}
         self._loads: dict[str, dict[bytes, int]] = {}
@@ -71,7 +75,7 @@ class Intake:
     @property
     def idle(self) -> bool:
         """Nothing waits and nobody reads."""
-        return not self._assigned and not any(self._queue.values())
+        return not self._assigned and not any(self._queue.values()) and self.solitary.idle
 
     def assign(self, stage: str, task: str) -> list[tuple[Fragment, tuple[Gap, ...]]]:
         """What to hand to a source task now, so that it has AHEAD_BYTES in front of it."""
@@ -90,6 +94,10 @@ class Intake:
 
     def was_read(self, task: str, fragment: bytes, count: int) -> bool:
         """Note that a task has sent a fragment; False for stale news. `count` -1: the end was not asked for."""
+        if self.solitary.was_read(task, fragment):
+            if count >= 0:
+                self._ends[fragment] = count
+            return True
         if self._assigned.get(fragment) != task:
             return False
         del self._assigned[fragment]
@@ -102,11 +110,13 @@ class Intake:
         """Let go of what a task was given; the next sweep finds what is lost."""
         for fragment in self._loads.pop(task, {}):
             self._assigned.pop(fragment, None)
+        self.solitary.task_died(task)
         self._awaited.clear()
 
     def drop_queue(self) -> None:
         """Nothing more is handed out."""
         self._queue.clear()
+        self.solitary.drop_queue()
 
     # -- the sweep --
 
@@ -154,6 +164,9 @@ class Intake:
         """Queue what is open and held by nobody; how many fragments that concerned."""
         lost = 0
         waiting = {name for queue in self._queue.values() for name, _ in queue}
+        for fragment in self.suspicion.fragments():
+            if fragment in self._open:
+                lost += self.solitary.requeue(fragment, self._held, self._ends.get(fragment))
         for fragment in self._open:
             if fragment in waiting or fragment in self._assigned:
                 continue
@@ -176,10 +189,13 @@ class Intake:
         """What some sink has neither closed nor in its hands nor coming to it."""
         count = state.count if state.count is not None else self._ends.get(state.fragment.id)
         wanted: list[list[Gap]] = []
+        suspects = self.suspicion.of(state.fragment.id)
         for sink in self._sinks:
             covered = state.of(sink).copy()
             for item in held.get(sink, ()):
                 covered.cover(item.first, item.end, item.offset, item.stop)
+            for first, end, offset, stop in suspects.runs() if suspects is not None else ():
+                covered.cover(first, end, offset, stop)
             for gap in pending:
                 if gap.first < gap.end:
                     covered.cover(gap.first, gap.end, gap.offset)

@@ -73,13 +73,31 @@ class LinkLost:
 
 
 @dataclass(frozen=True, slots=True)
+class InHand:
+    """What a stage was at when its task died; `range.count` 0: a source had not said how many records it would read."""
+
+    stage: str
+    range: Range
+
+
+@dataclass(frozen=True, slots=True)
 class TaskExited:
-    """A task's process is gone. `code` is negative for a signal."""
+    """A task's process is gone. `code` is negative for a signal; `killed_for` is its worker's reason, if it had one."""
 
     task: str
     attempt: int
     code: int
     story: str = ""
+    in_hand: tuple[InHand, ...] = ()
+    killed_for: str = ""
+
+    def ending(self) -> str:
+        """How the process ended, for a verdict."""
+        if self.killed_for:
+            return self.killed_for
+        if self.code >= 0:
+            return f"the process ended with exit code {self.code}"
+        return f"the process was killed by signal {-self.code}"
 
     def words(self) -> str:
         """For people: how it ended, and what it said last."""
@@ -295,6 +313,8 @@ class StartTask:
     replica: int
     #: It has an end of a link between workers.
     listens: bool = False
+    #: The solitary task: a source, transforms and a sink that take one record at a time.
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,14 +370,28 @@ class ListSource:
 
 
 @dataclass(frozen=True, slots=True)
+class Condemned:
+    """A record that killed its process at a stage, and the story for its verdict."""
+
+    ordinal: int
+    stage: str
+    story: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReadFragment:
-    """Ask a task to read the gaps of a fragment."""
+    """Ask a task to read the gaps of a fragment; the solitary one also learns what it must not touch again.
+
+    `trial`: its sink is to try each record by itself.
+    """
 
     worker: str
     task: str
     attempt: int
     fragment: Fragment
     gaps: tuple[Gap, ...]
+    condemned: tuple[Condemned, ...] = ()
+    trial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ class TaskPlan:
     place: str = ""
     #: The cores and memory that are reserved for it.
     need: Need = NOTHING
+    #: The solitary task: it has no links, and takes one record at a time.
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

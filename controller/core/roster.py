@@ -80,8 +80,13 @@ class Roster:
     """Every task of one plan."""
 
     def __init__(self, plan: Plan, term: int = 0) -> None:
-        before = term * ATTEMPTS_A_TERM
+        self._before = before = term * ATTEMPTS_A_TERM
         self.tasks: dict[str, Task] = {task.name: Task(task, attempt=before) for task in plan.tasks}
+
+    def add(self, plan: TaskPlan) -> Task:
+        """One more task; it starts at once."""
+        task = self.tasks[plan.name] = Task(plan, attempt=self._before)
+        return task
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks.values())

@@ -68,7 +68,7 @@ class RunBase:
         self._workers = {worker.name: worker for worker in workers}
         self.plan: Plan | None = None
         self.crew: Crew | None = None
-        self.intake = Intake(self.ledger, self.sinks)
+        self.intake = Intake(self.ledger, self.sinks, self.sources)
         self.committer = Committer(self.ledger)
         self.listing = Listing(self.ledger, self.sources, self.sinks)
         self._submitted_ends: set[bytes] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.controller.core.commit import Waiter
+from headrace.controller.core.crew import Crew
 from headrace.controller.core.messages import (
     Command,
     FragmentWasRead,
@@ -67,14 +68,29 @@ class Input(RunBase):
     def _assign(self) -> list[Command]:
         if self.crew is None or self.crew.links_missing:
             return []
-        commands: list[Command] = []
+        commands = self._assign_suspects(self.crew)
         for task in self.crew:
             head = task.plan.stages[0]
-            if not self.listing.is_source(head) or task.state is not TaskState.READY:
+            if task.plan.alone or not self.listing.is_source(head) or task.state is not TaskState.READY:
                 continue
             for fragment, gaps in self.intake.assign(head, task.plan.name):
                 self._settled = False
                 commands.append(ReadFragment(task.plan.worker, task.plan.name, task.attempt, fragment, gaps))
+        return commands
+
+    def _assign_suspects(self, crew: Crew) -> list[Command]:
+        """What is suspect goes to the solitary task of its path, which is started when there is work for it."""
+        commands: list[Command] = []
+        intake = self.intake
+        for path in intake.solitary.paths():
+            task = crew.solitary(path)
+            if task.state is not TaskState.READY:
+                continue
+            for fragment, gaps in intake.solitary.assign(path, task.plan.name):
+                self._settled = False
+                guilty, trial = intake.suspicion.condemned(fragment.id), intake.suspicion.trial(fragment.id)
+                plan = task.plan
+                commands.append(ReadFragment(plan.worker, plan.name, task.attempt, fragment, gaps, guilty, trial))
         return commands
 
     def _sweep_if_due(self) -> list[Command]:

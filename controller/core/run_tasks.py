@@ -22,7 +22,18 @@ class Tasks(RunBase):
         task = self.crew.current(event.task, event.attempt) if self.crew else None
         if task is None or self.state not in WORKING:
             return []
-        return self._lost(task, event.words(), now)
+        wrong = self._suspect(event)
+        if wrong:
+            return self._fail(wrong)
+        return self._lost(task, event.words(), now, blamed=not event.in_hand)
+
+    def _suspect(self, event: TaskExited) -> str:
+        """Charge what a dead task had in hand; what is wrong with the stage, if it cannot be the records."""
+        suspicion, certain = self.intake.suspicion, bool(event.killed_for)
+        if self.intake.solitary.is_task(event.task):
+            return suspicion.died_alone(event.in_hand, event.ending(), certain=certain)
+        suspicion.died(event.in_hand, certain=certain)
+        return ""
 
     def _task_failed(self, event: TaskFailed, now: float) -> list[Command]:
         task = self.crew.current(event.task, event.attempt) if self.crew else None

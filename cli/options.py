@@ -1,0 +1,60 @@
+"""What a run was asked to be like, from the options of `headrace run` and `headrace apply`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.cli.client import RunOptions
+from headrace.cli.errors import UsageError
+
+
+def make_options(
+    amend: bool,
+    fuse: bool,
+    replicas: int,
+    max_quarantined: str = "",
+    places: Sequence[str] = (),
+    transports: Sequence[str] = (),
+    record_seconds: float = 0.0,
+    task_memory: int = 0,
+) -> RunOptions:
+    """The options of a run from the command line's. Raises UsageError."""
+    records, share = _allowance(max_quarantined)
+    return RunOptions(
+        amend=amend,
+        fuse=fuse,
+        replicas=replicas,
+        quarantined_max=records,
+        quarantined_share_max=share,
+        places=_by_stage("--place", places),
+        transports=_by_stage("--transport", transports),
+        record_s=record_seconds,
+        task_bytes=task_memory << 20,
+    )
+
+
+def _by_stage(option: str, given: Sequence[str]) -> dict[str, str]:
+    """`STAGE=VALUE` of an option that may be repeated."""
+    pairs = [item.partition("=") for item in given]
+    for item, (stage, _, value) in zip(given, pairs, strict=True):
+        if not stage or not value:
+            raise UsageError(f"{option} {item!r}: give a stage and what it shall have, as STAGE=VALUE")
+    return {stage: value for stage, _, value in pairs}
+
+
+def _allowance(text: str) -> tuple[int | None, float | None]:
+    """`100` as records, `1%` as a share."""
+    if not text:
+        return None, None
+    try:
+        if not text.endswith("%"):
+            records = int(text)
+            if records >= 0:
+                return records, None
+        else:
+            share = float(text[:-1]) / 100
+            if 0 <= share <= 1:
+                return None, share
+    except ValueError:
+        pass
+    raise UsageError(f"--max-quarantined {text!r}: give a number of records, such as 100, or a share, such as 1%")

@@ -1,0 +1,57 @@
+"""How long a stage may be at a batch and how much memory a task may have: judged by the worker, which runs no stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.store.entries import Range
+
+#: Seconds that a stage may be at one record, where the run does not say.
+RECORD_S = 60.0
+#: A stage may be at a batch for as long as at this many records, or at as many as it has if those are fewer.
+BATCH_TIMES = 10
+#: The part of the machine's memory that all tasks together may have; a task's cap is a core's share of it.
+MEMORY_SHARE = 0.9
+#: Seconds between two looks at the tasks.
+LOOK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one record may take in seconds, and one task in resident bytes; 0 bytes: no cap."""
+
+    record_s: float = RECORD_S
+    task_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InHand:
+    """A stage and the records that it was given; `range.count` is 0 where a source has not said how many."""
+
+    stage: str
+    range: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one thread of a task has in hand since `since` (seconds, monotonic). `timed`: it must come to an end.
+
+    Sources and sinks wait for stores, which may be away for long, so only transforms are timed.
+    """
+
+    since: float
+    timed: bool
+    items: tuple[InHand, ...]
+
+
+def fault(held: Sequence[Held], resident_bytes: int, limits: Limits, now: float) -> str:
+    """What a task is to be killed for; empty if for nothing."""
+    if limits.task_bytes and resident_bytes > limits.task_bytes:
+        return f"it took {resident_bytes >> 20} MiB of memory, the cap of a task is {limits.task_bytes >> 20} MiB"
+    for item in held:
+        records = sum(inner.range.count for inner in item.items)
+        allowed_s = limits.record_s * min(max(1, records), BATCH_TIMES)
+        if item.timed and now > item.since + allowed_s:
+            return f"it did not return within {allowed_s:g} s"
+    return ""

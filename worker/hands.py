@@ -1,0 +1,88 @@
+"""What a task has in hand, in a page of memory that outlives it: its worker reads there what it died of.
+
+A task says what it gives to a stage before it does so. The page is made by the worker (memfd) and has a slot for each
+thread that runs a stage. A slot is a sequence number, odd while it is being written, a length, and msgpack.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import Any
+
+import msgpack
+
+from headrace.store.entries import Range
+from headrace.worker.core.watching import Held, InHand
+
+#: Slots: the task's thread, and its sink's writer.
+STAGES, WRITER = 0, 1
+#: Bytes of a slot. A shard of more ranges than fit is cut off there, and a culprit behind it stays unknown.
+SLOT_BYTES = 64 << 10
+RANGES_MAX = 700
+_HEAD_BYTES = 16
+
+
+class Hands:
+    """One page; the task writes, the worker reads."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._map = mmap.mmap(descriptor, 2 * SLOT_BYTES)
+        #: Aligned stores of 8 bytes: never torn on x86-64. ARM would need a barrier before the last of `take`.
+        self._words = memoryview(self._map).cast("Q")
+
+    @staticmethod
+    def private() -> Hands:
+        """A page that nobody else reads."""
+        descriptor = Hands.create()
+        try:
+            return Hands(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @staticmethod
+    def create() -> int:
+        """A descriptor of an empty page."""
+        descriptor = os.memfd_create("headrace-hands")
+        os.ftruncate(descriptor, 2 * SLOT_BYTES)
+        return descriptor
+
+    def take(self, slot: int, stage: str, ranges: Sequence[Range], *, timed: bool = False) -> None:
+        """A stage is given these records now."""
+        items = [astuple(item) for item in ranges[:RANGES_MAX]]
+        data = msgpack.packb([time.monotonic(), timed, stage, items])
+        start, word = slot * SLOT_BYTES, slot * SLOT_BYTES // 8
+        sequence = self._words[word] | 1
+        self._words[word] = sequence
+        self._map[start + _HEAD_BYTES : start + _HEAD_BYTES + len(data)] = data
+        self._words[word + 1] = len(data)
+        self._words[word] = sequence + 1
+
+    def put_down(self, slot: int) -> None:
+        """The stage has given them back."""
+        self._words[slot * SLOT_BYTES // 8 + 1] = 0
+
+    def read(self) -> list[Held]:
+        """What is in hand. A slot that is being written holds nothing that a stage was given."""
+        found: list[Held] = []
+        for slot in (STAGES, WRITER):
+            start, word = slot * SLOT_BYTES, slot * SLOT_BYTES // 8
+            before, length = self._words[word], self._words[word + 1]
+            data = bytes(self._map[start + _HEAD_BYTES : start + _HEAD_BYTES + length])
+            if length and not before & 1 and self._words[word] == before:
+                since, timed, stage, items = _unpack(data)
+                found.append(Held(since, timed, tuple(InHand(stage, Range(*item)) for item in items)))
+        return found
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._words.release()
+        self._map.close()
+
+
+def _unpack(data: bytes) -> tuple[float, bool, str, list[Any]]:
+    since, timed, stage, items = msgpack.unpackb(data, raw=False)
+    return since, timed, stage, items
