@@ -27,6 +27,8 @@ START_S = 30.0
 END_S = 10.0
 #: Seconds in which a process whose connection broke is seen to be dead.
 DEATH_S = 2.0
+#: Workers that are started in the place of dead ones, in one run.
+WORKER_RESTARTS_MAX = 5
 #: Lines and bytes of a dead process's log that are shown.
 STORY_LINES = 20
 STORY_BYTES = 16 << 10
@@ -61,6 +63,7 @@ class Embedded:
             "--lifeline-fd",
             lifeline,
         ]
+        self._cores, self._worker_restarts = cores, 0
         self._children: list[_Child] = []
         try:
             self._start("controller", "headrace.controller.server", controller, ready_write)
@@ -101,16 +104,29 @@ class Embedded:
         return self._address
 
     def check(self, *, within_s: float = 0.0) -> None:
-        """Raise ProcessDied if one of the two has ended, or does within `within_s` seconds."""
+        """Raise ProcessDied if the controller ends within `within_s` seconds; a dead worker is replaced."""
         deadline = time.monotonic() + within_s
         while True:
             for child in self._children:
                 code = child.process.poll()
+                if code is not None and child.name == "worker" and self._restart_worker(child):
+                    break
                 if code is not None:
                     raise ProcessDied(f"the {child.name} {_ending(code)}; {AGAIN}", self._story(child.name))
             if time.monotonic() >= deadline:
                 return
             time.sleep(0.02)
+
+    def _restart_worker(self, dead: _Child) -> bool:
+        """Start a worker in the place of a dead one, whose tasks died with it; False if that was done too often."""
+        if not self._address or self._worker_restarts >= WORKER_RESTARTS_MAX:
+            return False
+        self._worker_restarts += 1
+        self._children.remove(dead)
+        dead.log.close()
+        arguments = ["--controller", self._address, "--name", "local", "--cores", str(self._cores)]
+        self._start("worker", "headrace.worker.daemon", [*arguments, "--lifeline-fd", str(self._lifeline_read)])
+        return True
 
     def pids(self) -> tuple[int, ...]:
         """The process ids of controller and worker."""
@@ -132,7 +148,7 @@ class Embedded:
             child.log.close()
         self._children.clear()
 
-    def _start(self, name: str, module: str, arguments: list[str], pipe: int) -> None:
+    def _start(self, name: str, module: str, arguments: list[str], *pipes: int) -> None:
         """A process in a session of its own: Ctrl-C is for this one, which decides what becomes of them."""
         folder = os.environ.get("HEADRACE_LOGS")
         if folder:
@@ -144,7 +160,7 @@ class Embedded:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=(pipe, self._lifeline_read),
+            pass_fds=(*pipes, self._lifeline_read),
             start_new_session=True,
         )
         self._children.append(_Child(name, process, log))

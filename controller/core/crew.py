@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 from headrace.controller.core.joints import Joints
@@ -77,8 +77,8 @@ class Crew:
         self.plan = replace(self.plan, tasks=(*self.plan.tasks, plan))
         return self.roster.add(plan)
 
-    def start_due(self, now: float, epoch: int) -> list[Command]:
-        """Start the attempts whose time has come."""
+    def start_due(self, now: float, epoch: int, workers: Container[str]) -> list[Command]:
+        """Start the attempts whose time has come, on workers that are there."""
         return [
             StartTask(
                 worker=task.plan.worker,
@@ -92,7 +92,7 @@ class Crew:
                 listens=self.plan.listens(task.plan.name),
                 alone=task.plan.alone,
             )
-            for task in self.roster.due(now)
+            for task in self.roster.due(now, workers)
         ]
 
     def ready(self, event: TaskReady, now: float, epoch: int) -> list[Command]:
@@ -108,9 +108,9 @@ class Crew:
         """Make the links that are due."""
         return list(self.joints.make(self.plan, self.roster, epoch, now))
 
-    def wake_at(self) -> float | None:
-        """When a task or a link is due, or a task late."""
-        times = (self.roster.wake_at(), self.joints.wake_at())
+    def wake_at(self, workers: Container[str]) -> float | None:
+        """When a task or a link is due, or a task late; tasks of workers that are away wait for those."""
+        times = (self.roster.wake_at(workers), self.joints.wake_at())
         return min((time for time in times if time is not None), default=None)
 
     def sweep(self, number: int, *, halt: bool) -> list[Command]:

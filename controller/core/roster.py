@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -103,11 +103,11 @@ class Roster:
         """Whether each task is ready."""
         return all(task.state is TaskState.READY for task in self)
 
-    def due(self, now: float) -> list[Task]:
-        """Move the tasks whose time has come to their next attempt, and give them."""
+    def due(self, now: float, workers: Container[str]) -> list[Task]:
+        """Move the tasks of these workers whose time has come to their next attempt, and give them."""
         started: list[Task] = []
         for task in self:
-            if task.state is TaskState.WAITING and now >= task.start_at:
+            if task.state is TaskState.WAITING and now >= task.start_at and task.plan.worker in workers:
                 task.turn(TaskTurn.START_DUE)
                 task.attempt += 1
                 task.start_at = now
@@ -132,7 +132,12 @@ class Roster:
         task.start_at = now + min(RESTART_S_MAX, RESTART_S * 2 ** max(0, task.deaths - 1))
         return task.deaths < DEATHS_MAX
 
-    def wake_at(self) -> float | None:
-        """When the next task is due, or late."""
+    def wake_at(self, workers: Container[str]) -> float | None:
+        """When the next task of these workers is due, or any is late."""
         extra_s = {TaskState.WAITING: 0.0, TaskState.STARTING: START_S_MAX}
-        return min((task.start_at + extra_s[task.state] for task in self if task.state in extra_s), default=None)
+        times = [
+            task.start_at + extra_s[task.state]
+            for task in self
+            if task.state is TaskState.STARTING or (task.state is TaskState.WAITING and task.plan.worker in workers)
+        ]
+        return min(times, default=None)

@@ -34,7 +34,7 @@ from headrace.controller.core.run_ending import Ending
 from headrace.controller.core.run_input import Input
 from headrace.controller.core.run_opening import Opening
 from headrace.controller.core.run_states import RunState, RunTurn
-from headrace.controller.core.run_tasks import Tasks
+from headrace.controller.core.run_tasks import WORKER_AWAY_S_MAX, Tasks
 from headrace.store.entries import (
     Closed,
     Entry,
@@ -71,14 +71,17 @@ class Run(Opening, Tasks, Input, Ending):
     def worker_joined(self, worker: WorkerFacts, now: float) -> list[Command]:
         """A worker can take tasks from now on."""
         self._workers[worker.name] = worker
-        return self.handle(TimePassed(), now)
+        settled = self._settle_away() if self.crew is not None and self.state in WORKING else []
+        return settled + self.handle(TimePassed(), now)
 
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next; None: only on an event."""
         if self.ended:
             return None if self.over else self.leadership.wake_at()
-        starts = self.crew.wake_at() if self.crew and self.state in WORKING else None
-        times = [self.leadership.wake_at(), starts]
+        times = [self.leadership.wake_at()]
+        if self.crew and self.state in WORKING:
+            times.append(self.crew.wake_at(self._workers))
+            times += [since + WORKER_AWAY_S_MAX for since, _ in self._away.values()]
         return min((time for time in times if time is not None), default=None)
 
     def _dispatch(self, event: object, now: float) -> list[Command]:
@@ -150,7 +153,9 @@ class Run(Opening, Tasks, Input, Ending):
     def _advance(self, now: float) -> list[Command]:
         commands = self._begin_if_ready(now)
         if self.crew and self.state in WORKING:
-            commands += self.crew.start_due(now, self.ledger.epoch)
+            commands += self._given_up(now)
+        if self.crew and self.state in WORKING:
+            commands += self.crew.start_due(now, self.ledger.epoch, self._workers)
             commands += self.crew.join(now, self.ledger.epoch)
             for late in self.crew.late(now):
                 commands += self._task_failed(late, now)

@@ -97,4 +97,4 @@ class Opening(RunBase):
         self.records_resumed = counts.records if counts else 0
         self.bytes_resumed = sum(state.stored_bytes(self.sinks[0]) for state in self.ledger.fragments.values())
         self.crew = Crew(self.plan, self.pipeline, self.version, self.leadership.term)
-        return self.crew.start_due(now, self.ledger.epoch)
+        return self.crew.start_due(now, self.ledger.epoch, self._workers)

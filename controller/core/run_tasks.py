@@ -14,6 +14,9 @@ from headrace.controller.core.roster import DEATHS_MAX, Task
 from headrace.controller.core.run_base import WORKING, RunBase
 from headrace.pipeline.errors import PipelineError
 
+#: Seconds that tasks wait for a worker when theirs is lost and no other may have them.
+WORKER_AWAY_S_MAX = 60.0
+
 
 class Tasks(RunBase):
     """Deaths, failures, and workers that go."""
@@ -50,12 +53,30 @@ class Tasks(RunBase):
             return []
         for task in self.crew.on_worker(event.worker):
             self._lost(task, f"worker {event.worker} was lost: {event.reason}", now, blamed=False)
-        if not self._workers:
-            return self._fail(f"worker {event.worker} was lost ({event.reason}) and there is no other")
-        try:
-            self.crew.move(event.worker, list(self._workers.values()))
-        except PipelineError as error:
-            return self._fail(f"worker {event.worker} was lost ({event.reason}), and {error}")
+        self._away[event.worker] = (now, event.reason)
+        return self._settle_away()
+
+    def _settle_away(self) -> list[Command]:
+        """Plan the tasks of lost workers on those that are there; what finds no place waits for one."""
+        assert self.crew is not None
+        for lost, (_, reason) in list(self._away.items()):
+            if lost not in self._workers and self._workers:
+                try:
+                    self.crew.move(lost, list(self._workers.values()))
+                except PipelineError as error:
+                    return self._fail(f"worker {lost} was lost ({reason}), and {error}")
+            if lost in self._workers or not any(task.plan.worker == lost for task in self.crew):
+                del self._away[lost]
+        return []
+
+    def _given_up(self, now: float) -> list[Command]:
+        """Fail the run where a lost worker's tasks have waited long enough."""
+        for lost, (since, reason) in self._away.items():
+            if now >= since + WORKER_AWAY_S_MAX:
+                return self._fail(
+                    f"worker {lost} was lost ({reason}), and neither it nor another that may have its tasks came "
+                    f"within {WORKER_AWAY_S_MAX:.0f} s"
+                )
         return []
 
     def _link_lost(self, event: LinkLost, now: float) -> list[Command]:

@@ -5,6 +5,7 @@ from core_kit import Stand, changes, fragment, of
 from headrace.controller.core import messages as m
 from headrace.controller.core.roster import DEATHS_MAX
 from headrace.controller.core.run_states import RunState
+from headrace.controller.core.run_tasks import WORKER_AWAY_S_MAX
 from headrace.store.entries import Range
 
 A, B = fragment(0), fragment(1)
@@ -93,11 +94,37 @@ def test_the_tasks_of_a_lost_worker_are_planned_elsewhere_and_nobody_is_blamed()
     assert stand.run.state is RunState.RUNNING
 
 
-def test_the_last_worker_takes_the_run_with_it() -> None:
+def test_the_tasks_of_a_sole_worker_wait_for_it_and_start_again_when_it_is_back() -> None:
     stand = Stand()
     stand.begin(A)
-    (report,) = of(m.ReportRun, stand.tell(m.WorkerLost("w1", "its session ended")))
-    assert report.reason == "worker w1 was lost (its session ended) and there is no other"
+    task, attempt = stand.task()
+    assert of(m.ReportRun, stand.tell(m.WorkerLost("w1", "its session ended"))) == []
+    assert of(m.StartTask, stand.later(WORKER_AWAY_S_MAX - 1.0)) == []
+    commands = stand.join("w1", tasks=((task, attempt),))
+    assert [(kill.task, kill.attempt) for kill in of(m.KillTask, commands)] == [(task, attempt)]
+    (start,) = of(m.StartTask, commands)
+    assert (start.worker, start.attempt) == ("w1", attempt + 1)
+    assert of(m.ReportRun, stand.later(WORKER_AWAY_S_MAX)) == []
+
+
+def test_another_worker_takes_the_tasks_of_one_that_is_away() -> None:
+    stand = Stand()
+    stand.begin(A)
+    stand.tell(m.WorkerLost("w1", "its session ended"))
+    stand.join("w2")
+    (start,) = of(m.StartTask, stand.later(1.0))
+    assert start.worker == "w2"
+
+
+def test_a_sole_worker_that_stays_away_takes_the_run_with_it() -> None:
+    stand = Stand()
+    stand.begin(A)
+    stand.tell(m.WorkerLost("w1", "its session ended"))
+    wake_at = stand.core.wake_at()
+    assert wake_at is not None
+    assert wake_at > stand.now
+    (report,) = of(m.ReportRun, stand.later(WORKER_AWAY_S_MAX))
+    assert report.reason.startswith("worker w1 was lost (its session ended), and neither it nor another")
     assert changes(stand)[-1] == "Resigned"
 
 

@@ -18,13 +18,15 @@ from headrace.controller.core.roster import (
     TaskTurn,
 )
 
+WORKERS = ("w1",)
+
 
 def roster(term: int = 0) -> Roster:
     return Roster(plan(make_pipeline(), [WorkerFacts("w1", 2)]), term)
 
 
 def started(made: Roster) -> Task:
-    return made.due(0.0)[0]
+    return made.due(0.0, WORKERS)[0]
 
 
 @pytest.mark.parametrize("state", list(TaskState))
@@ -44,20 +46,20 @@ def test_a_task_moves_along_the_table_or_not_at_all(state: TaskState, turn: Task
 
 def test_every_task_is_due_at_first_and_once() -> None:
     made = roster()
-    assert [task.plan.name for task in made.due(0.0)] == ["run/read.0", "run/read.1"]
-    assert made.due(0.0) == []
+    assert [task.plan.name for task in made.due(0.0, WORKERS)] == ["run/read.0", "run/read.1"]
+    assert made.due(0.0, WORKERS) == []
 
 
 def test_a_task_that_dies_again_and_again_waits_longer_and_longer_and_is_given_up() -> None:
     made, now, pauses = roster(), 0.0, []
     task = started(made)
     while made.died(task, "signal 9", now):
-        wake_at = made.wake_at()
+        wake_at = made.wake_at(WORKERS)
         assert wake_at is not None
         pauses.append(round(wake_at - now, 6))
-        assert task not in made.due(now)
+        assert task not in made.due(now, WORKERS)
         now = wake_at
-        assert made.due(now) == [task]
+        assert made.due(now, WORKERS) == [task]
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4]
     assert task.deaths == DEATHS_MAX
     assert task.restarts == DEATHS_MAX
@@ -79,7 +81,7 @@ def test_a_task_is_not_blamed_for_the_death_of_its_worker() -> None:
     task = started(made)
     for round_ in range(3 * DEATHS_MAX):
         assert made.died(task, "worker lost", float(round_), blamed=False)
-        assert made.due(round_ + 0.5) == [task]
+        assert made.due(round_ + 0.5, WORKERS) == [task]
     assert task.deaths == 0
     assert task.restarts == 3 * DEATHS_MAX
 
@@ -90,7 +92,7 @@ def test_news_of_the_dead_is_not_news_of_the_living() -> None:
     assert made.current("run/read.0", 1) is task
     made.died(task, "signal 9", 0.0)
     assert made.current("run/read.0", 1) is None
-    made.due(1.0)
+    made.due(1.0, WORKERS)
     assert made.current("run/read.0", 1) is None
     assert made.current("run/read.0", 2) is task
     assert made.current("run/none.0", 1) is None
@@ -104,9 +106,16 @@ def test_a_later_term_numbers_its_attempts_higher() -> None:
 
 def test_a_roster_is_stable_when_each_task_is_ready() -> None:
     made = roster()
-    first, second = made.due(0.0)
+    first, second = made.due(0.0, WORKERS)
     first.turn(TaskTurn.BECAME_READY)
     assert not made.stable
     second.turn(TaskTurn.BECAME_READY)
     assert made.stable
-    assert made.wake_at() is None
+    assert made.wake_at(WORKERS) is None
+
+
+def test_a_task_of_a_worker_that_is_away_is_not_started_and_wakes_nobody() -> None:
+    made = roster()
+    assert made.due(0.0, ()) == []
+    assert made.wake_at(()) is None
+    assert len(made.due(0.0, WORKERS)) == 2
