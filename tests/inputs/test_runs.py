@@ -71,6 +71,32 @@ def test_a_file_that_is_damaged_ends_the_run_with_one_line(tmp_path: pathlib.Pat
     assert "fetch it again or take it out of the input" in line
 
 
+@pytest.mark.parametrize("fault", ["no text column", "text of numbers", "empty gzip"])
+def test_a_file_that_cannot_be_read_at_all_ends_the_run_with_one_line(tmp_path: pathlib.Path, fault: str) -> None:
+    files.write(tmp_path / "in" / "good.jsonl", files.lines())
+    bad = tmp_path / "in" / "bad.parquet"
+    if fault == "no text column":
+        files.write_parquet(bad, {"content": ["a"]})
+        words = 'has no column "text"; it has: content; name it with text_key='
+    elif fault == "text of numbers":
+        files.write_parquet(bad, {"text": [1]})
+        words = 'column "text" holds int64, no text'
+    else:
+        files.write(tmp_path / "in" / "bad.jsonl.gz", b"")
+        words = "it is empty, where a gzip stream should be"
+    done = run(tmp_path, "in")
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("plain: ")]
+    assert words in line
+    assert "bad." in line
+
+
+def test_nulls_in_parquet_are_quarantined_row_by_row(tmp_path: pathlib.Path) -> None:
+    files.write_parquet(tmp_path / "a.parquet", {"id": ["a", "b", "c"], "text": ["x", None, "z"]})
+    report = balance(run(tmp_path, "a.parquet"))
+    assert (report["kept"], report["quarantined_by"]) == (2, {"read/text is not a string": 1})
+
+
 def test_a_run_that_quarantines_too_much_is_ended_and_goes_on_with_a_wider_allowance(tmp_path: pathlib.Path) -> None:
     files.write(tmp_path / "a.jsonl", files.lines() + b"{broken\n" * 3)
     done = run(tmp_path, "a.jsonl", "--max-quarantined", "1%")
