@@ -141,12 +141,12 @@ class Cluster:
     def files(self) -> pathlib.Path:
         return self.folder / "cluster"
 
-    def start(self, host: Host, name: str, *arguments: str) -> Daemon:
+    def start(self, host: Host, name: str, *arguments: str, cwd: pathlib.Path | None = None) -> Daemon:
         log = self.folder / f"{name}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
                 host.command(*headrace(*arguments)),
-                cwd=self.folder,
+                cwd=cwd or self.folder,
                 # SPT_NOENV: a process title must not be written over the environment that the mark stands in.
                 env={**os.environ, MARK: self.mark, "SPT_NOENV": "1"},
                 stdin=subprocess.DEVNULL,
