@@ -89,7 +89,7 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
             fragments = tuple(fragment_from(item) for item in listed.fragments)
             return core.SourceListed(task, attempt, listed.stage, fragments, listed.last, listed.error)
         case "read":
-            return core.FragmentWasRead(task, attempt, message.read.fragment, message.read.count, message.read.error)
+            return _read(task, attempt, message.read)
         case "proposed":
             return _proposed(task, attempt, message.proposed)
         case "swept":
@@ -104,6 +104,10 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
 def _exited(task: str, attempt: int, m: pb.TaskExited) -> core.TaskExited:
     in_hand = tuple(core.InHand(item.stage, range_from(item.range)) for item in m.in_hand)
     return core.TaskExited(task, attempt, m.code, m.story, in_hand, m.killed_for)
+
+
+def _read(task: str, attempt: int, m: pb.FragmentRead) -> core.FragmentWasRead:
+    return core.FragmentWasRead(task, attempt, m.fragment, m.count, m.error, m.changed)
 
 
 def _proposed(task: str, attempt: int, m: pb.Proposed) -> core.ShardProposed:

@@ -342,14 +342,16 @@ class FragmentsListed(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., fragments: _Optional[_Iterable[_Union[Fragment, _Mapping]]] = ..., last: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
 
 class FragmentRead(_message.Message):
-    __slots__ = ("fragment", "count", "error")
+    __slots__ = ("fragment", "count", "error", "changed")
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
     fragment: bytes
     count: int
     error: str
-    def __init__(self, fragment: _Optional[bytes] = ..., count: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    changed: bool
+    def __init__(self, fragment: _Optional[bytes] = ..., count: _Optional[int] = ..., error: _Optional[str] = ..., changed: _Optional[bool] = ...) -> None: ...
 
 class Proposed(_message.Message):
     __slots__ = ("proposal", "sink", "version", "epoch", "ranges", "objects", "counts")

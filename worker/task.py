@@ -28,7 +28,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
-from headrace.stages.contract import FragmentEnd, InputError, Sink
+from headrace.stages.contract import FragmentChanged, FragmentEnd, InputError, Sink
 from headrace.stages.errors import StageContractError
 from headrace.store.entries import Fragment
 from headrace.store.errors import StoreError, StoreRefused
@@ -169,7 +169,11 @@ class Task:
         try:
             item = next(items, None)
         except InputError as error:
-            self._say(read=pb.FragmentRead(fragment=fragment.id, count=-1, error=str(error)))
+            self._say(
+                read=pb.FragmentRead(
+                    fragment=fragment.id, count=-1, error=str(error), changed=isinstance(error, FragmentChanged)
+                )
+            )
             self._reading.ended(fragment.id)
             self._open = None
             return True

@@ -24,7 +24,7 @@ from headrace.controller.core.solitary import Solitary
 from headrace.controller.core.suspicion import Suspicion
 from headrace.store.entries import Fragment, Range
 from headrace.store.fold import FragmentState, LedgerState
-from headrace.store.intervals import UNBOUNDED, Gap, IntervalSet
+from headrace.store.intervals import UNBOUNDED, UNKNOWN, Gap, IntervalSet
 
 #: Bytes and fragments that a source task is given ahead of what it reads, so that it never waits for an answer.
 AHEAD_BYTES = 8 << 20
@@ -105,6 +105,11 @@ class Intake:
         if count >= 0:
             self._ends[fragment] = count
         return True
+
+    def halt(self, task: str, fragment: bytes) -> None:
+        """Read no more of a fragment in this run; what of it is closed stays closed."""
+        self.was_read(task, fragment, UNKNOWN)
+        self._open.pop(fragment, None)
 
     def task_died(self, task: str) -> None:
         """Let go of what a task was given; the next sweep finds what is lost."""

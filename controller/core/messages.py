@@ -136,6 +136,8 @@ class FragmentWasRead:
     fragment: bytes
     count: int
     error: str = ""
+    #: The error is that the object is not the one that was listed: it concerns this fragment alone.
+    changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,8 @@ class Run(Opening, Tasks, Input, Ending):
         everything = self.listing.done and self.intake.done and self.leadership.quiet and self.committer.empty
         if self.state in WORKING and (excess := self._allowance.excess(self.ledger, at_end=everything)):
             return [*commands, *self._fail(excess)]
+        if self.state in WORKING and everything and self._changed:
+            return [*commands, *self._fail(self._why_open())]
         if self.state in WORKING and everything:
             return [*commands, *self._publish(RunTurn.ALL_CLOSED)]
         if self.state is RunState.DRAINING and self._halted and not self._dirty and self.intake.held_are_closed():

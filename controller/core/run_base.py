@@ -75,6 +75,8 @@ class RunBase:
         self._submitted_pipeline = False
         self._dirty = self._settled = self._halted = False
         self._shards_at_start = 0
+        #: Fragments whose object changed or vanished while they were open, and how that was found.
+        self._changed: dict[bytes, str] = {}
         #: Lost workers whose tasks have no place: since when, and why.
         self._away: dict[str, tuple[float, str]] = {}
 

@@ -20,6 +20,9 @@ from headrace.store.entries import (
     FragmentsListed,
 )
 
+#: Changed fragments that are named at the end of a run.
+CHANGED_SHOWN = 5
+
 
 class Input(RunBase):
     """From a source's listing to a shard's proposal."""
@@ -46,6 +49,10 @@ class Input(RunBase):
     def _was_read(self, event: FragmentWasRead) -> list[Command]:
         if self.crew is None or self.crew.current(event.task, event.attempt) is None:
             return []
+        if event.error and event.changed:
+            self.intake.halt(event.task, event.fragment)
+            self._changed[event.fragment] = event.error
+            return []
         if event.error:
             return self._fail(event.error)
         if self.intake.was_read(event.task, event.fragment, event.count) and event.count >= 0:
@@ -54,6 +61,16 @@ class Input(RunBase):
                 self._submitted_ends.add(event.fragment)
                 self.leadership.submit(FragmentEnded(event.fragment, event.count))
         return []
+
+    def _why_open(self) -> str:
+        """What is said at the end of a run whose input changed or vanished while it was open."""
+        shown = "; ".join(list(self._changed.values())[:CHANGED_SHOWN])
+        more = len(self._changed) - CHANGED_SHOWN
+        return (
+            f"{len(self._changed)} fragments stand open, since what was listed changed or vanished: {shown}"
+            f"{f'; and {more} more' if more > 0 else ''}. All else is closed. Put the old objects back and run "
+            "again, or write to a new dataset"
+        )
 
     def _proposed(self, event: ShardProposed) -> list[Command]:
         """Judge a proposal: only who leads knows all that is closed. A sink that hears nothing proposes again."""
