@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
@@ -19,8 +19,9 @@ from headrace.cli.errors import CliError
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
-from headrace.transport.certificates import Credentials, Role, role_host
-from headrace.transport.credential_files import read_credentials
+
+if TYPE_CHECKING:
+    from headrace.transport.certificates import Credentials
 
 #: Seconds that the controller has to answer a question.
 ANSWER_S = 15.0
@@ -91,6 +92,8 @@ class Client:
         if at.credentials is None:
             self._channel = grpc.insecure_channel(at.address, options=options)
         else:
+            from headrace.transport.certificates import Role, role_host
+
             own = at.credentials
             tls = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
             options.append(("grpc.ssl_target_name_override", role_host(Role.CONTROLLER)))
@@ -206,6 +209,8 @@ def controller_at(address: str, cluster: str) -> ControllerAt:
                 "name the cluster's folder with --cluster or HEADRACE_CLUSTER"
             )
         return ControllerAt(found)
+    from headrace.transport.credential_files import read_credentials
+
     try:
         credentials = read_credentials(Path(folder), "operator")
         described = json.loads((Path(folder) / "cluster.json").read_text(encoding="utf-8"))

@@ -7,10 +7,10 @@ nowhere. The worker lends its certificate, so that a peer knows which worker it 
 from __future__ import annotations
 
 from headrace.protos import control_pb2 as pb
-from headrace.transport.certificates import Credentials, Peer
+from headrace.transport.certificates import Credentials, Peer, Role
 from headrace.transport.contract import Receiver, Sender
 from headrace.transport.errors import LinkRefusedError
-from headrace.transport.quic import QuicEndpoint
+from headrace.transport.quic import QuicEndpoint, QuicSettings
 from headrace.transport.quic_core import Address
 from headrace.transport.ticket import TicketError, match_ticket
 from headrace.transport.udp import every_address
@@ -21,7 +21,7 @@ class Remote:
 
     def __init__(self, network: pb.Network) -> None:
         credentials = Credentials(network.certificate, network.key, network.authority)
-        self._endpoint = QuicEndpoint(every_address(), credentials)
+        self._endpoint = QuicEndpoint(every_address(), credentials, QuicSettings(roles=frozenset({Role.WORKER})))
         self._hosts = tuple(network.addresses)
 
     def addresses(self) -> list[str]:

@@ -144,3 +144,17 @@ def test_a_link_cut_for_long_and_a_task_killed_meanwhile_lose_nothing_and_double
         status = run.status()
         assert run.link()["generation"] >= 2
         assert [task["restarts"] for task in status["tasks"]] == [0, 1], json.dumps(status)
+
+
+@pytest.mark.slow
+def test_a_host_that_is_away_for_long_comes_back_and_goes_on_with_its_tasks(
+    texts: Path, reference: Path, tmp_path: Path
+) -> None:
+    with cluster_of(tmp_path, "one", "two") as (cluster, hosts):
+        run = Gated(cluster, hosts["ctl"], texts, tmp_path)
+        cluster.net.unplug("two")
+        run.open_gate()
+        wait_for(lambda: len(cluster.status(hosts["ctl"])["workers"]) == 1, "the controller gives the host up")
+        cluster.net.plug("two")
+        assert run.finish() == fates(reference)
+        cluster.wait_for_workers(hosts["ctl"], 2)
