@@ -32,7 +32,6 @@ from headrace.stages.batch import (
 from headrace.stages.contract import Transform
 from headrace.stages.errors import InputError, StageContractError
 from headrace.stages.records import cut_raw
-from headrace.stages.samples import with_samples
 from headrace.store.parts import keys_of, rows_of
 
 #: Characters of an exception's message that go into a verdict.
@@ -127,6 +126,11 @@ def process_safely(transform: Transform, batch: Batch, stage_name: str) -> Batch
             ) from error
         return _without_culprits(transform, batch, stage_name, error)
     _check_answer(answer, batch, stage_name, splits=getattr(transform, "splits", False))
+    if answer.verdicts.num_rows == batch.verdicts.num_rows:
+        return answer
+    # Here, since Arrow's functions take longer to import than all else that a task needs.
+    from headrace.stages.samples import with_samples
+
     return with_samples(answer, batch)
 
 

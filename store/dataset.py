@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from headrace.store.entries import Closed, Counts, EntryError, StoredObject, decode_entry
 from headrace.store.errors import FormatError, InvalidUri
 from headrace.store.fold import FoldError, LedgerState
+from headrace.store.header import read_plain_header
 from headrace.store.log import Log
 from headrace.store.objects import ObjectStore, open_store
-from headrace.store.shards import read_header
-from headrace.store.verify import Report, verify_shards
+
+if TYPE_CHECKING:
+    from headrace.store.verify import Report
 
 #: The version of `manifest.json`; a reader refuses one that it does not know.
 MANIFEST_FORMAT: Final = 1
@@ -175,13 +177,16 @@ class Dataset:
 
     def verify(self) -> Report:
         """Check every object that the ledger names, and that its tables account for every record that it closes."""
+        # Here, since a controller reads datasets too, and has no other use for numpy and Arrow.
+        from headrace.store.verify import verify_shards
+
         return verify_shards(self.store, self.state)
 
     def _facts(self) -> Mapping[str, Any]:
         for shard in self._shards:
             tokens = shard.object(TOKENS)
             if tokens is not None:
-                return read_header(self.store, tokens.key).metadata
+                return read_plain_header(self.store, tokens.key).metadata
         facts: dict[str, Any] = {}
         for stage in self.state.pipeline.get("stages", ()):
             # Identity holds a tokenizer's hash, and the parameter of the same name only its path.

@@ -20,13 +20,12 @@ import pyarrow.parquet as pq
 import xxhash
 
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
+from headrace.store.header import HEADER_BYTES_MAX, malformed, read_plain_header
 from headrace.store.objects import Buffer, ObjectStore
 from headrace.store.packing import Packing, pack
 
 #: The version of the token shard's layout, in its header metadata as `format_version`.
 FORMAT_VERSION = 1
-#: The header of a shard has a few hundred bytes; safetensors allows 100 MB, which no reader should have to allocate.
-HEADER_BYTES_MAX = 1 << 20
 #: How much of an object is held at once while it is checked.
 VERIFY_CHUNK_BYTES = 8 << 20
 #: Bounds what a reader of one document's row must decode.
@@ -235,22 +234,15 @@ class ShardHeader:
 
 def read_header(store: ObjectStore, key: str) -> ShardHeader:
     """Read the header of a token shard, and nothing else of it. Raises `ObjectMissing`, `FormatError`."""
-    info = store.head(key)
-    if info is None:
-        raise ObjectMissing(key, store.uri)
-    length = int.from_bytes(store.get(key, 0, 8), "little")
-    if info.size < 8 or length > min(HEADER_BYTES_MAX, info.size - 8):
-        raise _malformed(store, key, f"a header of {length} bytes in a file of {info.size}")
+    plain = read_plain_header(store, key)
     try:
-        header = orjson.loads(store.get(key, 8, length))
-        metadata = {str(name): str(value) for name, value in header.pop("__metadata__", {}).items()}
-        tensors = {str(name): _tensor_info(entry, 8 + length) for name, entry in header.items()}
+        tensors = {str(name): _tensor_info(entry, plain.body) for name, entry in plain.tensors.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _malformed(store, key, f"{type(error).__name__}: {error}") from error
+        raise malformed(store, key, f"{type(error).__name__}: {error}") from error
     for name, tensor in tensors.items():
-        if tensor.offset + tensor.size > info.size:
-            raise _malformed(store, key, f"{name!r} ends at byte {tensor.offset + tensor.size} of {info.size}")
-    return ShardHeader(metadata, tensors)
+        if tensor.offset + tensor.size > plain.size:
+            raise malformed(store, key, f"{name!r} ends at byte {tensor.offset + tensor.size} of {plain.size}")
+    return ShardHeader(plain.metadata, tensors)
 
 
 def _tensor_info(entry: Any, body: int) -> TensorInfo:
@@ -262,13 +254,6 @@ def _tensor_info(entry: Any, body: int) -> TensorInfo:
     if end - start != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"shape {shape} of {dtype} needs another size than {end - start} bytes")
     return TensorInfo(dtype, shape, body + start, end - start)
-
-
-def _malformed(store: ObjectStore, key: str, problem: str) -> FormatError:
-    return FormatError(
-        f"{store.uri}: {key!r} is not a token shard: {problem}; "
-        f"compare it with the ledger by `headrace dataset verify {store.uri}`"
-    )
 
 
 def read_shard(store: ObjectStore, key: str) -> dict[str, npt.NDArray[Any]]:
