@@ -42,8 +42,8 @@ from s3_server import S3Server, shared_server
 from headrace.store.s3 import S3Store
 
 MIB = 1 << 20
-#: Sizes in bytes: a ledger entry, a small shard, a shard.
-SIZES = {"16 KiB": 16 << 10, "4 MiB": 4 * MIB, "32 MiB": 32 * MIB}
+#: Sizes in bytes: a ledger entry, a small shard, a shard, and the largest that is read in one request.
+SIZES = {"16 KiB": 16 << 10, "4 MiB": 4 * MIB, "32 MiB": 32 * MIB, "64 MiB": 64 * MIB}
 OBJECTS_MAX = 64
 
 

@@ -29,7 +29,7 @@ PARTS_MAX = 10_000
 IN_FLIGHT = 4
 #: One range of a read. A smaller object is one request into one buffer, which beats any assembly of parts while the
 #: line is not the limit; readers of many objects have several under way as it is.
-READ_BYTES = 32 << 20
+READ_BYTES = 64 << 20
 #: From here on a conditional upload first asks whether the object stands: a refusal after the body would be dear.
 LOOK_FIRST_BYTES = 1 << 20
 
