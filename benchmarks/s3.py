@@ -8,16 +8,7 @@ first. `put` is `create` (conditional) against `put_object`, `get` is a whole `g
 Speeds are medians, the ratio is the median of the rounds' ratios. Ours also computes and verifies a checksum.
 The server shares the cores with the client, so the limit is the server's; the plain client is the measure of it.
 
-Last result (x86-64, Python 3.11, SeaweedFS 4.48, two cores that others used heavily, load 7 to 9;
-`--rounds 7 --mib 96`; absolute speeds swing with the load, and medians of speeds and of ratios need not agree):
-
-    what          ours MB/s  plain MB/s   ratio
-    put 16 KiB          9.4         5.6    0.95
-    get 16 KiB         13.3         9.6    1.27
-    put 4 MiB          58.3        75.6    0.85
-    get 4 MiB         465.6       453.6    1.07
-    put 32 MiB         64.6        62.0    1.25
-    get 32 MiB        357.9       515.7    1.01
+Last result (`--rounds 5 --mib 128`, SeaweedFS 4.48 on the same two cores): docs/performance.md.
 """
 
 import argparse
