@@ -22,7 +22,8 @@ from headrace.cli.page import (
     title,
 )
 from headrace.cli.report import balance_of, main_sink
-from headrace.cli.samples import print_samples, read_samples
+from headrace.cli.samples import print_samples
+from headrace.stages.samples import read_samples
 from headrace.store.dataset import Dataset
 from headrace.store.log import Log
 from headrace.store.objects import ObjectStore, open_store

@@ -9,21 +9,7 @@ from rich.text import Text
 
 from headrace.cli.page import ACCENT, FAINT, console, number, safe
 from headrace.cli.preview import show_samples
-from headrace.stages.batch import reason_class
 from headrace.stages.preview import SAMPLE_CHARACTERS_MAX, Sample
-from headrace.stages.samples import merge
-from headrace.store.dataset import Dataset
-from headrace.store.shards import read_table
-
-
-def read_samples(dataset: Dataset, sink: str) -> dict[str, list[dict[str, Any]]]:
-    """The samples of a dataset by `stage/reason`, as one of its sinks wrote them."""
-    objects = [shard.object("samples") for shard in dataset.shards if shard.closed.sink == sink]
-    rows = merge([read_table(dataset.store, item.key) for item in objects if item is not None]).to_pylist()
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        found.setdefault(f"{row['stage']}/{reason_class(row['reason'])}", []).append(row)
-    return found
 
 
 def print_samples(samples: dict[str, list[dict[str, Any]]], counts: dict[str, int]) -> None:

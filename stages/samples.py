@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 import xxhash
 
 from headrace.stages.batch import QUARANTINED, Batch, reason_class, row_keys, verdict_keys
-from headrace.store.shards import samples_schema
+from headrace.store.dataset import Dataset
+from headrace.store.shards import read_table, samples_schema
 
 #: Samples of each stage and reason: in a batch, in a shard, and of a dataset.
 SAMPLES_MAX = 5
@@ -89,3 +90,13 @@ def merge(tables: Sequence[pa.Table]) -> pa.Table:
     chosen = draw((group, name, place) for place, (group, name) in enumerate(zip(groups, columns[2], strict=True)))
     order = sorted(chosen, key=lambda place: (groups[place], rank(columns[2][place]), columns[2][place]))
     return table.take(pa.array(order, pa.int64()))
+
+
+def read_samples(dataset: Dataset, sink: str) -> dict[str, list[dict[str, Any]]]:
+    """The samples of a dataset by `stage/reason`, as one of its sinks wrote them."""
+    objects = [shard.object("samples") for shard in dataset.shards if shard.closed.sink == sink]
+    rows = merge([read_table(dataset.store, item.key) for item in objects if item is not None]).to_pylist()
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(f"{row['stage']}/{reason_class(row['reason'])}", []).append(row)
+    return found

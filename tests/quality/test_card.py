@@ -12,7 +12,8 @@ import pytest
 from headrace.pipeline.errors import PipelineError
 from headrace.stages import library
 from headrace.stages.build import build_stage
-from headrace.stages.quality.card import Facts, check, gate, to_html, to_markdown
+from headrace.stages.quality.card import Facts, check, gate, to_markdown
+from headrace.stages.quality.card_page import to_html
 from headrace.stages.train_tokenizer import train
 
 WORDS = [
@@ -39,6 +40,11 @@ def facts(**numbers: float) -> Facts:
         languages={"en": 3, "de": 1},
         reasons={"gopher-quality/too few words": 5, "language/<b>": 1},
         edited={"c4-quality": 2},
+        title="<i>mine</i>",
+        version=3,
+        stages=(("read", 0), ("gopher-quality", 5), ("language", 1)),
+        scores={"perplexity.perplexity": np.array([1.0, 2.0, np.inf])},
+        samples={"gopher-quality/too few words": [("<r1>", "<script>alert(2)</script>\n\nshort")]},
     )
 
 
@@ -47,8 +53,26 @@ def test_a_scorecard_is_one_page_that_escapes_what_it_shows() -> None:
     assert "<script>" not in page
     assert "language/<b>" not in page
     assert "http" not in page
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 2
+    assert page.count("<section>") == 7
     assert "40.00%" in page
+    assert "<i>mine" not in page
+    assert "&lt;script&gt;alert(2)&lt;/script&gt;\nshort<cite>&lt;r1&gt;</cite>" in page
+
+
+def test_a_scorecard_shows_how_many_records_each_stage_let_through() -> None:
+    page = to_html(facts(kept=4))
+    assert "&minus;5 (50.0%)" in page
+    assert "&minus;1 (10.0%)" in page
+    assert "duplicates" not in page
+    assert "1 (10.0%)</span></div><div" in page
+    assert "duplicates" in to_html(facts(kept=3))
+
+
+def test_a_scorecard_of_a_dataset_without_records_is_a_page() -> None:
+    nothing = Facts("file:///d", {"records": 0, "kept_share": 0.0}, np.zeros(0, np.int64), {}, {}, {})
+    assert "<section>" in to_html(nothing)
+    assert to_markdown(nothing).startswith("# file:///d")
 
 
 def test_a_scorecard_in_markdown_names_each_reason() -> None:
