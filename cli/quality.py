@@ -25,7 +25,7 @@ def train_tokenizer(source: str, output: str, *, vocab_size: int, sample_mb: int
 
 def write_card(uri: str, folder: Path) -> int:
     """Write card.md and card.html of a dataset into a folder; the exit code."""
-    from headrace.stages.quality.card import card
+    from headrace.stages.quality.card_page import card
 
     markdown, html = card(uri)
     folder.mkdir(parents=True, exist_ok=True)

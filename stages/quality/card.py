@@ -65,14 +65,6 @@ class Broken:
         return f"{self.name}: {self.limit} {self.wanted:g}, and {found}"
 
 
-def card(uri: str) -> tuple[str, str]:
-    """The scorecard of the dataset at `uri` as Markdown and as a self-contained HTML page. Raises as Dataset.open."""
-    facts = collect(uri)
-    from headrace.stages.quality.card_page import to_html
-
-    return to_markdown(facts), to_html(facts)
-
-
 def gate(uri: str, path: str) -> list[Broken]:
     """The rows of the gate file that the dataset breaks.
 

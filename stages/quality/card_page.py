@@ -7,7 +7,7 @@ import html
 import numpy as np
 import numpy.typing as npt
 
-from headrace.stages.quality.card import Facts, shown, tables
+from headrace.stages.quality.card import Facts, collect, shown, tables, to_markdown
 
 #: Samples of a reason that the page holds, and characters of each.
 SAMPLES_SHOWN = 3
@@ -64,6 +64,12 @@ svg{width:100%;height:auto;display:block;overflow:visible}svg text{font-size:12p
 .row{grid-template-columns:minmax(0,1fr) auto}.row .track{grid-column:1/-1;grid-row:2}
 .numbers{grid-template-columns:1fr 1fr}.numbers b{font-size:1.35rem}svg text{font-size:27px}}
 """
+
+
+def card(uri: str) -> tuple[str, str]:
+    """The scorecard of the dataset at `uri` as Markdown and as a self-contained HTML page. Raises as Dataset.open."""
+    facts = collect(uri)
+    return to_markdown(facts), to_html(facts)
 
 
 def to_html(facts: Facts) -> str:
