@@ -29,6 +29,8 @@ _EMAILS = re.compile(rf"(?<![A-Za-z0-9._%+@-]){_EMAIL}(?![A-Za-z0-9@])")
 _ADDRESSES = re.compile(rf"(?<![\w.:])(?:{_ADDRESS})(?![\w:]|\.\d)")
 _PHONES = re.compile(rf"(?<![\w+.-])(?:{_PHONE})(?![\w-]|\.\d)")
 PHONE_DIGITS = (8, 15)
+#: Of two numbers that touch, the second is found once the first has its placeholder; so many passes at most.
+PASSES_MAX = 16
 
 _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 _TAGS = r"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]{0,500})?/?>|&(?:[a-z]{2,8}|#\d{1,6});"
@@ -49,8 +51,12 @@ class PersonalData:
         return change(batch, self.name, pc.match_substring_regex(text_of(batch, self.name), self._hint), self._redact)
 
     def _redact(self, text: str) -> str:
-        for _, pattern, placeholder in self._kinds:
-            text = pattern.sub(lambda found, put=placeholder: _placeholder(found[0], put), text)  # type: ignore[misc]
+        for _ in range(PASSES_MAX):
+            before = text
+            for _, pattern, placeholder in self._kinds:
+                text = pattern.sub(lambda found, put=placeholder: _placeholder(found[0], put), text)  # type: ignore[misc]
+            if text == before:
+                break
         return text
 
 

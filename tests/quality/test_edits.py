@@ -92,6 +92,7 @@ def test_a_list_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
         ("at 12:30:45 o'clock, ::1", "at 12:30:45 o'clock, ::1"),
         ("call +49 30 1234567 today", "call <phone-number> today"),
         ("call (212) 555-0100 or 212-555-0100", "call <phone-number> or <phone-number>"),
+        ("call +4930123456+4930123457", "call <phone-number><phone-number>"),
         ("on 2024-01-02, 1234567890 items, pi 3.14159265", "on 2024-01-02, 1234567890 items, pi 3.14159265"),
     ],
 )
