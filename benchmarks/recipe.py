@@ -10,7 +10,7 @@ start when all workers are warm (models loaded, loops compiled) and a rate is th
 time. On a machine that others use too, `times_by_cpu` (the ratio of processor times) is the steadier figure.
 Agreement is over the documents that both sides read: dropped by both by dropped by either, each filter alone on
 the original texts, and the recipe as a whole (also: kept or not, document by document). Gopher's repetition rules are
-timed alone too, one worker a side on the same documents.
+timed alone too: one worker a side, and what it is to filter is read before the clock starts.
 
 datatrove runs in an interpreter of its own (`--datatrove`; else an environment is made in the user's cache folder:
 datatrove 0.9.0, spacy, `xxhash<4`). Tokenizing: the `tokenize` stage beside `tokenizers`, both on the same cores with
@@ -34,11 +34,13 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 MB = 1_000_000
 PEER = "datatrove==0.9.0", "xxhash<4", "spacy", "orjson"
+#: Documents that are named, where the two sides differ.
+APART_MAX = 20
 FAMILIES = ("gopher-repetition", "gopher-quality", "c4-quality", "fineweb-quality")
 
 
@@ -66,19 +68,25 @@ def batches(path: str) -> Iterator[Any]:
                 yield item
 
 
-def filter_file(mode: str, path: str, transforms: dict[str, Any]) -> dict[str, list[str]]:
+def filter_batches(mode: str, read: Iterable[Any], transforms: dict[str, Any]) -> dict[str, Any]:
+    """What each stage drops and why; held against every text ("each"), the texts too that C4 leaves, as hashes."""
     from headrace.stages.build import process_safely
 
-    lost: dict[str, list[str]] = {name: [] for name in transforms}
-    for batch in batches(path):
+    lost: dict[str, dict[str, str]] = {name: {} for name in transforms}
+    edited: dict[str, str] = {}
+    for batch in read:
         original = batch
         for name, transform in transforms.items():
             if mode == "each":
                 batch = original
             before = batch.verdicts.num_rows
             batch = process_safely(transform, batch, name)
-            lost[name] += batch.verdicts.column("id").to_pylist()[before:]
-    return lost
+            new = batch.verdicts.slice(before)
+            lost[name].update(zip(new.column("id").to_pylist(), new.column("reason").to_pylist(), strict=True))
+            if mode == "each" and name == "c4-quality":
+                left = batch.rows.select(["id", "text"]).to_pylist()
+                edited |= {row["id"]: hashlib.sha256(row["text"].encode()).hexdigest()[:16] for row in left}
+    return {"lost": lost, "edited": edited}
 
 
 def tokenize_file(mode: str, path: str, tokenizer: str) -> dict[str, Any]:
@@ -129,10 +137,11 @@ def work(mode: str, path: str, tokenizer: str) -> None:
     batch = next(batches(path))
     for name, transform in transforms.items():
         process_safely(transform, batch, name)
+    read = list(batches(path)) if mode == "repetition" else batches(path)
     ready()
     begun, cpu = time.perf_counter(), time.process_time()
-    lost = filter_file(mode, path, transforms)
-    print(json.dumps({**spent(begun, cpu), "lost": lost}), flush=True)
+    found = filter_batches(mode, read, transforms)
+    print(json.dumps({**spent(begun, cpu), **found}), flush=True)
 
 
 def run_workers(command: list[str], files: list[pathlib.Path]) -> list[dict[str, Any]]:
@@ -164,13 +173,14 @@ def deal(folder: pathlib.Path, megabytes: float, workers: int, into: pathlib.Pat
     paths = [into / f"{worker}.jsonl" for worker in range(workers)]
     files = [path.open("wb") for path in paths]
     left, seen = megabytes * MB, set()
-    for source in sorted(folder.glob("*.jsonl")):
-        for number, line in enumerate(source.open("rb")):
-            key = hashlib.blake2b(line, digest_size=8).digest()
-            if left > 0 and key not in seen:
-                seen.add(key)
-                files[number % workers].write(line)
-                left -= len(line)
+    for number, line in enumerate(line for source in sorted(folder.glob("*.jsonl")) for line in source.open("rb")):
+        key = hashlib.blake2b(json.loads(line)["text"].encode(), digest_size=8).digest()
+        if key not in seen:
+            seen.add(key)
+            files[number % workers].write(line)
+            left -= len(line)
+        if left <= 0:
+            break
     for file in files:
         file.close()
     if left > 0:
@@ -185,18 +195,44 @@ def rates(files: list[pathlib.Path], results: list[dict[str, Any]]) -> tuple[flo
     return megabytes / max(result["seconds"] for result in results), megabytes / cpu
 
 
-def dropped(results: list[dict[str, Any]], family: str | None = None) -> set[str]:
+def dropped(results: list[dict[str, Any]], family: str | None = None) -> dict[str, str]:
+    """The documents that a family, or the recipe, dropped, and why."""
     return {
-        record
+        record: f"{name}: {reason}"
         for result in results
         for name, lost in result["lost"].items()
         if family in (None, name)
-        for record in lost
+        for record, reason in lost.items()
     }
 
 
-def agreement(ours: set[str], theirs: set[str]) -> float:
-    return len(ours & theirs) / len(ours | theirs) if ours | theirs else 1.0
+def agreement(ours: dict[str, str], theirs: dict[str, str], documents: int) -> dict[str, Any]:
+    both, either = ours.keys() & theirs.keys(), ours.keys() | theirs.keys()
+    apart = sorted(either - both)
+    return {
+        "dropped by both by dropped by either": round(len(both) / len(either), 4) if either else 1.0,
+        "the same": round(1 - len(apart) / documents, 4),
+        "kept by both": documents - len(either),
+        "dropped by both": len(both),
+        "dropped by headrace alone": len(ours.keys() - both),
+        "dropped by datatrove alone": len(theirs.keys() - both),
+        "apart": {record: [ours.get(record), theirs.get(record)] for record in apart[:APART_MAX]},
+    }
+
+
+def agreements(own: list[str], peer: list[str], files: list[pathlib.Path], theirs: list[Any] | None) -> dict[str, Any]:
+    """Every filter on every document, and the recipe; the peer's answers to the recipe may be known already."""
+    documents = sum(1 for file in files for _ in file.open("rb"))
+    each, peer_each = run_workers([*own, "each"], files), run_workers([*peer, "each"], files)
+    found: dict[str, Any] = {"documents": documents}
+    for name in FAMILIES:
+        found[name] = agreement(dropped(each, name), dropped(peer_each, name), documents)
+    recipe = dropped(theirs or run_workers([*peer, "recipe"], files))
+    found["recipe"] = agreement(dropped(run_workers([*own, "recipe"], files)), recipe, documents)
+    left, peer_left = ({i: h for result in side for i, h in result["edited"].items()} for side in (each, peer_each))
+    kept = left.keys() & peer_left.keys()
+    found["texts that C4 leaves"] = {"both": len(kept), "equal": sum(left[i] == peer_left[i] for i in kept)}
+    return found
 
 
 def peer_python(given: str | None) -> str:
@@ -223,15 +259,14 @@ def measure(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]
     result["recipe"] = versus(rates(large, ours), rates(small, theirs))
     alone = small[:1]
     result["repetition"] = versus(
-        rates(alone, run_workers([*own, "repetition"], alone)), rates(alone, run_workers([*peer, "repetition"], alone))
+        rates(large[:1], run_workers([*own, "repetition"], large[:1])),
+        rates(alone, run_workers([*peer, "repetition"], alone)),
     )
-    each, peer_each = run_workers([*own, "each"], small), run_workers([*peer, "each"], small)
-    result["agreement"] = {name: agreement(dropped(each, name), dropped(peer_each, name)) for name in FAMILIES}
-    both = dropped(run_workers([*own, "recipe"], small)), dropped(theirs)
-    documents = sum(1 for file in small for _ in file.open("rb"))
-    result["agreement"]["recipe"] = agreement(*both)
-    result["agreement"]["kept or not"] = 1 - len(both[0] ^ both[1]) / documents
-    result["documents"] = documents
+    samples = {str(options.folder): agreements(own, peer, small, theirs)}
+    for number, other in enumerate(options.also):
+        files = deal(other, options.peer_megabytes, workers, folder / f"also{number}")
+        samples[str(other)] = agreements(own, peer, files, None)
+    result["agreement"] = samples
     if options.tokenizer:
         fast, slow = run_workers([*own, "tokenize"], large), run_workers([*own, "tokenizers"], small)
         same = run_workers([*own, "tokenize"], small)
@@ -254,6 +289,7 @@ def main() -> None:
     parser.add_argument("folder", type=pathlib.Path, help="JSON Lines with id and text, or a worker's file")
     parser.add_argument("--megabytes", type=float, default=250)
     parser.add_argument("--peer-megabytes", type=float, default=25)
+    parser.add_argument("--also", type=pathlib.Path, action="append", default=[], help="more texts for agreement")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--datatrove", help="an interpreter that has datatrove 0.9, spacy and xxhash<4")
     parser.add_argument("--tokenizer", default="", help="a tokenizer.json; without it tokenizing is left out")
@@ -274,8 +310,10 @@ def main() -> None:
                 f"{what:12} {result[what]['headrace_mb_s']:9.1f} MB/s, peer {result[what]['peer_mb_s']:7.2f} MB/s, "
                 f"{result[what]['times']} times"
             )
-    for what, share in result["agreement"].items():
-        print(f"agreement {what:20} {share:.4f}")
+    for sample, found in result["agreement"].items():
+        print(f"agreement on {sample}: {found.pop('documents')} documents")
+        for what, counts in found.items():
+            print(f"    {what:22}", ", ".join(f"{count} {name}" for name, count in counts.items() if name != "apart"))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import pyarrow as pa
 from headrace.stages.batch import Batch
 from headrace.stages.quality.cutting import ENDS_SENTENCE, IS_PUNCTUATION, KIND
 from headrace.stages.quality.gopher import behind_break, line_end
-from headrace.stages.quality.kernels import compiled
+from headrace.stages.quality.kernels import compiled, prepared
 from headrace.stages.quality.pointers import pointer
 from headrace.stages.quality.repetition import stripped
 from headrace.stages.quality.texts import ONE_WORD, PADDING, Rule, drop, longest, tag, text_bytes, text_of, with_texts
@@ -71,7 +71,8 @@ class C4Quality:
         self.terminal_punctuation = terminal_punctuation
         self.tag = tag
         # So that what is not compiled yet is compiled before there is a batch to wait for.
-        clean_lines(ONE_WORD, (1, 1, 0, False, 1))
+        with prepared("c4"):
+            clean_lines(ONE_WORD, (1, 1, 0, False, 1))
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the lines and the pages that break a rule; or all of it as it was, tagged."""

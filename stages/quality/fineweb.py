@@ -13,12 +13,12 @@ import numpy as np
 from headrace.stages.batch import Batch
 from headrace.stages.quality.characters import LINE_END
 from headrace.stages.quality.hashing import hash_span
-from headrace.stages.quality.kernels import compiled
+from headrace.stages.quality.kernels import compiled, prepared
 from headrace.stages.quality.pointers import pointer
 from headrace.stages.quality.repetition import add_key, count_characters, slots_for
 from headrace.stages.quality.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
 from headrace.stages.quality.utf8 import decode, flags_of, space_width
-from headrace.stages.quality.words import find_words, pointers_to, room_for
+from headrace.stages.quality.words import find_words, pointers_to, room_for, room_size
 
 _LINES, _PUNCTUATED, _SHORT, _DUPLICATE, _CHARACTERS, _FEEDS, _WORDS = range(7)
 _COLUMNS = 7
@@ -46,7 +46,8 @@ class FinewebQuality:
         self.lines_per_word_max = lines_per_word_max
         self.tag = tag
         # So that what is not compiled yet is compiled before there is a batch to wait for.
-        fineweb_scores(ONE_WORD, 1)
+        with prepared("fineweb"):
+            fineweb_scores(ONE_WORD, 1)
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the texts that break a rule; or all of it, tagged."""
@@ -80,7 +81,7 @@ def fineweb_scores(column: Any, short_line_characters: int, precise_above: float
     found = np.zeros((len(column), _COLUMNS), np.int64)
     if len(data):
         size = longest(offsets)
-        keys = _keys(1 << (size + 2).bit_length())
+        keys = _keys(room_size(size))
         _measure(data, offsets, found, room_for(size), keys, short_line_characters, precise_above)
     lines = found[:, _LINES]
     return {

@@ -14,7 +14,7 @@ from headrace.stages.batch import Batch
 from headrace.stages.quality.characters import LINE_BREAK, flags_table
 from headrace.stages.quality.cutting import HAS_LETTER, HAS_NO_SYMBOL, KIND, LENGTH
 from headrace.stages.quality.hashing import hash_of
-from headrace.stages.quality.kernels import compiled
+from headrace.stages.quality.kernels import compiled, prepared
 from headrace.stages.quality.pointers import pointer
 from headrace.stages.quality.repetition import stripped
 from headrace.stages.quality.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
@@ -72,7 +72,8 @@ class GopherQuality:
         self.stop_words = stop_words
         self.tag = tag
         # So that what is not compiled yet is compiled before there is a batch to wait for.
-        gopher_scores(ONE_WORD)
+        with prepared("gopher"):
+            gopher_scores(ONE_WORD)
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the texts that break a rule; or all of it, tagged."""

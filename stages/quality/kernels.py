@@ -2,23 +2,59 @@
 
 A loop is compiled when it is first called and kept under the user's cache folder, in a folder named by the hash of
 all the loops' sources: numba looks at the file of the outermost function alone, and would go on with the old code of
-one that it calls. The version of Unicode is hashed with them, since tables are compiled in. Where the folder cannot be
-written, each process compiles for itself.
+one that it calls. The version of Unicode is hashed with them, since tables are compiled in. Of the processes of a host
+one compiles while the others wait for what it leaves in the folder. Where that cannot be written, each process compiles
+for itself.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pathlib
+import time
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, TypeVar
 
 import numba
 import xxhash
 
+#: How long a process waits for another one that compiles; then it compiles too.
+WAIT_SECONDS_MAX = 120.0
+_POLL_SECONDS = 0.1
+
 Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+
+@contextlib.contextmanager
+def prepared(loops: str) -> Iterator[None]:
+    """Around the first call of some loops: one process of this host at a time goes through, till one has compiled them.
+
+    Those who come behind it find the machine code in the cache.
+    """
+    folder = _cache_folder()
+    ready = pathlib.Path(folder, f"{loops}.ready")
+    if not folder or ready.exists():
+        yield
+        return
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    with (pathlib.Path(folder) / "compiling").open("a") as lock:
+        while not _is_taken(lock.fileno()) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        yield
+        ready.touch()
+
+
+def _is_taken(descriptor: int) -> bool:
+    """Take the lock if it is free; it goes when the file is closed, or its holder dies."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def compiled(function: Loop) -> Loop:

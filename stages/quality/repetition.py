@@ -20,11 +20,11 @@ import numpy as np
 from headrace.stages.batch import Batch
 from headrace.stages.quality.cutting import LENGTH
 from headrace.stages.quality.hashing import FOLD, MULTIPLIER, hash_span
-from headrace.stages.quality.kernels import compiled
+from headrace.stages.quality.kernels import compiled, prepared
 from headrace.stages.quality.pointers import pointer
 from headrace.stages.quality.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
 from headrace.stages.quality.utf8 import space_width
-from headrace.stages.quality.words import find_words, pointers_to, room_for
+from headrace.stages.quality.words import find_words, pointers_to, room_for, room_size
 
 TOP_LENGTHS = (2, 3, 4)
 DUPLICATE_LENGTHS = (5, 6, 7, 8, 9, 10)
@@ -65,7 +65,8 @@ class GopherRepetition:
         for length, limit in zip(DUPLICATE_LENGTHS, duplicate_ngrams_max, strict=True):
             self.limits[f"characters in duplicate {length}-grams"] = limit
         # So that what is not compiled yet is compiled before there is a batch to wait for.
-        repetition_shares(ONE_WORD)
+        with prepared("repetition"):
+            repetition_shares(ONE_WORD)
 
     def process(self, batch: Batch) -> Batch:
         """The batch less the texts that repeat too much; or all of it, tagged."""
@@ -91,7 +92,7 @@ def repetition_shares(column: Any, enough: Sequence[float] | None = None) -> dic
     found = np.zeros((len(column), _COLUMNS), np.int64)
     size = longest(offsets)
     if len(data):
-        _measure(data, offsets, found, room_for(size), *_room(1 << (size + 2).bit_length()), limits)
+        _measure(data, offsets, found, room_for(size), *_room(room_size(size)), limits)
     characters = found[:, _CHARACTERS]
     shares = {
         "duplicate paragraphs": share(found[:, _PARAGRAPHS + 1], found[:, _PARAGRAPHS]),

@@ -5,22 +5,14 @@ from __future__ import annotations
 import sys
 import time
 
-import pyarrow as pa
-
-from headrace.stages.quality.c4 import clean_lines
-from headrace.stages.quality.fineweb import fineweb_scores
-from headrace.stages.quality.gopher import gopher_scores
-from headrace.stages.quality.repetition import repetition_shares
+from headrace.stages.build import build_stage
+from headrace.stages.library import c4_quality, fineweb_quality, gopher_quality, gopher_repetition
 
 
 def compile_loops() -> None:
-    """Compile what is not in the cache, for both widths of Arrow's strings."""
-    for kind in (pa.string(), pa.large_string()):
-        column = pa.array(["Two words."], kind)
-        repetition_shares(column)
-        gopher_scores(column)
-        clean_lines(column, (3, 1000, 0, False, 5))
-        fineweb_scores(column, 30)
+    """Compile what is not in the cache, as the stages do."""
+    for stage in (gopher_repetition(), gopher_quality(), c4_quality(), fineweb_quality()):
+        build_stage(stage, {})
 
 
 def main() -> None:

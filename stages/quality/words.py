@@ -51,6 +51,7 @@ _KNOWN_BYTES_MAX = 64
 _TRAILING_MARKS = b",:;!?)]\"'."
 _STOP = 0x2E
 _ONE = np.uint64(1)
+_ROOM_MIN = 1 << 20
 
 
 class Words(NamedTuple):
@@ -68,9 +69,17 @@ class Words(NamedTuple):
     known_hashes: npt.NDArray[np.uint64]
 
 
+def room_size(text_bytes: int) -> int:
+    """Words and characters that room for a text of so many bytes is made for; the same for nearly all texts.
+
+    Room that is made anew is memory that the kernel has to clear. What is not used of it is none.
+    """
+    return max(_ROOM_MIN, 1 << (text_bytes + 2).bit_length())
+
+
 def room_for(text_bytes: int) -> Words:
     """Room for the words of a text of so many bytes, which this thread's next call may take back."""
-    return _room(1 << (text_bytes + 2).bit_length())
+    return _room(room_size(text_bytes))
 
 
 @lru_cache(maxsize=1)
