@@ -22,11 +22,11 @@ def reason_of(text: str, *stages: Stage) -> str:
 
 
 def test_each_text_gets_a_judgement_in_its_place() -> None:
-    stages = [library.gopher_repetition(), library.gopher_quality()]
+    stages = [library.duplicate_lines(), library.gopher_quality()]
     assert judge([LETTER, "Too short.", "again\n" * 9], stages) == [
         Judgement(True, LETTER),
         Judgement(False, "Too short.", "gopher-quality", "filtered", "too few words"),
-        Judgement(False, "again\n" * 9, "gopher-repetition", "filtered", "too many duplicate lines"),
+        Judgement(False, "again\n" * 9, "duplicate-lines", "filtered", "too many duplicate lines"),
     ]
 
 
