@@ -47,7 +47,7 @@ def judge(texts: Sequence[str], stages: Sequence[Stage]) -> list[Judgement]:
     for row in batch.rows.select(["__row", "text"]).to_pylist():
         found[row["__row"]] = Judgement(True, row["text"])
     for row in batch.verdicts.to_pylist():
-        number = row["row"]
+        number = int(row["row"])
         found[number] = Judgement(False, texts[number], row["stage"], row["verdict"], row["reason"] or "")
     return [judgement for judgement in found if judgement is not None]
 
