@@ -13,6 +13,7 @@ real work.
 """
 
 import argparse
+import html
 import json
 import math
 import os
@@ -172,21 +173,37 @@ def losses(out: Path) -> dict[int, float]:
 
 
 def plot(out: Path, compare: Path | None) -> None:
-    """Write losses.png, with the run at `compare` under it; does nothing where matplotlib is not installed."""
-    try:
-        from matplotlib import pyplot as plt
-    except ImportError:
-        print("no plot: matplotlib is not installed")
-        return
-    figure, axes = plt.subplots(figsize=(8, 4))
-    for run, style in ((compare, {"lw": 5, "alpha": 0.35}), (out, {"lw": 1.2, "color": "black"})):
-        if run is not None:
-            found = losses(run)
-            axes.plot(list(found), list(found.values()), label=str(run), **style)  # type: ignore[arg-type]
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss, nats a token")
-    axes.legend()
-    figure.savefig(out / "losses.png", dpi=120, bbox_inches="tight")
+    """Write losses.svg: this run's loss by step as a thin line, over that of the run at `compare` as a wide one."""
+    width, height, left, bottom = 800, 400, 60, 40
+    curves = {run: losses(run) for run in (compare, out) if run is not None}
+    steps = [step for curve in curves.values() for step in curve]
+    values = [value for curve in curves.values() for value in curve.values()]
+    lowest, highest = math.floor(min(values)), math.ceil(max(values))
+
+    def x(step: int) -> float:
+        return left + (step - min(steps)) / max(1, max(steps) - min(steps)) * (width - left - 20)
+
+    def y(loss: float) -> float:
+        return 20 + (highest - loss) / max(1, highest - lowest) * (height - bottom - 20)
+
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">']
+    parts.append('<rect width="100%" height="100%" fill="white"/>')
+    for value in range(lowest, highest + 1):
+        parts.append(f'<path d="M{left} {y(value)}H{width - 20}" stroke="#ddd"/>')
+        parts.append(f'<text x="{left - 8}" y="{y(value) + 4}" text-anchor="end" font-size="12">{value}</text>')
+    parts.extend(
+        f'<text x="{x(step)}" y="{height - 20}" text-anchor="middle" font-size="12">{step}</text>'
+        for step in (min(steps), max(steps))
+    )
+    parts.append(f'<text x="{width / 2}" y="{height - 8}" text-anchor="middle" font-size="13">step</text>')
+    parts.append(f'<text transform="translate(16 {height / 2}) rotate(-90)" font-size="13">loss, nats a token</text>')
+    for number, (run, curve) in enumerate(curves.items()):
+        line = " ".join(f"{x(step):.1f},{y(loss):.1f}" for step, loss in sorted(curve.items()))
+        style = 'stroke="black" stroke-width="1.3"' if run == out else 'stroke="#8ab6f0" stroke-width="6"'
+        parts.append(f'<polyline points="{line}" fill="none" {style}/>')
+        parts.append(f'<path d="M{width - 260} {30 + 20 * number}h30" {style}/>')
+        parts.append(f'<text x="{width - 222}" y="{34 + 20 * number}" font-size="13">{html.escape(run.name)}</text>')
+    (out / "losses.svg").write_text("\n".join([*parts, "</svg>\n"]))
 
 
 def arguments() -> argparse.Namespace:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -61,9 +62,13 @@ def test_a_killed_run_goes_on_along_the_curve_of_one_that_was_not(make_dataset: 
             os.kill(number, signal.SIGKILL)
         process.communicate(timeout=DEADLINE_S)
     reached = max(losses(killed))
-    finish(start(dataset, killed, steps=max(STEPS, reached + 2)))
+    finish(start(dataset, killed, steps=max(STEPS, reached + 2), compare=whole))
     expected = losses(whole)
     assert {step: losses(killed)[step] for step in expected} == expected
+    # the plot has both curves, one over the other
+    picture = ET.parse(killed / "losses.svg").getroot()
+    lines = [line.attrib["points"].split() for line in picture.iter("{http://www.w3.org/2000/svg}polyline")]
+    assert [len(line) for line in lines] == [STEPS, max(STEPS, reached + 2)]
 
 
 def ranks(parent: int) -> list[int]:
