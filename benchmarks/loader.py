@@ -17,7 +17,7 @@ whole objects with as many threads. `--s3 seaweedfs` starts a real server on thi
 client's `get_object`; `--s3 URI` takes a store elsewhere. The first turn warms the server up and does not count.
 *gpu*: needs a CUDA device: the share of a step's time that the loop waits, and the CPU time a rank.
 
-Last result, on two cores of an AMD EPYC, alone on the machine:
+Last result, on two cores of an AMD EPYC with no other test or benchmark at the same time:
 
     local    ours 929 M tokens/s, limit 1,634 M: ratio 0.57; LitData 0.2.76 259 M, MosaicML streaming 0.13.0 21 M
     resume   1 % 86 ms, 50 % 85 ms, 99 % 85 ms, the slowest of fifteen 136 ms; 30 MB held
