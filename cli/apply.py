@@ -78,10 +78,15 @@ def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
         return 0
     out = console(sys.stdout)
     out.print(title(f"controller {at.address}", f"process {reply.controller}, Headrace {reply.version}"))
-    workers = [(item.worker, item.state, item.cores, item.host, item.pid) for item in reply.workers]
+    workers = [
+        (item.worker, item.state, item.cores, item.host, item.pid, " ".join(item.labels), " ".join(item.addresses))
+        for item in reply.workers
+    ]
     if workers:
         out.print()
-        out.print(plain_table(("worker", "state", "cores", "host", "process"), workers, right=(2, 4)))
+        out.print(
+            plain_table(("worker", "state", "cores", "host", "process", "labels", "addresses"), workers, right=(2, 4))
+        )
     else:
         out.print("  no worker is registered: start one with `headrace worker`", style="yellow")
     for item in reply.pipelines:
