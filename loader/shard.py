@@ -1,6 +1,7 @@
 """One open token shard: rows of tokens, mapped into memory, and which pieces lie in a row."""
 
 import mmap
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -47,7 +48,7 @@ class Shard:
     16 bytes a piece and 8 a sequence. So a resume, which reads a few rows of many shards, sorts none.
     """
 
-    __slots__ = ("_arrays", "_index", "_retracted", "_scans", "held", "key", "line", "tokens", "view")
+    __slots__ = ("_arrays", "_index", "_indexing", "_retracted", "_scans", "held", "key", "line", "tokens", "view")
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class Shard:
         #: rows of the documents table whose pieces are not listed: where they lie is padding
         self._retracted = np.array(sorted(retracted), dtype=np.int32)
         self._index: tuple[memoryview, I64, PieceTable] | None = None
+        self._indexing = threading.Lock()
         self._scans = 0
 
     def pieces(self, rows: I64) -> Pieces:
@@ -88,7 +90,8 @@ class Shard:
             if self._scans < SCANS_MAX and rows.size * 8 < self.tokens.shape[0]:
                 self._scans += 1
                 return self._scan(rows)
-            self._index = self._build_index()
+            self._stand_index()
+        assert self._index is not None
         _, pointers, table = self._index
         first = pointers[rows]
         counts = pointers[rows + 1] - first
@@ -106,9 +109,16 @@ class Shard:
     def addresses(self) -> tuple[int, int, int]:
         """Where tokens, row pointers (int64) and piece table (int32 [pieces, 4]) lie in memory while this lives."""
         if self._index is None:
-            self._index = self._build_index()
+            self._stand_index()
+        assert self._index is not None
         _, pointers, table = self._index
         return self.tokens.ctypes.data, pointers.ctypes.data, table.ctypes.data
+
+    def _stand_index(self) -> None:
+        """Build the index once. Threads share a shard, and `addresses` are of the index that stays."""
+        with self._indexing:
+            if self._index is None:
+                self._index = self._build_index()
 
     def document_pieces(self, document: int) -> list[tuple[int, int, int]]:
         """(sequence, start, length) of each piece of a row of the documents table, in array order.
