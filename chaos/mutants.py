@@ -29,7 +29,7 @@ def _nothing(*_arguments: Any) -> list[Any]:
     return []
 
 
-def _taken_as_mine(self: Leadership, event: EntryRefused, now: float) -> list[Command]:
+def _taken_as_mine(self: Leadership[Any], event: EntryRefused, now: float) -> list[Command]:
     return self._on_written(EntryWritten(event.log, event.number), now)
 
 
@@ -44,7 +44,7 @@ def _any_epoch(self: Committer, event: ShardProposed, _version: str, _epoch: int
 _judge = Committer.judge
 
 
-def _without_led(self: Leadership, now: float) -> list[Command]:
+def _without_led(self: Leadership[Any], now: float) -> list[Command]:
     self._turn(Turn.LOG_IS_FREE)
     self._turn(Turn.LED_WRITTEN)
     self.term = self.ledger.term + 1
@@ -59,7 +59,7 @@ def _overwriting(self: SimulatedSink, content: tuple[Part, ...], shard: int) -> 
     return task.cluster.objects.overwrite(f"shards/{task.epoch}/{task.name}/{shard}", content)
 
 
-def _other_bytes(self: Leadership, now: float) -> list[Command]:
+def _other_bytes(self: Leadership[Any], now: float) -> list[Command]:
     write = self._write
     if write is not None and not write.resolved and now >= write.retry_at and self._queue:
         entry = Entry(write.entry.term, (*write.entry.changes, *self._queue))

@@ -114,10 +114,13 @@ class SimulatedTask:
 
     def _list(self, message: core.ListSource) -> None:
         fragments = self.cluster.corpus.fragments
+        self._pages.clear()
         for start in range(0, len(fragments), PAGE_FRAGMENTS):
             page = tuple(fragments[start : start + PAGE_FRAGMENTS])
             last = start + PAGE_FRAGMENTS >= len(fragments)
-            self._pages.append(core.SourceListed(self.name, self.attempt, message.stage, page, last))
+            self._pages.append(
+                core.SourceListed(self.name, self.attempt, message.stage, page, last, listing=message.listing)
+            )
 
     def _check_offsets(self, message: core.ReadFragment) -> None:
         for gap in message.gaps:

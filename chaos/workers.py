@@ -10,6 +10,8 @@ from headrace.chaos.sessions import Session
 from headrace.chaos.tasks import SimulatedTask
 from headrace.controller.core import messages as core
 from headrace.worker.core import supervisor
+from headrace.worker.core.obedience import Obedience
+from headrace.worker.core.roll import Roll
 
 #: Seconds that a worker stays with a controller that leads nothing, and of silence that it bears.
 PATIENCE_S = 4.0
@@ -30,7 +32,7 @@ class SimulatedWorker:
         self._links: dict[str, SimulatedLink] = {}
         #: What the tasks say while no controller listens is kept and sent later, as the daemon does.
         self._outbox: deque[core.Event] = deque()
-        self._term = 0
+        self._obedience, self._roll = Obedience(), Roll()
         self._next = 0
         self._seeking = False
         self._timer_at: float | None = None
@@ -47,7 +49,8 @@ class SimulatedWorker:
         self._supervisor = supervisor.Supervisor()
         self._outbox.clear()
         self._links.clear()
-        self._term, self._timer_at, self._seeking = 0, None, False
+        self._obedience, self._roll = Obedience(), Roll()
+        self._timer_at, self._seeking = None, False
         self.cluster.world.note(self.name, "starts")
         self._seek()
 
@@ -81,9 +84,17 @@ class SimulatedWorker:
         session = Session(controller, self)
         self.session = session
         controller.sessions[self.name] = session
-        running = tuple(self._supervisor.running())
+        running = tuple(
+            core.RunningTask(task, entry.attempt, entry.version, entry.epoch, entry.ready)
+            for task, entry in self._roll.tasks.items()
+        )
+        links = tuple(
+            core.RunningLink(link, joint.sender[1], joint.receiver[1], joint.generation)
+            for link, joint in self._roll.links.items()
+        )
         self.cluster.world.note(self.name, f"registers with {controller.name}, running", running)
-        session.report(core.WorkerRegistered(self.name, self.name, self.cores, 1 << 30, tasks=running))
+        event = core.WorkerRegistered(self.name, self.name, self.cores, 1 << 30, tasks=running, links=links)
+        session.report(event)
         while self._outbox and session.open:
             session.report(self._outbox.popleft())
         self.cluster.world.after(PATIENCE_S, self._look, session)
@@ -109,10 +120,9 @@ class SimulatedWorker:
     # -- the controller's words --
 
     def take(self, command: core.Command, term: int) -> None:
-        """Obey, unless a later leader has spoken."""
-        if not self.alive or (term and term < self._term):
+        """Obey, unless a later leader has spoken. All of it is about one log."""
+        if not self.alive or (term and not self._obedience.obeys(0, "log", term)):
             return
-        self._term = max(self._term, term)
         self.cluster.world.note(self.name, "is told", command)
         match command:
             case core.StartTask():
@@ -140,6 +150,8 @@ class SimulatedWorker:
         receiver = self.tasks.get((command.receiver, command.receiver_attempt))
         if sender is None or receiver is None:
             return
+        ends = (command.sender, command.sender_attempt), (command.receiver, command.receiver_attempt)
+        self._roll.linked(command.link, *ends, command.generation)
         window = self.cluster.window_bytes
         link = SimulatedLink(self.cluster.world, command.link, sender, receiver, command.receiver_stage, window)
         self._links[command.link] = link
@@ -151,6 +163,8 @@ class SimulatedWorker:
     def said(self, event: core.Event) -> None:
         """Pass on what a task says."""
         self.cluster.checker.said(event)
+        if isinstance(event, core.TaskReady):
+            self._roll.ready(event.task, event.attempt, event.facts)
         if self.session is not None and self.session.open:
             self.session.report(event)
         else:
@@ -164,6 +178,7 @@ class SimulatedWorker:
     def _exited(self, task: Member, code: int, life: int) -> None:
         if life == self._life and self.alive:
             self.tasks.pop((task.name, task.attempt), None)
+            self._roll.exited(task.name, task.attempt)
             self._supervise(supervisor.ProcessExited(task.name, task.attempt, code))
 
     def _supervise(self, event: supervisor.Event) -> None:
@@ -184,6 +199,7 @@ class SimulatedWorker:
     def _spawn(self, order: core.StartTask) -> None:
         task = SimulatedTask(self, order)
         self.tasks[order.task, order.attempt] = task
+        self._roll.started(order.task, order.attempt, order.version, order.epoch)
         self.cluster.world.after(self.cluster.world.between(0.05, 0.6), task.begin)
 
     def _cut(self, command: supervisor.CutLinks) -> None:

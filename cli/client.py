@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 ANSWER_S = 15.0
 #: Seconds that it has to take up a pipeline: it reads the dataset's whole ledger first.
 APPLY_S = 90.0
+#: Seconds for which the controller that leads is looked for, each look's, and between two.
+FAILOVER_S = 20.0
+LOOK_S = 2.0
+BETWEEN_S = 0.1
 #: Seconds between two readings of a run that is watched.
 WATCH_S = 0.25
 MESSAGE_BYTES_MAX = 64 << 20
@@ -79,26 +83,19 @@ class StreamBroke:
 
 
 class Client:
-    """One connection to a controller. Every call raises ControllerSilent where it does not answer."""
+    """A connection to the controller that leads, of those named by commas; it is looked for when another does.
+
+    Every call raises ControllerSilent where none answers.
+    """
 
     def __init__(self, at: ControllerAt | str) -> None:
         at = at if isinstance(at, ControllerAt) else ControllerAt(at)
-        options: list[tuple[str, Any]] = [
-            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-            ("grpc.enable_http_proxy", 0),
-        ]
-        self.address = at.address
-        if at.credentials is None:
-            self._channel = grpc.insecure_channel(at.address, options=options)
-        else:
-            from headrace.transport.certificates import Role, role_host
-
-            own = at.credentials
-            tls = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
-            options.append(("grpc.ssl_target_name_override", role_host(Role.CONTROLLER)))
-            self._channel = grpc.secure_channel(at.address, tls, options=options)
-        self._stub: Any = rpc.ControlStub(self._channel)  # type: ignore[no-untyped-call,unused-ignore]
+        self.addresses = [address.strip() for address in at.address.split(",") if address.strip()]
+        self.address = ""
+        self._credentials = at.credentials
+        self._channel: Any = None
+        self._stub: Any = None
+        self._connect(self.addresses[0])
 
     def __enter__(self) -> Self:
         return self
@@ -117,6 +114,7 @@ class Client:
         return self._apply(pipeline, options, dry_run=True).plan
 
     def _apply(self, pipeline: Pipeline, options: RunOptions, *, dry_run: bool) -> pb.ApplyReply:
+        self.status(pipeline.name)  # whoever leads is found, and one who is absent is told at once
         request = pb.ApplyRequest(
             dry_run=dry_run,
             pipeline_json=json.dumps(pipeline.to_dict()),
@@ -135,12 +133,28 @@ class Client:
         return reply
 
     def status(self, pipeline: str = "") -> pb.StatusReply:
-        """Everything as it stands, or one pipeline of it."""
-        reply: pb.StatusReply = self._call("Status", pb.StatusRequest(pipeline=pipeline), ANSWER_S)
-        return reply
+        """Everything as it stands, or one pipeline of it, by the word of the controller that leads.
+
+        Where there are several controllers the one that leads is looked for, for up to FAILOVER_S.
+        """
+        request = pb.StatusRequest(pipeline=pipeline)
+        deadline = time.monotonic() + FAILOVER_S
+        while True:
+            alone = len(self.addresses) == 1
+            try:
+                reply: pb.StatusReply = self._call("Status", request, ANSWER_S if alone else LOOK_S)
+            except ControllerSilent:
+                if alone or time.monotonic() >= deadline:
+                    raise
+                self._try_another("")
+                continue
+            if not reply.standby or time.monotonic() >= deadline:
+                return reply
+            self._try_another(reply.leader)
 
     def stop(self, pipeline: str, *, cancel: bool) -> None:
         """Have a pipeline stop: with what is held committed, or at once. Raises CliError."""
+        self.status(pipeline)
         reply: pb.StopReply = self._call("Stop", pb.StopRequest(pipeline=pipeline, cancel=cancel), ANSWER_S)
         if not reply.accepted:
             raise CliError(reply.reason)
@@ -148,19 +162,54 @@ class Client:
     def watch(self, pipeline: str) -> SimpleQueue[pb.StatusReply | StreamBroke]:
         """A queue that gets the status again and again, and a StreamBroke when it ends."""
         found: SimpleQueue[pb.StatusReply | StreamBroke] = SimpleQueue()
-        stream = self._stub.Watch(pb.WatchRequest(pipeline=pipeline, interval_s=WATCH_S))
+        address, stream = self.address, self._stub.Watch(pb.WatchRequest(pipeline=pipeline, interval_s=WATCH_S))
 
         def listen() -> None:
             try:
                 for reply in stream:
+                    if reply.standby:
+                        found.put(StreamBroke(ControllerSilent(f"the controller at {address} leads no more")))
+                        return
                     found.put(reply)
-            except grpc.RpcError as error:
-                found.put(StreamBroke(_silence(self.address, error)))
+            except (grpc.RpcError, ValueError) as error:
+                found.put(StreamBroke(_silence(address, error)))
                 return
-            found.put(StreamBroke(ControllerSilent(f"the controller at {self.address} ended the stream")))
+            found.put(StreamBroke(ControllerSilent(f"the controller at {address} ended the stream")))
 
         threading.Thread(target=listen, name="watch", daemon=True).start()
         return found
+
+    def reconnect(self) -> None:
+        """Open the connection anew, where the controller was started again."""
+        self._connect(self.address)
+
+    def _connect(self, address: str) -> None:
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        if self._channel is not None:
+            self._channel.close()
+        self.address = address
+        own = self._credentials
+        if own is None:
+            self._channel = grpc.insecure_channel(address, options=options)
+        else:
+            from headrace.transport.certificates import Role, role_host
+
+            tls = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
+            options.append(("grpc.ssl_target_name_override", role_host(Role.CONTROLLER)))
+            self._channel = grpc.secure_channel(address, tls, options=options)
+        self._stub = rpc.ControlStub(self._channel)  # type: ignore[no-untyped-call,unused-ignore]
+
+    def _try_another(self, hint: str) -> None:
+        """Turn to the controller that is said to lead, or else to the next one, after a moment."""
+        if hint and hint not in self.addresses:
+            self.addresses.append(hint)
+        following = self.addresses[(self.addresses.index(self.address) + 1) % len(self.addresses)]
+        self._connect(hint if hint and hint != self.address else following)
+        time.sleep(BETWEEN_S)
 
     def _call(self, method: str, request: Any, within_s: float) -> Any:
         try:
@@ -179,6 +228,8 @@ class Client:
 
 
 def _silence(address: str, error: Any) -> ControllerSilent:
+    if not isinstance(error, grpc.RpcError):
+        return ControllerSilent(f"the connection to the controller at {address} was closed")
     code, details = str(error.code().name), str(error.details() or "")
     if code == "UNAVAILABLE":
         advice = "start one with `headrace controller`, or name another with --controller or HEADRACE_CONTROLLER"
@@ -203,7 +254,7 @@ def controller_at(address: str, cluster: str) -> ControllerAt:
     folder = cluster_folder(cluster)
     if not folder:
         found = controller_address(address)
-        if not found.startswith(LOOPBACK):
+        if not all(part.strip().startswith(LOOPBACK) for part in found.split(",")):
             raise CliError(
                 f"plain text is allowed on loopback only, and the controller is at {found}: "
                 "name the cluster's folder with --cluster or HEADRACE_CLUSTER"
@@ -217,7 +268,7 @@ def controller_at(address: str, cluster: str) -> ControllerAt:
         known = [str(item) for item in described["controllers"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CliError(f"{folder} is no cluster's folder ({error}): make one with `headrace cluster init`") from error
-    return ControllerAt(address or os.environ.get("HEADRACE_CONTROLLER", "") or known[0], credentials)
+    return ControllerAt(address or os.environ.get("HEADRACE_CONTROLLER", "") or ",".join(known), credentials)
 
 
 def pipeline_of(reply: pb.StatusReply, name: str) -> pb.PipelineStatus | None:

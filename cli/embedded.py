@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Self
 
-from headrace.cli.errors import ProcessDied
+from headrace.cli.errors import ControllerDied, ProcessDied
 
 #: Seconds in which the controller must serve, and the worker register.
 START_S = 30.0
@@ -29,6 +29,8 @@ END_S = 10.0
 DEATH_S = 2.0
 #: Workers that are started in the place of dead ones, in one run.
 WORKER_RESTARTS_MAX = 5
+#: Times that a dead or frozen controller is started again in one run.
+RESTARTS_MAX = 5
 #: Lines and bytes of a dead process's log that are shown.
 STORY_LINES = 20
 STORY_BYTES = 16 << 10
@@ -51,6 +53,7 @@ class Embedded:
         self._lifeline_read, self._lifeline = os.pipe()
         self._ready, ready_write = os.pipe()
         told_read, self._told = os.pipe()
+        self._restarts = 0
         lifeline = str(self._lifeline_read)
         controller = ["--listen", "127.0.0.1:0", "--ready-fd", str(ready_write), "--lifeline-fd", lifeline]
         worker = [
@@ -87,6 +90,36 @@ class Embedded:
         """Where the controller serves; waits for it, and passes it on to the worker. Raises ProcessDied."""
         if self._address:
             return self._address
+        self._address = self._served()
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._told, f"{self._address}\n".encode())
+        return self._address
+
+    def restart_controller(self, why: str) -> None:
+        """Start the controller again where it served, once it is dead for certain; the worker finds it by itself.
+
+        Raises ProcessDied with `why` when that has been done RESTARTS_MAX times, or does not help.
+        """
+        child = next(child for child in self._children if child.name == "controller")
+        if self._restarts >= RESTARTS_MAX:
+            raise ProcessDied(f"{why}, for the {RESTARTS_MAX + 1}th time; {AGAIN}", self._story("controller"))
+        self._restarts += 1
+        child.process.kill()
+        child.process.wait()
+        self._children.remove(child)
+        child.log.close()
+        os.close(self._ready)
+        self._ready, ready_write = os.pipe()
+        lifeline = str(self._lifeline_read)
+        arguments = ["--listen", self._address, "--ready-fd", str(ready_write), "--lifeline-fd", lifeline]
+        try:
+            self._start("controller", "headrace.controller.server", arguments, ready_write)
+        finally:
+            os.close(ready_write)
+        self._served()
+
+    def _served(self) -> str:
+        """Wait until the controller serves; where. Raises ProcessDied."""
         deadline = time.monotonic() + START_S
         line = b""
         while not line.endswith(b"\n"):
@@ -98,10 +131,7 @@ class Embedded:
                 self.check(within_s=DEATH_S)
                 raise ProcessDied("the controller ended before it served", self._story("controller"))
             line += part
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._told, line)
-        self._address = line.decode().strip()
-        return self._address
+        return line.decode().strip()
 
     def check(self, *, within_s: float = 0.0) -> None:
         """Raise ProcessDied if the controller ends within `within_s` seconds; a dead worker is replaced."""
@@ -112,7 +142,8 @@ class Embedded:
                 if code is not None and child.name == "worker" and self._restart_worker(child):
                     break
                 if code is not None:
-                    raise ProcessDied(f"the {child.name} {_ending(code)}; {AGAIN}", self._story(child.name))
+                    died = ControllerDied if child.name == "controller" else ProcessDied
+                    raise died(f"the {child.name} {_ending(code)}; {AGAIN}", self._story(child.name))
             if time.monotonic() >= deadline:
                 return
             time.sleep(0.02)

@@ -32,6 +32,10 @@ class ProcessDied(CliError):  # noqa: N818 - named after what is so
     """The controller or the worker of an embedded run ended by itself."""
 
 
+class ControllerDied(ProcessDied):
+    """The controller of an embedded run ended by itself: it can be started again."""
+
+
 def explain(error: BaseException) -> CliError | None:
     """An error of the system around us as a CliError; None where it is a fault of Headrace itself.
 

@@ -113,13 +113,14 @@ def run(
 def controller(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to serve; port 0: any.")] = "127.0.0.1:7420",
     cluster: ClusterFolder = "",
+    root: Annotated[str, typer.Option(metavar="URI", help="Store of the cluster's log; others of it stand by.")] = "",
 ) -> int:
     """Serve as the controller: plan pipelines, write ledgers."""
     from headrace.cli.client import cluster_folder
     from headrace.controller.server import main as serve
 
     folder = cluster_folder(cluster)
-    return serve(["--listen", listen, *(["--cluster", folder] if folder else [])])
+    return serve(["--listen", listen, "--root", root, *(["--cluster", folder] if folder else [])])
 
 
 @app.command()

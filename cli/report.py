@@ -12,8 +12,9 @@ from typing import Any
 
 from headrace.controller.convert import counts_from
 from headrace.protos import control_pb2 as pb
-from headrace.store.entries import Counts, decode_entry
+from headrace.store.entries import Counts
 from headrace.store.fold import LedgerState
+from headrace.store.folding import fold_log
 from headrace.store.log import Log
 from headrace.store.objects import open_store
 
@@ -129,10 +130,7 @@ class RunReport:
 
 def read_ledger(dataset: str) -> LedgerState:
     """The fold of a dataset's whole ledger. Raises StoreError, EntryError, FoldError."""
-    state = LedgerState()
-    for number, data in Log(open_store(dataset)).read():
-        state.apply(number, decode_entry(data))
-    return state
+    return fold_log(Log(open_store(dataset)), LedgerState())
 
 
 def balance_of(ledger: LedgerState) -> Balance:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from headrace.pipeline.graph import Pipeline
     from headrace.protos import control_pb2 as pb
 
+#: Seconds without a word after which a controller counts as frozen.
+SILENT_S = 10.0
 #: Seconds between two looks at the signals and processes while nothing else happens.
 TICK_S = 0.1
 
@@ -105,32 +108,92 @@ def _carry(
     with progress_for(console(sys.stderr), pipeline.name) as progress:
         for line in warnings:
             progress.note(f"headrace: {line}")
-        status = watch_to_end(client, pipeline.name, progress, interrupts, embedded.check)
+        status = _watch_through_deaths(client, pipeline, options, embedded, progress, interrupts)
     if status.state == "failed":
         embedded.check(within_s=DEATH_S if "worker" in status.failure else 0.0)
     return Ended(status, warnings, applied_after_s, interrupts.asked > 0 and status.state != "completed")
 
 
-def watch_to_end(
-    client: Client, name: str, progress: Progress, interrupts: Interrupts, check: Callable[[], None]
+def _watch_through_deaths(
+    client: Client,
+    pipeline: Pipeline,
+    options: RunOptions,
+    embedded: Embedded,
+    progress: Progress,
+    interrupts: Interrupts,
 ) -> pb.PipelineStatus:
-    """Show a run until it has ended; its last status. `check` is called now and then and may raise."""
-    from headrace.cli.client import ENDED, StreamBroke, pipeline_of
+    """See a run to its end; a controller that dies or freezes is started again and told of the pipeline again.
+
+    The worker's tasks go on meanwhile, and the new controller goes on with them.
+    """
+    from headrace.cli.client import ControllerSilent
+    from headrace.cli.errors import ControllerDied
+
+    first: list[pb.PipelineStatus] = []
+    while True:
+        try:
+            status = watch_to_end(client, pipeline.name, progress, interrupts, embedded.check, first=first)
+            break
+        except (ControllerDied, ControllerSilent) as error:
+            # Whether it died and its worker with it is seen in a moment; a frozen one is killed.
+            with contextlib.suppress(ControllerDied):
+                embedded.check(within_s=0.2)
+            embedded.restart_controller(str(error).removesuffix(f"; {AGAIN}"))
+            progress.note("headrace: the controller did not answer any more and was started again; the run goes on")
+            client.reconnect()
+            client.wait_for_worker(START_S, embedded.check)
+            client.apply(pipeline, options)
+            interrupts.obeyed = 0
+    if first:
+        # What this run found when it began, and not what it found when its controller was started again.
+        status.records_resumed, status.first_batch_s = first[0].records_resumed, first[0].first_batch_s
+        status.facts["bytes_resumed"] = first[0].facts.get("bytes_resumed", "0")
+    return status
+
+
+def watch_to_end(
+    client: Client,
+    name: str,
+    progress: Progress,
+    interrupts: Interrupts,
+    check: Callable[[], None],
+    *,
+    first: list[pb.PipelineStatus] | None = None,
+) -> pb.PipelineStatus:
+    """Show a run until it has ended; its last status. `check` is called now and then and may raise.
+
+    `first` gets the first status in which a batch was read, if it is empty. Raises ControllerSilent.
+    """
+    from headrace.cli.client import ENDED, ControllerSilent, StreamBroke, pipeline_of
 
     updates = client.watch(name)
+    heard_at = time.monotonic()
     while True:
         _obey(client, name, progress, interrupts)
+        update: pb.StatusReply | StreamBroke
         try:
             update = updates.get(timeout=TICK_S)
+            heard_at = time.monotonic()
         except Empty:
             check()
-            continue
+            if time.monotonic() < heard_at + SILENT_S:
+                continue
+            update = StreamBroke(ControllerSilent(f"the controller at {client.address} said nothing for {SILENT_S} s"))
+            heard_at = time.monotonic()
         if isinstance(update, StreamBroke):
-            raise update.error
+            # With several controllers another one leads by now, or will soon.
+            if len(client.addresses) == 1:
+                raise update.error
+            progress.note(f"headrace: {update.error}; looking for the one that leads")
+            client.status(name)
+            updates = client.watch(name)
+            continue
         status = pipeline_of(update, name)
         if status is None:
             raise CliError(f"the controller knows no pipeline {name!r} any more")
         progress.update(status)
+        if first == [] and status.first_batch_s > 0:
+            first.append(status)
         if status.state in ENDED:
             return status
 

@@ -87,7 +87,7 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
         case "listed":
             listed = message.listed
             fragments = tuple(fragment_from(item) for item in listed.fragments)
-            return core.SourceListed(task, attempt, listed.stage, fragments, listed.last, listed.error)
+            return core.SourceListed(task, attempt, listed.stage, fragments, listed.last, listed.error, listed.listing)
         case "read":
             return _read(task, attempt, message.read)
         case "proposed":
@@ -188,7 +188,7 @@ def _fill(message: pb.TaskCommand, command: core.Command) -> None:
         case core.StopTask():
             message.stop.reason = command.reason
         case core.ListSource():
-            message.list.stage = command.stage
+            message.list.stage, message.list.listing = command.stage, command.listing
         case core.ReadFragment():
             message.read.fragment.CopyFrom(fragment_to(command.fragment))
             message.read.gaps.extend(gaps_to(command.gaps))

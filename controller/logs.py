@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
-from headrace.controller.core.messages import EntryRefused, EntryUnresolved, EntryWritten, LogRead, ReadLog, WriteEntry
+from headrace.controller.core.log_messages import (
+    EntryOvertaken,
+    EntryRefused,
+    EntryUnresolved,
+    EntryWritten,
+    LogRead,
+    ReadLog,
+    SnapshotWritten,
+    TruncateLog,
+    WriteEntry,
+    WriteSnapshot,
+)
 from headrace.controller.process import is_alive
 from headrace.store.entries import Entry, Led, decode_entry, encode_entry
 from headrace.store.errors import StoreError, StoreRefused
 from headrace.store.log import Appended, Log
 from headrace.store.objects import ObjectStore, open_store
 from headrace.store.remote_probe import ensure_create_if_absent
+from headrace.store.snapshot import decode_snapshot, encode_snapshot
+
+LogAnswer = EntryWritten | EntryRefused | EntryUnresolved | EntryOvertaken
 
 
 @dataclass(slots=True)
@@ -27,7 +43,8 @@ class _OpenLog:
 class Logs:
     """The logs that this controller has opened, by dataset URI."""
 
-    def __init__(self) -> None:
+    def __init__(self, opener: Callable[[str], ObjectStore] = open_store) -> None:
+        self._opener = opener
         self._logs: dict[str, _OpenLog] = {}
 
     async def read(self, command: ReadLog) -> LogRead:
@@ -35,10 +52,26 @@ class Logs:
         opened = self._open(command.log)
         return await asyncio.get_running_loop().run_in_executor(opened.thread, self._read, opened, command)
 
-    async def write(self, command: WriteEntry) -> EntryWritten | EntryRefused | EntryUnresolved:
+    async def write(self, command: WriteEntry) -> LogAnswer:
         """Create one entry, and say what stands there now. Raises StoreRefused where asking again cannot help."""
         opened = self._open(command.log)
         return await asyncio.get_running_loop().run_in_executor(opened.thread, self._write, opened, command)
+
+    def snapshot(self, command: WriteSnapshot) -> Coroutine[Any, Any, SnapshotWritten]:
+        """Take the bytes of a fold now; what is returned writes them, on another thread than the entries'."""
+        return self._write_snapshot(command, encode_snapshot(command.state))
+
+    async def _write_snapshot(self, command: WriteSnapshot, data: bytes) -> SnapshotWritten:
+        log = self._open(command.log).log
+        try:
+            await asyncio.to_thread(log.write_snapshot, command.number, data)
+        except StoreError as error:
+            return SnapshotWritten(command.log, command.number, str(error))
+        return SnapshotWritten(command.log, command.number)
+
+    async def truncate(self, command: TruncateLog) -> None:
+        """Delete what a snapshot covers. Raises StoreError."""
+        await asyncio.to_thread(self._open(command.log).log.truncate, command.upto, command.keep)
 
     def store(self, dataset: str) -> ObjectStore:
         """The dataset's store. Raises StoreError for a URI that cannot be opened."""
@@ -52,23 +85,39 @@ class Logs:
     def _open(self, dataset: str) -> _OpenLog:
         opened = self._logs.get(dataset)
         if opened is None:
-            store = open_store(dataset)
+            store = self._opener(dataset)
             opened = _OpenLog(store, Log(store), ThreadPoolExecutor(max_workers=1, thread_name_prefix="log"))
             self._logs[dataset] = opened
         return opened
 
     def _read(self, opened: _OpenLog, command: ReadLog) -> LogRead:
         entries: list[tuple[int, Entry]] = []
-        for number, data in opened.log.read(command.after):
+        found, behind = opened.log.read_from(command.after)
+        snapshot = None
+        if found is not None:
+            snapshot = decode_snapshot(found[1])
+            opened.leader = Led(snapshot.term, snapshot.leader)
+        for number, data in behind:
             entry = decode_entry(data)
             entries.append((number, entry))
             for change in entry.changes:
                 if isinstance(change, Led):
                     opened.leader = change
         alive = is_alive(opened.leader.leader) if opened.leader else None
-        return LogRead(command.log, tuple(entries), alive)
+        return LogRead(command.log, tuple(entries), alive, snapshot)
 
-    def _write(self, opened: _OpenLog, command: WriteEntry) -> EntryWritten | EntryRefused | EntryUnresolved:
+    def _written(self, opened: _OpenLog, command: WriteEntry) -> EntryWritten | EntryOvertaken | EntryUnresolved:
+        """An entry stands with our bytes. One that begins a term must not stand below a snapshot."""
+        begins = bool(command.entry.changes) and isinstance(command.entry.changes[0], Led)
+        try:
+            if not begins or not opened.log.overtaken(command.number):
+                return EntryWritten(command.log, command.number)
+            opened.log.discard(command.number)
+        except StoreError as error:
+            return EntryUnresolved(command.log, command.number, str(error))
+        return EntryOvertaken(command.log, command.number)
+
+    def _write(self, opened: _OpenLog, command: WriteEntry) -> LogAnswer:
         try:
             if not opened.probed:
                 # Where two can create one object, two can lead: better no leader than two.
@@ -80,7 +129,7 @@ class Logs:
         except StoreError as error:
             return EntryUnresolved(command.log, command.number, str(error))
         if isinstance(result, Appended):
-            return EntryWritten(command.log, command.number)
+            return self._written(opened, command)
         entry = decode_entry(result.existing)
         for change in entry.changes:
             if isinstance(change, Led):

@@ -14,7 +14,9 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -23,12 +25,15 @@ import uvloop
 
 from headrace.controller.cluster_files import CLUSTER_KEY_BYTES, ClusterFiles, ClusterFilesError
 from headrace.controller.core.cluster import Controller
+from headrace.controller.core.leadership import SNAPSHOT_ENTRIES
 from headrace.controller.guard import Guard, server_credentials
 from headrace.controller.joining import Door
 from headrace.controller.process import identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.protos import control_pb2_grpc as rpc
+from headrace.store.errors import StoreError
+from headrace.store.objects import below, open_store
 from headrace.transport.join_wire import PORT_OFFSET
 from headrace.transport.notify import keep_alive, notify
 
@@ -36,12 +41,29 @@ logger = logging.getLogger("headrace.controller")
 
 #: Bytes of one message; a page of a listing and a proposal of many ranges must fit.
 MESSAGE_BYTES_MAX = 64 << 20
+#: The folder of the cluster's own log, below the root.
+LOG_FOLDER = "controller"
+EVERYWHERE = ("0.0.0.0", "[::]", "")  # noqa: S104 - recognised, not listened on
 #: Plain text is allowed here only.
 LOOPBACK = ("127.", "localhost", "[::1]")
 
 
-async def serve(listen: str, *, cluster: ClusterFiles | None = None, ready_fd: int = -1, lifeline_fd: int = -1) -> int:
-    """Serve until a signal or the lifeline's end, with mutual TLS where there is a cluster; the exit code."""
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the command line asks for. `root` is the store that holds the cluster's log; empty: none."""
+
+    listen: str
+    root: str = ""
+    #: What mutual TLS is spoken with; None: plain text, on loopback only.
+    cluster: ClusterFiles | None = None
+    ready_fd: int = -1
+    lifeline_fd: int = -1
+    snapshot_entries: int = SNAPSHOT_ENTRIES
+
+
+async def serve(service: Service) -> int:
+    """Serve until a signal or the lifeline's end; the exit code."""
+    listen, cluster = service.listen, service.cluster
     if cluster is None and not listen.startswith(LOOPBACK):
         logger.error(
             "plain text is allowed on loopback only: listen on 127.0.0.1 and not on %s, or make a cluster with "
@@ -49,7 +71,13 @@ async def serve(listen: str, *, cluster: ClusterFiles | None = None, ready_fd: i
             listen,
         )
         return 2
-    shell = Shell(Controller(identity()), ticket_key=cluster.key if cluster else os.urandom(CLUSTER_KEY_BYTES))
+    try:
+        log = open_store(below(service.root, LOG_FOLDER)).uri if service.root else ""
+    except StoreError as error:
+        logger.error("%s", error)
+        return 2
+    core = Controller(identity(), log=log, snapshot_entries=service.snapshot_entries)
+    shell = Shell(core, ticket_key=cluster.key if cluster else os.urandom(CLUSTER_KEY_BYTES))
     options = [
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -70,14 +98,16 @@ async def serve(listen: str, *, cluster: ClusterFiles | None = None, ready_fd: i
     await server.start()
     address = f"{listen.rsplit(':', 1)[0]}:{port}"
     logger.info("controller serves on %s", address)
-    if ready_fd >= 0:
-        os.write(ready_fd, f"{address}\n".encode())
-        os.close(ready_fd)
+    shell.begin(_advertised(listen, port))
+    if service.ready_fd >= 0:
+        os.write(service.ready_fd, f"{address}\n".encode())
+        os.close(service.ready_fd)
     notify(f"READY=1\nSTATUS=serves on {address}")
     watched = asyncio.create_task(keep_alive())
-    await _until_told(lifeline_fd)
+    await _until_told(service.lifeline_fd)
     notify("STOPPING=1")
     watched.cancel()
+    await shell.resign()
     if door is not None:
         await door.close()
     await server.stop(grace=0.2)
@@ -93,6 +123,12 @@ async def _open_door(cluster: ClusterFiles | None, listen: str, port: int) -> Do
     joins = await door.open(listen.rpartition(":")[0], port + PORT_OFFSET)
     logger.info("nodes of cluster %s join on port %d", cluster.name, joins)
     return door
+
+
+def _advertised(listen: str, port: int) -> str:
+    """Where others find this controller: by the host's name if it listens everywhere."""
+    host = listen.rsplit(":", 1)[0]
+    return f"{socket.gethostname() if host in EVERYWHERE else host}:{port}"
 
 
 async def _until_told(lifeline_fd: int) -> None:
@@ -111,6 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="headrace controller", description="Hold topologies and write ledgers.")
     parser.add_argument("--listen", default="127.0.0.1:7420", help="address and port (port 0: any)")
     parser.add_argument("--cluster", type=Path, help="the folder of `headrace cluster init`: serve with mutual TLS")
+    parser.add_argument("--root", default="", help="store of the cluster's log; controllers of one root stand by")
+    parser.add_argument("--snapshot-entries", type=int, default=SNAPSHOT_ENTRIES, help=argparse.SUPPRESS)
     parser.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -121,7 +159,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ClusterFilesError as error:
         logger.error("%s", error)
         return 2
-    return uvloop.run(serve(args.listen, cluster=cluster, ready_fd=args.ready_fd, lifeline_fd=args.lifeline_fd))
+    return uvloop.run(
+        serve(Service(args.listen, args.root, cluster, args.ready_fd, args.lifeline_fd, args.snapshot_entries))
+    )
 
 
 if __name__ == "__main__":

@@ -50,6 +50,9 @@ class Servicer(rpc.ControlServicer):
         """A worker's session."""
         first = await asyncio.wait_for(anext(request_iterator), SILENCE_S)
         register = first.register
+        if not self._shell.core.leads:
+            yield pb.ToWorker(refusal=self._elsewhere())
+            return
         refusal = self._refusal(register)
         if refusal:
             yield pb.ToWorker(refusal=pb.Refusal(reason=refusal))
@@ -61,11 +64,13 @@ class Servicer(rpc.ControlServicer):
             self._shell.post(core.WorkerLost(register.worker, "it opened a new session"))
         session = Session(register.worker)
         self._shell.sessions[register.worker] = session
-        yield pb.ToWorker(welcome=pb.Welcome(controller=str(os.getpid()), heartbeat_s=HEARTBEAT_S))
+        welcome = pb.Welcome(term=self._shell.term, controller=str(os.getpid()), heartbeat_s=HEARTBEAT_S)
+        yield pb.ToWorker(term=self._shell.term, welcome=welcome)
         self._shell.post(_registered(register))
+        self._shell.note_facts(register.tasks)
         reader = asyncio.create_task(self._listen(session, request_iterator))
         try:
-            while (message := await session.outbox.get()) is not None:
+            while (message := await self._next(session)) is not None:
                 yield message
         finally:
             reader.cancel()
@@ -85,9 +90,6 @@ class Servicer(rpc.ControlServicer):
         answered: asyncio.Future[core.AnswerRequest] = asyncio.get_running_loop().create_future()
         self._shell.requests[number] = answered
         name = str(pipeline.get("name", ""))
-        if request.HasField("seal"):
-            self._shell.seal[name] = request.seal
-        self._shell.limits[name] = request.limits
         if name not in self._shell.core.runs or self._shell.core.runs[name].over:
             self._shell.progress[name] = RunProgress()
         self._shell.post(
@@ -100,6 +102,8 @@ class Servicer(rpc.ControlServicer):
                 allowance=_allowance(request),
                 places=dict(request.places),
                 transports=dict(request.transports),
+                seal=_seal(request),
+                limits={"record_s": request.limits.record_s, "task_bytes": request.limits.task_bytes},
             )
         )
         try:
@@ -107,7 +111,11 @@ class Servicer(rpc.ControlServicer):
         except TimeoutError:
             return pb.ApplyReply(accepted=False, reason=f"no answer from the dataset's ledger after {APPLY_S:.0f} s")
         return pb.ApplyReply(
-            accepted=answer.accepted, reason=answer.reason, differences=answer.differences, warnings=answer.warnings
+            accepted=answer.accepted,
+            reason=answer.reason,
+            differences=answer.differences,
+            warnings=answer.warnings,
+            standby=not self._shell.core.leads,
         )
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:  # noqa: N802
@@ -127,12 +135,26 @@ class Servicer(rpc.ControlServicer):
 
     async def Stop(self, request: pb.StopRequest, context: Any) -> pb.StopReply:  # noqa: N802
         """Stop a pipeline, with what is held committed, or cancel it."""
+        if not self._shell.core.leads:
+            return pb.StopReply(accepted=False, reason=self._elsewhere().reason, standby=True)
         run = self._shell.core.runs.get(request.pipeline)
         if run is None:
             known = ", ".join(self._shell.core.runs) or "none"
             return pb.StopReply(accepted=False, reason=f"no pipeline {request.pipeline!r}; there are: {known}")
         self._shell.post(core.StopRequested(request.pipeline, request.cancel))
         return pb.StopReply(accepted=True)
+
+    async def _next(self, session: Session) -> pb.ToWorker | None:
+        """What to say next to a worker: a command, or a sign of life."""
+        try:
+            return await asyncio.wait_for(session.outbox.get(), HEARTBEAT_S)
+        except TimeoutError:
+            return pb.ToWorker(term=self._shell.term, heartbeat=pb.Heartbeat(sent=time.monotonic_ns()))
+
+    def _elsewhere(self) -> pb.Refusal:
+        leader = str(self._shell.core.leader.get("address", ""))
+        who = f"the one at {leader} leads" if leader else "nobody leads yet"
+        return pb.Refusal(reason=f"this controller is on standby: {who}", elsewhere=True, leader=leader)
 
     def _refusal(self, register: pb.Register) -> str:
         if register.version != self._version:
@@ -162,6 +184,13 @@ def _allowance(request: pb.ApplyRequest) -> Allowance:
     )
 
 
+def _seal(request: pb.ApplyRequest) -> dict[str, float]:
+    if not request.HasField("seal"):
+        return {}
+    seal = request.seal
+    return {"target_bytes": seal.target_bytes, "held_bytes_max": seal.held_bytes_max, "age_s": seal.age_s}
+
+
 def _registered(register: pb.Register) -> core.WorkerRegistered:
     return core.WorkerRegistered(
         worker=register.worker,
@@ -169,7 +198,14 @@ def _registered(register: pb.Register) -> core.WorkerRegistered:
         cores=register.cores,
         memory_bytes=register.memory_bytes,
         pid=register.pid,
-        tasks=tuple((item.task, item.attempt) for item in register.tasks),
+        tasks=tuple(
+            core.RunningTask(item.task, item.attempt, item.version, item.epoch, item.ready, tuple(item.addresses))
+            for item in register.tasks
+        ),
+        links=tuple(
+            core.RunningLink(item.link, item.sender_attempt, item.receiver_attempt, item.generation)
+            for item in register.links
+        ),
         host_id=register.host_id,
         addresses=tuple(register.addresses),
         labels=tuple(register.labels),

@@ -7,14 +7,16 @@ return as events. The shell keeps what decides nothing: sessions, progress, the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 
 from headrace.controller.convert import to_worker
 from headrace.controller.core import messages as core
 from headrace.controller.core.cluster import Controller
+from headrace.controller.core.leadership import LeaderState
 from headrace.controller.logs import Logs
 from headrace.controller.progress import RunProgress
 from headrace.controller.tickets import link_ticket
@@ -25,6 +27,10 @@ from headrace.store.errors import StoreError, StoreRefused
 from headrace.store.fold import FoldError
 
 logger = logging.getLogger("headrace.controller")
+
+#: Seconds that a controller which ends in order has to say so in the cluster's log.
+RESIGN_S = 3.0
+RESIGN_LOOK_S = 0.1
 
 
 class Session:
@@ -44,8 +50,6 @@ class Shell:
         self.sessions: dict[str, Session] = {}
         self.progress: dict[str, RunProgress] = {}
         self.requests: dict[int, asyncio.Future[core.AnswerRequest]] = {}
-        self.seal: dict[str, pb.SealPolicy] = {}
-        self.limits: dict[str, pb.Limits] = {}
         self.changed = asyncio.Event()
         self._logs = Logs()
         self._events: deque[object] = deque()
@@ -74,6 +78,29 @@ class Shell:
         if event is not None:
             self.post(event)
 
+    def note_facts(self, tasks: Iterable[pb.RunningTask]) -> None:
+        """What tasks had said of themselves to an earlier leader."""
+        for task in tasks:
+            progress = self._progress_of(task.task)
+            if progress is not None:
+                progress.facts.update(task.facts)
+
+    def begin(self, address: str) -> None:
+        """Serve at this address from now on: look who leads."""
+        self.core.identity["address"] = address
+        self._execute(self.core.open())
+        self._set_timer()
+
+    async def resign(self) -> None:
+        """Hand the cluster's log over, as far as the store lets us within RESIGN_S."""
+        if self.core.log is None:
+            return
+        self.post(core.ShutdownAsked())
+        deadline = time.monotonic() + RESIGN_S
+        while self.core.log.state is LeaderState.RESIGNING and time.monotonic() < deadline:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.changed.wait(), RESIGN_LOOK_S)
+
     async def close(self) -> None:
         """Wait for writes under way and end the threads."""
         if self._timer is not None:
@@ -97,12 +124,20 @@ class Shell:
                     self._start(self._read(command))
                 case core.WriteEntry():
                     self._start(self._write(command))
+                case core.WriteSnapshot():
+                    self._start(self._snapshot(self._logs.snapshot(command)))
+                case core.TruncateLog():
+                    self._start(self._truncate(command))
                 case core.WriteManifest():
                     self._start(self._manifest(command))
                 case core.AnswerRequest():
                     waiting = self.requests.pop(command.request, None)
                     if waiting is not None and not waiting.done():
                         waiting.set_result(command)
+                case core.StepDown():
+                    logger.warning("%s", command.reason)
+                    self._send_away(command.reason)
+                    self._wake_watchers()
                 case core.ReportRun():
                     logger.info("pipeline %s: %s %s", command.pipeline, command.outcome, command.reason)
                     self._wake_watchers()
@@ -114,11 +149,30 @@ class Shell:
         pipeline = name.split("/", 1)[0]
         run = self.core.runs.get(pipeline)
         ticket = link_ticket(command, run, self._ticket_key) if isinstance(command, core.MakeLink) and run else b""
-        term = run.leadership.term if run else 0
-        message = to_worker(command, term, self.seal.get(pipeline), self.limits.get(pipeline), ticket)
+        term, seal, limits = run.leadership.term if run else 0, None, None
+        if run is not None and isinstance(command, core.StartTask):
+            seal, limits = _policy(run.seal), _limits(run.limits)
+        message = to_worker(command, term, seal, limits, ticket)
         session = self.sessions.get(getattr(command, "worker", ""))
-        if session is not None and message is not None:
-            session.outbox.put_nowait(message)
+        if session is None or message is None:
+            return
+        message.term = self.term
+        if run is not None:
+            message.log, message.log_term = run.leadership.log, run.leadership.term
+        session.outbox.put_nowait(message)
+
+    @property
+    def term(self) -> int:
+        """The term of the cluster's log in which this controller acts, 0 without one."""
+        return self.core.log.term if self.core.log is not None else 0
+
+    def _send_away(self, reason: str) -> None:
+        refusal = pb.Refusal(reason=reason, elsewhere=True, leader=str(self.core.leader.get("address", "")))
+        for session in self.sessions.values():
+            session.outbox.put_nowait(pb.ToWorker(refusal=refusal))
+            session.outbox.put_nowait(None)
+        self.sessions.clear()
+        self.progress.clear()
 
     def _give_up(self, event: object, reason: str) -> list[core.Command]:
         log = getattr(event, "log", None)
@@ -133,10 +187,25 @@ class Shell:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _snapshot(self, writing: Awaitable[core.SnapshotWritten]) -> None:
+        written = await writing
+        if written.error:
+            logger.warning("snapshot %d of %s could not be written: %s", written.number, written.log, written.error)
+        self.post(written)
+
+    async def _truncate(self, command: core.TruncateLog) -> None:
+        try:
+            await self._logs.truncate(command)
+        except StoreError as error:
+            # What stands on is deleted after the next snapshot.
+            logger.warning("%s could not be truncated up to entry %d: %s", command.log, command.upto, error)
+
     async def _read(self, command: core.ReadLog) -> None:
         try:
             event: object = await self._logs.read(command)
-        except (StoreError, EntryError) as error:
+        except StoreError as error:
+            event = core.LogUnreadable(command.log, str(error))
+        except EntryError as error:
             self._execute(self._give_up(command, str(error)))
             self._set_timer()
             return
@@ -146,9 +215,11 @@ class Shell:
         try:
             event: object = await self._logs.write(command)
         except StoreRefused as error:
-            self._execute(self._give_up(command, str(error)))
-            self._set_timer()
-            return
+            event = core.EntryUnresolved(command.log, command.number, str(error))
+            if self.core.log is None or self.core.log.log != command.log:
+                self._execute(self._give_up(command, str(error)))
+                self._set_timer()
+                return
         self.post(event)
         self._wake_watchers()
 
@@ -182,3 +253,14 @@ class Shell:
     def _wake_watchers(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
+
+
+def _policy(seal: Mapping[str, float]) -> pb.SealPolicy | None:
+    if not seal:
+        return None
+    target, held = int(seal.get("target_bytes", 0)), int(seal.get("held_bytes_max", 0))
+    return pb.SealPolicy(target_bytes=target, held_bytes_max=held, age_s=seal.get("age_s", 0.0))
+
+
+def _limits(limits: Mapping[str, float]) -> pb.Limits:
+    return pb.Limits(record_s=limits.get("record_s", 0.0), task_bytes=int(limits.get("task_bytes", 0)))

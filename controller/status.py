@@ -15,6 +15,8 @@ from headrace.protos import control_pb2 as pb
 def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
     """The workers, and the pipelines (or the one asked for)."""
     answer = pb.StatusReply(controller=str(os.getpid()), version=version)
+    answer.standby, answer.term = not shell.core.leads, shell.term
+    answer.leader = str(shell.core.leader.get("address", ""))
     for worker in shell.core.workers.values():
         answer.workers.append(
             pb.WorkerStatus(
@@ -30,6 +32,13 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
     for name, run in shell.core.runs.items():
         if pipeline in ("", name):
             answer.pipelines.append(_pipeline(run, shell.progress.get(name) or RunProgress()))
+    known = shell.core.log.ledger.runs if shell.core.log is not None else {}
+    for name, record in known.items():
+        if pipeline in ("", name) and name not in shell.core.runs:
+            # It ended under an earlier leader, or goes on under another one.
+            dataset, state = str(record.pipeline.get("dataset", "")), record.outcome or "elsewhere"
+            told = pb.PipelineStatus(pipeline=name, dataset=dataset, state=state, failure=record.reason)
+            answer.pipelines.append(told)
     return answer
 
 

@@ -187,10 +187,12 @@ class SealPolicy(_message.Message):
     def __init__(self, target_bytes: _Optional[int] = ..., held_bytes_max: _Optional[int] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class ListSource(_message.Message):
-    __slots__ = ("stage",)
+    __slots__ = ("stage", "listing")
     STAGE_FIELD_NUMBER: _ClassVar[int]
+    LISTING_FIELD_NUMBER: _ClassVar[int]
     stage: str
-    def __init__(self, stage: _Optional[str] = ...) -> None: ...
+    listing: int
+    def __init__(self, stage: _Optional[str] = ..., listing: _Optional[int] = ...) -> None: ...
 
 class ReadFragment(_message.Message):
     __slots__ = ("fragment", "gaps", "condemned", "trial")
@@ -330,16 +332,18 @@ class LinkLost(_message.Message):
     def __init__(self, link: _Optional[str] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class FragmentsListed(_message.Message):
-    __slots__ = ("stage", "fragments", "last", "error")
+    __slots__ = ("stage", "fragments", "last", "error", "listing")
     STAGE_FIELD_NUMBER: _ClassVar[int]
     FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    LISTING_FIELD_NUMBER: _ClassVar[int]
     stage: str
     fragments: _containers.RepeatedCompositeFieldContainer[Fragment]
     last: bool
     error: str
-    def __init__(self, stage: _Optional[str] = ..., fragments: _Optional[_Iterable[_Union[Fragment, _Mapping]]] = ..., last: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
+    listing: int
+    def __init__(self, stage: _Optional[str] = ..., fragments: _Optional[_Iterable[_Union[Fragment, _Mapping]]] = ..., last: _Optional[bool] = ..., error: _Optional[str] = ..., listing: _Optional[int] = ...) -> None: ...
 
 class FragmentRead(_message.Message):
     __slots__ = ("fragment", "count", "error", "changed")
@@ -498,7 +502,7 @@ class InHand(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., range: _Optional[_Union[Range, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks", "host_id", "addresses", "labels")
+    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks", "host_id", "addresses", "labels", "links")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
@@ -509,6 +513,7 @@ class Register(_message.Message):
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     version: str
     cores: int
@@ -519,15 +524,45 @@ class Register(_message.Message):
     host_id: str
     addresses: _containers.RepeatedScalarFieldContainer[str]
     labels: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
+    links: _containers.RepeatedCompositeFieldContainer[RunningLink]
+    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[RunningLink, _Mapping]]] = ...) -> None: ...
 
 class RunningTask(_message.Message):
-    __slots__ = ("task", "attempt")
+    __slots__ = ("task", "attempt", "version", "epoch", "ready", "facts", "addresses")
+    class FactsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     task: str
     attempt: int
-    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
+    version: str
+    epoch: int
+    ready: bool
+    facts: _containers.ScalarMap[str, str]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ready: _Optional[bool] = ..., facts: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RunningLink(_message.Message):
+    __slots__ = ("link", "sender_attempt", "receiver_attempt", "generation")
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    SENDER_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    link: str
+    sender_attempt: int
+    receiver_attempt: int
+    generation: int
+    def __init__(self, link: _Optional[str] = ..., sender_attempt: _Optional[int] = ..., receiver_attempt: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class MakeLink(_message.Message):
     __slots__ = ("link", "sender", "sender_attempt", "receiver", "receiver_attempt", "transport", "window_bytes", "sender_end", "receiver_end", "generation")
@@ -574,10 +609,14 @@ class KillTask(_message.Message):
     def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Refusal(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "elsewhere", "leader")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    elsewhere: bool
+    leader: str
+    def __init__(self, reason: _Optional[str] = ..., elsewhere: _Optional[bool] = ..., leader: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("sent",)
@@ -596,7 +635,7 @@ class FromWorker(_message.Message):
     def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., task: _Optional[_Union[TaskEvent, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class ToWorker(_message.Message):
-    __slots__ = ("term", "welcome", "task", "link", "kill", "refusal", "heartbeat")
+    __slots__ = ("term", "welcome", "task", "link", "kill", "refusal", "heartbeat", "log", "log_term")
     TERM_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -604,6 +643,8 @@ class ToWorker(_message.Message):
     KILL_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    LOG_TERM_FIELD_NUMBER: _ClassVar[int]
     term: int
     welcome: Welcome
     task: TaskCommand
@@ -611,7 +652,9 @@ class ToWorker(_message.Message):
     kill: KillTask
     refusal: Refusal
     heartbeat: Heartbeat
-    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    log: str
+    log_term: int
+    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., log: _Optional[str] = ..., log_term: _Optional[int] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
     __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "places", "transports", "dry_run")
@@ -688,18 +731,20 @@ class PlanReply(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[PlannedTask, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., chains: _Optional[_Iterable[_Union[PlannedChain, _Mapping]]] = ..., workers: _Optional[int] = ...) -> None: ...
 
 class ApplyReply(_message.Message):
-    __slots__ = ("accepted", "reason", "differences", "warnings", "plan")
+    __slots__ = ("accepted", "reason", "differences", "warnings", "plan", "standby")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    STANDBY_FIELD_NUMBER: _ClassVar[int]
     accepted: bool
     reason: str
     differences: _containers.RepeatedScalarFieldContainer[str]
     warnings: _containers.RepeatedScalarFieldContainer[str]
     plan: PlanReply
-    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., differences: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., plan: _Optional[_Union[PlanReply, _Mapping]] = ...) -> None: ...
+    standby: bool
+    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., differences: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., plan: _Optional[_Union[PlanReply, _Mapping]] = ..., standby: _Optional[bool] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ("pipeline",)
@@ -824,16 +869,22 @@ class PipelineStatus(_message.Message):
     def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("workers", "pipelines", "controller", "version")
+    __slots__ = ("workers", "pipelines", "controller", "version", "standby", "leader", "term")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     PIPELINES_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    STANDBY_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
     pipelines: _containers.RepeatedCompositeFieldContainer[PipelineStatus]
     controller: str
     version: str
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., pipelines: _Optional[_Iterable[_Union[PipelineStatus, _Mapping]]] = ..., controller: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    standby: bool
+    leader: str
+    term: int
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., pipelines: _Optional[_Iterable[_Union[PipelineStatus, _Mapping]]] = ..., controller: _Optional[str] = ..., version: _Optional[str] = ..., standby: _Optional[bool] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
 
 class StopRequest(_message.Message):
     __slots__ = ("pipeline", "cancel")
@@ -844,9 +895,11 @@ class StopRequest(_message.Message):
     def __init__(self, pipeline: _Optional[str] = ..., cancel: _Optional[bool] = ...) -> None: ...
 
 class StopReply(_message.Message):
-    __slots__ = ("accepted", "reason")
+    __slots__ = ("accepted", "reason", "standby")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    STANDBY_FIELD_NUMBER: _ClassVar[int]
     accepted: bool
     reason: str
-    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    standby: bool
+    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., standby: _Optional[bool] = ...) -> None: ...

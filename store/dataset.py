@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from headrace.store.entries import Closed, Counts, EntryError, StoredObject, decode_entry
+from headrace.store.entries import Closed, Counts, EntryError, StoredObject
 from headrace.store.errors import FormatError, InvalidUri
 from headrace.store.fold import FoldError, LedgerState
+from headrace.store.folding import fold_log
 from headrace.store.header import read_plain_header
 from headrace.store.log import Log
 from headrace.store.objects import ObjectStore, open_store
@@ -90,12 +91,11 @@ def fold_ledger(store: ObjectStore, state: LedgerState | None = None) -> LedgerS
     Raises `FormatError` for an entry that cannot be read or contradicts those before it.
     """
     state = LedgerState() if state is None else state
-    for number, data in Log(store).read(after=state.number):
-        try:
-            state.apply(number, decode_entry(data))
-        except (EntryError, FoldError) as error:
-            raise FormatError(f"{store.uri}: ledger entry {number}: {error}; restore the entry from a copy") from error
-    return state
+    try:
+        return fold_log(Log(store), state)
+    except (EntryError, FoldError) as error:
+        number = state.number + 1
+        raise FormatError(f"{store.uri}: ledger entry {number}: {error}; restore the entry from a copy") from error
 
 
 class Dataset:

@@ -15,6 +15,8 @@ from typing import Any, TypeAlias, cast
 import msgpack
 import xxhash
 
+from headrace.store.cluster_changes import CLUSTER_CHANGES, ClusterChange
+
 #: The version of the encoding below; a reader refuses one that it does not know.
 ENTRY_FORMAT = 1
 
@@ -192,7 +194,16 @@ class VersionPublished:
 
 
 Change: TypeAlias = (
-    Led | Resigned | Beat | PipelineApplied | EpochRaised | FragmentsListed | FragmentEnded | Closed | VersionPublished
+    Led
+    | Resigned
+    | Beat
+    | PipelineApplied
+    | EpochRaised
+    | FragmentsListed
+    | FragmentEnded
+    | Closed
+    | VersionPublished
+    | ClusterChange
 )
 
 _CHANGES: dict[str, type[Any]] = {
@@ -207,6 +218,7 @@ _CHANGES: dict[str, type[Any]] = {
         FragmentEnded,
         Closed,
         VersionPublished,
+        *CLUSTER_CHANGES,
     )
 }
 

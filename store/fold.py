@@ -12,26 +12,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.store.entries import (
-    Beat,
     Change,
     Closed,
     Counts,
-    Entry,
     EpochRaised,
     Fragment,
     FragmentEnded,
     FragmentsListed,
-    Led,
     PipelineApplied,
     Range,
-    Resigned,
     VersionPublished,
 )
 from headrace.store.intervals import UNBOUNDED, Gap, IntervalSet
+from headrace.store.log_state import FoldError, LogState
 
-
-class FoldError(RuntimeError):
-    """An entry that contradicts those before it: the log was damaged or written by a broken leader."""
+__all__ = ["ClosedShard", "FoldError", "FragmentState", "LedgerState"]
 
 
 @dataclass(slots=True)
@@ -69,16 +64,14 @@ class ClosedShard:
 
 
 @dataclass(slots=True)
-class LedgerState:
+class LedgerState(LogState):
     """All that the ledger of one dataset says up to entry `number` (-1: nothing yet)."""
 
-    number: int = -1
-    term: int = 0
-    leader: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    resigned: bool = True
     pipeline: Mapping[str, Any] = field(default_factory=dict[str, Any])
     pipeline_version: str = ""
     pipeline_number: int = -1
+    #: Every pipeline that made a part of the dataset, by version.
+    pipelines: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     epoch: int = 0
     fragments: dict[bytes, FragmentState] = field(default_factory=dict[bytes, FragmentState])
     shards: list[ClosedShard] = field(default_factory=list[ClosedShard])
@@ -86,18 +79,6 @@ class LedgerState:
     counts: dict[str, Counts] = field(default_factory=dict[str, Counts])
     version: int = 0
     version_number: int = -1
-
-    def apply(self, number: int, entry: Entry) -> None:
-        """Fold entry `number`; FoldError, naming entry and reason, if it cannot follow what was folded."""
-        if number != self.number + 1:
-            raise FoldError(f"entry {number} does not follow entry {self.number}: the log has a hole")
-        if entry.term < self.term:
-            raise FoldError(f"entry {number} is of term {entry.term} behind term {self.term}")
-        if entry.term > self.term and not (entry.changes and isinstance(entry.changes[0], Led)):
-            raise FoldError(f"entry {number} is the first of term {entry.term} and does not begin with Led")
-        for change in entry.changes:
-            self._change(number, entry.term, change)
-        self.number = number
 
     def conflicts(self, closed: Closed) -> list[Range]:
         """The parts of a proposal's ranges that its sink has closed already."""
@@ -109,17 +90,12 @@ class LedgerState:
                     found.append(Range(item.fragment, first, end - first))
         return found
 
-    def _change(self, number: int, term: int, change: Change) -> None:
+    def _change(self, number: int, change: Change) -> None:
         match change:
-            case Led():
-                if change.term != term or change.term <= self.term:
-                    raise FoldError(f"entry {number}: Led({change.term}) in term {term} behind term {self.term}")
-                self.term, self.leader, self.resigned = change.term, change.leader, False
-            case Resigned():
-                self.resigned = True
             case PipelineApplied():
                 self.pipeline, self.pipeline_version = change.pipeline, change.version
                 self.pipeline_number = number
+                self.pipelines[change.version] = change.pipeline
             case EpochRaised():
                 self.epoch = number
             case FragmentsListed():
@@ -130,8 +106,6 @@ class LedgerState:
                 self._closed(number, change)
             case VersionPublished():
                 self.version, self.version_number = change.version, number
-            case Beat():
-                pass
             case _:
                 raise FoldError(f"entry {number}: {type(change).__name__} does not belong into a dataset's ledger")
 

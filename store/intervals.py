@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import ge
 
 #: The end of an interval that reaches as far as the fragment does.
 UNBOUNDED = 1 << 62
@@ -76,6 +77,20 @@ class IntervalSet:
         """How many bytes the runs cover, where both edges are known."""
         edges = zip(self._offsets, self._stops, strict=True)
         return sum(stop - offset for offset, stop in edges if offset >= 0 and stop >= 0)
+
+    def columns(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        """The runs' firsts, ends, and the bytes at their edges, for a snapshot; not to be changed."""
+        return self._firsts, self._ends, self._offsets, self._stops
+
+    @staticmethod
+    def of_columns(firsts: list[int], ends: list[int], offsets: list[int], stops: list[int]) -> IntervalSet:
+        """The set of these columns, which it takes over. ValueError if they are no sorted, disjoint runs."""
+        edges = [edge for pair in zip(firsts, ends, strict=True) for edge in pair]
+        if len(firsts) != len(offsets) or len(firsts) != len(stops) or any(map(ge, edges, edges[1:])):
+            raise ValueError(f"{len(firsts)} runs are not sorted and disjoint")
+        made = IntervalSet()
+        made._firsts, made._ends, made._offsets, made._stops = firsts, ends, offsets, stops
+        return made
 
     def copy(self) -> IntervalSet:
         """An independent set with the same runs."""

@@ -7,7 +7,7 @@ that numbers are contiguous; what entries mean is the business of `entries` and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,6 +16,8 @@ from headrace.store.objects import ObjectStore
 
 NUMBER_DIGITS = 20
 NUMBER_MAX = 2**63 - 1
+#: Times that a log is listed again because what was listed was truncated meanwhile.
+READ_AGAIN_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,13 @@ AppendResult: TypeAlias = Appended | Refused
 class Log:
     """The log under `prefix` of a store, e.g. `ledger/00000000000000000042.msgpack`."""
 
-    __slots__ = ("_pattern", "_prefix", "_store")
+    __slots__ = ("_pattern", "_prefix", "_snapshot_pattern", "_store")
 
     def __init__(self, store: ObjectStore, prefix: str = "ledger") -> None:
         self._store = store
         self._prefix = prefix.strip("/")
         self._pattern = re.compile(re.escape(self._prefix) + rf"/([0-9]{{{NUMBER_DIGITS}}})\.msgpack")
+        self._snapshot_pattern = re.compile(re.escape(self._prefix) + rf"/([0-9]{{{NUMBER_DIGITS}}})\.snapshot")
 
     def key(self, number: int) -> str:
         """Return the key of entry `number` (numbers start at 0)."""
@@ -72,6 +75,53 @@ class Log:
             yield number, self._store.get(info.key)
             expected = number + 1
 
+    def read_from(self, after: int = -1) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
+        """What a reader that knows everything up to `after` needs: a snapshot or None, and the entries behind it.
+
+        A snapshot is given to whoever begins, and where entries behind `after` were truncated. Raises `FormatError`
+        where an entry is missing that no snapshot covers.
+        """
+        for _ in range(READ_AGAIN_MAX):
+            try:
+                return self._read_once(after)
+            except (FormatError, ObjectMissing):
+                continue  # what was listed may have been truncated since, behind a newer snapshot
+        return self._read_once(after)
+
+    def write_snapshot(self, number: int, data: bytes) -> None:
+        """Put a fold of all entries up to `number` beside them; another's, which says the same, may stand already."""
+        self._store.create(self._snapshot_key(number), [data])
+
+    def snapshots(self, after: int = -1) -> list[int]:
+        """The numbers of the snapshots behind `after`, in order."""
+        return self._numbers(after)[1]
+
+    def overtaken(self, number: int) -> bool:
+        """Whether a snapshot covers entry `number`: what is created there now is read by nobody."""
+        return bool(self.snapshots(number - 1))
+
+    def truncate(self, upto: int, keep: Collection[int]) -> int:
+        """Delete entries and older snapshots up to number `upto`, which a durable snapshot covers; how many objects.
+
+        `keep` are the entries that begin a term: a writer that wakes late is to find the number behind its last one
+        taken. Raises ValueError where no snapshot covers them.
+        """
+        snapshots = self.snapshots()
+        if not any(number >= upto for number in snapshots):
+            raise ValueError(f"{self._store.uri}: no snapshot covers entry {upto}, nothing may be deleted")
+        numbers, _ = self._numbers(-1)
+        doomed = [self.key(number) for number in numbers if number <= upto and number not in keep]
+        doomed += [self._snapshot_key(number) for number in snapshots if number < upto]
+        for key in doomed:
+            self._store.delete(key)
+        return len(doomed)
+
+    def discard(self, number: int) -> None:
+        """Delete an entry that was created below a snapshot. Raises ValueError where no snapshot covers it."""
+        if not self.overtaken(number):
+            raise ValueError(f"{self._store.uri}: entry {number} is not covered by a snapshot")
+        self._store.delete(self.key(number))
+
     def append(self, number: int, data: bytes) -> AppendResult:
         """Create entry `number`; on a refusal read it back, and take it as ours if the bytes are equal.
 
@@ -89,6 +139,40 @@ class Log:
                 "something deletes ledger entries or the store is inconsistent, stop it before going on"
             ) from error
         return Appended(number) if existing == data else Refused(number, existing)
+
+    def _read_once(self, after: int) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
+        numbers, snapshots = self._numbers(after)
+        covered = snapshots[-1] if snapshots else -1
+        whole = set(range(after + 1, covered + 1)) <= set(numbers)
+        if covered > after and (after < 0 or not whole):
+            newest = covered, self._store.get(self._snapshot_key(covered))
+            return newest, list(self._entries(covered, [number for number in numbers if number > covered]))
+        return None, list(self._entries(after, numbers))
+
+    def _snapshot_key(self, number: int) -> str:
+        return self.key(number).removesuffix(".msgpack") + ".snapshot"
+
+    def _numbers(self, after: int) -> tuple[list[int], list[int]]:
+        """The numbers of entries and of snapshots behind `after`, from one listing."""
+        numbers: list[int] = []
+        snapshots: list[int] = []
+        for info in self._store.list(self._prefix + "/", after=self.key(after) if after >= 0 else ""):
+            entry, snapshot = self._pattern.fullmatch(info.key), self._snapshot_pattern.fullmatch(info.key)
+            if entry is not None:
+                numbers.append(int(entry[1]))
+            elif snapshot is not None and int(snapshot[1]) > after:
+                snapshots.append(int(snapshot[1]))
+        return numbers, snapshots
+
+    def _entries(self, after: int, numbers: list[int]) -> Iterator[tuple[int, bytes]]:
+        expected = after + 1
+        for number in numbers:
+            while expected < number:
+                # A listing may show a younger entry and miss an older one that was made while it went on.
+                yield expected, self._read_in_gap(expected, number)
+                expected += 1
+            yield number, self._store.get(self.key(number))
+            expected = number + 1
 
     def _read_in_gap(self, number: int, found: int) -> bytes:
         try:

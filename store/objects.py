@@ -143,6 +143,14 @@ def open_store(uri: str) -> ObjectStore:
     return opener(uri)
 
 
+def below(uri: str, folder: str) -> str:
+    """The URI of a folder in the store at `uri`; what an S3 URI says of its server stays behind the `?`."""
+    if not uri.lower().startswith("s3://"):
+        return f"{uri.rstrip('/')}/{folder}"
+    path, mark, query = uri.partition("?")
+    return f"{path.rstrip('/')}/{folder}{mark}{query}"
+
+
 def _open_path(path: str) -> ObjectStore:
     from headrace.store.files import FileStore
 

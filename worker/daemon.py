@@ -17,35 +17,30 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
-import grpc
 import setproctitle
 import uvloop
 
 from headrace.protos import control_pb2 as pb
-from headrace.protos import control_pb2_grpc as rpc
 from headrace.transport.notify import keep_alive, notify
 from headrace.worker.addresses import host_id, own_addresses
+from headrace.worker.attendance import Attendance
 from headrace.worker.core import supervisor as core
+from headrace.worker.core.obedience import Obedience
+from headrace.worker.core.roll import Roll
 from headrace.worker.core.watching import LOOK_S
 from headrace.worker.joining import JoinError, Membership
-from headrace.worker.member import check_plain, membership, network_of, open_channel
+from headrace.worker.member import check_plain, membership, network_of
 from headrace.worker.processes import Processes, TaskProcess
 
 logger = logging.getLogger("headrace.worker")
 
 DEFAULT_CONTROLLER = "127.0.0.1:7420"
 
-MESSAGE_BYTES_MAX = 64 << 20
-#: Seconds between two heartbeats, and of silence after which a session is given up.
-HEARTBEAT_S = 1.0
-#: Seconds before a lost session is opened again, doubled each time up to RECONNECT_S_MAX.
-RECONNECT_S = 0.2
-RECONNECT_S_MAX = 5.0
 #: Messages that wait for a controller that is away; tasks repeat what matters (proposals), so older ones may go.
 WAITING_MESSAGES_MAX = 100_000
 
@@ -57,30 +52,18 @@ class Daemon:
         self.name, self.cores, self._labels = name, cores, tuple(labels)
         self._member = member
         self._supervisor = core.Supervisor()
+        self._obedience = Obedience()
+        self._roll = Roll()
         self._processes = Processes(self._said, self._exited)
         self._orders: dict[tuple[str, int], pb.TaskCommand] = {}
         self._outbox: asyncio.Queue[pb.FromWorker] = asyncio.Queue(WAITING_MESSAGES_MAX)
         #: What is told of the deaths that are being handled.
         self._stories: dict[tuple[str, int], pb.TaskExited] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self.refused = ""
 
-    async def attend(self, address: str) -> None:
-        """Attend the controller, again and again, until it refuses this worker."""
-        delay = RECONNECT_S
-        while not self.refused:
-            try:
-                await self._session(address)
-                delay = RECONNECT_S
-            except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.PERMISSION_DENIED:
-                    self.refused = str(error.details())
-                    break
-                why = f"{error.code().name} {error.details()}"
-                logger.warning("controller %s: %s; trying again in %.1f s", address, why, delay)
-            if not self.refused:
-                await asyncio.sleep(delay)
-                delay = min(RECONNECT_S_MAX, delay * 2)
+    def attendance(self, addresses: Sequence[str]) -> Attendance:
+        """This worker's sessions with whichever of these controllers leads."""
+        return Attendance(addresses, self._register, self._take, self._outbox, self._member)
 
     def look(self) -> None:
         """See how long stages have been at their batches, and how much memory tasks have; again and again."""
@@ -91,26 +74,6 @@ class Daemon:
     def close(self) -> None:
         """End every task."""
         self._processes.kill_all()
-
-    async def _session(self, address: str) -> None:
-        options = [
-            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-        ]
-        async with open_channel(address, self._member, options) as channel:
-            stub = rpc.ControlStub(channel)  # type: ignore[no-untyped-call]
-            call = stub.Attend(self._messages())
-            async for message in call:
-                self._take(message)
-
-    async def _messages(self) -> AsyncIterator[pb.FromWorker]:
-        """What this worker says in one session: who it is, then everything that waits."""
-        yield pb.FromWorker(register=self._register())
-        while True:
-            try:
-                yield await asyncio.wait_for(self._outbox.get(), HEARTBEAT_S)
-            except TimeoutError:
-                yield pb.FromWorker(heartbeat=pb.Heartbeat(sent=time.monotonic_ns()))
 
     def _register(self) -> pb.Register:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -125,26 +88,32 @@ class Daemon:
             addresses=own_addresses() if self._member else (),
             labels=self._labels,
         )
-        for task, attempt in self._supervisor.running():
-            register.tasks.append(pb.RunningTask(task=task, attempt=attempt))
+        for task, entry in self._roll.tasks.items():
+            running = pb.RunningTask(task=task, attempt=entry.attempt, version=entry.version, epoch=entry.epoch)
+            running.ready = entry.ready
+            running.facts.update(entry.facts)
+            running.addresses.extend(entry.addresses)
+            register.tasks.append(running)
+        for link, joint in self._roll.links.items():
+            (_, sender), (_, receiver) = joint.sender, joint.receiver
+            standing = pb.RunningLink(link=link, sender_attempt=sender, receiver_attempt=receiver)
+            standing.generation = joint.generation
+            register.links.append(standing)
         return register
 
     # -- the controller's words --
 
     def _take(self, message: pb.ToWorker) -> None:
-        kind = message.WhichOneof("message")
-        # An attempt's number begins with its log's term, so a lower term moves no attempt that lives here. A start for
-        # a task that is gone is not held against its term yet: terms of different datasets cannot be compared, and a
-        # worker attends one controller only.
-        match kind:
+        if not self._obedience.obeys(message.term, message.log, message.log_term):
+            logger.warning("a command of term %d is void: a later leader has spoken", message.log_term or message.term)
+            return
+        match message.WhichOneof("message"):
             case "welcome":
                 notify(f"STATUS=attends controller {message.welcome.controller} as {self.name}")
-            case "refusal":
-                self.refused = message.refusal.reason
             case "task":
                 self._task_command(message.task)
             case "link":
-                self._processes.link(message.link)
+                self._link(message.link)
             case "kill":
                 self._do(core.KillAsked(message.kill.task, message.kill.attempt))
             case _:
@@ -161,9 +130,19 @@ class Daemon:
         if message.WhichOneof("command") == "stop":
             self._do(core.StopAsked(message.task, message.attempt))
 
+    def _link(self, message: pb.MakeLink) -> None:
+        ends = (message.sender, message.sender_attempt), (message.receiver, message.receiver_attempt)
+        self._roll.linked(message.link, *ends, message.generation)
+        self._processes.link(message)
+
     # -- the tasks' words --
 
     def _said(self, _item: TaskProcess, event: pb.TaskEvent) -> None:
+        kind = event.WhichOneof("event")
+        if kind == "ready":
+            self._roll.ready(event.task, event.attempt, event.ready.facts, tuple(event.ready.addresses))
+        elif kind == "lost":
+            self._roll.cut(event.lost.link, event.lost.generation)
         if not self._outbox.full():
             self._outbox.put_nowait(pb.FromWorker(task=event))
 
@@ -173,6 +152,7 @@ class Daemon:
             for inner in held.items:
                 exited.in_hand.add(stage=inner.stage, range=pb.Range(**asdict(inner.range)))
         self._stories[item.task, item.attempt] = exited
+        self._roll.exited(item.task, item.attempt)
         self._do(core.ProcessExited(item.task, item.attempt, code))
         self._stories.pop((item.task, item.attempt), None)
 
@@ -181,6 +161,7 @@ class Daemon:
             match command:
                 case core.SpawnProcess():
                     order = self._orders.pop((command.task, command.attempt))
+                    self._roll.started(command.task, command.attempt, order.start.version, order.start.epoch)
                     self._processes.spawn(command.task, command.attempt, order)
                 case core.KillProcess():
                     self._processes.kill(command.task, command.attempt)
@@ -238,17 +219,23 @@ async def work(
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         daemon.close()
-    if daemon.refused:
-        logger.error("the controller refuses this worker: %s", daemon.refused)
+    refused = attending.result() if attending.done() and not attending.cancelled() else ""
+    if refused:
+        logger.error("the controller refuses this worker: %s", refused)
         return 1
     return 0
 
 
-async def _attend(daemon: Daemon, controller: str, controller_fd: int) -> None:
+async def _attend(daemon: Daemon, controller: str, controller_fd: int) -> str:
+    """Attend until this worker is refused; the reason."""
     if controller_fd >= 0:
         controller = await asyncio.to_thread(_read_line, controller_fd)
-    if controller:
-        await daemon.attend(controller)
+    addresses = [address.strip() for address in controller.split(",") if address.strip()]
+    if not addresses:
+        return ""
+    attendance = daemon.attendance(addresses)
+    await attendance.attend()
+    return attendance.refused
 
 
 def _read_line(descriptor: int) -> str:
@@ -260,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and work."""
     parser = argparse.ArgumentParser(prog="headrace worker", description="Run the tasks of one node.")
     parser.add_argument(
-        "--controller", default="", help=f"the controller's address; else the cluster's, else {DEFAULT_CONTROLLER}"
+        "--controller", default="", help=f"the controllers, by commas; else the cluster's, else {DEFAULT_CONTROLLER}"
     )
     parser.add_argument("--name", default=socket.gethostname(), help="this worker's name; each has its own")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), help="cores to offer")
@@ -273,9 +260,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         member = membership(args.join, args.state)
-        controller = args.controller or (member.controllers[0] if member else DEFAULT_CONTROLLER)
+        controller = args.controller or (",".join(member.controllers) if member else DEFAULT_CONTROLLER)
         if member is None:
-            check_plain(controller)
+            for address in controller.split(","):
+                check_plain(address.strip())
     except JoinError as error:
         logger.error("%s", error)
         return 1

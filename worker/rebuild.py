@@ -15,11 +15,10 @@ from headrace.pipeline.graph import Pipeline
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd
 from headrace.store.dataset import fold_ledger
-from headrace.store.entries import Closed, PipelineApplied, Range, StoredObject, decode_entry
+from headrace.store.entries import Closed, Range, StoredObject
 from headrace.store.errors import FormatError
 from headrace.store.fold import LedgerState
 from headrace.store.intervals import Gap
-from headrace.store.log import Log
 from headrace.store.objects import ObjectStore, open_store
 from headrace.worker.chain import Chain
 
@@ -53,7 +52,7 @@ def rebuild(uri: str, shard: str, *, restore: bool = False) -> Rebuilt:
     store = open_store(uri)
     state = fold_ledger(store)
     closed = _find(state, shard, store.uri)
-    pipeline = _pipeline_of(store, closed.version)
+    pipeline = _pipeline_of(store.uri, state, closed.version)
     batches = list(_read_again(pipeline, state, closed))
     sink = Chain(pipeline, [closed.sink]).sink
     assert sink is not None
@@ -86,12 +85,10 @@ def _find(state: LedgerState, shard: str, uri: str) -> Closed:
     return found[0]
 
 
-def _pipeline_of(store: ObjectStore, version: str) -> Pipeline:
-    for _, data in Log(store).read():
-        for change in decode_entry(data).changes:
-            if isinstance(change, PipelineApplied) and change.version == version:
-                return Pipeline.from_dict(change.pipeline)
-    raise FormatError(f"{store.uri}: the ledger names no pipeline of version {version}")
+def _pipeline_of(uri: str, state: LedgerState, version: str) -> Pipeline:
+    if version not in state.pipelines:
+        raise FormatError(f"{uri}: the ledger names no pipeline of version {version}")
+    return Pipeline.from_dict(state.pipelines[version])
 
 
 def _read_again(pipeline: Pipeline, state: LedgerState, closed: Closed) -> Iterable[Batch]:

@@ -82,6 +82,7 @@ class Task:
         self._outbox = Outbox(self._chain.downstream, self._cut)
         self._open: tuple[Fragment, Iterator[Batch | FragmentEnd]] | None = None
         self._listing: Iterator[Fragment] | None = None
+        self._listing_number = 0
         self._links: dict[str, LinkEnd] = {}
         self._progress_at = 0.0
         self._stopping = False
@@ -146,7 +147,7 @@ class Task:
     def _list(self) -> bool:
         if self._listing is None:
             return False
-        page = pb.FragmentsListed(stage=self._chain.source_name)
+        page = pb.FragmentsListed(stage=self._chain.source_name, listing=self._listing_number)
         try:
             for fragment in self._listing:
                 page.fragments.append(_fragment(fragment))
@@ -257,7 +258,7 @@ class Task:
         match message.WhichOneof("command"):
             case "list":
                 assert self._chain.source is not None
-                self._listing = self._chain.source.list()
+                self._listing, self._listing_number = self._chain.source.list(), message.list.listing
             case "read":
                 gaps = [Gap(gap.first, gap.end, gap.offset) for gap in message.read.gaps]
                 if self._chain.sentences is not None:

@@ -1,6 +1,8 @@
 """The controller's machine: the workers that there are, and the runs that they carry.
 
-`handle(event, now)` is its door. It routes an event to the run that it concerns and keeps the registry of workers.
+`handle(event, now)` is its door. It routes an event to the run that it concerns and keeps the registry of workers. With
+a cluster's log it acts only while it leads that log (docs/failover.md): what people ask for is an entry before it is
+done, and who leads next goes on with the runs that have not ended. Without one it leads for itself and forgets.
 """
 
 from __future__ import annotations
@@ -8,20 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.controller.core.claims import Claims
+from headrace.controller.core.leadership import SNAPSHOT_ENTRIES, Leadership, LeaderState
+from headrace.controller.core.log_messages import LOG_EVENTS, LogEvent
 from headrace.controller.core.messages import (
     AnswerRequest,
     Command,
-    EntryRefused,
-    EntryUnresolved,
-    EntryWritten,
     FragmentWasRead,
     KillTask,
     LinkLost,
-    LogRead,
     ManifestWritten,
     PipelineRequested,
+    ReportRun,
     ShardProposed,
+    ShutdownAsked,
     SourceListed,
+    StepDown,
     StopRequested,
     TaskExited,
     TaskFailed,
@@ -31,58 +35,124 @@ from headrace.controller.core.messages import (
     WorkerLost,
     WorkerRegistered,
 )
+from headrace.controller.core.plans import Plan
+from headrace.controller.core.recording import options_of, plan_from_plain, plan_to_plain, request_of
 from headrace.controller.core.run import Run
-from headrace.controller.core.run_states import ENDED
+from headrace.controller.core.run_states import ENDED, RunState
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
 from headrace.pipeline.validate import validate
+from headrace.store.cluster_changes import RunBegun, RunEnded, RunPlanned, RunStopAsked, WorkerJoined, WorkerLeft
+from headrace.store.cluster_fold import ENDED_RUNS_MAX, ClusterState
+from headrace.store.entries import Led
 
-#: Runs that have ended and are still shown.
-ENDED_RUNS_MAX = 64
+#: Seconds for which tasks of a run that this controller does not know may wait for somebody to apply it again.
+ORPHAN_S = 20.0
 
 
 class Controller:
-    """All that the controller knows, apart from what its shell does for it."""
+    """All that the controller knows, apart from what its shell does for it.
 
-    def __init__(self, identity: Mapping[str, Any], *, standby: bool = False) -> None:
+    `log` is the URI of the cluster's log; without one nothing outlives this process but the datasets.
+    """
+
+    def __init__(
+        self,
+        identity: Mapping[str, Any],
+        *,
+        standby: bool = False,
+        log: str = "",
+        snapshot_entries: int = SNAPSHOT_ENTRIES,
+    ) -> None:
         self.identity = dict(identity)
         self.workers: dict[str, WorkerRegistered] = {}
         self.runs: dict[str, Run] = {}
+        self.log: Leadership[ClusterState] | None = None
+        if log:
+            self.log = Leadership(log, self.identity, ClusterState(), standby=True, snapshot_entries=snapshot_entries)
         self._standby = standby
+        self._snapshot_entries = snapshot_entries
+        #: Requests whose `RunBegun` is on its way.
+        self._asked: dict[str, PipelineRequested] = {}
+        #: The plans that the cluster's log has or gets.
+        self._planned: dict[str, Plan] = {}
+        #: What workers brought of runs that are not begun here.
+        self._claims = Claims()
+        #: Runs that nobody here knows and workers have tasks of, and until when these may stay.
+        self._orphans: dict[str, float] = {}
+
+    def open(self) -> list[Command]:
+        """Begin: read the cluster's log, if there is one."""
+        return self.log.open() if self.log is not None else []
+
+    @property
+    def leads(self) -> bool:
+        """Whether workers and people may be answered."""
+        return self.log is None or self.log.state is LeaderState.LEADING
+
+    @property
+    def leader(self) -> Mapping[str, Any]:
+        """Who leads the cluster, as far as is known: its `address` among the rest."""
+        return self.identity if self.log is None or self.leads else self.log.ledger.leader
 
     def handle(self, event: object, now: float) -> list[Command]:
         """Take one event; give the commands that follow from it."""
+        commands = self._dispatch(event, now)
+        if self.log is None:
+            return commands
+        for _, entry in self.log.committed():
+            if self.log.state is LeaderState.LEADING:
+                for change in entry.changes:
+                    commands += self._committed(change, now)
+        if self.leads:
+            commands = self._recorded(commands, now)
+        elif self.log.state in (LeaderState.DEPOSED, LeaderState.DENIED):
+            commands += self._step_down()
+        return [*commands, *self.log.flush(now)]
+
+    def wake_at(self) -> float | None:
+        """When `handle(TimePassed())` is wanted next."""
+        times = [run.wake_at() for run in self.runs.values()]
+        times += self._orphans.values()
+        if self.log is not None:
+            times.append(self.log.wake_at())
+        return min((time for time in times if time is not None), default=None)
+
+    def _dispatch(self, event: object, now: float) -> list[Command]:
+        if isinstance(event, LOG_EVENTS):
+            return self._on_log(event, now)
         match event:
             case WorkerRegistered():
                 return self._registered(event, now)
             case WorkerLost():
-                self.workers.pop(event.worker, None)
-                return [command for run in self.runs.values() for command in run.handle(event, now)]
+                return self._worker_lost(event, now)
             case PipelineRequested():
                 return self._requested(event)
             case StopRequested():
-                run = self.runs.get(event.pipeline)
-                return run.handle(event, now) if run else []
-            case LogRead() | EntryWritten() | EntryRefused() | EntryUnresolved() | ManifestWritten():
+                return self._stop(event, now)
+            case ManifestWritten():
                 writer = self._by_log(event.log)
                 return writer.handle(event, now) if writer else []
             case TaskReady() | TaskExited() | TaskFailed() | SourceListed() | FragmentWasRead():
                 return self._to_task(event.task, event, now)
             case ShardProposed() | TaskSwept() | LinkLost():
                 return self._to_task(event.task, event, now)
+            case ShutdownAsked():
+                if self.log is not None:
+                    self.log.resign()
+                return []
             case TimePassed():
-                return [command for run in self.runs.values() for command in run.handle(event, now)]
+                return self._on_time(event, now)
             case _:
                 raise TypeError(f"the controller knows no {type(event).__name__}")
 
-    def wake_at(self) -> float | None:
-        """When `handle(TimePassed())` is wanted next."""
-        times = [run.wake_at() for run in self.runs.values()]
-        return min((time for time in times if time is not None), default=None)
+    # -- logs --
 
-    def _to_task(self, task: str, event: object, now: float) -> list[Command]:
-        run = self.runs.get(task.split("/", 1)[0])
-        return run.handle(event, now) if run else []
+    def _on_log(self, event: LogEvent, now: float) -> list[Command]:
+        if self.log is not None and event.log == self.log.log:
+            return self.log.handle(event, now)
+        writer = self._by_log(event.log)
+        return writer.handle(event, now) if writer else []
 
     def _by_log(self, log: str) -> Run | None:
         """The newest run on a log; an older one has handed it over."""
@@ -91,40 +161,179 @@ class Controller:
                 return run
         return None
 
-    def _registered(self, event: WorkerRegistered, now: float) -> list[Command]:
-        self.workers[event.worker] = event
-        commands: list[Command] = []
-        for name, attempt in event.tasks:
-            owner = self.runs.get(name.split("/", 1)[0])
-            current = owner.crew.current(name, attempt) if owner and owner.crew else None
-            if current is None or current.plan.worker != event.worker:
-                commands.append(KillTask(event.worker, name, attempt, "nobody knows this attempt any more"))
-        for run in self.runs.values():
-            commands += run.worker_joined(event.facts(), now)
+    def _on_time(self, event: TimePassed, now: float) -> list[Command]:
+        commands = [command for run in self.runs.values() for command in run.handle(event, now)]
+        if self.log is not None:
+            commands += self.log.handle(event, now)
+        for run in [run for run, until in self._orphans.items() if now >= until]:
+            del self._orphans[run]
+            commands += self._kill_orphans(run) if run not in self.runs else []
         return commands
 
-    def _requested(self, event: PipelineRequested) -> list[Command]:
-        def refuse(reason: str) -> list[Command]:
-            return [AnswerRequest(event.request, accepted=False, reason=reason)]
+    def _committed(self, change: object, now: float) -> list[Command]:
+        """A change of this leader's own is durable: now it is done."""
+        assert self.log is not None
+        match change:
+            case RunBegun():
+                event = self._asked.pop(change.name, None)
+                return self._open_run(event) if event is not None else []
+            case RunStopAsked():
+                run = self.runs.get(change.name)
+                return run.handle(StopRequested(change.name, change.cancel), now) if run else []
+            case Led():
+                return self._take_over()
+            case _:
+                return []
 
+    def _take_over(self) -> list[Command]:
+        """Go on with every run that has not ended, with the plan that its tasks were started by."""
+        assert self.log is not None
+        commands: list[Command] = []
+        for name, record in self.log.ledger.going_on().items():
+            plan = plan_from_plain(record.plan) if record.plan is not None else None
+            if plan is not None:
+                self._planned[name] = plan
+            commands += self._open_run(request_of(record.pipeline, record.options), inherited=plan, resumes=True)
+        return commands
+
+    def _recorded(self, commands: list[Command], now: float) -> list[Command]:
+        """Write down what a successor has to know, and see to stops that an earlier leader was asked for."""
+        assert self.log is not None
+        going_on = self.log.ledger.going_on()
+        for name, run in list(self.runs.items()):
+            record = going_on.get(name)
+            if record is None or record.stop_asked is None:
+                continue
+            if run.state is RunState.RUNNING or (record.stop_asked and run.state is RunState.OPENING):
+                commands = [*commands, *run.handle(StopRequested(name, record.stop_asked), now)]
+        for command in [command for command in commands if isinstance(command, ReportRun)]:
+            record = going_on.get(command.pipeline)
+            if record is None:
+                continue
+            if self._usurped(command.pipeline):
+                commands.remove(command)
+                again = request_of(record.pipeline, record.options)
+                commands += self._open_run(again, inherited=self._planned.get(command.pipeline), resumes=True)
+                continue
+            self.log.submit(RunEnded(command.pipeline, command.outcome, command.reason))
+            self._planned.pop(command.pipeline, None)
+        for name, run in self.runs.items():
+            plan = run.crew.plan if run.crew is not None and not run.ended else None
+            if plan is not None and self._planned.get(name) != plan and name in going_on:
+                self._planned[name] = plan
+                self.log.submit(RunPlanned(name, plan_to_plain(plan)))
+        return commands
+
+    def _usurped(self, name: str) -> bool:
+        """Whether a dataset was taken by one who led this cluster before, woke late, and will not keep it."""
+        run = self.runs.get(name)
+        if run is None or run.leadership.state is not LeaderState.DEPOSED:
+            return False
+        return bool(run.leadership.cluster) and run.ledger.leader.get("cluster") == run.leadership.cluster
+
+    def _step_down(self) -> list[Command]:
+        """Another leads: forget what was decided here, and watch."""
+        assert self.log is not None
+        reason = self.log.why_not_leading()
+        commands: list[Command] = [
+            AnswerRequest(event.request, accepted=False, reason=reason) for event in self._asked.values()
+        ]
+        self.runs.clear()
+        self.workers.clear()
+        self._asked.clear()
+        self._planned.clear()
+        self._orphans.clear()
+        self._claims.clear()
+        known = self.log.ledger
+        every = self._snapshot_entries
+        self.log = Leadership(self.log.log, self.identity, known, standby=True, snapshot_entries=every)
+        return [*commands, StepDown(reason), *self.log.open()]
+
+    # -- workers --
+
+    def _to_task(self, task: str, event: object, now: float) -> list[Command]:
+        if isinstance(event, TaskExited):
+            self._claims.exited(event)
+        elif isinstance(event, TaskReady):
+            self._claims.ready(event)
+        run = self.runs.get(task.split("/", 1)[0])
+        return run.handle(event, now) if run else []
+
+    def _registered(self, event: WorkerRegistered, now: float) -> list[Command]:
+        self.workers[event.worker] = event
+        self._claims.register(event)
+        commands: list[Command] = []
+        for run in self.runs.values():
+            commands += run.worker_joined(event.facts(), now)
+        for name in sorted(self._claims.runs()):
+            known = self.runs.get(name)
+            if known is None and self.log is None:
+                # With a cluster's log every run is known; without one somebody may come and apply it again.
+                self._orphans.setdefault(name, now + ORPHAN_S)
+            elif known is None or known.state is not RunState.OPENING:
+                commands += self._kill_orphans(name)
+        if self.log is not None:
+            joined = WorkerJoined(event.worker, event.host, event.cores)
+            if self.log.ledger.workers.get(event.worker) != joined:
+                self.log.submit(joined)
+        return commands
+
+    def _kill_orphans(self, run: str) -> list[Command]:
+        reason = "nobody knows its run any more"
+        return [KillTask(worker, task.task, task.attempt, reason) for worker, task in self._claims.take_run(run)]
+
+    def _worker_lost(self, event: WorkerLost, now: float) -> list[Command]:
+        known = self.workers.pop(event.worker, None)
+        self._claims.drop(event.worker)
+        if self.log is not None and known is not None:
+            self.log.submit(WorkerLeft(event.worker, event.reason))
+        return [command for run in self.runs.values() for command in run.handle(event, now)]
+
+    # -- what people ask --
+
+    def _requested(self, event: PipelineRequested) -> list[Command]:
+        reason = self._refusal(event)
+        if reason:
+            return [AnswerRequest(event.request, accepted=False, reason=reason)]
+        if self.log is None:
+            return self._open_run(event)
+        name = str(event.pipeline["name"])
+        self._asked[name] = event
+        self.log.submit(RunBegun(name, event.pipeline, options_of(event)))
+        return []
+
+    def _refusal(self, event: PipelineRequested) -> str:
+        """Why a pipeline cannot be taken up; empty if it can."""
+        if not self.leads:
+            return f"this controller is on standby; ask the one that leads, at {self.leader.get('address', '?')}"
         try:
             pipeline = Pipeline.from_dict(event.pipeline)
             validate(pipeline)
         except PipelineError as error:
-            return refuse(str(error))
+            return str(error)
+        if pipeline.name in self._asked:
+            return f"pipeline {pipeline.name!r} is being applied by somebody else"
         for run in self.runs.values():
             if run.state in ENDED and run.over:
                 continue
             if run.pipeline.name == pipeline.name:
-                return refuse(f"pipeline {pipeline.name!r} is {run.state.value}: stop it first")
+                return f"pipeline {pipeline.name!r} is {run.state.value}: stop it first"
             if run.pipeline.dataset == pipeline.dataset:
-                return refuse(f"pipeline {run.pipeline.name!r} writes to {pipeline.dataset}: choose another dataset")
+                return f"pipeline {run.pipeline.name!r} writes to {pipeline.dataset}: choose another dataset"
+        return ""
+
+    def _open_run(
+        self, event: PipelineRequested, *, inherited: Plan | None = None, resumes: bool = False
+    ) -> list[Command]:
+        pipeline = Pipeline.from_dict(event.pipeline)
         self.runs.pop(pipeline.name, None)
         self._forget_old()
+        cluster = self.log.ledger.origin if self.log is not None else ""
         run = Run(
             pipeline,
-            identity=self.identity,
+            identity={**self.identity, "cluster": cluster} if cluster else self.identity,
             workers=[worker.facts() for worker in self.workers.values()],
+            claims=self._claims,
             request=event.request,
             amend=event.amend,
             fuse=event.fuse,
@@ -132,10 +341,25 @@ class Controller:
             allowance=event.allowance,
             places=event.places,
             transports=event.transports,
-            standby=self._standby,
+            seal=event.seal,
+            limits=event.limits,
+            standby=self._standby or resumes,
+            cluster=cluster,
+            inherited=inherited,
+            snapshot_entries=self._snapshot_entries,
         )
         self.runs[pipeline.name] = run
         return run.open()
+
+    def _stop(self, event: StopRequested, now: float) -> list[Command]:
+        run = self.runs.get(event.pipeline)
+        if run is None:
+            return []
+        if self.log is None:
+            return run.handle(event, now)
+        if event.pipeline in self.log.ledger.going_on():
+            self.log.submit(RunStopAsked(event.pipeline, event.cancel))
+        return []
 
     def _forget_old(self) -> None:
         ended = [name for name, run in self.runs.items() if run.over]

@@ -53,6 +53,10 @@ class Crew:
         """The living tasks of one worker."""
         return [task for task in self.roster if task.state in _ALIVE and task.plan.worker == worker]
 
+    def waiting_on(self, worker: str) -> list[Task]:
+        """The tasks of one worker that have no living attempt."""
+        return [task for task in self.roster if task.state is TaskState.WAITING and task.plan.worker == worker]
+
     def late(self, now: float) -> list[TaskFailed]:
         """The tasks that have not become ready in time, as if they had said so."""
         reason = f"not ready after {START_S_MAX:.0f} s"

@@ -26,8 +26,10 @@ from headrace.store.entries import Fragment, Range
 from headrace.store.fold import FragmentState, LedgerState
 from headrace.store.intervals import UNBOUNDED, UNKNOWN, Gap, IntervalSet
 
-#: Bytes and fragments that a source task is given ahead of what it reads, so that it never waits for an answer.
+#: Bytes and fragments that a source task is given ahead of what it reads, so that it never waits for an answer; and how
+#: much more while there is plenty, so that it goes on while a standby takes over: half of an even share of what waits.
 AHEAD_BYTES = 8 << 20
+AHEAD_BYTES_MAX = 256 << 20
 AHEAD_FRAGMENTS = 256
 
 
@@ -40,12 +42,16 @@ class Intake:
         self.suspicion = Suspicion(sources, sinks)
         self.solitary = Solitary(ledger, sinks, self.suspicion)
         self._queue: dict[str, deque[tuple[bytes, tuple[Gap, ...]]]] = {}
+        #: Bytes of the fragments that wait, by stage.
+        self._waiting: dict[str, int] = {}
         self._assigned: dict[bytes, str] = {}
         self._loads: dict[str, dict[bytes, int]] = {}
         #: Ends that a source reported and the ledger may not hold yet.
         self._ends: dict[bytes, int] = {}
         #: Fragments of this run that are not done.
         self._open: dict[bytes, None] = {}
+        #: What was handed out by an earlier leader is not known before a sweep has been through.
+        self._distrusts = False
         self.sweep = 0
         self._awaited: set[str] = set()
         self._pending: dict[bytes, list[Gap]] = {}
@@ -53,13 +59,24 @@ class Intake:
 
     # -- the queue --
 
+    def inherit(self) -> None:
+        """An earlier leader's tasks go on: hand nothing out before a sweep has told what they have."""
+        self.distrust()
+        for fragment in self._ledger.fragments:
+            self.admit(fragment)
+
+    def distrust(self) -> None:
+        """Some task has what this leader has not given it, or has forgotten."""
+        self._distrusts = True
+
     def admit(self, fragment: bytes) -> None:
         """Take up a fragment that the ledger knows, unless it is done."""
         state = self._ledger.fragments[fragment]
         if fragment in self._open or state.done(self._sinks):
             return
         self._open[fragment] = None
-        self._enqueue(fragment, self._gaps(state, {}, ()))
+        if not self._distrusts:
+            self._enqueue(fragment, self._gaps(state, {}, ()))
 
     def settle(self, fragments: Iterable[bytes]) -> None:
         """Forget those of these fragments that have become done."""
@@ -77,16 +94,19 @@ class Intake:
         """Nothing waits and nobody reads."""
         return not self._assigned and not any(self._queue.values()) and self.solitary.idle
 
-    def assign(self, stage: str, task: str) -> list[tuple[Fragment, tuple[Gap, ...]]]:
-        """What to hand to a source task now, so that it has AHEAD_BYTES in front of it."""
+    def assign(self, stage: str, task: str, among: int = 1) -> list[tuple[Fragment, tuple[Gap, ...]]]:
+        """What to hand to a source task now, one of `among`, so that it has AHEAD_BYTES and more in front of it."""
         queue = self._queue.get(stage)
         load = self._loads.setdefault(task, {})
         given: list[tuple[Fragment, tuple[Gap, ...]]] = []
         ahead = sum(load.values())
-        while queue and len(load) < AHEAD_FRAGMENTS and (not load or ahead < AHEAD_BYTES):
+        share = self._waiting.get(stage, 0) // (2 * among) if among > 1 else 0
+        limit = max(AHEAD_BYTES, min(AHEAD_BYTES_MAX, share))
+        while queue and len(load) < AHEAD_FRAGMENTS and (not load or ahead < limit):
             name, gaps = queue.popleft()
             fragment = self._ledger.fragments[name].fragment
             self._assigned[name] = task
+            self._waiting[stage] -= fragment.size
             load[name] = fragment.size
             ahead += fragment.size
             given.append((fragment, gaps))
@@ -99,7 +119,11 @@ class Intake:
                 self._ends[fragment] = count
             return True
         if self._assigned.get(fragment) != task:
-            return False
+            # Where an earlier leader handed it out, only the end is news: what it sent is found by the sweep.
+            known = self._distrusts and fragment in self._ledger.fragments
+            if known and count >= 0:
+                self._ends[fragment] = count
+            return known
         del self._assigned[fragment]
         self._loads[task].pop(fragment, None)
         if count >= 0:
@@ -122,6 +146,7 @@ class Intake:
         """Nothing more is handed out."""
         self._queue.clear()
         self.solitary.drop_queue()
+        self._waiting.clear()
 
     # -- the sweep --
 
@@ -144,6 +169,10 @@ class Intake:
             return False
         for fragment, gaps in event.pending:
             self._pending.setdefault(fragment, []).extend(gaps)
+            if self._distrusts and gaps and fragment not in self._assigned:
+                self._assigned[fragment] = event.task
+                load = self._loads.setdefault(event.task, {})
+                load[fragment] = self._ledger.fragments[fragment].fragment.size
         for sink, ranges in event.held:
             for item in ranges:
                 self._held.setdefault((sink, item.fragment), []).append(item)
@@ -167,6 +196,7 @@ class Intake:
 
     def requeue_lost(self) -> int:
         """Queue what is open and held by nobody; how many fragments that concerned."""
+        self._distrusts = False
         lost = 0
         waiting = {name for queue in self._queue.values() for name, _ in queue}
         for fragment in self.suspicion.fragments():
@@ -184,8 +214,10 @@ class Intake:
         return lost
 
     def _enqueue(self, fragment: bytes, gaps: tuple[Gap, ...]) -> None:
-        stage = self._ledger.fragments[fragment].fragment.stage
+        facts = self._ledger.fragments[fragment].fragment
+        stage = facts.stage
         if gaps:
+            self._waiting[stage] = self._waiting.get(stage, 0) + facts.size
             self._queue.setdefault(stage, deque()).append((fragment, gaps))
 
     def _gaps(

@@ -6,9 +6,10 @@ an end of it says so, and it is made again with a higher generation, so that new
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.controller.core.messages import LinkLost, MakeLink
+from headrace.controller.core.messages import LinkLost, MakeLink, RunningLink
 from headrace.controller.core.places import QUIC
 from headrace.controller.core.plans import LinkPlan, Plan
 from headrace.controller.core.roster import Roster, Task, TaskState
@@ -20,6 +21,8 @@ REMAKE_S_MAX = 5.0
 HEALED_S = 20.0
 #: Seconds that two workers may be unable to reach each other before the run gives up.
 CUT_S_MAX = 600.0
+#: Makings of a link in one term: those of a later leader have higher numbers.
+MAKINGS_A_TERM = 1 << 20
 
 
 @dataclass(slots=True)
@@ -42,6 +45,26 @@ class Joints:
 
     def __init__(self, plan: Plan) -> None:
         self._joints = {link.name: _Joint() for link in plan.links}
+        #: Links that workers say stand, made by an earlier leader.
+        self._claimed: dict[str, RunningLink] = {}
+
+    def inherit(self, term: int) -> None:
+        """An earlier leader may have had links made: number those of this one higher."""
+        for joint in self._joints.values():
+            joint.generation = max(joint.generation, term * MAKINGS_A_TERM)
+
+    def claim(self, plan: Plan, worker: str, links: Sequence[RunningLink]) -> None:
+        """A worker comes (back) and says which links stand: those and no others need not be made anew."""
+        claimed = {link.link: link for link in links}
+        at = {task.name: task.worker for task in plan.tasks}
+        for link in plan.links:
+            if worker in (at[link.sender], at[link.receiver]):
+                joint, found = self._joints[link.name], claimed.get(link.name)
+                if found is not None:
+                    self._claimed[link.name] = found
+                elif joint.pair is not None:
+                    # It was ordered and has not come to be, or broke while nobody listened.
+                    joint.pair = None
 
     @property
     def missing(self) -> bool:
@@ -86,7 +109,11 @@ class Joints:
                 joint.trouble, joint.cuts = "", 0
             if not ready or joint.pair == pair or (joint.pair is None and now < joint.due_at):
                 continue
+            claimed = self._claimed.pop(link.name, None)
             joint.pair, joint.made_at = pair, now
+            if claimed is not None and (claimed.sender_attempt, claimed.receiver_attempt) == pair:
+                joint.generation = max(joint.generation, claimed.generation)
+                continue
             joint.generation += 1
             workers = dict.fromkeys((sender.plan.worker, receiver.plan.worker))
             commands += [_make(link, joint.generation, worker, sender, receiver, epoch) for worker in workers]

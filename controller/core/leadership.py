@@ -10,7 +10,12 @@ Rules.
 2. Entry n + 1 is not tried before n is known.
 3. Nothing is done in a term before its `Led` is durable.
 4. A standby waits for silence by its own monotonic clock (TAKEOVER_S), unless the last leader resigned, or its death is
-   proved on this host, or the log is empty. Waiting is courtesy; safety comes from rules 1 and 2.
+   proved on this host, or the log is empty, or it led for a cluster that this process leads by now. Waiting is
+   courtesy; safety comes from rules 1, 2 and 5.
+5. A truncated log lacks entries, and a number that lacks its entry can be created a second time. `Led` entries are
+   kept, so whoever led finds the first number behind its last one taken. Who campaigns may have slept through more: its
+   `Led` counts only when no snapshot stands at or behind its number (`EntryOvertaken`); and a snapshot is durable
+   before anything that it covers is deleted.
 
 Known weakness: a leader cut off from the store for TAKEOVER_S loses its term, and what sinks propose meanwhile waits.
 """
@@ -20,30 +25,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from headrace.controller.core.messages import (
     Command,
+    EntryOvertaken,
     EntryRefused,
     EntryUnresolved,
     EntryWritten,
     LogRead,
+    LogUnreadable,
     ReadLog,
+    SnapshotWritten,
     TimePassed,
+    TruncateLog,
     WriteEntry,
+    WriteSnapshot,
 )
 from headrace.store.entries import Beat, Change, Entry, Led, Resigned
-from headrace.store.fold import LedgerState
+from headrace.store.log_state import LogState
 
-#: Seconds of silence after which a standby takes over.
-TAKEOVER_S = 6.0
+#: Seconds of silence after which a standby takes over: two beats may be late or lost in a slow store.
+TAKEOVER_S = 5.0
 #: Seconds without an entry after which a leader writes a Beat.
 BEAT_S = 2.0
 #: Seconds between two looks at a log that another leads.
 WATCH_S = 0.5
+#: Seconds before a log that could not be read is read again.
+UNREADABLE_S = 1.0
 #: Seconds before an unresolved write is tried again, doubled each time up to RETRY_S_MAX.
 RETRY_S = 0.2
 RETRY_S_MAX = 5.0
+#: Entries behind a snapshot after which the leader writes the next one; then those before the last are deleted.
+SNAPSHOT_ENTRIES = 1024
 #: Changes in one entry; a page of a listing counts as one.
 CHANGES_MAX = 1024
 
@@ -70,6 +84,7 @@ class Turn(Enum):
     LEADER_IS_ALIVE = "leader is alive"
     LED_WRITTEN = "Led written"
     LED_REFUSED = "Led refused"
+    LED_OVERTAKEN = "Led overtaken"
     WRITE_REFUSED = "write refused"
     RESIGN_ASKED = "resign asked"
     CAMPAIGN_DROPPED = "campaign dropped"
@@ -85,17 +100,22 @@ TRANSITIONS: dict[tuple[LeaderState, Turn], LeaderState] = {
     (LeaderState.WATCHING, Turn.LEADER_IS_ALIVE): LeaderState.DENIED,
     (LeaderState.CAMPAIGNING, Turn.LED_WRITTEN): LeaderState.LEADING,
     (LeaderState.CAMPAIGNING, Turn.LED_REFUSED): LeaderState.WATCHING,
+    (LeaderState.CAMPAIGNING, Turn.LED_OVERTAKEN): LeaderState.READING,
     (LeaderState.READING, Turn.RESIGN_ASKED): LeaderState.RESIGNED,
     (LeaderState.WATCHING, Turn.RESIGN_ASKED): LeaderState.RESIGNED,
     (LeaderState.CAMPAIGNING, Turn.RESIGN_ASKED): LeaderState.WITHDRAWING,
     (LeaderState.CAMPAIGNING, Turn.CAMPAIGN_DROPPED): LeaderState.RESIGNED,
     (LeaderState.WITHDRAWING, Turn.LED_WRITTEN): LeaderState.RESIGNING,
     (LeaderState.WITHDRAWING, Turn.LED_REFUSED): LeaderState.RESIGNED,
+    (LeaderState.WITHDRAWING, Turn.LED_OVERTAKEN): LeaderState.RESIGNED,
     (LeaderState.LEADING, Turn.WRITE_REFUSED): LeaderState.DEPOSED,
     (LeaderState.LEADING, Turn.RESIGN_ASKED): LeaderState.RESIGNING,
     (LeaderState.RESIGNING, Turn.RESIGNATION_WRITTEN): LeaderState.RESIGNED,
     (LeaderState.RESIGNING, Turn.WRITE_REFUSED): LeaderState.DEPOSED,
 }
+
+
+_LOOKING = (LeaderState.READING, LeaderState.WATCHING)
 
 
 class InvalidTransitionError(RuntimeError):
@@ -116,15 +136,36 @@ class Write:
     error: str = ""
 
 
-class Leadership:
-    """The state machine of one log. `handle` is its door; `committed` drains what became durable."""
+S = TypeVar("S", bound=LogState)
 
-    def __init__(self, log: str, identity: Mapping[str, Any], *, standby: bool = False) -> None:
+
+class Leadership(Generic[S]):
+    """The state machine of one log. `handle` is its door; `committed` drains what became durable.
+
+    `ledger` is the fold to go on from. Where `cluster` names the cluster that this process leads, what an earlier
+    leader of the same cluster led is free for it.
+    """
+
+    def __init__(
+        self,
+        log: str,
+        identity: Mapping[str, Any],
+        ledger: S,
+        *,
+        standby: bool = False,
+        cluster: str = "",
+        snapshot_entries: int = SNAPSHOT_ENTRIES,
+    ) -> None:
         self.log = log
         self.identity = dict(identity)
         self.standby = standby
+        self.cluster = cluster
+        self._snapshot_entries = snapshot_entries
+        #: The newest durable snapshot that is known here, and the number of the one that is being written.
+        self._snapshot = -1
+        self._snapshotting: int | None = None
         self.state = LeaderState.READING
-        self.ledger = LedgerState()
+        self.ledger = ledger
         #: The term that this process leads, 0 while it leads none.
         self.term = 0
         self._queue: list[Change] = []
@@ -186,7 +227,7 @@ class Leadership:
 
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next."""
-        if self.state is LeaderState.WATCHING:
+        if self.state in _LOOKING:
             return self._watch_at
         if self._write is not None:
             return None if self._write.resolved else self._write.retry_at
@@ -206,12 +247,19 @@ class Leadership:
         match event:
             case LogRead():
                 return self._on_read(event, now)
+            case LogUnreadable():
+                self._watch_at = now + UNREADABLE_S
+                return []
             case EntryWritten():
                 return self._on_written(event, now)
             case EntryRefused():
                 return self._on_refused(event, now)
             case EntryUnresolved():
                 return self._on_unresolved(event, now)
+            case EntryOvertaken():
+                return self._on_overtaken(event)
+            case SnapshotWritten():
+                return self._on_snapshot(event)
             case TimePassed():
                 return self._on_time(now)
             case _:
@@ -231,15 +279,20 @@ class Leadership:
     def _on_read(self, event: LogRead, now: float) -> list[Command]:
         if self.state not in (LeaderState.READING, LeaderState.WATCHING):
             return []
+        before = self.ledger.number
+        if event.snapshot is not None and event.snapshot.number > before:
+            self.ledger.restore(event.snapshot)
+            self._snapshot = event.snapshot.number
         fresh = [(number, entry) for number, entry in event.entries if number > self.ledger.number]
         if fresh and fresh[0][0] != self.ledger.number + 1:
             return []  # the answer to an earlier run's question about the same log
         for number, entry in fresh:
             self.ledger.apply(number, entry)
         first_look = self.state is LeaderState.READING
-        if fresh or first_look:
+        if self.ledger.number > before or first_look:
             self._heard_at = now
-        free = self.ledger.number < 0 or self.ledger.resigned or event.leader_alive is False
+        inherited = bool(self.cluster) and self.ledger.leader.get("cluster") == self.cluster
+        free = self.ledger.number < 0 or self.ledger.resigned or event.leader_alive is False or inherited
         if free or now >= self._heard_at + TAKEOVER_S:
             return self._campaign(now)
         if event.leader_alive and not self.standby:
@@ -276,7 +329,26 @@ class Leadership:
         elif any(isinstance(change, Resigned) for change in write.entry.changes):
             self._turn(Turn.RESIGNATION_WRITTEN)
         self._wrote_at = now
-        return self.flush(now)
+        return [*self._snapshot_if_due(), *self.flush(now)]
+
+    def _snapshot_if_due(self) -> list[Command]:
+        number = self.ledger.number
+        leads = self.state is LeaderState.LEADING and self._snapshotting is None
+        if not leads or number < self._snapshot + self._snapshot_entries:
+            return []
+        self._snapshotting = number
+        return [WriteSnapshot(self.log, number, self.ledger)]
+
+    def _on_snapshot(self, event: SnapshotWritten) -> list[Command]:
+        """Two snapshots stay, so that a slow reader finds the entries behind the older one."""
+        if event.number != self._snapshotting:
+            return []
+        self._snapshotting = None
+        if event.error:
+            return []
+        before, self._snapshot = self._snapshot, event.number
+        keep = frozenset(self.ledger.led_at)
+        return [TruncateLog(self.log, before, keep)] if before >= 0 else []
 
     def _on_refused(self, event: EntryRefused, now: float) -> list[Command]:
         write = self._write
@@ -291,6 +363,15 @@ class Leadership:
             self._turn(Turn.WRITE_REFUSED)
             self._queue.clear()
         return []
+
+    def _on_overtaken(self, event: EntryOvertaken) -> list[Command]:
+        """The number lies below a snapshot: others have led since, and nobody will ever read what was written there."""
+        write = self._write
+        if write is None or write.number != event.number:
+            return []
+        self._write = None
+        self._turn(Turn.LED_OVERTAKEN)
+        return [ReadLog(self.log, self.ledger.number)] if self.state is LeaderState.READING else []
 
     def _on_unresolved(self, event: EntryUnresolved, now: float) -> list[Command]:
         write = self._write
@@ -307,7 +388,7 @@ class Leadership:
                 return []
             write.resolved, write.attempts = True, write.attempts + 1
             return [WriteEntry(self.log, write.number, write.entry)]
-        if self.state is LeaderState.WATCHING and self._watch_at is not None and now >= self._watch_at:
+        if self.state in _LOOKING and self._watch_at is not None and now >= self._watch_at:
             self._watch_at = None
             return [ReadLog(self.log, self.ledger.number)]
         if self.state is LeaderState.LEADING and now >= self._wrote_at + BEAT_S and not self._queue:

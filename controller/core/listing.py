@@ -18,6 +18,9 @@ class Listing:
         self._sinks = sinks
         self._done: dict[str, bool] = dict.fromkeys(sources, False)
         self._lister: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}
+        #: The number of the newest listing; a later leader begins higher.
+        self.number = 0
         self._submitted: set[bytes] = set()
         #: Fragments in this run's listing.
         self.seen: set[bytes] = set()
@@ -38,13 +41,16 @@ class Listing:
         for stage, done in self._done.items():
             lister = next((task for task in ready if stage in task.plan.stages), None)
             if not done and stage not in self._lister and lister is not None:
-                self._lister[stage] = lister.plan.name
-                commands.append(ListSource(lister.plan.worker, lister.plan.name, lister.attempt, stage))
+                self.number += 1
+                self._lister[stage], self._numbers[stage] = lister.plan.name, self.number
+                ask = ListSource(lister.plan.worker, lister.plan.name, lister.attempt, stage, self.number)
+                commands.append(ask)
         return commands
 
     def expects(self, event: SourceListed) -> bool:
-        """Whether a page comes from the task that was asked."""
-        return self._lister.get(event.stage) == event.task
+        """Whether a page comes from the task that was asked, and of the listing that it was asked for."""
+        asked = self._lister.get(event.stage) == event.task
+        return asked and event.listing == self._numbers[event.stage]
 
     def take(self, event: SourceListed) -> tuple[list[Fragment], list[Fragment]]:
         """Fragments of a page that are new, and those that the ledger knows."""

@@ -13,23 +13,79 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from headrace.controller.core.allowance import ANY_LOSS, Allowance
+from headrace.controller.core.log_messages import (
+    EntryOvertaken as EntryOvertaken,
+)
+from headrace.controller.core.log_messages import (
+    EntryRefused as EntryRefused,
+)
+from headrace.controller.core.log_messages import (
+    EntryUnresolved as EntryUnresolved,
+)
+from headrace.controller.core.log_messages import (
+    EntryWritten as EntryWritten,
+)
+from headrace.controller.core.log_messages import (
+    LogRead as LogRead,
+)
+from headrace.controller.core.log_messages import (
+    LogUnreadable as LogUnreadable,
+)
+from headrace.controller.core.log_messages import (
+    ReadLog as ReadLog,
+)
+from headrace.controller.core.log_messages import (
+    SnapshotWritten as SnapshotWritten,
+)
+from headrace.controller.core.log_messages import (
+    TruncateLog as TruncateLog,
+)
+from headrace.controller.core.log_messages import (
+    WriteEntry as WriteEntry,
+)
+from headrace.controller.core.log_messages import (
+    WriteSnapshot as WriteSnapshot,
+)
 from headrace.controller.core.places import WorkerFacts
-from headrace.store.entries import Counts, Entry, Fragment, Range, StoredObject
+from headrace.store.entries import Counts, Fragment, Range, StoredObject
 from headrace.store.intervals import Gap
 
 # ---- what workers and tasks report ----
 
 
 @dataclass(frozen=True, slots=True)
+class RunningTask:
+    """An attempt that a worker still runs, and what it was born with. `ready`: it has built its stages."""
+
+    task: str
+    attempt: int
+    version: str = ""
+    epoch: int = 0
+    ready: bool = False
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunningLink:
+    """A link that stands, and the attempts that it joins."""
+
+    link: str
+    sender_attempt: int
+    receiver_attempt: int
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerRegistered:
-    """A worker opened its session. `tasks` are those that it still runs, as (name, attempt)."""
+    """A worker opened its session. `tasks` and `links` are those that it still has, whoever had them made."""
 
     worker: str
     host: str
     cores: int
     memory_bytes: int
     pid: int = 0
-    tasks: tuple[tuple[str, int], ...] = ()
+    tasks: tuple[RunningTask, ...] = ()
+    links: tuple[RunningLink, ...] = ()
     #: Equal for two workers of one host and network.
     host_id: str = ""
     #: Where its tasks can be reached; none without a certificate.
@@ -117,7 +173,7 @@ class TaskFailed:
 
 @dataclass(frozen=True, slots=True)
 class SourceListed:
-    """A page of a source's listing; `error` ends it."""
+    """A page of a source's listing; `error` ends it. `listing` is the number that it was asked for by."""
 
     task: str
     attempt: int
@@ -125,6 +181,7 @@ class SourceListed:
     fragments: tuple[Fragment, ...]
     last: bool
     error: str = ""
+    listing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,44 +240,6 @@ class TaskSwept:
 
 
 @dataclass(frozen=True, slots=True)
-class LogRead:
-    """The entries behind the last that was asked for, to the log's end.
-
-    `leader_alive` is what this host can prove of the process named by the last Led: None where it cannot.
-    """
-
-    log: str
-    entries: tuple[tuple[int, Entry], ...]
-    leader_alive: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EntryWritten:
-    """Entry `number` is durable with the bytes that were asked for."""
-
-    log: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class EntryRefused:
-    """Another entry stands at `number`."""
-
-    log: str
-    number: int
-    entry: Entry
-
-
-@dataclass(frozen=True, slots=True)
-class EntryUnresolved:
-    """Nobody knows whether entry `number` was written."""
-
-    log: str
-    number: int
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
 class ManifestWritten:
     """The derived manifest stands; or, with `error`, it could not be written."""
 
@@ -244,6 +263,10 @@ class PipelineRequested:
     #: Stage to place, and stage to the transport of the links that lead to it.
     places: Mapping[str, str] = field(default_factory=dict[str, str])
     transports: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: When sinks seal, as the names and values of a SealPolicy; empty: as each sink was declared.
+    seal: Mapping[str, float] = field(default_factory=dict[str, float])
+    #: What one record and one task may take, as the names and values of Limits; 0: as usual.
+    limits: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +275,11 @@ class StopRequested:
 
     pipeline: str
     cancel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownAsked:
+    """This controller is to end in order: another may lead at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,34 +299,21 @@ Event: TypeAlias = (
     | TaskSwept
     | LinkLost
     | LogRead
+    | LogUnreadable
     | EntryWritten
     | EntryRefused
     | EntryUnresolved
+    | EntryOvertaken
+    | SnapshotWritten
     | ManifestWritten
     | PipelineRequested
     | StopRequested
+    | ShutdownAsked
     | TimePassed
 )
 
 
 # ---- commands ----
-
-
-@dataclass(frozen=True, slots=True)
-class ReadLog:
-    """Read a log's entries behind `after`."""
-
-    log: str
-    after: int
-
-
-@dataclass(frozen=True, slots=True)
-class WriteEntry:
-    """Create entry `number` of a log. The bytes of one number never change."""
-
-    log: str
-    number: int
-    entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,12 +378,13 @@ class StopTask:
 
 @dataclass(frozen=True, slots=True)
 class ListSource:
-    """Ask a task to list a source."""
+    """Ask a task to list a source. Its pages bear the number `listing`, so that none of another listing is taken."""
 
     worker: str
     task: str
     attempt: int
     stage: str
+    listing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,9 +481,18 @@ class ReportRun:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """This controller leads the cluster no more: send its workers and askers to whoever does."""
+
+    reason: str
+
+
 Command: TypeAlias = (
     ReadLog
     | WriteEntry
+    | WriteSnapshot
+    | TruncateLog
     | StartTask
     | MakeLink
     | KillTask
@@ -480,4 +505,5 @@ Command: TypeAlias = (
     | AnswerRequest
     | WriteManifest
     | ReportRun
+    | StepDown
 )

@@ -36,6 +36,7 @@ class TaskTurn(Enum):
     """What moves a task."""
 
     START_DUE = "start due"
+    ADOPTED = "adopted"
     BECAME_READY = "became ready"
     EXITED = "exited"
     STOP_ASKED = "stop asked"
@@ -43,6 +44,7 @@ class TaskTurn(Enum):
 
 TRANSITIONS: dict[tuple[TaskState, TaskTurn], TaskState] = {
     (TaskState.WAITING, TaskTurn.START_DUE): TaskState.STARTING,
+    (TaskState.WAITING, TaskTurn.ADOPTED): TaskState.STARTING,
     (TaskState.STARTING, TaskTurn.BECAME_READY): TaskState.READY,
     (TaskState.STARTING, TaskTurn.EXITED): TaskState.WAITING,
     (TaskState.READY, TaskTurn.EXITED): TaskState.WAITING,
@@ -80,8 +82,8 @@ class Roster:
     """Every task of one plan."""
 
     def __init__(self, plan: Plan, term: int = 0) -> None:
-        self._before = before = term * ATTEMPTS_A_TERM
-        self.tasks: dict[str, Task] = {task.name: Task(task, attempt=before) for task in plan.tasks}
+        self._before = term * ATTEMPTS_A_TERM
+        self.tasks: dict[str, Task] = {task.name: Task(task, attempt=self._before) for task in plan.tasks}
 
     def add(self, plan: TaskPlan) -> Task:
         """One more task; it starts at once."""
@@ -109,10 +111,22 @@ class Roster:
         for task in self:
             if task.state is TaskState.WAITING and now >= task.start_at and task.plan.worker in workers:
                 task.turn(TaskTurn.START_DUE)
-                task.attempt += 1
+                task.attempt = max(task.attempt, self._before) + 1
                 task.start_at = now
                 started.append(task)
         return started
+
+    def may_adopt(self, task: Task, attempt: int) -> bool:
+        """Whether a living attempt is the newest: this leader's last one, or an earlier leader's where it has none."""
+        return task.attempt in (attempt, self._before)
+
+    def adopt(self, task: Task, attempt: int, now: float, *, ready: bool) -> None:
+        """Go on with an attempt that an earlier leader started."""
+        task.turn(TaskTurn.ADOPTED)
+        task.attempt, task.start_at = attempt, now
+        if ready:
+            task.turn(TaskTurn.BECAME_READY)
+            task.ready_at = now
 
     def late(self, now: float) -> list[Task]:
         """The tasks that have not become ready in time."""

@@ -7,14 +7,13 @@ is `handle(event, now)`; what it has learned comes out as commands, and time com
 from __future__ import annotations
 
 from headrace.controller.core.leadership import LeaderState
+from headrace.controller.core.log_messages import LOG_EVENTS
 from headrace.controller.core.messages import (
     Command,
-    EntryRefused,
-    EntryUnresolved,
-    EntryWritten,
     FragmentWasRead,
     LinkLost,
     LogRead,
+    LogUnreadable,
     ManifestWritten,
     Outcome,
     ShardProposed,
@@ -34,7 +33,7 @@ from headrace.controller.core.run_ending import Ending
 from headrace.controller.core.run_input import Input
 from headrace.controller.core.run_opening import Opening
 from headrace.controller.core.run_states import RunState, RunTurn
-from headrace.controller.core.run_tasks import WORKER_AWAY_S_MAX, Tasks
+from headrace.controller.core.run_tasks import WORKER_AWAY_S_MAX
 from headrace.store.entries import (
     Closed,
     Entry,
@@ -44,7 +43,7 @@ from headrace.store.entries import (
 )
 
 
-class Run(Opening, Tasks, Input, Ending):
+class Run(Opening, Input, Ending):
     """The state machine of one pipeline's run."""
 
     def open(self) -> list[Command]:
@@ -69,26 +68,25 @@ class Run(Opening, Tasks, Input, Ending):
         return commands
 
     def worker_joined(self, worker: WorkerFacts, now: float) -> list[Command]:
-        """A worker can take tasks from now on."""
+        """A worker can take tasks from now on, and brings those that it still has."""
         self._workers[worker.name] = worker
-        settled = self._settle_away() if self.crew is not None and self.state in WORKING else []
-        return settled + self.handle(TimePassed(), now)
+        joined = [*self._adopt(worker.name, now), *self._settle_away()] if self.crew and self.state in WORKING else []
+        return [*joined, *self.handle(TimePassed(), now)]
 
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next; None: only on an event."""
         if self.ended:
             return None if self.over else self.leadership.wake_at()
-        times = [self.leadership.wake_at()]
+        times = [self.leadership.wake_at(), self._rejoin_at]
         if self.crew and self.state in WORKING:
             times.append(self.crew.wake_at(self._workers))
             times += [since + WORKER_AWAY_S_MAX for since, _ in self._away.values()]
         return min((time for time in times if time is not None), default=None)
 
     def _dispatch(self, event: object, now: float) -> list[Command]:
+        if isinstance(event, LOG_EVENTS):
+            return self._log_said(event, now)
         match event:
-            case LogRead() | EntryWritten() | EntryRefused() | EntryUnresolved():
-                first = isinstance(event, LogRead) and self.leadership.state is LeaderState.READING
-                return self._opened(event, now) if first else self.leadership.handle(event, now)
             case TimePassed():
                 return self.leadership.handle(event, now)
             case TaskReady():
@@ -116,9 +114,16 @@ class Run(Opening, Tasks, Input, Ending):
             case _:
                 raise TypeError(f"a run knows no {type(event).__name__}")
 
+    def _log_said(self, event: object, now: float) -> list[Command]:
+        if isinstance(event, LogRead) and self.leadership.state is LeaderState.READING:
+            return self._opened(event, now)
+        if isinstance(event, LogUnreadable) and not self._standby:
+            return self._fail(event.error)
+        return self.leadership.handle(event, now)
+
     def _after_the_end(self, event: object, now: float) -> list[Command]:
         """Only the log matters still: what was being written, and the resignation."""
-        if not isinstance(event, (LogRead, EntryWritten, EntryRefused, EntryUnresolved, TimePassed)):
+        if not isinstance(event, (*LOG_EVENTS, TimePassed)):
             return []
         commands = self.leadership.handle(event, now)
         for _, entry in self.leadership.committed():
@@ -152,6 +157,7 @@ class Run(Opening, Tasks, Input, Ending):
 
     def _advance(self, now: float) -> list[Command]:
         commands = self._begin_if_ready(now)
+        commands += self._rejoin_over(now)
         if self.crew and self.state in WORKING:
             commands += self._given_up(now)
         if self.crew and self.state in WORKING:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.controller.core.allowance import ANY_LOSS, Allowance
+from headrace.controller.core.claims import Claims
 from headrace.controller.core.commit import Committer, Waiter
 from headrace.controller.core.crew import Crew
 from headrace.controller.core.intake import Intake
-from headrace.controller.core.leadership import InvalidTransitionError, Leadership, LeaderState
+from headrace.controller.core.leadership import SNAPSHOT_ENTRIES, InvalidTransitionError, Leadership, LeaderState
 from headrace.controller.core.listing import Listing
 from headrace.controller.core.messages import (
     AnswerProposal,
@@ -22,9 +23,8 @@ from headrace.controller.core.places import WorkerFacts
 from headrace.controller.core.plans import Plan
 from headrace.controller.core.run_states import ENDED, TRANSITIONS, RunState, RunTurn
 from headrace.pipeline.graph import Pipeline, StageKind
-from headrace.store.entries import (
-    Range,
-)
+from headrace.store.entries import Range
+from headrace.store.fold import LedgerState
 
 #: Seconds that a run may wait for a store that does not take its first entry. Once it leads, it waits on.
 OPENING_S_MAX = 10.0
@@ -41,6 +41,7 @@ class RunBase:
         *,
         identity: Mapping[str, Any],
         workers: Sequence[WorkerFacts],
+        claims: Claims | None = None,
         request: int = 0,
         amend: bool = False,
         fuse: bool = True,
@@ -49,12 +50,24 @@ class RunBase:
         standby: bool = False,
         places: Mapping[str, str] | None = None,
         transports: Mapping[str, str] | None = None,
+        seal: Mapping[str, float] | None = None,
+        limits: Mapping[str, float] | None = None,
+        cluster: str = "",
+        inherited: Plan | None = None,
+        snapshot_entries: int = SNAPSHOT_ENTRIES,
     ) -> None:
         self.pipeline = pipeline
         self.version = pipeline.version()
         self.state = RunState.OPENING
         self.reason = ""
-        self.leadership = Leadership(pipeline.dataset, identity, standby=standby)
+        self.leadership = Leadership(
+            pipeline.dataset,
+            identity,
+            LedgerState(),
+            standby=standby,
+            cluster=cluster,
+            snapshot_entries=snapshot_entries,
+        )
         self.ledger = self.leadership.ledger
         self.sinks = tuple(stage.name for stage in pipeline.of_kind(StageKind.SINK))
         self.sources = tuple(stage.name for stage in pipeline.of_kind(StageKind.SOURCE))
@@ -63,6 +76,12 @@ class RunBase:
         self.bytes_resumed = 0
         self._amend, self._fuse, self._replicas, self._allowance = amend, fuse, replicas, allowance
         self._places, self._transports = dict(places or {}), dict(transports or {})
+        #: When sinks seal, and what a record and a task may take, if the request says so.
+        self.seal, self.limits = dict(seal or {}), dict(limits or {})
+        #: The plan of an earlier leader, what workers brought of its tasks, and how long absent ones are waited for.
+        self._inherited = inherited
+        self._claims = claims or Claims()
+        self._rejoin_at: float | None = None
         self._request: int | None = request
         self._standby = standby
         self._workers = {worker.name: worker for worker in workers}
@@ -104,7 +123,9 @@ class RunBase:
         self._turn(RunTurn.FAULT)
         self.reason = reason
         answer = [] if request is None else [AnswerRequest(request, accepted=False, reason=reason)]
-        stop = self.crew.stop(reason) if self.crew else []
+        # Who was deposed within a cluster leaves the tasks to whoever leads now.
+        bequeathed = bool(self.leadership.cluster) and self.leadership.state is LeaderState.DEPOSED
+        stop = self.crew.stop(reason) if self.crew and not bequeathed else []
         return [*answer, *stop, ReportRun(self.pipeline.name, self.state.value, reason)]
 
     def give_up(self, reason: str) -> list[Command]:

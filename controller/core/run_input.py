@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from headrace.controller.core.commit import Waiter
 from headrace.controller.core.crew import Crew
 from headrace.controller.core.messages import (
@@ -86,11 +88,12 @@ class Input(RunBase):
         if self.crew is None or self.crew.links_missing:
             return []
         commands = self._assign_suspects(self.crew)
+        heads = Counter(task.plan.stages[0] for task in self.crew if not task.plan.alone)
         for task in self.crew:
             head = task.plan.stages[0]
             if task.plan.alone or not self.listing.is_source(head) or task.state is not TaskState.READY:
                 continue
-            for fragment, gaps in self.intake.assign(head, task.plan.name):
+            for fragment, gaps in self.intake.assign(head, task.plan.name, heads[head]):
                 self._settled = False
                 commands.append(ReadFragment(task.plan.worker, task.plan.name, task.attempt, fragment, gaps))
         return commands

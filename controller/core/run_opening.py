@@ -12,7 +12,7 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.planner import plan
 from headrace.controller.core.plans import Plan
-from headrace.controller.core.run_base import RunBase
+from headrace.controller.core.run_adoption import Adoption, without_solitary
 from headrace.controller.core.run_states import RunState, RunTurn
 from headrace.pipeline.errors import PipelineError
 from headrace.store.entries import (
@@ -21,7 +21,7 @@ from headrace.store.entries import (
 )
 
 
-class Opening(RunBase):
+class Opening(Adoption):
     """From the log's first reading to the first tasks."""
 
     def _opened(self, event: object, now: float) -> list[Command]:
@@ -85,10 +85,11 @@ class Opening(RunBase):
 
     def _begin_if_ready(self, now: float) -> list[Command]:
         leads = self.leadership.state is LeaderState.LEADING
-        if self.state is not RunState.OPENING or not leads or not self._applied or not self._workers:
+        planned = bool(self._workers) or self._inherited is not None
+        if self.state is not RunState.OPENING or not leads or not self._applied or not planned:
             return []
         try:
-            self.plan = self._plan()
+            self.plan = without_solitary(self._inherited) if self._inherited else self._plan()
         except PipelineError as error:
             return self._fail(str(error))
         self._turn(RunTurn.PIPELINE_ACCEPTED)
@@ -97,4 +98,4 @@ class Opening(RunBase):
         self.records_resumed = counts.records if counts else 0
         self.bytes_resumed = sum(state.stored_bytes(self.sinks[0]) for state in self.ledger.fragments.values())
         self.crew = Crew(self.plan, self.pipeline, self.version, self.leadership.term)
-        return self.crew.start_due(now, self.ledger.epoch, self._workers)
+        return [*self._inherit(now), *self.crew.start_due(now, self.ledger.epoch, self._workers)]

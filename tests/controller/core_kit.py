@@ -116,7 +116,8 @@ class Stand:
         return self.tell(m.TimePassed())
 
     def join(self, *names: str, cores: int = 1, tasks: tuple[tuple[str, int], ...] = ()) -> list[m.Command]:
-        return self.tell(*(m.WorkerRegistered(name, name, cores, 1 << 30, tasks=tasks) for name in names))
+        running = tuple(m.RunningTask(*task) for task in tasks)
+        return self.tell(*(m.WorkerRegistered(name, name, cores, 1 << 30, tasks=running) for name in names))
 
     def apply(self, pipeline: Pipeline | None = None, *, amend: bool = False) -> list[m.Command]:
         plain = (pipeline or make_pipeline()).to_dict()
@@ -129,7 +130,8 @@ class Stand:
     def listed(self, commands: Sequence[object], *fragments: Fragment) -> list[m.Command]:
         """The source that was asked lists these."""
         (ask,) = of(m.ListSource, commands)
-        return self.tell(m.SourceListed(ask.task, ask.attempt, ask.stage, fragments, last=True))
+        page = m.SourceListed(ask.task, ask.attempt, ask.stage, fragments, last=True, listing=ask.listing)
+        return self.tell(page)
 
     def begin(self, *fragments: Fragment) -> list[m.Command]:
         """One worker, one fused task, and its input listed: the orders to read."""

@@ -3,6 +3,7 @@
 from core_kit import Stand, changes, fragment, of
 
 from headrace.controller.core import messages as m
+from headrace.controller.core.cluster import ORPHAN_S
 from headrace.controller.core.roster import DEATHS_MAX
 from headrace.controller.core.run_states import RunState
 from headrace.controller.core.run_tasks import WORKER_AWAY_S_MAX
@@ -48,7 +49,7 @@ def test_a_listing_that_is_repeated_after_a_death_reads_nothing_twice() -> None:
     stand = Stand()
     stand.join("w1")
     (ask,) = of(m.ListSource, stand.ready(stand.apply()))
-    stand.tell(m.SourceListed(ask.task, ask.attempt, "read", (A,), last=False))
+    stand.tell(m.SourceListed(ask.task, ask.attempt, "read", (A,), last=False, listing=ask.listing))
     stand.tell(m.TaskExited(ask.task, ask.attempt, 1))
     reads = of(m.ReadFragment, stand.listed(again := stand.ready(stand.later(0.1)), A, B))
     assert changes(stand).count("FragmentsListed") == 2
@@ -148,4 +149,6 @@ def test_a_worker_that_comes_back_is_told_to_kill_what_nobody_knows() -> None:
     task, attempt = stand.task()
     assert stand.join("w1", tasks=((task, attempt),)) == []
     kills = of(m.KillTask, stand.join("w2", tasks=((task, attempt), (task, attempt - 1), ("gone/read.0", 1))))
-    assert [(kill.task, kill.attempt) for kill in kills] == [(task, attempt), (task, attempt - 1), ("gone/read.0", 1)]
+    assert {(kill.task, kill.attempt) for kill in kills} == {(task, attempt), (task, attempt - 1)}
+    (orphan,) = of(m.KillTask, stand.later(ORPHAN_S))
+    assert (orphan.worker, orphan.task, orphan.attempt) == ("w2", "gone/read.0", 1), "somebody might have applied it"

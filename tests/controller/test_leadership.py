@@ -18,6 +18,7 @@ from headrace.controller.core.leadership import (
     Turn,
 )
 from headrace.controller.core.messages import (
+    EntryOvertaken,
     EntryRefused,
     EntryUnresolved,
     EntryWritten,
@@ -27,40 +28,41 @@ from headrace.controller.core.messages import (
     WriteEntry,
 )
 from headrace.store.entries import Beat, Entry, Led, PipelineApplied, Resigned
+from headrace.store.fold import LedgerState
 
 ME, OTHER = {"id": "me"}, {"id": "other"}
 MINE = Entry(1, (Led(1, ME),))
 THEIRS = Entry(1, (Led(1, OTHER),))
 
 
-def fresh(*, standby: bool = False) -> Leadership:
-    return Leadership(LOG, ME, standby=standby)
+def fresh(*, standby: bool = False) -> Leadership[LedgerState]:
+    return Leadership(LOG, ME, LedgerState(), standby=standby)
 
 
 def empty_log_read() -> LogRead:
     return LogRead(LOG, ())
 
 
-def campaigning() -> Leadership:
+def campaigning() -> Leadership[LedgerState]:
     leadership = fresh()
     assert leadership.handle(empty_log_read(), 0.0) == [WriteEntry(LOG, 0, MINE)]
     return leadership
 
 
-def leading() -> Leadership:
+def leading() -> Leadership[LedgerState]:
     leadership = campaigning()
     assert leadership.handle(EntryWritten(LOG, 0), 0.0) == []
     leadership.committed()
     return leadership
 
 
-def watching(*, alive: bool | None = None, standby: bool = True) -> Leadership:
+def watching(*, alive: bool | None = None, standby: bool = True) -> Leadership[LedgerState]:
     leadership = fresh(standby=standby)
     assert leadership.handle(LogRead(LOG, ((0, THEIRS),), alive), 0.0) == []
     return leadership
 
 
-def writing() -> Leadership:
+def writing() -> Leadership[LedgerState]:
     leadership = leading()
     leadership.submit(PipelineApplied("v", {}))
     (write,) = leadership.flush(0.0)
@@ -69,36 +71,37 @@ def writing() -> Leadership:
     return leadership
 
 
-def resigning() -> Leadership:
+def resigning() -> Leadership[LedgerState]:
     leadership = leading()
     leadership.resign()
     assert leadership.flush(0.0) == [WriteEntry(LOG, 1, Entry(1, (Resigned(1),)))]
     return leadership
 
 
-def withdrawing() -> Leadership:
+def withdrawing() -> Leadership[LedgerState]:
     leadership = campaigning()
     leadership.resign()
     return leadership
 
 
-Do = Callable[[Leadership], object]
+Do = Callable[[Leadership[LedgerState]], object]
 REFUSED = EntryRefused(LOG, 0, THEIRS)
+OVERTAKEN = EntryOvertaken(LOG, 0)
 
 
 def hear(event: object, now: float = 0.0) -> Do:
     return lambda leadership: leadership.handle(event, now)
 
 
-def resign(leadership: Leadership) -> None:
+def resign(leadership: Leadership[LedgerState]) -> None:
     leadership.resign()
 
 
-def drop(leadership: Leadership) -> None:
+def drop(leadership: Leadership[LedgerState]) -> None:
     leadership.drop_campaign()
 
 
-ROWS: list[tuple[Callable[[], Leadership], Do, LeaderState, Turn]] = [
+ROWS: list[tuple[Callable[[], Leadership[LedgerState]], Do, LeaderState, Turn]] = [
     (fresh, hear(empty_log_read()), LeaderState.CAMPAIGNING, Turn.LOG_IS_FREE),
     (fresh, hear(LogRead(LOG, ((0, THEIRS),), None)), LeaderState.WATCHING, Turn.LOG_IS_LED),
     (fresh, hear(LogRead(LOG, ((0, THEIRS),), True)), LeaderState.DENIED, Turn.LEADER_IS_ALIVE),
@@ -109,6 +112,8 @@ ROWS: list[tuple[Callable[[], Leadership], Do, LeaderState, Turn]] = [
     (watching, resign, LeaderState.RESIGNED, Turn.RESIGN_ASKED),
     (campaigning, hear(EntryWritten(LOG, 0)), LeaderState.LEADING, Turn.LED_WRITTEN),
     (campaigning, hear(REFUSED), LeaderState.WATCHING, Turn.LED_REFUSED),
+    (campaigning, hear(OVERTAKEN), LeaderState.READING, Turn.LED_OVERTAKEN),
+    (withdrawing, hear(OVERTAKEN), LeaderState.RESIGNED, Turn.LED_OVERTAKEN),
     (campaigning, resign, LeaderState.WITHDRAWING, Turn.RESIGN_ASKED),
     (campaigning, drop, LeaderState.RESIGNED, Turn.CAMPAIGN_DROPPED),
     (withdrawing, hear(EntryWritten(LOG, 0)), LeaderState.RESIGNING, Turn.LED_WRITTEN),
@@ -122,7 +127,7 @@ ROWS: list[tuple[Callable[[], Leadership], Do, LeaderState, Turn]] = [
 
 @pytest.mark.parametrize(("begin", "do", "state", "turn"), ROWS)
 def test_each_turn_leads_where_the_table_says(
-    begin: Callable[[], Leadership], do: Do, state: LeaderState, turn: Turn
+    begin: Callable[[], Leadership[LedgerState]], do: Do, state: LeaderState, turn: Turn
 ) -> None:
     leadership = begin()
     before = leadership.state

@@ -303,7 +303,9 @@ def test_an_input_that_cannot_be_read_fails_the_run_with_its_words(what: str) ->
         stand = Stand()
         stand.join("w1")
         (ask,) = of(m.ListSource, stand.ready(stand.apply()))
-        commands = stand.tell(m.SourceListed(ask.task, ask.attempt, "read", (), last=True, error="no match for *.x"))
+        commands = stand.tell(
+            m.SourceListed(ask.task, ask.attempt, "read", (), last=True, error="no match for *.x", listing=ask.listing)
+        )
     else:
         commands = stand.tell(m.FragmentWasRead(*stand.task(), A.id, -1, error="no match for *.x"))
     assert of(m.ReportRun, commands) == [m.ReportRun("run", "failed", "no match for *.x")]

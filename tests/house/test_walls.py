@@ -53,8 +53,11 @@ IMPURE = {
 #: The pure files outside the `core/` folders and `pipeline/`.
 PURE_FILES = {
     "loader/order.py",
+    "store/cluster_changes.py",
+    "store/cluster_fold.py",
     "store/entries.py",
     "store/fold.py",
+    "store/log_state.py",
     "store/intervals.py",
     "store/packing.py",
     "transport/credit.py",

@@ -16,7 +16,7 @@ from headrace.store.entries import Range
 from headrace.store.intervals import IntervalSet
 
 #: Seconds without an answer after which a proposal is made again; the same proposal gets the same answer.
-PROPOSE_AGAIN_S = 5.0
+PROPOSE_AGAIN_S = 2.0
 #: All that a sink holds, in units of `held_bytes_max`: as much again may be written or proposed as may gather.
 #: Beyond it the sink takes no batch, so a log that does not answer holds up the source and fills no memory.
 HELD_TIMES_MAX = 2

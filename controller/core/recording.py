@@ -1,0 +1,54 @@
+"""A plan and a request as plain values, for the cluster's log; and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from headrace.controller.core.allowance import Allowance
+from headrace.controller.core.messages import PipelineRequested
+from headrace.controller.core.placement import Need
+from headrace.controller.core.plans import LinkPlan, Plan, TaskPlan
+
+
+def plan_to_plain(plan: Plan) -> dict[str, Any]:
+    """A plan as rows of values, with the names of the columns once."""
+    return {
+        "task": [item.name for item in fields(TaskPlan)],
+        "tasks": [[_value(getattr(task, item.name)) for item in fields(TaskPlan)] for task in plan.tasks],
+        "link": [item.name for item in fields(LinkPlan)],
+        "links": [[getattr(link, item.name) for item in fields(LinkPlan)] for link in plan.links],
+        "reasons": dict(plan.reasons),
+    }
+
+
+def _value(value: Any) -> Any:
+    return asdict(value) if isinstance(value, Need) else value
+
+
+def plan_from_plain(plain: Mapping[str, Any]) -> Plan:
+    """The plan of these rows."""
+    tasks = [dict(zip(plain["task"], row, strict=True)) for row in plain["tasks"]]
+    links = [dict(zip(plain["link"], row, strict=True)) for row in plain["links"]]
+    for task in tasks:
+        task["stages"], task["need"] = tuple(task["stages"]), Need(**task["need"])
+    return Plan(
+        tuple(TaskPlan(**task) for task in tasks), tuple(LinkPlan(**link) for link in links), dict(plain["reasons"])
+    )
+
+
+_NOT_OPTIONS = ("request", "pipeline")
+
+
+def options_of(event: PipelineRequested) -> dict[str, Any]:
+    """All that a request says beside its pipeline."""
+    return {name: value for name, value in asdict(event).items() if name not in _NOT_OPTIONS}
+
+
+def request_of(pipeline: Mapping[str, Any], options: Mapping[str, Any], request: int = 0) -> PipelineRequested:
+    """The request of these options; what this Headrace does not know of them is left out."""
+    known = {item.name for item in fields(PipelineRequested)} - set(_NOT_OPTIONS)
+    values = {name: value for name, value in options.items() if name in known}
+    values["allowance"] = Allowance(**values.get("allowance", {}))
+    return PipelineRequested(request, pipeline, **values)

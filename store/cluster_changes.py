@@ -1,0 +1,80 @@
+"""The changes of the cluster's own log: which workers and pipelines there are, and what must outlive a controller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJoined:
+    """A worker attends; its tasks may be anywhere in the plans."""
+
+    worker: str
+    host: str
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLeft:
+    """A worker's session ended, and its tasks were planned elsewhere."""
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunBegun:
+    """Somebody applied a pipeline. `options` are those of the request, as plain values."""
+
+    name: str
+    pipeline: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlanned:
+    """Where the tasks of a run are, as plain values: a successor goes on with the same plan."""
+
+    name: str
+    plan: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStopAsked:
+    """Somebody wants a run to end: with what is held committed, or at once."""
+
+    name: str
+    cancel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """A run came to its end: completed, stopped, cancelled or failed with a reason."""
+
+    name: str
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSpent:
+    """A join token was used, once, by the worker that holds this key (its fingerprint)."""
+
+    token: str
+    worker: str
+    key: str
+
+
+ClusterChange = WorkerJoined | WorkerLeft | RunBegun | RunPlanned | RunStopAsked | RunEnded | TokenSpent
+
+CLUSTER_CHANGES: tuple[type[Any], ...] = (
+    WorkerJoined,
+    WorkerLeft,
+    RunBegun,
+    RunPlanned,
+    RunStopAsked,
+    RunEnded,
+    TokenSpent,
+)

@@ -1,0 +1,90 @@
+"""The fold of the cluster's log: the workers, the pipelines and the spent tokens that a new leader begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.store.cluster_changes import (
+    RunBegun,
+    RunEnded,
+    RunPlanned,
+    RunStopAsked,
+    TokenSpent,
+    WorkerJoined,
+    WorkerLeft,
+)
+from headrace.store.entries import Change
+from headrace.store.log_state import FoldError, LogState
+
+#: Runs that have ended and are still told of.
+ENDED_RUNS_MAX = 64
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """A run as the log knows it. `outcome` is empty as long as it goes on."""
+
+    pipeline: Mapping[str, Any]
+    options: Mapping[str, Any]
+    #: The number of the entry that began it.
+    number: int
+    plan: Mapping[str, Any] | None = None
+    #: Whether somebody asked for its end, and if so, whether at once.
+    stop_asked: bool | None = None
+    outcome: str = ""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class ClusterState(LogState):
+    """All that the cluster's log says up to entry `number`."""
+
+    workers: dict[str, WorkerJoined] = field(default_factory=dict[str, WorkerJoined])
+    runs: dict[str, RunRecord] = field(default_factory=dict[str, RunRecord])
+    #: Spent join tokens, by their fingerprint.
+    tokens: dict[str, TokenSpent] = field(default_factory=dict[str, TokenSpent])
+
+    def going_on(self) -> dict[str, RunRecord]:
+        """The runs that have not ended."""
+        return {name: run for name, run in self.runs.items() if not run.outcome}
+
+    def _change(self, number: int, change: Change) -> None:
+        match change:
+            case WorkerJoined():
+                self.workers[change.worker] = change
+            case WorkerLeft():
+                self.workers.pop(change.worker, None)
+            case RunBegun():
+                self._begun(number, change)
+            case RunPlanned() | RunStopAsked() | RunEnded():
+                run = self.runs.get(change.name)
+                # A wish and an end can be on their way together: what comes behind the end moves nothing.
+                if run is not None and not run.outcome:
+                    _move(run, change)
+            case TokenSpent():
+                if change.token in self.tokens:
+                    raise FoldError(f"entry {number} spends join token {change.token} a second time")
+                self.tokens[change.token] = change
+            case _:
+                raise FoldError(f"entry {number}: {type(change).__name__} does not belong into the cluster's log")
+
+    def _begun(self, number: int, change: RunBegun) -> None:
+        if change.name in self.going_on():
+            raise FoldError(f"entry {number} begins {change.name!r}, which has not ended")
+        self.runs.pop(change.name, None)
+        ended = [name for name, run in self.runs.items() if run.outcome]
+        for name in ended[: max(0, len(ended) - ENDED_RUNS_MAX + 1)]:
+            del self.runs[name]
+        self.runs[change.name] = RunRecord(change.pipeline, change.options, number)
+
+
+def _move(run: RunRecord, change: RunPlanned | RunStopAsked | RunEnded) -> None:
+    match change:
+        case RunPlanned():
+            run.plan = change.plan
+        case RunStopAsked():
+            run.stop_asked = bool(run.stop_asked) or change.cancel
+        case RunEnded():
+            run.outcome, run.reason, run.plan = change.outcome, change.reason, None

@@ -1,0 +1,214 @@
+"""A controller dies, freezes or loses its store: another leads, data flows on, and the dataset is the same."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cluster_kit import Cluster, cluster, until
+from conftest import DEADLINE_S, run_command
+from dataset_kit import fates
+from kill_kit import Marked, headrace
+
+from headrace.store.dataset import Dataset
+from headrace.store.objects import open_store
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
+
+from s3_proxy import Fault, S3Proxy
+from s3_server import S3Server, shared_server
+
+TERM = 1 << 20
+
+
+class Place:
+    """Where a test keeps the cluster's log and the dataset: a folder, or a real S3 server."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.folder = folder
+        self.server: S3Server | None = shared_server() if kind == "s3" else None
+        self.root = self.server.uri() if self.server else str(folder / "root")
+        self.output = self.server.uri() if self.server else str(folder / "out")
+
+    def cluster_log(self) -> list[int]:
+        """The numbers of the entries of the cluster's log that stand."""
+        keys = [info.key for info in open_store(self.root).list("controller/ledger/")]
+        return [int(Path(key).stem) for key in keys if key.endswith(".msgpack")]
+
+    def entries(self) -> int:
+        return sum(info.key.endswith(".msgpack") for info in open_store(self.output).list("ledger/"))
+
+    def fates(self) -> dict[tuple[str, int], tuple[object, ...]]:
+        """What became of each record."""
+        if self.server is None:
+            return fates(Path(self.output))
+        store, into = open_store(self.output), self.folder / "fetched"
+        for info in store.list(""):
+            (into / info.key).parent.mkdir(parents=True, exist_ok=True)
+            (into / info.key).write_bytes(store.get(info.key))
+        return fates(into)
+
+
+SMALL_AND_SLOW = ["file", pytest.param("s3", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(params=["file", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return Place(request.param, tmp_path)
+
+
+@pytest.fixture(params=SMALL_AND_SLOW)
+def slow_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return Place(request.param, tmp_path)
+
+
+def begun(made: Cluster, home: Path, place: Place, count: int = 6) -> str:
+    """Apply, and return when the dataset's ledger has some entries."""
+    name = made.apply("small.py", f"input={home}/corpus/*.jsonl", f"output={place.output}")
+    until(lambda: place.entries() >= count, f"{count} entries in the ledger")
+    return name
+
+
+def same(home: Path, place: Place, undisturbed: Path) -> None:
+    """The dataset is that of a run without faults, and verifies."""
+    assert place.fates() == fates(undisturbed)
+    done = subprocess.run(
+        headrace("dataset", "verify", place.output), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_killed_leader_is_succeeded_and_its_tasks_go_on(
+    home: Path, undisturbed: Path, place: Place, tmp_path: Path
+) -> None:
+    with cluster(home, tmp_path, place.root) as made:
+        name = begun(made, home, place)
+        before = made.status(name)
+        assert before is not None
+        made.controllers["a"].signal(signal.SIGKILL)
+        status = made.wait_for_end(name)
+        assert status.state == "completed", status.failure
+        assert made.leads("b")
+        assert status.term == before.term + 1
+        assert [task.restarts for task in status.tasks] == [0, 0], "tasks that live are adopted, not started again"
+        assert {task.task: task.attempt for task in status.tasks} == {t.task: t.attempt for t in before.tasks}
+    assert Dataset.open(place.output).state.epoch == before.epoch, "no epoch is raised by a death that needs none"
+    same(home, place, undisturbed)
+
+
+def test_a_frozen_leader_that_wakes_after_others_have_led_and_truncated_stands_by(
+    home: Path, undisturbed: Path, slow_place: Place, tmp_path: Path
+) -> None:
+    place = slow_place
+    with cluster(home, tmp_path, place.root, snapshot_entries=2) as made:
+        name = begun(made, home, place)
+        known = max(place.cluster_log())
+        made.controllers["a"].signal(signal.SIGSTOP)
+        until(lambda: made.leads("b"), "the standby leads after a silence")
+        assert made.wait_for_end(name).state == "completed"
+        made.controllers["b"].kill()
+        made.add_controller("b")
+        until(lambda: made.leads("b"), "a third term begins")
+        until(lambda: min(place.cluster_log()[1:], default=0) > known, "the entries that the frozen one knew are gone")
+        made.controllers["a"].signal(signal.SIGCONT)
+        made.controllers["a"].says("has been taken over by")
+        assert made.leads("b")
+        reply = made.ask("a")
+        assert reply is not None
+        assert reply.standby
+        assert reply.leader == made.addresses["b"]
+        assert made.status(name) is not None, "whoever leads now still knows how the run ended"
+    same(home, place, undisturbed)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.BROKEN])
+def test_writes_whose_fate_the_leader_cannot_know_leave_no_trace(
+    home: Path, undisturbed: Path, tmp_path: Path, fault: Fault
+) -> None:
+    place = Place("s3", tmp_path)
+    assert place.server is not None
+    with S3Proxy(place.server.endpoint) as proxy:
+        root = place.root.replace(place.server.endpoint, proxy.endpoint)
+        place.output = place.output.replace(place.server.endpoint, proxy.endpoint)
+        with cluster(home, tmp_path, place.root, first_root=root) as made:
+            for _ in range(4):
+                proxy.plan(fault, "PUT", "ledger/", times=3)
+            name = begun(made, home, place)
+            assert made.wait_for_end(name).state == "completed"
+            assert made.leads("a"), "a leader in doubt asks again, and does not give up"
+        same(home, place, undisturbed)
+
+
+def test_a_leader_that_loses_its_way_to_the_log_is_succeeded_and_its_last_words_count_for_nothing(
+    home: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    place = Place("s3", tmp_path)
+    assert place.server is not None
+    with S3Proxy(place.server.endpoint) as proxy:
+        root = place.root.replace(place.server.endpoint, proxy.endpoint)
+        with cluster(home, tmp_path, place.root, first_root=root) as made:
+            name = begun(made, home, place)
+            proxy.plan(Fault.BROKEN, "PUT", "controller/", times=1 << 30)
+            until(lambda: made.leads("b"), "the standby leads, while the first believes that it does")
+            proxy.mend()
+            made.controllers["a"].says("has been taken over by")
+            assert made.wait_for_end(name).state == "completed"
+            assert made.leads("b")
+        same(home, place, undisturbed)
+
+
+def test_a_controller_that_is_started_again_goes_on_with_its_pipelines(
+    home: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    place = Place("file", tmp_path)
+    with cluster(home, tmp_path, place.root) as made:
+        made.controllers["b"].kill()
+        name = begun(made, home, place)
+        made.controllers["a"].kill()
+        made.add_controller("a")
+        status = made.wait_for_end(name)
+        assert status.state == "completed", status.failure
+    same(home, place, undisturbed)
+
+
+def test_a_standby_refuses_what_only_the_leader_may_do_and_says_who_leads(home: Path, tmp_path: Path) -> None:
+    with cluster(home, tmp_path, str(tmp_path / "root"), workers=0) as made:
+        reply = made.ask("b")
+        assert reply is not None
+        assert (reply.standby, reply.leader) == (True, made.addresses["a"])
+        made.controllers["a"].signal(signal.SIGTERM)
+        until(lambda: made.leads("b"), "who ends in order hands over at once", patience_s=4.0)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_embedded_run_outlives_its_controller(
+    home: Path, undisturbed: Path, tmp_path: Path, how: signal.Signals
+) -> None:
+    run = Marked(run_command(home, str(tmp_path / "out")), home)
+    process = run.start()
+    place = Place("file", tmp_path)
+    try:
+        until(lambda: place.entries() >= 6, "six entries in the ledger")
+        (controller,) = [pid for pid in run.alive() if b"headrace controller" in _title(pid)]
+        signal.pidfd_send_signal(_pidfd(controller), how)
+        out, err = process.communicate(timeout=DEADLINE_S)
+    finally:
+        run.kill()
+    assert process.returncode == 0, err
+    assert json.loads(out)["balanced"]
+    assert b"started again" in err
+    same(home, place, undisturbed)
+
+
+def _title(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _pidfd(pid: int) -> int:
+    return os.pidfd_open(pid)

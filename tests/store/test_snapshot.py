@@ -1,0 +1,187 @@
+"""Snapshots: a fold as one object. Invariant of the fuzzers: any bytes give a fold or a FormatError."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.store.cluster_changes import RunBegun, RunEnded, RunPlanned, RunStopAsked, TokenSpent, WorkerJoined
+from headrace.store.cluster_fold import ClusterState
+from headrace.store.entries import (
+    Beat,
+    Change,
+    Closed,
+    Counts,
+    Entry,
+    EpochRaised,
+    Fragment,
+    FragmentEnded,
+    FragmentsListed,
+    Led,
+    PipelineApplied,
+    Range,
+    Resigned,
+    StoredObject,
+    VersionPublished,
+    decode_entry,
+    encode_entry,
+)
+from headrace.store.errors import FormatError, ObjectMissing
+from headrace.store.files import FileStore
+from headrace.store.fold import LedgerState
+from headrace.store.folding import fold_log
+from headrace.store.log import Appended, Log
+from headrace.store.log_state import LogState
+from headrace.store.snapshot import CLUSTER_COVERED, LEDGER_COVERED, decode_snapshot, encode_snapshot
+
+A, B = (Fragment.named("read", f"file:///{n}", "v", start=0, end=-1, reader="lines", size=9) for n in "ab")
+ME = {"host": "here", "pid": 7}
+
+
+def closes(fragment: Fragment, first: int, count: int, sink: str = "write") -> Closed:
+    stored = StoredObject("tokens", f"shards/1/{fragment.uri}-{first}", "xxh3-128:0", 5)
+    counts = Counts(kept=count - 1, filtered=1, filtered_by={"keep/short": 1}, tokens=3 * count)
+    return Closed(sink, "v", 1, (Range(fragment.id, first, count, 10 * first, 10 * count),), (stored,), counts)
+
+
+def folded(*entries: tuple[Change, ...]) -> LedgerState:
+    state = LedgerState()
+    for number, changes in enumerate(((Led(1, ME),), *entries)):
+        state.apply(number, Entry(1, changes))
+    return state
+
+
+BEGUN = (PipelineApplied("v", {"name": "p"}), EpochRaised("created"), FragmentsListed((A, B)))
+WHOLE = (BEGUN, (closes(A, 0, 4), closes(A, 6, 2)), (closes(B, 3, 3, "copy"), FragmentEnded(A.id, 8)), (Beat(1),))
+
+
+def test_a_ledger_comes_back_from_its_snapshot_and_goes_on_as_if_it_had_been_folded() -> None:
+    state = folded(*WHOLE, (VersionPublished(1, "completed"), Resigned(1)))
+    twin = decode_snapshot(encode_snapshot(state))
+    assert twin == state
+    more = Entry(2, (Led(2, ME), closes(A, 4, 2)))
+    for item in (state, twin):
+        item.apply(item.number + 1, more)
+    assert twin == state
+
+
+def test_a_clusters_log_comes_back_from_its_snapshot() -> None:
+    state = ClusterState()
+    state.apply(0, Entry(1, (Led(1, ME), WorkerJoined("w", "here", 2), TokenSpent("t", "w", "k"))))
+    begun = RunBegun("p", {"name": "p"}, {"fuse": True}), RunPlanned("p", {"tasks": [["p/read.0"]]})
+    state.apply(
+        1, Entry(1, (*begun, RunStopAsked("p", cancel=False), RunBegun("q", {}, {}), RunEnded("q", "failed", "x")))
+    )
+    assert decode_snapshot(encode_snapshot(state)) == state
+
+
+def test_an_empty_fold_has_a_snapshot_too() -> None:
+    assert decode_snapshot(encode_snapshot(LedgerState())) == LedgerState()
+    assert decode_snapshot(encode_snapshot(ClusterState())) == ClusterState()
+
+
+def test_every_field_of_a_fold_stands_in_its_snapshot() -> None:
+    assert {item.name for item in fields(LedgerState)} == LEDGER_COVERED
+    assert {item.name for item in fields(ClusterState)} == CLUSTER_COVERED
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_give_a_fold_or_a_format_error(data: bytes) -> None:
+    for candidate in (data, b"HRSNAP01" + data):
+        with pytest.raises(FormatError):
+            decode_snapshot(candidate)
+
+
+SOUND = encode_snapshot(folded(*WHOLE))
+
+
+@given(st.integers(0, len(SOUND) - 1), st.integers(1, 255))
+def test_a_flipped_byte_gives_a_fold_or_a_format_error(position: int, change: int) -> None:
+    damaged = bytearray(SOUND)
+    damaged[position] ^= change
+    try:
+        assert isinstance(decode_snapshot(bytes(damaged)), LogState)
+    except FormatError:
+        return
+
+
+@given(st.integers(0, len(SOUND) - 1))
+def test_a_torn_snapshot_is_refused(length: int) -> None:
+    with pytest.raises(FormatError):
+        decode_snapshot(SOUND[:length])
+
+
+def filled(path: Path, count: int, *, led: tuple[int, ...] = (0,)) -> tuple[Log, LedgerState]:
+    """A log of beats whose terms begin at `led`, and its fold."""
+    log, state, term = Log(FileStore(path)), LedgerState(), 0
+    for number in range(count):
+        term += number in led
+        entry = Entry(term, (Led(term, ME) if number in led else Beat(term),))
+        assert log.append(number, encode_entry(entry)) == Appended(number)
+        state.apply(number, entry)
+    return log, state
+
+
+def snapshot_at(log: Log, upto: int, path: Path) -> LedgerState:
+    state = LedgerState()
+    for number, data in list(Log(FileStore(path)).read())[: upto + 1]:
+        state.apply(number, decode_entry(data))
+    log.write_snapshot(upto, encode_snapshot(state))
+    return state
+
+
+def test_a_reader_that_begins_takes_the_snapshot_and_one_that_goes_on_takes_the_entries(tmp_path: Path) -> None:
+    log, state = filled(tmp_path, 8)
+    snapshot_at(log, 5, tmp_path)
+    found, behind = log.read_from()
+    assert found is not None
+    assert (found[0], [number for number, _ in behind]) == (5, [6, 7])
+    found, behind = log.read_from(3)
+    assert (found, [number for number, _ in behind]) == (None, [4, 5, 6, 7])
+    assert fold_log(log, LedgerState()) == state
+
+
+def test_truncation_keeps_the_entries_that_begin_a_term_and_a_late_reader_jumps(tmp_path: Path) -> None:
+    log, state = filled(tmp_path, 10, led=(0, 4))
+    late = LedgerState()
+    for number, data in list(log.read())[:2]:
+        late.apply(number, decode_entry(data))
+    snapshot_at(log, 7, tmp_path)
+    assert log.truncate(7, keep=state.led_at) == 6
+    left = sorted(path.name for path in (tmp_path / "ledger").iterdir())
+    assert [int(name.split(".")[0]) for name in left] == [0, 4, 7, 8, 9]
+    assert fold_log(log, late) == state
+    assert fold_log(log, LedgerState()) == state
+
+
+def test_nothing_is_truncated_that_no_snapshot_covers(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path, 6)
+    snapshot_at(log, 3, tmp_path)
+    with pytest.raises(ValueError, match="no snapshot covers entry 4"):
+        log.truncate(4, keep=())
+    assert len(list(log.read())) == 6
+
+
+def test_who_led_finds_the_first_number_behind_its_last_taken_after_any_truncation(tmp_path: Path) -> None:
+    log, state = filled(tmp_path, 10, led=(0, 4))
+    snapshot_at(log, 8, tmp_path)
+    log.truncate(8, keep=state.led_at)
+    assert not isinstance(log.append(4, encode_entry(Entry(1, (Beat(1),)))), Appended)
+
+
+def test_an_entry_that_is_created_where_one_was_truncated_is_overtaken_and_can_be_discarded(tmp_path: Path) -> None:
+    log, state = filled(tmp_path, 10)
+    snapshot_at(log, 8, tmp_path)
+    log.truncate(8, keep=state.led_at)
+    assert log.append(3, encode_entry(Entry(2, (Led(2, ME),)))) == Appended(3)
+    assert log.overtaken(3)
+    assert not log.overtaken(9)
+    before = LedgerState(number=2, term=1, led_at=[0])
+    assert fold_log(log, before) == state, "a reader that stood just before it is not misled"
+    log.discard(3)
+    with pytest.raises(ObjectMissing):
+        FileStore(tmp_path).get(log.key(3))
+    with pytest.raises(ValueError, match="not covered"):
+        log.discard(9)

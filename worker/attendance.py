@@ -1,0 +1,122 @@
+"""Attending a controller: finding the one that leads, staying with it, and finding the next one when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import grpc
+
+from headrace.protos import control_pb2 as pb
+from headrace.protos import control_pb2_grpc as rpc
+from headrace.worker.joining import Membership
+from headrace.worker.member import open_channel
+
+logger = logging.getLogger("headrace.worker")
+
+MESSAGE_BYTES_MAX = 64 << 20
+#: Seconds between two heartbeats.
+HEARTBEAT_S = 1.0
+#: Seconds without a word from the controller after which it is given up; it sends a heartbeat a second.
+SILENCE_S = 4.0
+#: Seconds that a controller has to answer a registration.
+WELCOME_S = 2.0
+#: Seconds before the next controller is tried, doubled each time up to RECONNECT_S_MAX.
+RECONNECT_S = 0.1
+RECONNECT_S_MAX = 1.0
+
+
+class Attendance:
+    """One worker's sessions, one after the other.
+
+    `register` says who the worker is, `take` obeys one message, `outbox` holds what waits to be said. `refused` is the
+    reason why no controller will ever take this worker; it ends `attend`.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        register: Callable[[], pb.Register],
+        take: Callable[[pb.ToWorker], None],
+        outbox: asyncio.Queue[pb.FromWorker],
+        member: Membership | None = None,
+    ) -> None:
+        self.refused = ""
+        self._addresses = list(dict.fromkeys(addresses))
+        self._register, self._take, self._outbox = register, take, outbox
+        self._member = member
+        self._hint = ""
+        self._welcomed = False
+
+    async def attend(self) -> None:
+        """Attend whoever leads, again and again, until this worker is refused."""
+        delay, turn = RECONNECT_S, 0
+        while not self.refused:
+            address = self._hint or self._addresses[turn % len(self._addresses)]
+            turn += not self._hint
+            self._hint, self._welcomed = "", False
+            ending = await self._session(address)
+            if self.refused:
+                return
+            delay = RECONNECT_S if self._welcomed or self._hint else min(RECONNECT_S_MAX, delay * 2)
+            logger.warning("controller %s: %s; trying again in %.1f s", address, ending, delay)
+            await asyncio.sleep(delay)
+
+    def channel(self, address: str) -> Any:
+        """The way to a controller."""
+        options = [
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        return open_channel(address, self._member, options)
+
+    async def _session(self, address: str) -> str:
+        """One session, to its end; why it ended."""
+        async with self.channel(address) as channel:
+            stub = rpc.ControlStub(channel)  # type: ignore[no-untyped-call]
+            call = stub.Attend(self._messages())
+            try:
+                return await self._listen(call, address)
+            except TimeoutError:
+                return f"no word for {SILENCE_S if self._welcomed else WELCOME_S:.0f} s"
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                    self.refused = str(error.details())
+                return f"{error.code().name} {error.details()}"
+            finally:
+                call.cancel()
+
+    async def _listen(self, call: Any, address: str) -> str:
+        while True:
+            message = await asyncio.wait_for(call.read(), SILENCE_S if self._welcomed else WELCOME_S)
+            if message is grpc.aio.EOF:
+                return "it ended the session"
+            kind = message.WhichOneof("message")
+            if kind == "refusal":
+                refusal = message.refusal
+                if not refusal.elsewhere:
+                    self.refused = refusal.reason
+                elif refusal.leader and refusal.leader != address:
+                    self._learn(refusal.leader)
+                return str(refusal.reason)
+            self._welcomed = self._welcomed or kind == "welcome"
+            self._take(message)
+
+    def _learn(self, leader: str) -> None:
+        """Who leads, by the word of one that does not; it is tried next."""
+        if leader not in self._addresses:
+            self._addresses.append(leader)
+        self._hint = leader
+
+    async def _messages(self) -> AsyncIterator[pb.FromWorker]:
+        """What this worker says in one session: who it is, then everything that waits."""
+        yield pb.FromWorker(register=self._register())
+        while True:
+            try:
+                yield await asyncio.wait_for(self._outbox.get(), HEARTBEAT_S)
+            except TimeoutError:
+                yield pb.FromWorker(heartbeat=pb.Heartbeat(sent=time.monotonic_ns()))
