@@ -192,7 +192,7 @@ def watch_to_end(
         if status is None:
             raise CliError(f"the controller knows no pipeline {name!r} any more")
         progress.update(status)
-        if first == [] and status.first_batch_s > 0:
+        if first is not None and not first and status.first_batch_s > 0:
             first.append(status)
         if status.state in ENDED:
             return status

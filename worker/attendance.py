@@ -93,7 +93,7 @@ class Attendance:
     async def _listen(self, call: Any, address: str) -> str:
         while True:
             message = await asyncio.wait_for(call.read(), SILENCE_S if self._welcomed else WELCOME_S)
-            if message is grpc.aio.EOF:
+            if not isinstance(message, pb.ToWorker):  # the end of the stream
                 return "it ended the session"
             kind = message.WhichOneof("message")
             if kind == "refusal":
