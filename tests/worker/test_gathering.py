@@ -119,7 +119,7 @@ def test_a_proposal_without_an_answer_is_made_again() -> None:
     gathering = Gathering(POLICY)
     assert written(gathering, gathering.handle(batch(0, target=100), 0.0), 1.0) == [ProposeShard(0)]
     assert gathering.wake_at() == 1.0 + PROPOSE_AGAIN_S
-    assert gathering.handle(TimePassed(), 5.9) == []
+    assert gathering.handle(TimePassed(), 0.9 + PROPOSE_AGAIN_S) == []
     assert gathering.handle(TimePassed(), 6.0) == [ProposeShard(0)]
     assert gathering.handle(ShardAccepted(0), 7.0) == [ReleaseShard(0)]
     assert gathering.handle(ShardAccepted(0), 7.1) == [], "the second answer finds nothing to do"
