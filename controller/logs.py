@@ -26,7 +26,6 @@ from headrace.store.errors import StoreError, StoreRefused
 from headrace.store.log import Appended, Log
 from headrace.store.objects import ObjectStore, open_store
 from headrace.store.remote_probe import ensure_create_if_absent
-from headrace.store.snapshot import decode_snapshot, encode_snapshot
 
 LogAnswer = EntryWritten | EntryRefused | EntryUnresolved | EntryOvertaken
 
@@ -59,6 +58,8 @@ class Logs:
 
     def snapshot(self, command: WriteSnapshot) -> Coroutine[Any, Any, SnapshotWritten]:
         """Take the bytes of a fold now; what is returned writes them, on another thread than the entries'."""
+        from headrace.store.snapshot import encode_snapshot
+
         return self._write_snapshot(command, encode_snapshot(command.state))
 
     async def _write_snapshot(self, command: WriteSnapshot, data: bytes) -> SnapshotWritten:
@@ -95,6 +96,8 @@ class Logs:
         found, behind = opened.log.read_from(command.after)
         snapshot = None
         if found is not None:
+            from headrace.store.snapshot import decode_snapshot  # numpy, which a start without one need not import
+
             snapshot = decode_snapshot(found[1])
             opened.leader = Led(snapshot.term, snapshot.leader)
         for number, data in behind:

@@ -7,7 +7,6 @@ from typing import TypeVar
 from headrace.store.entries import decode_entry
 from headrace.store.log import Log
 from headrace.store.log_state import LogState
-from headrace.store.snapshot import decode_snapshot
 
 S = TypeVar("S", bound=LogState)
 
@@ -16,6 +15,8 @@ def fold_log(log: Log, state: S) -> S:
     """Fold what stands behind `state` into it, and return it. Raises StoreError, FormatError, EntryError, FoldError."""
     snapshot, entries = log.read_from(state.number)
     if snapshot is not None:
+        from headrace.store.snapshot import decode_snapshot  # numpy, which a ledger without one need not import
+
         state.restore(decode_snapshot(snapshot[1]))
     for number, data in entries:
         state.apply(number, decode_entry(data))
