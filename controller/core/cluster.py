@@ -44,7 +44,7 @@ from headrace.pipeline.graph import Pipeline
 from headrace.pipeline.validate import validate
 from headrace.store.cluster_changes import RunBegun, RunEnded, RunPlanned, RunStopAsked, WorkerJoined, WorkerLeft
 from headrace.store.cluster_fold import ENDED_RUNS_MAX, ClusterState
-from headrace.store.entries import Led
+from headrace.store.entries import Beat, Led
 
 #: Seconds for which tasks of a run that this controller does not know may wait for somebody to apply it again.
 ORPHAN_S = 20.0
@@ -76,6 +76,8 @@ class Controller:
         self._asked: dict[str, PipelineRequested] = {}
         #: The plans that the cluster's log has or gets.
         self._planned: dict[str, Plan] = {}
+        #: Runs whose dataset another controller of this cluster has taken.
+        self._usurpations: set[str] = set()
         #: What workers brought of runs that are not begun here.
         self._claims = Claims()
         #: Runs that nobody here knows and workers have tasks of, and until when these may stay.
@@ -83,7 +85,10 @@ class Controller:
 
     def open(self) -> list[Command]:
         """Begin: read the cluster's log, if there is one."""
-        return self.log.open() if self.log is not None else []
+        if self.log is None:
+            return []
+        self.log.identity = dict(self.identity)
+        return self.log.open()
 
     @property
     def leads(self) -> bool:
@@ -182,6 +187,8 @@ class Controller:
                 return run.handle(StopRequested(change.name, change.cancel), now) if run else []
             case Led():
                 return self._take_over()
+            case Beat() if self._usurpations:
+                return self._open_again()
             case _:
                 return []
 
@@ -194,6 +201,17 @@ class Controller:
             if plan is not None:
                 self._planned[name] = plan
             commands += self._open_run(request_of(record.pipeline, record.options), inherited=plan, resumes=True)
+        return commands
+
+    def _open_again(self) -> list[Command]:
+        """This controller leads the cluster still, so it takes back the datasets that were taken from it."""
+        assert self.log is not None
+        commands: list[Command] = []
+        for name, record in self.log.ledger.going_on().items():
+            if name in self._usurpations:
+                again = request_of(record.pipeline, record.options)
+                commands += self._open_run(again, inherited=self._planned.get(name), resumes=True)
+        self._usurpations.clear()
         return commands
 
     def _recorded(self, commands: list[Command], now: float) -> list[Command]:
@@ -211,9 +229,10 @@ class Controller:
             if record is None:
                 continue
             if self._usurped(command.pipeline):
+                # By who leads the cluster now, or by one who woke late: an entry of ours tells which.
                 commands.remove(command)
-                again = request_of(record.pipeline, record.options)
-                commands += self._open_run(again, inherited=self._planned.get(command.pipeline), resumes=True)
+                self._usurpations.add(command.pipeline)
+                self.log.submit(Beat(self.log.term))
                 continue
             self.log.submit(RunEnded(command.pipeline, command.outcome, command.reason))
             self._planned.pop(command.pipeline, None)
@@ -242,6 +261,7 @@ class Controller:
         self.workers.clear()
         self._asked.clear()
         self._planned.clear()
+        self._usurpations.clear()
         self._orphans.clear()
         self._claims.clear()
         known = self.log.ledger
@@ -334,7 +354,7 @@ class Controller:
             identity={**self.identity, "cluster": cluster} if cluster else self.identity,
             workers=[worker.facts() for worker in self.workers.values()],
             claims=self._claims,
-            request=event.request,
+            request=None if resumes else event.request,
             amend=event.amend,
             fuse=event.fuse,
             replicas=event.replicas,

@@ -13,97 +13,25 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from headrace.controller.core.allowance import ANY_LOSS, Allowance
-from headrace.controller.core.log_messages import (
-    EntryOvertaken as EntryOvertaken,
-)
-from headrace.controller.core.log_messages import (
-    EntryRefused as EntryRefused,
-)
-from headrace.controller.core.log_messages import (
-    EntryUnresolved as EntryUnresolved,
-)
-from headrace.controller.core.log_messages import (
-    EntryWritten as EntryWritten,
-)
-from headrace.controller.core.log_messages import (
-    LogRead as LogRead,
-)
-from headrace.controller.core.log_messages import (
-    LogUnreadable as LogUnreadable,
-)
-from headrace.controller.core.log_messages import (
-    ReadLog as ReadLog,
-)
-from headrace.controller.core.log_messages import (
-    SnapshotWritten as SnapshotWritten,
-)
-from headrace.controller.core.log_messages import (
-    TruncateLog as TruncateLog,
-)
-from headrace.controller.core.log_messages import (
-    WriteEntry as WriteEntry,
-)
-from headrace.controller.core.log_messages import (
-    WriteSnapshot as WriteSnapshot,
-)
-from headrace.controller.core.places import WorkerFacts
+from headrace.controller.core.log_messages import EntryOvertaken as EntryOvertaken
+from headrace.controller.core.log_messages import EntryRefused as EntryRefused
+from headrace.controller.core.log_messages import EntryUnresolved as EntryUnresolved
+from headrace.controller.core.log_messages import EntryWritten as EntryWritten
+from headrace.controller.core.log_messages import LogRead as LogRead
+from headrace.controller.core.log_messages import LogUnreadable as LogUnreadable
+from headrace.controller.core.log_messages import ReadLog as ReadLog
+from headrace.controller.core.log_messages import SnapshotWritten as SnapshotWritten
+from headrace.controller.core.log_messages import TruncateLog as TruncateLog
+from headrace.controller.core.log_messages import WriteEntry as WriteEntry
+from headrace.controller.core.log_messages import WriteSnapshot as WriteSnapshot
+from headrace.controller.core.worker_messages import RunningLink as RunningLink
+from headrace.controller.core.worker_messages import RunningTask as RunningTask
+from headrace.controller.core.worker_messages import WorkerLost as WorkerLost
+from headrace.controller.core.worker_messages import WorkerRegistered as WorkerRegistered
 from headrace.store.entries import Counts, Fragment, Range, StoredObject
 from headrace.store.intervals import Gap
 
 # ---- what workers and tasks report ----
-
-
-@dataclass(frozen=True, slots=True)
-class RunningTask:
-    """An attempt that a worker still runs, and what it was born with. `ready`: it has built its stages."""
-
-    task: str
-    attempt: int
-    version: str = ""
-    epoch: int = 0
-    ready: bool = False
-    addresses: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RunningLink:
-    """A link that stands, and the attempts that it joins."""
-
-    link: str
-    sender_attempt: int
-    receiver_attempt: int
-    generation: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRegistered:
-    """A worker opened its session. `tasks` and `links` are those that it still has, whoever had them made."""
-
-    worker: str
-    host: str
-    cores: int
-    memory_bytes: int
-    pid: int = 0
-    tasks: tuple[RunningTask, ...] = ()
-    links: tuple[RunningLink, ...] = ()
-    #: Equal for two workers of one host and network.
-    host_id: str = ""
-    #: Where its tasks can be reached; none without a certificate.
-    addresses: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-
-    def facts(self) -> WorkerFacts:
-        """What a plan needs to know of it."""
-        host = self.host_id or self.host
-        return WorkerFacts(self.worker, self.cores, host, self.labels, self.addresses, self.memory_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLost:
-    """A worker's session ended or went silent."""
-
-    worker: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

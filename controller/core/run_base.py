@@ -42,7 +42,7 @@ class RunBase:
         identity: Mapping[str, Any],
         workers: Sequence[WorkerFacts],
         claims: Claims | None = None,
-        request: int = 0,
+        request: int | None = 0,
         amend: bool = False,
         fuse: bool = True,
         replicas: int = 0,

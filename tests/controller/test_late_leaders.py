@@ -116,7 +116,7 @@ class Writer:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "file":
         return str(tmp_path / "log")
-    return shared_server().uri(f"late-{request.node.name.split('[')[0].removeprefix('test_')[:40]}".replace("_", "-"))
+    return shared_server().uri()
 
 
 @pytest.fixture

@@ -1,0 +1,60 @@
+"""What a worker says when it comes, and what is said when it goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.controller.core.places import WorkerFacts
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    """An attempt that a worker still runs, and what it was born with. `ready`: it has built its stages."""
+
+    task: str
+    attempt: int
+    version: str = ""
+    epoch: int = 0
+    ready: bool = False
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunningLink:
+    """A link that stands, and the attempts that it joins."""
+
+    link: str
+    sender_attempt: int
+    receiver_attempt: int
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRegistered:
+    """A worker opened its session. `tasks` and `links` are those that it still has, whoever had them made."""
+
+    worker: str
+    host: str
+    cores: int
+    memory_bytes: int
+    pid: int = 0
+    tasks: tuple[RunningTask, ...] = ()
+    links: tuple[RunningLink, ...] = ()
+    #: Equal for two workers of one host and network.
+    host_id: str = ""
+    #: Where its tasks can be reached; none without a certificate.
+    addresses: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    def facts(self) -> WorkerFacts:
+        """What a plan needs to know of it."""
+        host = self.host_id or self.host
+        return WorkerFacts(self.worker, self.cores, host, self.labels, self.addresses, self.memory_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker's session ended or went silent."""
+
+    worker: str
+    reason: str

@@ -1,0 +1,212 @@
+"""A controller of a cluster: what was asked for outlives it, and the next leader goes on with the tasks that live."""
+
+from core_kit import LOG, fragment, make_pipeline, of, proposal
+
+from headrace.controller.core import messages as m
+from headrace.controller.core.cluster import Controller
+from headrace.controller.core.leadership import TAKEOVER_S
+from headrace.controller.core.run_adoption import REJOIN_S
+from headrace.controller.core.run_states import RunState
+from headrace.store.cluster_fold import ClusterState
+from headrace.store.entries import Entry, Range
+
+CLUSTER = "file:///shared/controller"
+A, B = fragment(0), fragment(1)
+
+
+class Store:
+    """Two logs that answer at once."""
+
+    def __init__(self) -> None:
+        self.logs: dict[str, list[Entry]] = {LOG: [], CLUSTER: []}
+        self.leader_alive: bool | None = None
+
+    def fold(self) -> ClusterState:
+        state = ClusterState()
+        for number, entry in enumerate(self.logs[CLUSTER]):
+            state.apply(number, entry)
+        return state
+
+
+class Bench:
+    """One controller."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store, self.now = store, 0.0
+        self.core = Controller({"host": name, "address": f"{name}:1"}, log=CLUSTER)
+        self.frozen = False
+        self.said = self.do(self.core.open())
+
+    def tell(self, *events: object) -> list[m.Command]:
+        return [said for event in events for said in self.do(self.core.handle(event, self.now))]
+
+    def later(self, seconds: float) -> list[m.Command]:
+        self.now += seconds
+        return self.tell(m.TimePassed())
+
+    def do(self, commands: list[m.Command]) -> list[m.Command]:
+        queue, said = list(commands), list[m.Command]()
+        while queue:
+            command = queue.pop(0)
+            match command:
+                case m.ReadLog():
+                    behind = tuple(enumerate(self.store.logs[command.log]))[command.after + 1 :]
+                    queue += self.core.handle(m.LogRead(command.log, behind, self.store.leader_alive), self.now)
+                case m.WriteEntry():
+                    queue += self.core.handle(self._written(command), self.now)
+                case _:
+                    said.append(command)
+        return said
+
+    def _written(self, command: m.WriteEntry) -> object:
+        log = self.store.logs[command.log]
+        if command.number < len(log):
+            return m.EntryRefused(command.log, command.number, log[command.number])
+        log.append(command.entry)
+        return m.EntryWritten(command.log, command.number)
+
+    def apply(self) -> list[m.Command]:
+        return self.tell(m.PipelineRequested(1, make_pipeline().to_dict(), replicas=1))
+
+    def join(self, name: str, *tasks: m.RunningTask) -> list[m.Command]:
+        return self.tell(m.WorkerRegistered(name, name, 1, 1 << 30, tasks=tasks))
+
+    def begun(self) -> m.StartTask:
+        """One worker and its one fused task, ready and listed, with two fragments to read."""
+        self.join("w1")
+        (start,) = of(m.StartTask, self.apply())
+        (ask,) = of(m.ListSource, self.tell(m.TaskReady(start.task, start.attempt)))
+        page = m.SourceListed(ask.task, ask.attempt, "read", (A, B), last=True, listing=ask.listing)
+        assert len(of(m.ReadFragment, self.tell(page))) == 2
+        return start
+
+
+def succeeded(store: Store) -> Bench:
+    """A second controller after a silence."""
+    second = Bench(store, "b")
+    while not second.core.leads:
+        second.later(1.0)
+        assert second.now < 2 * TAKEOVER_S
+    return second
+
+
+def living(start: m.StartTask, *, ready: bool = True) -> m.RunningTask:
+    return m.RunningTask(start.task, start.attempt, start.version, start.epoch, ready)
+
+
+def test_what_is_asked_for_is_in_the_log_before_it_is_answered() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    first.join("w1")
+    (answer,) = of(m.AnswerRequest, first.apply())
+    assert answer.accepted
+    state = store.fold()
+    assert list(state.going_on()) == ["run"]
+    assert list(state.workers) == ["w1"]
+    assert state.runs["run"].options["replicas"] == 1
+    assert state.runs["run"].plan is not None
+
+
+def test_a_standby_takes_up_nothing_and_says_who_leads() -> None:
+    store = Store()
+    Bench(store, "a")
+    second = Bench(store, "b")
+    (answer,) = of(m.AnswerRequest, second.apply())
+    assert not answer.accepted
+    assert "a:1" in answer.reason
+    assert not second.core.leads
+    assert second.core.leader["address"] == "a:1"
+
+
+def test_the_next_leader_adopts_a_living_task_and_hands_nothing_out_before_a_sweep() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    start = first.begun()
+    second = succeeded(store)
+    commands = second.join("w1", living(start))
+    assert of(m.StartTask, commands) == of(m.KillTask, commands) == of(m.ReadFragment, commands) == []
+    (sweep,) = of(m.SweepTask, commands)
+    pending = ((B.id, second.core.runs["run"].intake._gaps(second.core.runs["run"].ledger.fragments[B.id], {}, ())),)
+    held = (("write", (Range(A.id, 0, 4),)),)
+    swept = second.tell(m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep, pending, held))
+    (read,) = of(m.ReadFragment, swept)
+    assert (read.fragment, [gap.first for gap in read.gaps]) == (A, [4]), "what is held or given out is not read again"
+    assert second.core.runs["run"].crew is not None
+    assert [task.attempt for task in second.core.runs["run"].crew] == [start.attempt]
+
+
+def test_a_task_of_another_epoch_is_not_adopted() -> None:
+    store = Store()
+    start = Bench(store, "a").begun()
+    second = succeeded(store)
+    stale = m.RunningTask(start.task, start.attempt, start.version, start.epoch + 1, ready=True)
+    commands = second.join("w1", stale)
+    assert [kill.attempt for kill in of(m.KillTask, commands)] == [start.attempt]
+    (again,) = of(m.StartTask, commands)
+    assert again.attempt > start.attempt
+
+
+def test_pages_that_an_earlier_leader_asked_for_end_no_listing() -> None:
+    store = Store()
+    start = Bench(store, "a").begun()
+    second = succeeded(store)
+    second.join("w1", living(start))
+    second.tell(m.SourceListed(start.task, start.attempt, "read", (), last=True, listing=1))
+    assert not second.core.runs["run"].listing.done
+
+
+def test_a_worker_that_does_not_come_back_is_lost_and_its_tasks_are_planned_elsewhere() -> None:
+    store = Store()
+    start = Bench(store, "a").begun()
+    second = succeeded(store)
+    assert of(m.StartTask, second.join("w2")) == [], "the worker of the plan may come back"
+    (elsewhere,) = of(m.StartTask, second.later(REJOIN_S))
+    assert (elsewhere.worker, elsewhere.task) == ("w2", start.task)
+
+
+def test_a_stop_that_was_asked_of_an_earlier_leader_is_seen_to() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    start = first.begun()
+    first.tell(m.StopRequested("run", cancel=False))
+    second = succeeded(store)
+    second.join("w1", living(start))
+    assert second.core.runs["run"].state is RunState.DRAINING
+
+
+def test_a_run_that_has_ended_stays_ended() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    start = first.begun()
+    first.tell(m.StopRequested("run", cancel=True))
+    assert store.fold().runs["run"].outcome == "cancelled"
+    second = succeeded(store)
+    assert second.core.runs == {}
+    (kill,) = of(m.KillTask, second.join("w1", living(start)))
+    assert (kill.task, kill.attempt) == (start.task, start.attempt)
+
+
+def test_a_leader_that_wakes_late_forgets_its_runs_and_tells_the_tasks_nothing() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    start = first.begun()
+    second = succeeded(store)
+    second.join("w1", living(start))
+    version, epoch = start.version, start.epoch
+    late = proposal((Range(A.id, 0, 4),), version=version, epoch=epoch, task=start.task, attempt=start.attempt)
+    said = [*first.tell(late), *first.later(60.0)]
+    assert {type(command) for command in said} == {m.StepDown}
+    assert first.core.runs == {}
+    assert not first.core.leads
+    assert second.core.leads
+    assert store.fold().going_on(), "its last words have ended nothing"
+
+
+def test_who_ends_in_order_is_succeeded_at_once() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    first.begun()
+    first.tell(m.ShutdownAsked())
+    second = Bench(store, "b")
+    assert second.core.leads
+    assert list(second.core.runs) == ["run"]
