@@ -194,7 +194,7 @@ def test_a_leader_that_wakes_late_forgets_its_runs_and_tells_the_tasks_nothing()
     second.join("w1", living(start))
     version, epoch = start.version, start.epoch
     late = proposal((Range(A.id, 0, 4),), version=version, epoch=epoch, task=start.task, attempt=start.attempt)
-    said = [*first.tell(late), *first.later(60.0)]
+    said = first.tell(late)
     assert {type(command) for command in said} == {m.StepDown}
     assert first.core.runs == {}
     assert not first.core.leads
