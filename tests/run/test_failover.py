@@ -55,13 +55,8 @@ class Place:
 SMALL_AND_SLOW = ["file", pytest.param("s3", marks=pytest.mark.slow)]
 
 
-@pytest.fixture(params=["file", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return Place(request.param, tmp_path)
-
-
 @pytest.fixture(params=SMALL_AND_SLOW)
-def slow_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(request.param, tmp_path)
 
 
@@ -99,10 +94,12 @@ def test_a_killed_leader_is_succeeded_and_its_tasks_go_on(
     same(home, place, undisturbed)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["file", "s3"])
 def test_a_frozen_leader_that_wakes_after_others_have_led_and_truncated_stands_by(
-    home: Path, undisturbed: Path, slow_place: Place, tmp_path: Path
+    home: Path, undisturbed: Path, tmp_path: Path, kind: str
 ) -> None:
-    place = slow_place
+    place = Place(kind, tmp_path)
     with cluster(home, tmp_path, place.root, snapshot_entries=2) as made:
         name = begun(made, home, place)
         known = max(place.cluster_log())
@@ -124,7 +121,7 @@ def test_a_frozen_leader_that_wakes_after_others_have_led_and_truncated_stands_b
     same(home, place, undisturbed)
 
 
-@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.BROKEN])
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, pytest.param(Fault.BROKEN, marks=pytest.mark.slow)])
 def test_writes_whose_fate_the_leader_cannot_know_leave_no_trace(
     home: Path, undisturbed: Path, tmp_path: Path, fault: Fault
 ) -> None:
@@ -134,14 +131,15 @@ def test_writes_whose_fate_the_leader_cannot_know_leave_no_trace(
         root = place.root.replace(place.server.endpoint, proxy.endpoint)
         place.output = place.output.replace(place.server.endpoint, proxy.endpoint)
         with cluster(home, tmp_path, place.root, first_root=root) as made:
-            for _ in range(4):
-                proxy.plan(fault, "PUT", "ledger/", times=3)
+            proxy.plan(fault, "PUT", "ledger/", times=2)
             name = begun(made, home, place)
+            proxy.plan(fault, "PUT", "ledger/", times=2)
             assert made.wait_for_end(name).state == "completed"
             assert made.leads("a"), "a leader in doubt asks again, and does not give up"
         same(home, place, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_leader_that_loses_its_way_to_the_log_is_succeeded_and_its_last_words_count_for_nothing(
     home: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -183,7 +181,7 @@ def test_a_standby_refuses_what_only_the_leader_may_do_and_says_who_leads(home: 
         until(lambda: made.leads("b"), "who ends in order hands over at once", patience_s=4.0)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_an_embedded_run_outlives_its_controller(
     home: Path, undisturbed: Path, tmp_path: Path, how: signal.Signals
 ) -> None:
