@@ -67,9 +67,10 @@ $(VENV)/.quickstart: $(VENV)/.made $(FACTS)
 	@touch $@
 
 # torch first and by itself: where a CPU build lies behind the pin it is taken, and the rest finds it there.
-$(VENV)/.dev: $(VENV)/.made $(FACTS)
+$(VENV)/.dev: $(VENV)/.made $(FACTS) tests/support/readers.py
 	@echo "installing torch into $(VENV) (once)"
 	@$(INSTALL) torch==2.13.0
 	@echo "installing headrace, its tests and its checkers into $(VENV) (once; a minute or two)"
 	@$(INSTALL) -e '.[dev,loader,quickstart]'
+	@$(BIN)/python tests/support/readers.py
 	@touch $@ $(VENV)/.quickstart

@@ -2,8 +2,9 @@
 
 They cannot live in the development environment: MosaicML's wants numpy below 2.2 and an older hub client than Hugging
 Face's, which Headrace's own dependencies exclude. So each is installed once, without what it asks for and does not
-need to read a local folder, and finds the rest (torch, numpy, pyarrow) here. `HEADRACE_TEST_READERS` names the folder
-that keeps them between test runs; by default it is in the user's cache.
+need to read a local folder, and finds the rest (torch, numpy, pyarrow) here. The set-up of `make test` does that, by
+`python tests/support/readers.py`, into the environment's own folder; no test reaches for the network.
+`HEADRACE_TEST_READERS` names another folder.
 """
 
 from __future__ import annotations
@@ -71,17 +72,34 @@ def read_with(reader: str, script: str, *arguments: str) -> Any:
 
 
 def _installed(reader: str) -> pathlib.Path:
-    wanted = REQUIREMENTS[reader]
-    digest = hashlib.sha256(repr((wanted, sys.version_info[:2])).encode()).hexdigest()[:12]
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "headrace-test-readers"
-    folder = pathlib.Path(os.environ.get("HEADRACE_TEST_READERS") or cache) / f"{reader}-{digest}"
-    if not folder.exists():
+    folder = _folder(reader)
+    assert folder.exists(), f"the reader {reader!r} is not in {folder}: install it with `python {__file__}`"
+    return folder
+
+
+def _folder(reader: str) -> pathlib.Path:
+    digest = hashlib.sha256(repr((REQUIREMENTS[reader], sys.version_info[:2])).encode()).hexdigest()[:12]
+    home = os.environ.get("HEADRACE_TEST_READERS") or pathlib.Path(sys.prefix) / "readers"
+    return pathlib.Path(home) / f"{reader}-{digest}"
+
+
+def install() -> None:
+    """Install every reader that is not there yet; AssertionError with what the installer said if it fails."""
+    for reader, wanted in REQUIREMENTS.items():
+        folder = _folder(reader)
+        if folder.exists():
+            continue
         fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(fresh), *wanted]
-        done = subprocess.run(pip, capture_output=True, text=True, timeout=INSTALL_S_MAX)
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+        done = subprocess.run(
+            [*pip, "--target", str(fresh), *wanted], capture_output=True, text=True, timeout=INSTALL_S_MAX
+        )
         assert done.returncode == 0, f"the reader {reader!r} cannot be installed: {done.stderr}"
         try:
             fresh.rename(folder)
         except OSError:
-            shutil.rmtree(fresh)  # another test run was faster
-    return folder
+            shutil.rmtree(fresh)  # another was faster
+
+
+if __name__ == "__main__":
+    install()
