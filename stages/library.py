@@ -8,13 +8,16 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import os
 import pathlib
-from collections.abc import Callable
+import shlex
+import shutil
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage, StageKind
-from headrace.stages.parameters import check_integer, check_text
+from headrace.stages.parameters import check_integer, check_number, check_text
 from headrace.stages.patterns import split_patterns
 from headrace.stages.quality.library import c4_quality as c4_quality
 from headrace.stages.quality.library import duplicate_lines as duplicate_lines
@@ -225,6 +228,44 @@ def map_batches(function: Callable[[Any], Any] | str, *, splits: bool = False, n
     return _custom(
         "headrace.stages.split:SplitBatches" if splits else "headrace.stages.custom:MapBatches", function, name
     )
+
+
+def command(
+    line: str | Sequence[str], *, seconds: float = 30.0, succeeds: Sequence[int] = (0,), name: str = ""
+) -> Stage:
+    """Give each record to an executable, as a line of JSON, and take the line that it gives back.
+
+    `line` is split as a shell would and run without one; a list is taken as it is. A record goes in as `{"__row", "id",
+    "text", "metadata"}` and comes out in the same order, with `__row` and `id` as they were; one that does not come
+    out is filtered. `seconds` is how long the command may be silent while it has records to answer; `succeeds` are the
+    exit codes that mean that all is well. What it fails on is quarantined alone.
+    """
+    try:
+        arguments = shlex.split(line) if isinstance(line, str) else [str(part) for part in line]
+    except ValueError as error:
+        raise PipelineError(f'stage "{name or "command"}": {line!r} cannot be split into words: {error}') from error
+    if not arguments:
+        raise PipelineError(f'stage "{name or "command"}": a command has at least one word')
+    called = name or pathlib.PurePath(arguments[0]).name
+    check_number(called, "seconds", seconds, 0.1, 86400)
+    codes = list(succeeds)
+    for code in codes:
+        check_integer(called, "succeeds", code, 0, 255)
+    parameters = {"arguments": arguments, "seconds": float(seconds), "succeeds": codes}
+    target = "headrace.stages.command:Command"
+    identity = _files_identity(arguments)
+    return Stage(called, StageKind.TRANSFORM, target, parameters, identity=identity, volatile=("seconds",))
+
+
+def _files_identity(arguments: Sequence[str]) -> dict[str, str]:
+    """The hash of the executable and of each file that is named, so that another script is another pipeline."""
+    state = hashlib.sha256()
+    found = [shutil.which(arguments[0]), *(word for word in arguments[1:] if os.path.isfile(word))]
+    for path in found:
+        if path is not None:
+            with open(path, "rb") as file:
+                state.update(hashlib.file_digest(file, "sha256").digest())
+    return {"command_sha256": state.hexdigest()[:16]} if any(found) else {}
 
 
 def _source(target: str, name: str, given: str, parameters: dict[str, Any]) -> Stage:
