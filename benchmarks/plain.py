@@ -10,20 +10,25 @@ folder beside them, and is timed from the start of its command to its end.
   when it is full. The stages are those of the pipeline, built from the same declarations. No controller, no ledger, no
   links, nothing that survives a death.
 - fused, rings: `headrace run examples/plain.py`, with and without `--no-fuse`.
-- ray: `read_json`, `map_batches`, `write_parquet`, run by another Python that has ray and gigatoken. The same files,
-  the same tokenizer.json, the same number of cores.
+- ray_guide, ray_arrow: `read_json`, `map_batches`, `write_parquet`, run by another Python that has ray and gigatoken.
+  The same files, tokenizer.json and number of cores; as a user of Ray writes it from its guides, and with what Headrace
+  knows of the tokenizer (benchmarks/plain_ray.py).
 
-Rounds of all ways alternate; seconds are medians, and a ratio is the median of the rounds' ratios. `start_s` is the
-time to the first batch (limit: until each process has its stages), and `steady` the ratio of what is left without it.
-`cpu_s` are the seconds of processor time of a way and all its processes, and `cpu` the ratio of those: on a machine
-that others use too it is the steadier figure, though it does not see waiting. `others_s` is the processor time that
-the machine spent on anything else meanwhile: where it is no small part of `cpu_s`, the seconds say little. Threads of
-linear algebra are off for all, as Headrace has them for its tasks. Ray's seconds end with its last write.
+Rounds of all ways alternate. A measurement during which other processes took more than OTHERS_SHARE_MAX of the
+processor time of all cores is made again, up to AGAIN_MAX times, after which the least disturbed one counts; `again`
+says how many were left out. Ray is not judged so: its processes are not waited for, and count among the others.
+Seconds are medians, and a ratio is the median of the rounds' ratios. `start_s` is the time to the first batch (limit:
+until each process has its stages), and `steady` the ratio of what is left without it. `cpu_s` are the seconds of
+processor time of a way and all its processes, and `cpu` the ratio of those: on a machine that others use too it is the
+steadier figure, though it does not see waiting. `others_s` is the processor time that the machine spent on anything
+else meanwhile, the kernel's own work for the measured included. Threads of linear algebra are off for all, as Headrace
+has them for its tasks. Ray's seconds end with its last write.
 
 Last result: docs/performance.md.
 """
 
 import argparse
+import functools
 import json
 import multiprocessing
 import os
@@ -49,6 +54,11 @@ from headrace.store.objects import open_store
 EXAMPLE = pathlib.Path(__file__).parents[1] / "examples" / "plain.py"
 RAY_SCRIPT = pathlib.Path(__file__).with_name("plain_ray.py")
 RUN_S_MAX = 1200.0
+#: A measurement is made again where other processes took more than this part of what all cores had to give.
+OTHERS_SHARE_MAX = 0.05
+AGAIN_MAX = 2
+#: Ways that are Ray's.
+RAY_WAYS = ("guide", "arrow")
 MB = 1_000_000
 
 
@@ -61,6 +71,7 @@ class Timed:
     tokens: int
     cpu_s: float = 0.0
     others_s: float = 0.0
+    again: int = 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,12 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found: dict[str, list[Timed]] = {name: [] for name in ways}
     for _ in range(args.rounds):
         for name, way in ways.items():
-            with tempfile.TemporaryDirectory(dir=args.corpus, prefix=".plain-") as folder:
-                before, machine_before = cpu_seconds(), machine_seconds()
-                timed = way(pathlib.Path(folder))
-                spent = cpu_seconds() - before
-                others = max(0.0, machine_seconds() - machine_before - spent)
-                found[name].append(replace(timed, cpu_s=spent, others_s=others))
+            found[name].append(measured(way, args) if name.startswith("ray") else undisturbed(way, args))
     report = summarise(found, size)
     report |= {"megabytes": size / MB, "cores": args.cores, "rounds": args.rounds}
     if args.json:
@@ -96,6 +102,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         show(report)
     return 0
+
+
+def undisturbed(way: Callable[[pathlib.Path], Timed], args: argparse.Namespace) -> Timed:
+    """One measurement, made again where other processes disturbed it; the least disturbed if all were."""
+    tries: list[Timed] = []
+    while len(tries) <= AGAIN_MAX:
+        tries.append(measured(way, args))
+        if tries[-1].others_s <= OTHERS_SHARE_MAX * args.cores * tries[-1].seconds:
+            return replace(tries[-1], again=len(tries) - 1)
+    return replace(min(tries, key=lambda item: item.others_s / item.seconds), again=AGAIN_MAX)
+
+
+def measured(way: Callable[[pathlib.Path], Timed], args: argparse.Namespace) -> Timed:
+    with tempfile.TemporaryDirectory(dir=args.corpus, prefix=".plain-") as folder:
+        before, machine_before = cpu_seconds(), machine_seconds()
+        timed = way(pathlib.Path(folder))
+        spent = cpu_seconds() - before
+        return replace(timed, cpu_s=spent, others_s=max(0.0, machine_seconds() - machine_before - spent))
 
 
 def cpu_seconds() -> float:
@@ -146,7 +170,8 @@ def ways_of(files: Sequence[pathlib.Path], args: argparse.Namespace) -> dict[str
         "rings": lambda folder: headrace(given, folder, args, ("--no-fuse",)),
     }
     if args.ray:
-        ways["ray"] = lambda folder: ray(files, folder, args)
+        for name in RAY_WAYS:
+            ways[f"ray_{name}"] = functools.partial(ray, name, files, args)
     return ways
 
 
@@ -217,11 +242,12 @@ def headrace(given: str, folder: pathlib.Path, args: argparse.Namespace, options
     return Timed(seconds, report["first_batch_s"], report["tokens"])
 
 
-def ray(files: Sequence[pathlib.Path], folder: pathlib.Path, args: argparse.Namespace) -> Timed:
+def ray(way: str, files: Sequence[pathlib.Path], args: argparse.Namespace, folder: pathlib.Path) -> Timed:
     from headrace.stages.vocabulary import resolve_tokenizer
 
     facts = resolve_tokenizer(args.tokenizer, "auto")
-    command = [args.ray, str(RAY_SCRIPT), facts.path, str(facts.eos_id), str(args.cores), str(folder), *map(str, files)]
+    command = [args.ray, str(RAY_SCRIPT), way, facts.path, str(facts.eos_id), str(args.cores), str(folder)]
+    command += map(str, files)
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_S_MAX, cwd=folder)
     if done.returncode:
         raise SystemExit(f"ray ended with {done.returncode}:\n{done.stderr[-2000:]}")
@@ -250,6 +276,7 @@ def summarise(found: dict[str, list[Timed]], size: int) -> dict[str, Any]:
             "seconds_max": max(item.seconds for item in rounds),
             "cpu_s": statistics.median(item.cpu_s for item in rounds),
             "others_s": statistics.median(item.others_s for item in rounds),
+            "again": sum(item.again for item in rounds),
             "cpu": statistics.median(limit.cpu_s / item.cpu_s for limit, item in zip(limits, rounds, strict=True)),
             "ratio": statistics.median(
                 limit.seconds / item.seconds for limit, item in zip(limits, rounds, strict=True)
@@ -260,23 +287,23 @@ def summarise(found: dict[str, list[Timed]], size: int) -> dict[str, Any]:
             ),
         }
         report["rounds_of"][name] = [asdict(item) for item in rounds]
-    if "ray" in found:
-        report["times_ray"] = statistics.median(
-            other.seconds / mine.seconds for other, mine in zip(found["ray"], found["fused"], strict=True)
+    for name in (f"ray_{way}" for way in RAY_WAYS if f"ray_{way}" in found):
+        report[f"times_{name}"] = statistics.median(
+            other.seconds / mine.seconds for other, mine in zip(found[name], found["fused"], strict=True)
         )
     return report
 
 
 def show(report: dict[str, Any]) -> None:
     print(f"{report['megabytes']:.0f} MB, {report['tokens']:,} tokens, {report['cores']} cores")
-    print(f"{'way':8}{'MB/s':>8}{'seconds':>9}{'start':>7}{'cpu':>7}{'ratio':>7}{'steady':>8}{'cpu':>6}")
-    for name in ("limit", "fused", "rings", "ray"):
+    print(f"{'way':10}{'MB/s':>8}{'seconds':>9}{'start':>7}{'cpu':>7}{'ratio':>7}{'steady':>8}{'cpu':>6}")
+    for name in ("limit", "fused", "rings", "ray_guide", "ray_arrow"):
         if name in report:
             row = report[name]
             times = f"{row['mb_s']:8.1f}{row['seconds']:9.2f}{row['start_s']:7.2f}{row['cpu_s']:7.1f}"
-            print(f"{name:8}{times}{row['ratio']:7.2f}{row['steady']:8.2f}{row['cpu']:6.2f}")
-    if "times_ray" in report:
-        print(f"fused is {report['times_ray']:.1f} times ray")
+            print(f"{name:10}{times}{row['ratio']:7.2f}{row['steady']:8.2f}{row['cpu']:6.2f}")
+        if f"times_{name}" in report:
+            print(f"fused is {report[f'times_{name}']:.1f} times {name}")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,25 @@
 """The work of `examples/plain.py` in Ray Data; run by benchmarks/plain.py with a Python that has ray and gigatoken.
 
-    python plain_ray.py TOKENIZER_JSON EOS_ID CORES OUT FILE...
+    python plain_ray.py guide|arrow TOKENIZER_JSON EOS_ID CORES OUT FILE...
 
-Ray's readers and writers are its own, and so are its sizes of blocks. The tokenizers take no CPU of Ray's books, else
-none would be left for the tasks that read and it would wait for ever; they share the cores as the system sees fit. The
-encoder is given what Headrace gives it, an Arrow column in one piece and back, so that Ray does not pay for Python
-objects that it does not need.
+Ray's readers and writers are its own, and so are its sizes of blocks.
+
+- guide: as Ray's guides to text and to transforming data have it. A function is given batches in the default format, a
+  dict of numpy arrays, and calls the tokenizer's own method for a list of texts. It is a plain function, so that Ray
+  fuses reading, tokenizing and writing into one task a file, and keeps the tokenizer from one batch to the next. The
+  column of text is left out of what is written, as it is not wanted.
+- arrow: with what Headrace knows of the tokenizer. Batches are Arrow tables, and the encoder is given an Arrow column
+  in one piece and back, so that Ray does not pay for Python objects that it does not need. The tokenizers are actors
+  that take no CPU of Ray's books, else none would be left for the tasks that read and it would wait for ever; they
+  share the cores as the system sees fit.
 """
 
+import functools
 import json
+import pathlib
 import sys
 import time
+from typing import Any
 
 STARTED = time.monotonic()
 
@@ -52,19 +61,37 @@ class Tokenize:
         return ends - ends[0], np.asarray(answer.content.data, np.uint32)[ends[0] : ends[-1]]
 
 
+@functools.cache
+def tokenizer(path: str) -> Any:
+    """One a process."""
+    import gigatoken
+
+    return gigatoken.Tokenizer.from_json(pathlib.Path(path).read_bytes())
+
+
+def tokenize(batch: dict[str, np.ndarray], path: str, eos: int) -> dict[str, Any]:
+    """What a user writes who has read the guides."""
+    encoded = tokenizer(path).encode_batch_list(list(batch["text"]), parallel=False)
+    tokens = [np.array([*ids, eos], np.uint32) for ids in encoded]
+    return {"id": batch["id"], "tokens": tokens, "count": np.array([len(ids) for ids in tokens])}
+
+
 def main() -> None:
-    path, eos, cores, out, *files = sys.argv[1:]
+    way, path, eos, cores, out, *files = sys.argv[1:]
     ray.init(num_cpus=int(cores), log_to_driver=False, include_dashboard=False)
     started = time.monotonic() - STARTED
     data = ray.data.read_json(files)
-    data = data.map_batches(
-        Tokenize,
-        fn_constructor_args=(path, int(eos)),
-        batch_format="pyarrow",
-        batch_size=1024,
-        compute=ray.data.ActorPoolStrategy(size=int(cores)),
-        num_cpus=0,
-    )
+    if way == "guide":
+        data = data.map_batches(tokenize, fn_kwargs={"path": path, "eos": int(eos)})
+    else:
+        data = data.map_batches(
+            Tokenize,
+            fn_constructor_args=(path, int(eos)),
+            batch_format="pyarrow",
+            batch_size=1024,
+            compute=ray.data.ActorPoolStrategy(size=int(cores)),
+            num_cpus=0,
+        )
     data.write_parquet(out)
     seconds = time.monotonic() - STARTED
     tokens = ray.data.read_parquet(out).sum("count")

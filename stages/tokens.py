@@ -67,7 +67,7 @@ class TokenSink:
         lengths = np.concatenate([np.zeros(0, np.int64), *(np.diff(part.offsets.to_numpy()) for part in lists)])
         flat = [part.values.to_numpy()[_begin(part) : _end(part)] for part in lists]
         built = build_tokens(
-            np.concatenate([np.zeros(0, np.uint32), *flat]),
+            flat,
             lengths,
             seq_len=self.seq_len,
             dtype=self.dtype,

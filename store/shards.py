@@ -69,7 +69,7 @@ class ShardBytes:
 
 
 def build_tokens(
-    flat_tokens: npt.NDArray[Any],
+    flat_tokens: npt.NDArray[Any] | Sequence[npt.NDArray[Any]],
     lengths: npt.ArrayLike,
     *,
     seq_len: int,
@@ -80,16 +80,19 @@ def build_tokens(
 ) -> ShardBytes:
     """Pack documents into a token shard.
 
-    `flat_tokens` `[tokens]` are the documents' tokens end to end, `lengths` `[documents]` the tokens of each, in
-    the order of the documents table. `dtype` is uint16 or uint32. `metadata` is what the caller knows of the
-    dataset; the layout's own facts (`seq_len`, `pad_id`, counts) are added to it. The same arguments give the
-    same bytes. With an `overlap` the shard says how many tokens each piece repeats. Raises ValueError where they do
-    not fit together.
+    `flat_tokens` `[tokens]` are the documents' tokens end to end, or several arrays of whole documents that are such
+    when put together; they are not put together, so that beside the documents there is one copy of them. `lengths`
+    `[documents]` are the tokens of each, in the order of the documents table. `dtype` is uint16 or uint32. `metadata`
+    is what the caller knows of the dataset; the layout's own facts (`seq_len`, `pad_id`, counts) are added to it. The
+    same arguments give the same bytes. With an `overlap` the shard says how many tokens each piece repeats. Raises
+    ValueError where they do not fit together.
     """
     kind = np.dtype(dtype)
     sizes = np.asarray(lengths, dtype=np.int64).reshape(-1)
-    flat = np.asarray(flat_tokens).reshape(-1)
-    _check_tokens(flat, sizes, kind, pad_id)
+    chunks = [flat_tokens] if isinstance(flat_tokens, np.ndarray) else flat_tokens
+    flat = [chunk for chunk in (np.asarray(part).reshape(-1) for part in chunks) if chunk.size]
+    count = sum(chunk.size for chunk in flat)
+    _check_tokens(flat, count, sizes, kind, pad_id)
     packing = pack(sizes, seq_len, overlap)
     arrays = {
         "piece_document": packing.piece_document,
@@ -108,7 +111,7 @@ def build_tokens(
         "sequences": packing.sequences,
         "pieces": packing.piece_document.size,
         "documents": sizes.size,
-        "token_count": flat.size,
+        "token_count": count,
         "padding": packing.padding,
     }
     facts = {name: str(value) for name, value in own.items()}
@@ -116,25 +119,32 @@ def build_tokens(
     if wrong:
         raise ValueError(f"shard metadata {wrong} contradict what the format says of itself; leave them out")
     parts = _safetensors(arrays, {**metadata, **facts})
-    return ShardBytes(parts, packing, sum(memoryview(part).nbytes for part in parts), flat.size)
+    return ShardBytes(parts, packing, sum(memoryview(part).nbytes for part in parts), count)
 
 
-def _check_tokens(flat: npt.NDArray[Any], sizes: npt.NDArray[np.int64], kind: np.dtype[Any], pad_id: int) -> None:
+def _check_tokens(
+    flat: Sequence[npt.NDArray[Any]], count: int, sizes: npt.NDArray[np.int64], kind: np.dtype[Any], pad_id: int
+) -> None:
     if kind not in (np.dtype(np.uint16), np.dtype(np.uint32)):
         raise ValueError(f"tokens of dtype {kind}: a shard holds uint16 or uint32")
     limit = int(np.iinfo(kind).max)
     if not 0 <= pad_id <= limit:
         raise ValueError(f"pad_id {pad_id} does not fit {kind} (0..{limit})")
-    if int(sizes.sum()) != flat.size:
-        raise ValueError(f"{sizes.size} documents of {int(sizes.sum())} tokens in all, but {flat.size} tokens given")
-    if flat.size and not np.can_cast(flat.dtype, kind) and not 0 <= int(flat.min()) <= int(flat.max()) <= limit:
-        raise ValueError(f"tokens {flat.min()}..{flat.max()} do not fit {kind} (0..{limit}); use uint32")
+    if int(sizes.sum()) != count:
+        raise ValueError(f"{sizes.size} documents of {int(sizes.sum())} tokens in all, but {count} tokens given")
+    for chunk in flat:
+        if not np.can_cast(chunk.dtype, kind) and not 0 <= int(chunk.min()) <= int(chunk.max()) <= limit:
+            raise ValueError(f"tokens {chunk.min()}..{chunk.max()} do not fit {kind} (0..{limit}); use uint32")
 
 
 def _scatter(
-    flat: npt.NDArray[Any], sizes: npt.NDArray[np.int64], packing: Packing, kind: np.dtype[Any], pad_id: int
+    flat: Sequence[npt.NDArray[Any]],
+    sizes: npt.NDArray[np.int64],
+    packing: Packing,
+    kind: np.dtype[Any],
+    pad_id: int,
 ) -> npt.NDArray[Any]:
-    """Return `tokens` `[sequences, seq_len]`.
+    """Return `tokens` `[sequences, seq_len]`. Raises ValueError where a document reaches from one chunk into the next.
 
     A loop of slices, since an index a token would take four times the memory of the tokens. Pieces of one
     document that lie end to end, as whole sequences do, are one slice.
@@ -149,8 +159,14 @@ def _scatter(
     joins &= document[1:] == document[:-1]
     first = np.flatnonzero(np.concatenate(([True], ~joins))) if document.size else np.zeros(0, np.int64)
     runs = np.add.reduceat(length, first) if document.size else length
-    for to, begin, count in zip(target[first].tolist(), source[first].tolist(), runs.tolist(), strict=True):
-        line[to : to + count] = flat[begin : begin + count]
+    ends = np.cumsum([chunk.size for chunk in flat], dtype=np.int64)
+    which = np.searchsorted(ends, source[first], side="right")
+    if (source[first] + runs > ends[which]).any():
+        raise ValueError("a document reaches from one chunk of tokens into the next: give whole documents")
+    begins = source[first] - (ends - [chunk.size for chunk in flat])[which]
+    steps = zip(which.tolist(), target[first].tolist(), begins.tolist(), runs.tolist(), strict=True)
+    for chunk, to, begin, count in steps:
+        line[to : to + count] = flat[chunk][begin : begin + count]
     return tokens
 
 

@@ -65,6 +65,11 @@ class Daemon:
         """This worker's sessions with whichever of these controllers leads."""
         return Attendance(addresses, self._register, self._take, self._outbox, self._member)
 
+    def open(self) -> None:
+        """Make ready for the first task, and begin to look at tasks."""
+        self._processes.open()
+        self.look()
+
     def look(self) -> None:
         """See how long stages have been at their batches, and how much memory tasks have; again and again."""
         for item in self._processes.judge(time.monotonic()):
@@ -205,7 +210,7 @@ async def work(
     if lifeline_fd >= 0:
         loop.add_reader(lifeline_fd, told.set)
     daemon = Daemon(name, cores, labels=labels, member=member)
-    daemon.look()
+    daemon.open()
     notify(f"READY=1\nSTATUS=looks for a controller at {controller}")
     watched = asyncio.create_task(keep_alive())
     attending = asyncio.create_task(_attend(daemon, controller, controller_fd))

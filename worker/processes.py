@@ -7,8 +7,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ import msgpack
 
 from headrace.protos import control_pb2 as pb
 from headrace.transport.ring_memory import RingOwner, create_ring
+from headrace.worker.births import Births
 from headrace.worker.channel import Channel, ChannelClosed
 from headrace.worker.core.watching import MEMORY_SHARE, RECORD_S, Limits, fault
 from headrace.worker.hands import Hands
@@ -26,9 +25,6 @@ logger = logging.getLogger("headrace.worker")
 #: Lines of a task's standard error that are kept for its story.
 STORY_LINES = 20
 _READ_BYTES = 64 << 10
-#: A task is one of as many as there are cores and keeps to its own; threads of linear algebra, which numpy makes when
-#: it is imported, cost each task a third of its start-up. Who wants them sets the variable.
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 @dataclass(slots=True)
@@ -37,10 +33,15 @@ class TaskProcess:
 
     task: str
     attempt: int
-    process: subprocess.Popen[bytes]
     channel: Channel
     hands: Hands
     limits: Limits
+    #: The end that is read here of the pipe that is the task's standard error.
+    errors: int
+    #: 0 until the nursery has started it.
+    pid: int = 0
+    #: Set where it was to be killed before it was there.
+    doomed: bool = False
     #: Why this worker killed it, if it did.
     killed_for: str = ""
     story: deque[str] = field(default_factory=lambda: deque[str](maxlen=STORY_LINES))
@@ -48,9 +49,8 @@ class TaskProcess:
 
     def take_errors(self) -> bool:
         """Read what the process wrote; False at the end."""
-        assert self.process.stderr is not None
         try:
-            data = os.read(self.process.stderr.fileno(), _READ_BYTES)
+            data = os.read(self.errors, _READ_BYTES)
         except BlockingIOError:
             return True
         lines = (self._rest + data).split(b"\n")
@@ -60,6 +60,13 @@ class TaskProcess:
             self.story.append(text)
             logger.warning("task %s: %s", self.task, text)
         return bool(data)
+
+    def kill(self) -> None:
+        """SIGKILL, now or as soon as it is there."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+        else:
+            self.doomed = True
 
 
 @dataclass(slots=True)
@@ -76,32 +83,30 @@ class Processes:
         self._exited = exited
         self._processes: dict[str, TaskProcess] = {}
         self._rings: dict[str, _Ring] = {}
+        self._births = Births(self._born, self._stillborn)
+        #: Asked for and not there yet, by the number of the order.
+        self._awaited: dict[int, TaskProcess] = {}
+
+    def open(self) -> None:
+        """Make ready for the first task."""
+        self._births.open()
 
     def spawn(self, task: str, attempt: int, order: pb.TaskCommand) -> None:
         """Start a process and give it the order that it is born with."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         page = Hands.create()
-        command = [sys.executable, "-m", "headrace.worker.task", "--control-fd", str(theirs.fileno())]
-        command += ["--hands-fd", str(page)]
-        process = subprocess.Popen(  # noqa: S603
-            command,
-            pass_fds=[theirs.fileno(), page],
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            env=_ONE_THREAD | os.environ,
-        )
+        errors, write_end = os.pipe()
+        os.set_blocking(errors, False)
+        number = self._births.ask((theirs.fileno(), page, write_end))
         theirs.close()
+        os.close(write_end)
         hands = Hands(page)
         os.close(page)
-        assert process.stderr is not None
-        os.set_blocking(process.stderr.fileno(), False)
-        item = TaskProcess(task, attempt, process, Channel(ours), hands, _limits(order.start.limits))
-        self._processes[task] = item
+        item = TaskProcess(task, attempt, Channel(ours), hands, _limits(order.start.limits), errors)
+        self._processes[task] = self._awaited[number] = item
         loop = asyncio.get_running_loop()
         loop.add_reader(item.channel.fileno(), self._readable, item)
-        loop.add_reader(process.stderr.fileno(), self._errors, item)
-        self._watch(item)
+        loop.add_reader(errors, self._errors, item)
         self.send(task, attempt, order)
 
     def send(self, task: str, attempt: int, message: pb.TaskCommand, descriptors: tuple[int, ...] = ()) -> None:
@@ -120,15 +125,16 @@ class Processes:
         """SIGKILL."""
         item = self._processes.get(task)
         if item is not None and item.attempt == attempt:
-            item.process.send_signal(signal.SIGKILL)
+            item.kill()
 
     def judge(self, now: float) -> list[TaskProcess]:
         """The tasks that are to be killed for what a stage does to them; each is told of once."""
+        self._births.reap_strangers({item.pid for item in self._processes.values()})
         guilty: list[TaskProcess] = []
         for item in self._processes.values():
-            if item.killed_for:
+            if item.killed_for or not item.pid:
                 continue
-            item.killed_for = fault(item.hands.read(), _resident_bytes(item.process.pid), item.limits, now)
+            item.killed_for = fault(item.hands.read(), _resident_bytes(item.pid), item.limits, now)
             if item.killed_for:
                 logger.warning("task %s attempt %d is killed: %s", item.task, item.attempt, item.killed_for)
                 guilty.append(item)
@@ -136,7 +142,7 @@ class Processes:
 
     def story(self, item: TaskProcess) -> str:
         """The end of a task's standard error."""
-        while item.process.stderr is not None and not item.process.stderr.closed and item.take_errors():
+        while item.errors >= 0 and item.take_errors():
             if not item.story or len(item.story) >= STORY_LINES:
                 break
         return "\n".join(item.story)
@@ -186,11 +192,15 @@ class Processes:
                         self.send(peer, other, close)
 
     def kill_all(self) -> None:
-        """End every task at once, and wait for the last."""
-        for item in self._processes.values():
-            item.process.send_signal(signal.SIGKILL)
-        for item in self._processes.values():
-            item.process.wait()
+        """End every task at once, and wait for the last; those that are still awaited end with their channels."""
+        self._births.close()
+        living = [item for item in self._processes.values() if item.pid]
+        for item in living:
+            item.kill()
+        for item in living:
+            os.waitpid(item.pid, 0)
+        for item in self._awaited.values():
+            item.channel.close()
 
     def _drop_ring(self, name: str, reason: str) -> None:
         ring = self._rings.pop(name, None)
@@ -218,34 +228,43 @@ class Processes:
             loop.remove_writer(item.channel.fileno())
 
     def _errors(self, item: TaskProcess) -> None:
-        assert item.process.stderr is not None
         if not item.take_errors():
-            asyncio.get_running_loop().remove_reader(item.process.stderr.fileno())
+            asyncio.get_running_loop().remove_reader(item.errors)
 
-    def _watch(self, item: TaskProcess) -> None:
+    def _born(self, number: int, pid: int) -> None:
         """Learn of the process's end from a pidfd, without a thread or a signal handler."""
+        item = self._awaited.pop(number)
+        item.pid = pid
         loop = asyncio.get_running_loop()
-        pidfd = os.pidfd_open(item.process.pid)
+        pidfd = os.pidfd_open(pid)
 
         def ended() -> None:
             loop.remove_reader(pidfd)
             os.close(pidfd)
-            self._ended(item)
+            _, status = os.waitpid(pid, 0)
+            self._ended(item, os.waitstatus_to_exitcode(status))
 
         loop.add_reader(pidfd, ended)
+        if item.doomed:
+            item.kill()
 
-    def _ended(self, item: TaskProcess) -> None:
+    def _stillborn(self, number: int, why: str) -> None:
+        """A task that was asked for never came: as if it had been killed, with nothing in hand."""
+        item = self._awaited.pop(number)
+        item.story.append(why)
+        self._ended(item, -signal.SIGKILL)
+
+    def _ended(self, item: TaskProcess, code: int) -> None:
         loop = asyncio.get_running_loop()
-        code = item.process.wait()
         self._readable(item)
-        assert item.process.stderr is not None
-        loop.remove_reader(item.process.stderr.fileno())
+        loop.remove_reader(item.errors)
         loop.remove_writer(item.channel.fileno())
         loop.remove_reader(item.channel.fileno())
         if self._processes.get(item.task) is item:
             del self._processes[item.task]
         self._exited(item, code)
-        item.process.stderr.close()
+        os.close(item.errors)
+        item.errors = -1
         item.channel.close()
         item.hands.close()
 

@@ -1,25 +1,20 @@
 """A task: one process that runs one attempt of a fused chain of stages, and dies with its worker.
 
-    python -m headrace.worker.task --control-fd N --hands-fd M
-
-It talks to its worker over the control channel alone. One loop on one thread takes commands, reads or receives a
-batch, runs the stages, hands the result to a sink or a link, and sleeps when there is nothing to do; only a sink's
-writes run beside it.
+The nursery (worker/nursery.py) forks it. It talks to its worker over the control channel alone. One loop on one thread
+takes commands, reads or receives a batch, runs the stages, hands the result to a sink or a link, and sleeps when there
+is nothing to do; only a sink's writes run beside it.
 """
 
 from __future__ import annotations
 
-import argparse
-import ctypes
 import json
 import os
 import select
-import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 import setproctitle
@@ -60,7 +55,6 @@ PAGE_FRAGMENTS = 512
 STOPPED = 0
 #: Exit code of a task whose worker is gone.
 ORPHANED = 75
-_PR_SET_PDEATHSIG = 1
 
 
 class Task:
@@ -378,11 +372,6 @@ def _fragment_from(m: pb.Fragment) -> Fragment:
     return Fragment(m.id, m.stage, m.uri, m.version, m.start, m.end, m.reader, m.size)
 
 
-def _die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the worker dies (prctl(2)); the closed channel says so too."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def _first_command(channel: Channel) -> pb.TaskCommand:
     """Wait for the order that this attempt is born with. The worker is alive or the channel closes."""
     poll = select.poll()
@@ -393,21 +382,15 @@ def _first_command(channel: Channel) -> pb.TaskCommand:
             return pb.TaskCommand.FromString(data)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the task that the worker asks for over the control channel."""
-    parser = argparse.ArgumentParser(prog="headrace task")
-    parser.add_argument("--control-fd", type=int, required=True)
-    parser.add_argument("--hands-fd", type=int, required=True)
-    args = parser.parse_args(argv)
-    _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = Channel(socket.socket(fileno=args.control_fd))
+def live(control: int, hands: int) -> int:
+    """Run the task that the worker asks for over the control channel; the exit code. Both are descriptors."""
+    channel = Channel(socket.socket(fileno=control))
     task = attempt = None
     try:
         start = _first_command(channel)
         task, attempt = start.task, start.attempt
         setproctitle.setproctitle(f"headrace task {task} attempt {attempt}")
-        return Task(channel, start, Hands(args.hands_fd)).run()
+        return Task(channel, start, Hands(hands)).run()
     except ChannelClosed:
         return ORPHANED
     except Exception as error:  # noqa: BLE001 (whatever ends a task is told to the controller)
@@ -425,11 +408,3 @@ def _say_failure(channel: Channel, task: str, attempt: int, error: Exception) ->
         channel.send(pb.TaskEvent(task=task, attempt=attempt, failed=failed).SerializeToString())
     except ChannelClosed:
         return
-
-
-if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Arrow's and the writer's threads hold nothing that must be flushed, and the ring's memory has views on it.
-    os._exit(code)

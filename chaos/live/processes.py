@@ -34,13 +34,14 @@ class Role(Enum):
     CONTROLLER = "controller"
     WORKER = "worker"
     TASK = "task"
+    NURSERY = "nursery"
     OTHER = "other"
 
 
 _MODULES = {
     Role.CONTROLLER: "headrace.controller.server",
     Role.WORKER: "headrace.worker.daemon",
-    Role.TASK: "headrace.worker.task",
+    Role.NURSERY: "headrace.worker.nursery",
     Role.COMMAND: "headrace.cli.main",
 }
 

@@ -59,6 +59,28 @@ def test_what_no_piece_covers_is_padding(documents: list[list[int]], seq_len: in
     assert built.tokens == sum(map(len, documents))
 
 
+@given(
+    st.lists(st.lists(st.lists(st.integers(0, 65535), max_size=20), max_size=8), max_size=6),
+    st.integers(1, 17),
+    st.integers(0, 1),
+)
+def test_tokens_in_several_arrays_give_the_same_bytes(parts: list[list[list[int]]], seq_len: int, overlap: int) -> None:
+    documents = [document for part in parts for document in part]
+    flat = [np.array([token for document in part for token in document], np.uint32) for part in parts]
+    facts: dict[str, Any] = {"seq_len": seq_len + overlap, "dtype": np.uint16, "pad_id": PAD, "metadata": {}}
+    lengths = [len(document) for document in documents]
+    apart = build_tokens(flat, lengths, overlap=overlap, **facts)
+    whole = build_tokens(np.concatenate([np.zeros(0, np.uint32), *flat]), lengths, overlap=overlap, **facts)
+    assert b"".join(apart.parts) == b"".join(whole.parts)
+    assert apart.tokens == whole.tokens
+
+
+def test_a_document_in_two_arrays_is_refused() -> None:
+    halves = [np.array([1, 2], np.uint32), np.array([3], np.uint32)]
+    with pytest.raises(ValueError, match="give whole documents"):
+        build_tokens(halves, [3], seq_len=4, dtype=np.uint16, pad_id=0, metadata={})
+
+
 def test_a_shard_on_disk_opens_with_load_file_and_says_what_it_is(store: FileStore) -> None:
     built = _build([[1, 2, 3], [4]], seq_len=3, dataset="books", tokenizer_hash="abc")
     store.create("shard.safetensors", built.parts)

@@ -1,0 +1,184 @@
+"""The nursery and the worker's side of it, with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from headrace.protos import control_pb2 as pb
+from headrace.worker.births import Births
+from headrace.worker.channel import Channel
+from headrace.worker.hands import Hands
+
+DEADLINE_S = 60.0
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@pytest.fixture(autouse=True)
+def no_reaper_afterwards() -> Iterator[None]:
+    yield
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+class Ward:
+    """Asks for tasks, and notes what becomes of the orders."""
+
+    def __init__(self) -> None:
+        self.births = Births(self._born, self._failed)
+        self.pids: dict[int, int] = {}
+        self.failed: dict[int, str] = {}
+        self._news = asyncio.Event()
+        self._ends: list[tuple[Channel, int]] = []
+
+    def close(self) -> None:
+        self.births.close()
+        for channel, errors in self._ends:
+            channel.close()
+            os.close(errors)
+
+    def ask(self) -> tuple[int, Channel, int]:
+        """The number of the order, the task's channel, and where its standard error is read."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        page = Hands.create()
+        errors, write_end = os.pipe()
+        number = self.births.ask((theirs.fileno(), page, write_end))
+        theirs.close()
+        os.close(page)
+        os.close(write_end)
+        self._ends.append((Channel(ours), errors))
+        return number, *self._ends[-1]
+
+    async def until(self, told: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not told():
+                self._news.clear()
+                await self._news.wait()
+
+    def _born(self, number: int, pid: int) -> None:
+        self.pids[number] = pid
+        self._news.set()
+
+    def _failed(self, number: int, why: str) -> None:
+        self.failed[number] = why
+        self._news.set()
+
+
+def attended(scene: Callable[[Ward], Any]) -> None:
+    async def act() -> None:
+        ward = Ward()
+        try:
+            await scene(ward)
+        finally:
+            ward.close()
+
+    asyncio.run(act())
+
+
+def parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+async def gone(pid: int) -> int:
+    """The exit code, as of a child."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    pidfd = os.pidfd_open(pid)
+    loop.add_reader(pidfd, ended.set)
+    async with asyncio.timeout(DEADLINE_S):
+        await ended.wait()
+    loop.remove_reader(pidfd)
+    os.close(pidfd)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])  # noqa: ASYNC222 - it has ended
+
+
+def test_a_task_is_its_workers_child_and_tells_it_how_it_ended() -> None:
+    async def scene(ward: Ward) -> None:
+        orders = [ward.ask() for _ in range(3)]
+        await ward.until(lambda: len(ward.pids) == 3)
+        pids = [ward.pids[number] for number, _, _ in orders]
+        os.kill(pids[0], signal.SIGKILL)
+        assert await gone(pids[0]) == -signal.SIGKILL
+        orders[1][1].close()
+        assert await gone(pids[1]) == 75, "its channel was closed"
+        orders[2][1].send(pb.TaskCommand(task="plain/read.0", attempt=1).SerializeToString())
+        assert await gone(pids[2]) == 1, "an order that makes no task"
+        assert b"Traceback" in os.read(orders[2][2], 1 << 16)
+
+    attended(scene)
+
+
+def test_a_nursery_that_dies_is_replaced_and_takes_no_task_with_it() -> None:
+    async def scene(ward: Ward) -> None:
+        first, channel, _ = ward.ask()
+        await ward.until(lambda: first in ward.pids)
+        [nursery] = [pid for pid in children() if title(pid) == "headrace nursery"]
+        os.kill(nursery, signal.SIGSTOP)
+        lost, _, _ = ward.ask()
+        os.kill(nursery, signal.SIGKILL)
+        await ward.until(lambda: lost in ward.failed)
+        assert "ended with -9 before it had started this task" in ward.failed[lost]
+        second, other, _ = ward.ask()
+        await ward.until(lambda: second in ward.pids)
+        assert parent_of(ward.pids[first]) == parent_of(ward.pids[second]) == os.getpid()
+        for number, end in ((first, channel), (second, other)):
+            end.close()
+            assert await gone(ward.pids[number]) == 75
+
+    attended(scene)
+
+
+def test_orphans_that_are_no_tasks_are_let_go() -> None:
+    async def scene(ward: Ward) -> None:
+        number, channel, _ = ward.ask()
+        await ward.until(lambda: number in ward.pids)
+        read, write = os.pipe()
+        orphan = orphaned(read)
+        assert parent_of(orphan) == os.getpid()
+        pidfd = os.pidfd_open(orphan)
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(pidfd, ended.set)
+        os.close(read)
+        os.close(write)
+        async with asyncio.timeout(DEADLINE_S):
+            await ended.wait()
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+        ward.births.reap_strangers({ward.pids[number]})
+        assert orphan not in children()
+        assert ward.pids[number] in children()
+        channel.close()
+        assert await gone(ward.pids[number]) == 75
+
+    attended(scene)
+
+
+def orphaned(until: int) -> int:
+    """A process whose parent is dead, and that lives until there is something to read."""
+    script = "import os; pid = os.fork(); pid and (print(pid), os._exit(0)); os.close(1); os.read(0, 1)"
+    done = subprocess.run([sys.executable, "-uc", script], stdin=until, stdout=subprocess.PIPE, check=True)
+    return int(done.stdout)
+
+
+def children() -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and parent_of(int(name)) == os.getpid():
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+def title(pid: int) -> str:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().replace(b"\0", b" ").decode().strip()

@@ -1,0 +1,147 @@
+"""The worker's side of the nursery: asks for tasks, hears their process ids, and has another nursery when one dies."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import itertools
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Sequence
+
+import msgpack
+
+from headrace.worker.channel import Channel, ChannelClosed
+
+logger = logging.getLogger("headrace.worker")
+
+#: A task is one of as many as there are cores and keeps to its own; threads of linear algebra, which numpy makes when
+#: it is imported, cost a process a third of its start-up. Who wants them sets the variable.
+#: jemalloc, which Arrow brings and does not use here, would have one in the nursery, and a fork is better off alone.
+_ONE_THREAD = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Births:
+    """One nursery at a time. Called on the event loop's thread.
+
+    `born` is told the number of an order and the process id of its task, `failed` the number of an order that came to
+    nothing, and why.
+    """
+
+    def __init__(self, born: Callable[[int, int], None], failed: Callable[[int, str], None]) -> None:
+        self._born, self._failed = born, failed
+        self._numbers = itertools.count(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._asked: set[int] = set()
+        self._pidfd = -1
+        self._bore = False
+
+    def open(self) -> None:
+        """Start the nursery, so that it is ready when the first task is wanted."""
+        # A task's parent ends as soon as it is forked: the task becomes the child of this process.
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._process = subprocess.Popen(  # noqa: S603 - this interpreter, and a module of our own
+            [sys.executable, "-m", "headrace.worker.nursery", "--control-fd", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env=_ONE_THREAD | os.environ,
+        )
+        theirs.close()
+        self._channel, self._bore = Channel(ours), False
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours.fileno(), self._readable, self._channel)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        loop.add_reader(self._pidfd, self._ended)
+
+    def ask(self, descriptors: Sequence[int]) -> int:
+        """Ask for a task that is given these; the number of the order."""
+        if self._channel is None:
+            self.open()
+        assert self._channel is not None
+        number = next(self._numbers)
+        self._asked.add(number)
+        try:
+            self._channel.send(msgpack.packb(number), descriptors)
+        except ChannelClosed:
+            return number  # It has died: `failed` is told when that is seen.
+        if self._channel.wants_to_write:
+            asyncio.get_running_loop().add_writer(self._channel.fileno(), self._writable, self._channel)
+        return number
+
+    def close(self) -> None:
+        """End the nursery. Tasks that it has borne live on."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._bury()
+
+    def reap_strangers(self, known: Collection[int]) -> None:
+        """Let go of dead orphans that this process was made the parent of and that are none of its tasks."""
+        while not self._asked:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None or found.si_pid in known or (self._process and found.si_pid == self._process.pid):
+                return
+            os.waitpid(found.si_pid, 0)
+
+    def _readable(self, channel: Channel) -> None:
+        try:
+            messages = channel.receive()
+        except ChannelClosed:
+            asyncio.get_running_loop().remove_reader(channel.fileno())
+            return
+        for data in messages:
+            number, pid = msgpack.unpackb(data)
+            self._bore = True
+            self._asked.discard(number)
+            if pid:
+                self._born(number, pid)
+            else:
+                self._failed(number, "the system started no process for this task: are there too many?")
+
+    def _writable(self, channel: Channel) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            channel.flush()
+        except ChannelClosed:
+            loop.remove_writer(channel.fileno())
+            return
+        if not channel.wants_to_write:
+            loop.remove_writer(channel.fileno())
+
+    def _ended(self) -> None:
+        assert self._channel is not None
+        self._readable(self._channel)
+        code = self._bury()
+        logger.warning("the nursery ended with %d; tasks that it has started are not concerned", code)
+        failed, self._asked = sorted(self._asked), set()
+        if self._bore:
+            self.open()
+        for number in failed:
+            self._failed(number, f"the nursery ended with {code} before it had started this task")
+
+    def _bury(self) -> int:
+        """Wait for the nursery's end and close what led to it; its exit code."""
+        assert self._process is not None
+        assert self._channel is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        loop.remove_reader(self._channel.fileno())
+        loop.remove_writer(self._channel.fileno())
+        self._channel.close()
+        code = self._process.wait()
+        self._process = self._channel = None
+        return code

@@ -1,0 +1,159 @@
+"""The nursery: a process that has imported what tasks import, and forks one when its worker asks for it.
+
+    python -m headrace.worker.nursery --control-fd N
+
+A task that is forked starts without the imports, which are most of the start of a Python process, and shares their
+memory. The nursery has one thread, opens no file and holds nothing of any task; of Headrace's stages it has imported
+the commonest, of the user's none.
+
+It forks twice. The process between ends at once, and the worker, which has made itself the reaper of orphans
+(prctl(2), PR_SET_CHILD_SUBREAPER), becomes the parent of the task: exit codes reach it as those of any child do, and
+the death of a nursery costs no task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+
+import msgpack
+import setproctitle
+
+from headrace.worker import task
+from headrace.worker.channel import Channel, ChannelClosed
+
+#: What is imported before the first task is asked for. What is missing is missed by the task that wants it.
+PRELOADED = (
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "headrace.stages.jsonl",
+    "headrace.stages.samples",
+    "headrace.stages.tokenizer",
+    "headrace.stages.tokens",
+    "awkward",
+    "gigatoken.gigatoken_rs",
+)
+#: Descriptors that come with an order: the control channel, the page of what is in hand, standard error.
+DESCRIPTORS = 3
+#: Exit code of a task that never came to be its worker's child.
+STRAY = 76
+#: Seconds in which the process between must end.
+ADOPTION_S = 10.0
+_ADOPTION_LOOK_S = 0.0002
+_PID_BYTES = 8
+_PR_SET_PDEATHSIG = 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fork tasks until the worker is gone."""
+    parser = argparse.ArgumentParser(prog="headrace nursery")
+    parser.add_argument("--control-fd", type=int, required=True)
+    args = parser.parse_args(argv)
+    worker = os.getppid()
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    setproctitle.setproctitle("headrace nursery")
+    for name in PRELOADED:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+    # What lives now lives on in every task: collecting it would copy its pages.
+    gc.collect()
+    gc.freeze()
+    channel = Channel(socket.socket(fileno=args.control_fd))
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    try:
+        while True:
+            poll.poll(1000)
+            for number in channel.receive():
+                brought = tuple(channel.descriptors.popleft() for _ in range(DESCRIPTORS))
+                pid = _bear(channel, worker, brought)
+                for descriptor in brought:
+                    os.close(descriptor)
+                channel.send(msgpack.packb([msgpack.unpackb(number), pid]))
+    except ChannelClosed:
+        return 0
+
+
+def _bear(nursery: Channel, worker: int, brought: tuple[int, ...]) -> int:
+    """Start a task; its process id, or 0 if the system would not."""
+    told, tell = os.pipe()
+    between = os.fork()
+    if not between:
+        try:
+            own = os.getpid()
+            pid = os.fork()
+            if pid:
+                os.write(tell, pid.to_bytes(_PID_BYTES, "little"))
+                os._exit(0)
+            os.close(told)
+            os.close(tell)
+            nursery.close()
+            os._exit(_live(own, worker, brought))
+        finally:
+            os._exit(1)
+    os.close(tell)
+    data = os.read(told, _PID_BYTES)
+    os.close(told)
+    os.waitpid(between, 0)
+    return int.from_bytes(data, "little")
+
+
+def _live(between: int, worker: int, brought: tuple[int, ...]) -> int:
+    """Be a task; its exit code."""
+    control, hands, errors = brought
+    os.dup2(errors, sys.stderr.fileno())
+    os.close(errors)
+    try:
+        if not _adopted(between, worker):
+            return STRAY
+        _die_with_parent()
+        if os.getppid() != worker:
+            return STRAY
+        _seed_anew()
+        code = task.live(control, hands)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:  # noqa: BLE001 - nothing of a task may go on as a nursery
+        traceback.print_exc(file=sys.stderr)
+        sys.stderr.flush()
+        return 1
+    # The caller exits without more ado: Arrow's and the writer's threads hold nothing that must be flushed, and the
+    # ring's memory has views on it.
+    return code
+
+
+def _adopted(between: int, worker: int) -> bool:
+    """Wait until the process between is gone; whether the worker is the parent now."""
+    deadline = time.monotonic() + ADOPTION_S
+    while (parent := os.getppid()) == between and time.monotonic() < deadline:
+        time.sleep(_ADOPTION_LOOK_S)
+    return parent == worker
+
+
+def _seed_anew() -> None:
+    """Forked processes share the state of numpy's global generator; Python's own is seeded anew by itself."""
+    generator = sys.modules.get("numpy.random")
+    if generator is not None:
+        generator.seed()
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the worker dies (prctl(2)); a closed channel says so too."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
