@@ -5,21 +5,18 @@
 Ray's readers and writers are its own, and so are its sizes of blocks.
 
 - guide: as Ray's guides to text and to transforming data have it. A function is given batches in the default format, a
-  dict of numpy arrays, and calls the tokenizer's own method for a list of texts. It is a plain function, so that Ray
-  fuses reading, tokenizing and writing into one task a file, and keeps the tokenizer from one batch to the next. The
-  column of text is left out of what is written, as it is not wanted.
+  dict of numpy arrays, and calls the tokenizer's own method for a batch of texts (plain_ray_guide.py). It is a plain
+  function, so that Ray can fuse reading, tokenizing and writing into one task, and lies in a module, so that each of
+  Ray's processes loads the tokenizer once. The column of text is not written, as it is not wanted.
 - arrow: with what Headrace knows of the tokenizer. Batches are Arrow tables, and the encoder is given an Arrow column
   in one piece and back, so that Ray does not pay for Python objects that it does not need. The tokenizers are actors
   that take no CPU of Ray's books, else none would be left for the tasks that read and it would wait for ever; they
   share the cores as the system sees fit.
 """
 
-import functools
 import json
-import pathlib
 import sys
 import time
-from typing import Any
 
 STARTED = time.monotonic()
 
@@ -27,6 +24,7 @@ import awkward as ak  # noqa: E402 - the clock starts before the imports
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import ray  # noqa: E402
+from plain_ray_guide import tokenize  # noqa: E402
 
 
 class Tokenize:
@@ -59,21 +57,6 @@ class Tokenize:
         answer = self.encoder.encode_batch(ak.Array(strings), parallel=False).layout
         ends = np.asarray(answer.offsets.data, np.int64)
         return ends - ends[0], np.asarray(answer.content.data, np.uint32)[ends[0] : ends[-1]]
-
-
-@functools.cache
-def tokenizer(path: str) -> Any:
-    """One a process."""
-    import gigatoken
-
-    return gigatoken.Tokenizer.from_json(pathlib.Path(path).read_bytes())
-
-
-def tokenize(batch: dict[str, np.ndarray], path: str, eos: int) -> dict[str, Any]:
-    """What a user writes who has read the guides."""
-    encoded = tokenizer(path).encode_batch_list(list(batch["text"]), parallel=False)
-    tokens = [np.array([*ids, eos], np.uint32) for ids in encoded]
-    return {"id": batch["id"], "tokens": tokens, "count": np.array([len(ids) for ids in tokens])}
 
 
 def main() -> None:
