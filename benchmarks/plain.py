@@ -94,7 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     found: dict[str, list[Timed]] = {name: [] for name in ways}
     for _ in range(args.rounds):
         for name, way in ways.items():
-            found[name].append(measured(way, args) if name.startswith("ray") else undisturbed(way, args))
+            timed = measured(way, args) if name.startswith("ray") else undisturbed(way, args)
+            found[name].append(timed)
+            print(f"{name}: {timed}", file=sys.stderr, flush=True)
     report = summarise(found, size)
     report |= {"megabytes": size / MB, "cores": args.cores, "rounds": args.rounds}
     if args.json:
