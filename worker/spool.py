@@ -1,0 +1,192 @@
+"""A spool: records that are pushed at Headrace, on disk before they are acknowledged, in files that a source reads.
+
+A folder with segments. `<number>.jsonl.open` is the one that grows; sealed, it is called `<number>.jsonl` and never
+changes again, so it is a fragment like any file (`read_jsonl("<folder>/*.jsonl")`). Beside each stands a journal
+`<number>.commits`: a line for each push, with the byte of the segment behind it and the key of the push.
+
+A push is appended, synced, entered in the journal, synced, and then acknowledged. What a crash leaves in a segment
+behind the last entry of its journal was acknowledged to nobody and is cut off. A push whose key is known is
+acknowledged and not written again. So a client that repeats what was not acknowledged, under the same key, has it here
+once.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections import OrderedDict
+from pathlib import Path
+
+import orjson
+
+from headrace.store.errors import StoreError
+
+#: Keys of pushes that are remembered; one that comes again later than that is written again.
+KEYS_MAX = 1 << 20
+SEGMENT_BYTES = 64 << 20
+#: Seconds after its first push at which a segment is sealed.
+SEGMENT_AGE_S = 30.0
+_OPEN, _SEALED, _JOURNAL = ".jsonl.open", ".jsonl", ".commits"
+
+
+class SpoolFullError(Exception):
+    """The spool holds as much as it may; try again when segments are gone."""
+
+
+class Spool:
+    """One folder of segments, owned by one process. Its verbs may be called from any thread.
+
+    `limit_bytes` bounds all segments together; `segment_bytes` and `age_s` say when one is sealed. Raises StoreError
+    where the folder cannot be used, or another process has it.
+    """
+
+    def __init__(
+        self, folder: Path, *, limit_bytes: int, segment_bytes: int = SEGMENT_BYTES, age_s: float = SEGMENT_AGE_S
+    ) -> None:
+        self._folder = folder
+        self._limit_bytes, self._segment_bytes, self._age_s = limit_bytes, segment_bytes, age_s
+        self._lock = threading.Lock()
+        self._keys: OrderedDict[str, int] = OrderedDict()
+        self._segment = self._journal = -1
+        self._number = self._end = 0
+        self._born_at = 0.0
+        #: Whether what the disk holds of the open segment is not known any more.
+        self._broken = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._guard = os.open(folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._recover()
+        except BlockingIOError as error:
+            raise StoreError(f"spool {folder}: another process has it; give each its own folder") from error
+        except OSError as error:
+            raise StoreError(
+                f"spool {folder}: {error.strerror}; it must be a folder that this user can write"
+            ) from error
+
+    def push(self, data: bytes, key: str = "") -> int:
+        """Append lines, and return how many records they are once they are durable; blank lines are none.
+
+        Raises SpoolFullError, and OSError where the disk does not take them; in both cases nothing was taken.
+        """
+        lines = [line for line in data.split(b"\n") if line.strip()]
+        with self._lock:
+            if key and key in self._keys:
+                return self._keys[key]
+            if self._broken:
+                raise OSError(
+                    errno.EIO, "an earlier push could be neither written nor taken back; start the spool anew"
+                )
+            if not lines:
+                return 0
+            body = b"\n".join(lines) + b"\n"
+            if self._used_bytes() + len(body) > self._limit_bytes:
+                raise SpoolFullError(f"the spool holds its {self._limit_bytes} bytes")
+            self._append(body, key, len(lines))
+            if self._end >= self._segment_bytes:
+                self._seal()
+            return len(lines)
+
+    def tick(self) -> None:
+        """Seal a segment that has reached its age; to be called every second or so."""
+        with self._lock:
+            if self._segment >= 0 and not self._broken and time.monotonic() >= self._born_at + self._age_s:
+                self._seal()
+
+    def close(self) -> None:
+        """Seal what there is, and let the folder go."""
+        with self._lock:
+            if self._segment >= 0 and not self._broken:
+                self._seal()
+            os.close(self._guard)
+
+    def _append(self, body: bytes, key: str, records: int) -> None:
+        if self._segment < 0:
+            self._begin()
+        entry = {"end": self._end + len(body), "records": records, "key": key}
+        journal_end = os.fstat(self._journal).st_size
+        try:
+            _write(self._segment, body)
+            os.fdatasync(self._segment)
+            _write(self._journal, orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+            os.fdatasync(self._journal)
+        except OSError:
+            # Nothing was acknowledged. The journal goes first: a segment is cut to what its journal says.
+            self._broken = True
+            for descriptor, end in ((self._journal, journal_end), (self._segment, self._end)):
+                os.ftruncate(descriptor, end)
+                os.fdatasync(descriptor)
+            self._broken = False
+            raise
+        self._end += len(body)
+        self._remember(key, records)
+
+    def _begin(self) -> None:
+        self._number += 1
+        name = f"{self._number:012d}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._journal = os.open(self._folder / (name + _JOURNAL), flags, 0o644)
+        self._segment = os.open(self._folder / (name + _OPEN), flags, 0o644)
+        self._sync_folder()
+        self._end, self._born_at = 0, time.monotonic()
+
+    def _seal(self) -> None:
+        os.close(self._segment)
+        os.close(self._journal)
+        self._segment = self._journal = -1
+        name = f"{self._number:012d}"
+        os.rename(self._folder / (name + _OPEN), self._folder / (name + _SEALED))
+        self._sync_folder()
+
+    def _recover(self) -> None:
+        for journal in sorted(self._folder.glob("*" + _JOURNAL)):
+            name = journal.name.removesuffix(_JOURNAL)
+            self._number = max(self._number, int(name))
+            end = 0
+            for line in journal.read_bytes().split(b"\n")[:-1]:
+                try:
+                    entry = orjson.loads(line)
+                except orjson.JSONDecodeError:
+                    break
+                end = entry["end"]
+                self._remember(entry["key"], entry["records"])
+            segment = self._folder / (name + _OPEN)
+            if segment.exists():
+                self._mend(segment, end)
+
+    def _mend(self, segment: Path, end: int) -> None:
+        """Cut an open segment of an earlier process to what was committed, and seal it."""
+        with open(segment, "r+b") as file:
+            file.truncate(end)
+            os.fsync(file.fileno())
+        if end:
+            os.rename(segment, segment.with_suffix(""))
+        else:
+            segment.unlink()
+        self._sync_folder()
+
+    def _remember(self, key: str, records: int) -> None:
+        if key:
+            self._keys[key] = records
+            if len(self._keys) > KEYS_MAX:
+                self._keys.popitem(last=False)
+
+    def _used_bytes(self) -> int:
+        with os.scandir(self._folder) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.name.endswith((_OPEN, _SEALED)))
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,122 @@
+"""Take records by HTTP into a spool: `python -m headrace.worker.spool_server FOLDER --listen 127.0.0.1:8077`.
+
+`POST /records` with lines of JSON as its body is answered with 200 and {"records": n} when they are durable. A header
+`Idempotency-Key` makes it safe to send the same again. A full spool answers 503 with Retry-After: that is its
+backpressure. SIGTERM seals the open segment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import setproctitle
+
+from headrace.store.errors import StoreError
+from headrace.worker.spool import SEGMENT_AGE_S, SEGMENT_BYTES, Spool, SpoolFullError
+
+#: Bytes of one push.
+PUSH_BYTES_MAX = 64 << 20
+#: Seconds after which a client that was refused should try again.
+RETRY_AFTER_S = 2
+#: Seconds that a client may be silent in the middle of a push, or between two.
+CLIENT_S_MAX = 60.0
+KEY_CHARACTERS_MAX = 256
+_TICK_S = 0.5
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = CLIENT_S_MAX
+    spool: Spool
+
+    def do_POST(self) -> None:
+        """Take a push."""
+        length, key = self.headers.get("Content-Length", ""), self.headers.get("Idempotency-Key", "")
+        if self.path != "/records":
+            self._answer(404, {"error": f"nothing at {self.path}; push to /records"}, close=True)
+        elif not length.isdigit():
+            self._answer(411, {"error": "a push needs a Content-Length"}, close=True)
+        elif int(length) > PUSH_BYTES_MAX:
+            problem = f"a push of {length} bytes, the limit is {PUSH_BYTES_MAX}; send it in parts"
+            self._answer(413, {"error": problem}, close=True)
+        elif len(key) > KEY_CHARACTERS_MAX:
+            problem = f"an Idempotency-Key of {len(key)} characters, the limit is {KEY_CHARACTERS_MAX}"
+            self._answer(400, {"error": problem}, close=True)
+        else:
+            self._push(int(length), key)
+
+    def _push(self, length: int, key: str) -> None:
+        data = self.rfile.read(length)
+        if len(data) < length:
+            self.close_connection = True
+            return
+        try:
+            self._answer(200, {"records": self.spool.push(data, key)})
+        except SpoolFullError as error:
+            self._answer(503, {"error": str(error)})
+        except OSError as error:
+            self._answer(507, {"error": f"the disk does not take it: {error.strerror}; nothing of it was taken"})
+
+    def _answer(self, status: int, body: dict[str, Any], *, close: bool = False) -> None:
+        data = json.dumps(body).encode() + b"\n"
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        if status in (503, 507):
+            self.send_header("Retry-After", str(RETRY_AFTER_S))
+        if close:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the library's name)
+        """Say nothing of what went well."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m headrace.worker.spool_server")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--listen", default="127.0.0.1:8077", help="HOST:PORT; port 0: one that is free")
+    parser.add_argument("--limit-bytes", type=int, default=16 << 30)
+    parser.add_argument("--segment-bytes", type=int, default=SEGMENT_BYTES)
+    parser.add_argument("--age-seconds", type=float, default=SEGMENT_AGE_S)
+    given = parser.parse_args(arguments)
+    host, _, port = given.listen.rpartition(":")
+    if not host or not port.isdigit():
+        parser.error(f"--listen {given.listen}: it must be HOST:PORT")
+    setproctitle.setproctitle(f"headrace spool {given.folder}")
+    try:
+        spool = Spool(
+            given.folder, limit_bytes=given.limit_bytes, segment_bytes=given.segment_bytes, age_s=given.age_seconds
+        )
+        server = _Server((host, int(port)), type("Handler", (_Handler,), {"spool": spool}))
+    except (StoreError, OSError) as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 1
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": _TICK_S}, daemon=True).start()
+    print(f"spool serves on {host}:{server.server_address[1]}", flush=True)
+    while not stop.wait(_TICK_S):
+        spool.tick()
+    server.shutdown()
+    spool.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
