@@ -9,13 +9,15 @@ spent/              a file a token, named by its identifier, holding the fingerp
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.controller.core.tokens import SPENT
 from headrace.transport.certificates import Credentials
-from headrace.transport.credential_files import AUTHORITY, read_credentials
+from headrace.transport.credential_files import AUTHORITY, read_credentials, sync_folder, write_secret
 
 CONTROLLER = "controller"
 OPERATOR = "operator"
@@ -54,24 +56,20 @@ class ClusterFiles:
             advice = "make one with `headrace cluster init`"
             raise ClusterFilesError(f"{folder} is no cluster's folder ({error}): {advice}") from error
 
-    def spend(self, identifier: bytes, key_fingerprint: str) -> str:
-        """Note durably that a key spends a token; the fingerprint that had spent it, which is the same or another's."""
-        path = self.folder / "spent" / identifier.hex()
+    async def spend(self, token: str, _worker: str, key: str) -> str:
+        """Note durably, without a cluster's log, that a key spends a token; why it may not, or an empty string."""
+        return await asyncio.to_thread(self._spend, token, key)
+
+    def _spend(self, token: str, key: str) -> str:
+        path = self.folder / "spent" / token
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(key_fingerprint, encoding="ascii")
-        descriptor = os.open(temporary, os.O_RDONLY)
+        temporary = path.with_name(f".{token}.{os.getpid()}.{key[:8]}")
+        write_secret(temporary, key.encode())
         try:
-            os.fsync(descriptor)
             os.link(temporary, path)
         except FileExistsError:
-            return path.read_text(encoding="ascii")
+            return "" if path.read_text(encoding="ascii") == key else SPENT
         finally:
-            os.close(descriptor)
             temporary.unlink()
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        return key_fingerprint
+        sync_folder(path.parent)
+        return ""

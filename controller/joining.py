@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import logging
 import ssl
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -30,6 +31,9 @@ from headrace.transport.token import JoinToken, TokenSpentError, check_token
 
 logger = logging.getLogger("headrace.controller")
 
+#: Notes durably that a token, by its identifier, is spent by a node of this name and key; says why not, or nothing.
+Spend = Callable[[str, str, str], Awaitable[str]]
+
 #: Nodes that may be at the door at once.
 GUESTS_MAX = 32
 #: A name made for a node has so many digits of its key's fingerprint.
@@ -39,8 +43,9 @@ _NAME_DIGITS = 8
 class Door:
     """Admits nodes to one cluster."""
 
-    def __init__(self, files: ClusterFiles) -> None:
+    def __init__(self, files: ClusterFiles, spend: Spend) -> None:
         self._files = files
+        self._spend = spend
         self._guests = 0
         self._version = version("headrace")
         self._server: asyncio.Server | None = None
@@ -80,7 +85,7 @@ class Door:
         body = await reader.readexactly(body_length(await reader.readexactly(LENGTH.size)))
         request = decode_message(Request, body)
         try:
-            answer = self._judge(request, datetime.now(UTC))
+            answer = await self._judge(request, datetime.now(UTC))
         except (TransportError, CertificateError, ValueError) as error:
             answer = Answer(b"", "", str(error))
         who = answer.name or f"refused: {answer.refusal}"
@@ -88,7 +93,7 @@ class Door:
         writer.write(encode_message(answer))
         await writer.drain()
 
-    def _judge(self, request: Request, now: datetime) -> Answer:
+    async def _judge(self, request: Request, now: datetime) -> Answer:
         if request.version != self._version:
             return Answer(b"", "", f"this node is Headrace {request.version}, the controller {self._version}")
         token = check_token(request.token, self._files.key, now.timestamp())
@@ -96,8 +101,8 @@ class Door:
         name = _name(token, key)
         # The certificate is made before the token is spent, and given out after: a bad key spends nothing.
         certificate = issue(self._files.authority, request.public_key_pem, token.role, name, now)
-        if self._files.spend(token.identifier, key) != key:
-            raise TokenSpentError("another node has joined with this token; make another with `headrace cluster token`")
+        if reason := await self._spend(token.identifier.hex(), name, key):
+            raise TokenSpentError(reason)
         return Answer(certificate, name, "")
 
 

@@ -91,7 +91,7 @@ async def serve(service: Service) -> int:
             port = server.add_secure_port(listen, server_credentials(cluster.controller))
         else:
             port = server.add_insecure_port(listen)
-        door = await _open_door(cluster, listen, port)
+        door = await _open_door(service, shell, port)
     except (RuntimeError, OSError):
         logger.error("cannot listen on %s: another process does; choose another address with --listen", listen)
         return 1
@@ -115,12 +115,13 @@ async def serve(service: Service) -> int:
     return 0
 
 
-async def _open_door(cluster: ClusterFiles | None, listen: str, port: int) -> Door | None:
+async def _open_door(service: Service, shell: Shell, port: int) -> Door | None:
     """Where nodes join: next to the control port."""
+    cluster = service.cluster
     if cluster is None:
         return None
-    door = Door(cluster)
-    joins = await door.open(listen.rpartition(":")[0], port + PORT_OFFSET)
+    door = Door(cluster, shell.spend if service.root else cluster.spend)
+    joins = await door.open(service.listen.rpartition(":")[0], port + PORT_OFFSET)
     logger.info("nodes of cluster %s join on port %d", cluster.name, joins)
     return door
 

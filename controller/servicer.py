@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import logging
 import os
@@ -42,7 +41,6 @@ class Servicer(rpc.ControlServicer):
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
         self._version = version("headrace")
-        self._numbers = itertools.count(1)
 
     async def Attend(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.FromWorker], context: Any
@@ -86,9 +84,7 @@ class Servicer(rpc.ControlServicer):
             return pb.ApplyReply(accepted=False, reason=f"the pipeline is not JSON: {error}")
         if request.dry_run:
             return dry_run(request, pipeline, [worker.facts() for worker in self._shell.core.workers.values()])
-        number = next(self._numbers)
-        answered: asyncio.Future[core.AnswerRequest] = asyncio.get_running_loop().create_future()
-        self._shell.requests[number] = answered
+        number, answered = self._shell.expect_answer()
         name = str(pipeline.get("name", ""))
         if name not in self._shell.core.runs or self._shell.core.runs[name].over:
             self._shell.progress[name] = RunProgress()

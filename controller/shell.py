@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from headrace.controller.convert import to_worker
 from headrace.controller.core import messages as core
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.leadership import LeaderState
+from headrace.controller.core.tokens import TokenOffered
 from headrace.controller.logs import Logs
 from headrace.controller.progress import RunProgress
 from headrace.controller.tickets import link_ticket
@@ -31,6 +33,8 @@ logger = logging.getLogger("headrace.controller")
 #: Seconds that a controller which ends in order has to say so in the cluster's log.
 RESIGN_S = 3.0
 RESIGN_LOOK_S = 0.1
+#: Seconds that the cluster's log has to take the use of a join token.
+SPEND_S = 8.0
 
 
 class Session:
@@ -50,6 +54,7 @@ class Shell:
         self.sessions: dict[str, Session] = {}
         self.progress: dict[str, RunProgress] = {}
         self.requests: dict[int, asyncio.Future[core.AnswerRequest]] = {}
+        self._numbers = itertools.count(1)
         self.changed = asyncio.Event()
         self._logs = Logs()
         self._events: deque[object] = deque()
@@ -69,6 +74,23 @@ class Shell:
         finally:
             self._draining = False
         self._set_timer()
+
+    def expect_answer(self) -> tuple[int, asyncio.Future[core.AnswerRequest]]:
+        """A number for a request, and what becomes its answer."""
+        number = next(self._numbers)
+        answered: asyncio.Future[core.AnswerRequest] = asyncio.get_running_loop().create_future()
+        self.requests[number] = answered
+        return number, answered
+
+    async def spend(self, token: str, worker: str, key: str) -> str:
+        """Have the cluster's log say that a key spends a token; why it may not, or an empty string."""
+        number, answered = self.expect_answer()
+        self.post(TokenOffered(number, token, worker, key))
+        try:
+            answer = await asyncio.wait_for(answered, SPEND_S)
+        except TimeoutError:
+            return f"the cluster's log did not answer within {SPEND_S:.0f} s; ask again with the same token"
+        return answer.reason
 
     def task_event(self, message: pb.TaskEvent, event: core.Event | None) -> None:
         """Take a task's message: progress is kept here, the rest is for the core."""

@@ -93,7 +93,9 @@ def join(text: str, folder: Path) -> Membership:
             refusals.append(f"{address}: {error}")
             continue
         if answer.refusal:
-            raise JoinError(f"the controller at {address} refuses: {answer.refusal}")
+            # Another one may lead, and say otherwise.
+            refusals.append(f"{address}: {answer.refusal}")
+            continue
         return _keep(folder, token, Credentials(answer.certificate_pem, private_pem(key), authority_pem), answer.name)
     raise JoinError("no controller of the cluster admits this node: " + "; ".join(refusals))
 

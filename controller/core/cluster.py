@@ -39,10 +39,19 @@ from headrace.controller.core.plans import Plan
 from headrace.controller.core.recording import options_of, plan_from_plain, plan_to_plain, request_of
 from headrace.controller.core.run import Run
 from headrace.controller.core.run_states import ENDED, RunState
+from headrace.controller.core.tokens import TokenOffered, Tokens
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
 from headrace.pipeline.validate import validate
-from headrace.store.cluster_changes import RunBegun, RunEnded, RunPlanned, RunStopAsked, WorkerJoined, WorkerLeft
+from headrace.store.cluster_changes import (
+    RunBegun,
+    RunEnded,
+    RunPlanned,
+    RunStopAsked,
+    TokenSpent,
+    WorkerJoined,
+    WorkerLeft,
+)
 from headrace.store.cluster_fold import ENDED_RUNS_MAX, ClusterState
 from headrace.store.entries import Beat, Led
 
@@ -78,6 +87,7 @@ class Controller:
         self._planned: dict[str, Plan] = {}
         #: Runs whose dataset another controller of this cluster has taken.
         self._usurpations: set[str] = set()
+        self._tokens = Tokens()
         #: What workers brought of runs that are not begun here.
         self._claims = Claims()
         #: Runs that nobody here knows and workers have tasks of, and until when these may stay.
@@ -142,6 +152,8 @@ class Controller:
                 return self._to_task(event.task, event, now)
             case ShardProposed() | TaskSwept() | LinkLost():
                 return self._to_task(event.task, event, now)
+            case TokenOffered():
+                return self._offered(event)
             case ShutdownAsked():
                 if self.log is not None:
                     self.log.resign()
@@ -185,6 +197,8 @@ class Controller:
             case RunStopAsked():
                 run = self.runs.get(change.name)
                 return run.handle(StopRequested(change.name, change.cancel), now) if run else []
+            case TokenSpent():
+                return self._tokens.spent(change)
             case Led():
                 return self._take_over()
             case Beat() if self._usurpations:
@@ -257,6 +271,7 @@ class Controller:
         commands: list[Command] = [
             AnswerRequest(event.request, accepted=False, reason=reason) for event in self._asked.values()
         ]
+        commands += self._tokens.drop(reason)
         self.runs.clear()
         self.workers.clear()
         self._asked.clear()
@@ -321,6 +336,12 @@ class Controller:
         self._asked[name] = event
         self.log.submit(RunBegun(name, event.pipeline, options_of(event)))
         return []
+
+    def _offered(self, event: TokenOffered) -> list[Command]:
+        if self.log is None or not self.leads:
+            reason = f"this controller admits nobody now; ask the one that leads, at {self.leader.get('address', '?')}"
+            return [AnswerRequest(event.request, accepted=False, reason=reason)]
+        return self._tokens.offered(event, self.log)
 
     def _refusal(self, event: PipelineRequested) -> str:
         """Why a pipeline cannot be taken up; empty if it can."""

@@ -134,6 +134,8 @@ class Cluster:
     net: Net
     folder: pathlib.Path
     port: int = PORT
+    #: The store of the cluster's log; empty for none.
+    root: str = ""
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     daemons: dict[str, Daemon] = field(default_factory=dict)
 
@@ -180,9 +182,9 @@ class Cluster:
         return made.stdout.strip()
 
     def controller(self, host: Host) -> Daemon:
-        daemon = self.start(
-            host, "controller", "controller", "--cluster", str(self.files), "--listen", f"{host.address}:{self.port}"
-        )
+        listen = ("--listen", f"{host.address}:{self.port}")
+        root = ("--root", self.root) if self.root else ()
+        daemon = self.start(host, "controller", "controller", "--cluster", str(self.files), *listen, *root)
         daemon.wait_for("serves on")
         return daemon
 

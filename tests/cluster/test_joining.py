@@ -1,5 +1,6 @@
 """Who may join a cluster and who may not; who may call a controller and who may not: each refusal by its name."""
 
+import asyncio
 import os
 import socket
 import ssl
@@ -33,9 +34,10 @@ NOW = datetime.now(UTC)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster with a controller on loopback, where TLS is spoken too."""
+    """A cluster with a log and a controller on loopback, where TLS is spoken too."""
     net = Net()
-    made = Cluster(net, tmp_path_factory.mktemp("cluster"), port=free_port())
+    folder = tmp_path_factory.mktemp("cluster")
+    made = Cluster(net, folder, port=free_port(), root=str(folder / "root"))
     here = Host("here", "", "127.0.0.1", "")
     here.command = lambda *arguments: list(arguments)  # type: ignore[method-assign]
     net.hosts["here"] = here
@@ -73,13 +75,37 @@ def test_a_node_whose_answer_was_lost_joins_again_with_the_same_key_and_nobody_e
     for name in ("member.json", "node.pem"):
         (tmp_path / "first" / name).unlink()
     assert join(token, tmp_path / "first").name == first.name
-    with pytest.raises(JoinError, match="refuses: another node has joined with this token"):
+    with pytest.raises(JoinError, match=": another node has joined with this token"):
         join(token, tmp_path / "second")
     assert read_membership(tmp_path / "second") is None
 
 
+def test_a_spent_token_is_spent_for_the_next_controller_too(cluster: Cluster, tmp_path: Path) -> None:
+    token = cluster.token("once")
+    join(token, tmp_path / "first")
+    controller = cluster.daemons["controller"].process
+    controller.kill()
+    controller.wait(30)
+    cluster.controller(cluster.net.hosts["here"])
+
+    def refusal() -> str:
+        with pytest.raises(JoinError) as refused:
+            join(token, tmp_path / "second")
+        return str(refused.value)
+
+    # Until it leads it admits nobody.
+    wait_for(lambda: "another node has joined with this token" in refusal(), "the next controller leads")
+
+
+def test_without_a_log_the_clusters_folder_says_which_key_spent_a_token(cluster: Cluster) -> None:
+    files = ClusterFiles.read(cluster.files)
+    first, again, other = (asyncio.run(files.spend("ab" * 16, "w", key * 64)) for key in "aab")
+    assert (first, again) == ("", "")
+    assert "another node has joined with this token" in other
+
+
 def test_a_token_that_the_cluster_did_not_make_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    with pytest.raises(JoinError, match="refuses: the token was not made by this cluster"):
+    with pytest.raises(JoinError, match=": the token was not made by this cluster"):
         join(forged(cluster), tmp_path)
 
 
@@ -88,7 +114,7 @@ def test_a_token_past_its_day_is_refused(cluster: Cluster, tmp_path: Path) -> No
     fields = {name: getattr(token, name) for name in token.__dataclass_fields__}
     key = ClusterFiles.read(cluster.files).key
     expired = encode_token(JoinToken(**{**fields, "expires_at": int(NOW.timestamp()) - 1}), key)
-    with pytest.raises(JoinError, match="refuses: the token has expired"):
+    with pytest.raises(JoinError, match=": the token has expired"):
         join(expired, tmp_path)
 
 
