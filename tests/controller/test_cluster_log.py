@@ -7,6 +7,7 @@ from headrace.controller.core.cluster import Controller
 from headrace.controller.core.leadership import TAKEOVER_S
 from headrace.controller.core.run_adoption import REJOIN_S
 from headrace.controller.core.run_states import RunState
+from headrace.controller.core.tokens import TokenOffered
 from headrace.store.cluster_fold import ClusterState
 from headrace.store.entries import Entry, Range
 
@@ -210,3 +211,30 @@ def test_who_ends_in_order_is_succeeded_at_once() -> None:
     second = Bench(store, "b")
     assert second.core.leads
     assert list(second.core.runs) == ["run"]
+
+
+def test_a_join_token_is_spent_once_by_one_key_and_answered_when_that_is_durable() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    while not first.core.leads:
+        first.later(1.0)
+    offers = [TokenOffered(number, "t", "one", key) for number, key in enumerate("kkx")]
+    answers = of(m.AnswerRequest, first.tell(*offers))
+    assert [(answer.request, answer.accepted) for answer in answers] == [(0, True), (1, True), (2, False)]
+    assert "another node has joined" in answers[2].reason
+    assert store.fold().tokens["t"].key == "k"
+
+
+def test_a_token_that_was_spent_under_one_leader_is_spent_under_the_next_and_a_standby_admits_nobody() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    while not first.core.leads:
+        first.later(1.0)
+    first.tell(TokenOffered(1, "t", "one", "k"))
+    standby = Bench(store, "b")
+    (turned_away,) = of(m.AnswerRequest, standby.tell(TokenOffered(2, "u", "two", "x")))
+    assert not turned_away.accepted
+    assert "ask the one that leads, at a:1" in turned_away.reason
+    second = succeeded(store)
+    answers = of(m.AnswerRequest, second.tell(TokenOffered(3, "t", "two", "x"), TokenOffered(4, "t", "one", "k")))
+    assert [answer.accepted for answer in answers] == [False, True]
