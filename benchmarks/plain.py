@@ -253,7 +253,8 @@ def ray(way: str, files: Sequence[pathlib.Path], args: argparse.Namespace, folde
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_S_MAX, cwd=folder)
     if done.returncode:
         raise SystemExit(f"ray ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    report = json.loads(done.stdout.splitlines()[-1])
+    # Ray may say something behind it.
+    report = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{")))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     return Timed(report["seconds"], report["start_s"], report["tokens"])
