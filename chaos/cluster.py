@@ -16,7 +16,8 @@ class Cluster:
 
     def __init__(self, seed: int) -> None:
         self.world = world = World(seed)
-        self.corpus = Corpus(world)
+        fuse = world.chance(0.5)
+        self.corpus = Corpus(world, fused=fuse)
         self.log = SimulatedLog(world)
         self.objects = SimulatedObjects()
         self.checker = Checker(self)
@@ -26,12 +27,12 @@ class Cluster:
         self.window_bytes = world.rng.choice((40, 100, 1000))
         #: Whether a leader's death can be proved, as on one host.
         self.provable = world.chance(0.4)
-        self.operator = Operator(self, fuse=world.chance(0.5), replicas=world.rng.choice((0, 1, 2, 3)))
+        self.operator = Operator(self, fuse=fuse, replicas=world.rng.choice((0, 1, 2, 3)))
         names = ["alpha", "beta", "gamma"][: world.rng.randint(1, 3)]
         self.controllers = [SimulatedController(self, name, standby=index > 0) for index, name in enumerate(names)]
         self.workers = [
             SimulatedWorker(self, name, world.rng.randint(1, 2))
-            for name in ["one", "two", "three"][: world.rng.randint(2, 3)]
+            for name in ["one", "two", "three", "four", "five", "six", "seven"][: world.rng.randint(5, 7)]
         ]
 
     def leader_alive(self) -> bool | None:

@@ -1,6 +1,7 @@
 """The input of a simulated run: fragments of so many records, and what becomes of each record.
 
-A verdict follows from (pipeline version, fragment, ordinal) alone, so any run must come to the same ones.
+A verdict follows from (pipeline version, fragment, ordinal) alone, so any run must come to the same ones. In some seeds
+there are records that kill the task whose stage touches them: they must be quarantined, each alone (docs/solitary.md).
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from headrace.store.entries import Fragment, Range
 
 #: The bytes of a record in a simulated fragment; offsets follow from it.
 RECORD_BYTES = 10
-FRAGMENTS_MIN, FRAGMENTS_MAX = 6, 12
-RECORDS_MAX = 90
+#: Fragments of an input; fused stages take fewer events a record, so they get more records.
+FRAGMENTS, FRAGMENTS_FUSED = (9, 12), (19, 22)
+RECORDS_MIN, RECORDS_MAX = 50, 80
+#: Share of seeds with records that kill, and how many they have.
+DEADLY_SHARE, DEADLY_MAX = 0.3, 2
 DATASET = "sim://dataset"
 PIPELINE = "simulated"
 SOURCE, FILTER, SINK = "read", "filter", "write"
@@ -35,30 +39,70 @@ def make_pipeline(rule: int, *, replicas: int | None = None) -> Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records of a shard: of `item`, those in `kept` and those with another verdict, one bit each."""
+    """Records of a batch or a shard: of `item`, those in `kept` and those with another verdict, one bit each.
+
+    `quarantined` are those of `other` that killed their task.
+    """
 
     item: Range
     kept: int
     other: int
+    quarantined: int = 0
+
+    def cut(self, item: Range) -> Part:
+        """The records of `item`, which lies within."""
+        start, everyone = item.first - self.item.first, (1 << item.count) - 1
+        bits = (mask >> start & everyone for mask in (self.kept, self.other, self.quarantined))
+        return Part(item, *bits)
+
+    def holds(self, item: Range) -> bool:
+        """Whether `item` lies within."""
+        return self.item.fragment == item.fragment and self.item.first <= item.first and item.end <= self.item.end
 
 
 class Corpus:
     """The fragments of one seed."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, fused: bool = False) -> None:
         self.records: dict[bytes, int] = {}
         self.fragments: list[Fragment] = []
         self._masks: dict[tuple[bytes, str], int] = {}
-        for index in range(world.rng.randint(FRAGMENTS_MIN, FRAGMENTS_MAX)):
-            count = 0 if world.chance(0.1) else world.rng.randint(1, RECORDS_MAX)
+        for index in range(world.rng.randint(*(FRAGMENTS_FUSED if fused else FRAGMENTS))):
+            few = world.rng.randint(0, 2)
+            count = few if world.chance(0.1) else world.rng.randint(RECORDS_MIN, RECORDS_MAX)
             fragment = Fragment.named(
                 SOURCE, f"sim://input/{index}", "1", start=0, end=-1, reader="lines", size=count * RECORD_BYTES
             )
             self.fragments.append(fragment)
             self.records[fragment.id] = count
+        #: The stage whose task dies of some records, which those are (one bit each), and whether its worker has to
+        #: kill the task because the record never ends.
+        self.culprit, self._deadly, self.hangs = "", dict[bytes, int](), False
+        if world.chance(DEADLY_SHARE):
+            self.culprit = world.rng.choice((SOURCE, FILTER, SINK))
+            self.hangs = self.culprit == FILTER and world.chance(0.5)
+            for _ in range(world.rng.randint(1, DEADLY_MAX)):
+                name = world.rng.choice([name for name, count in self.records.items() if count])
+                self._deadly[name] = self._deadly.get(name, 0) | 1 << world.rng.randrange(self.records[name])
+
+    def kills(self, stage: str, part: Part) -> bool:
+        """Whether a stage that is given the kept records of `part` dies of one."""
+        return stage == self.culprit and bool(self._deadly.get(part.item.fragment, 0) >> part.item.first & part.kept)
 
     def kept(self, version: str, fragment: bytes, first: int, count: int) -> int:
-        """Which of `count` records from `first` are kept by that pipeline version, one bit each."""
+        """Which of `count` records from `first` are in the end kept by that pipeline version, one bit each."""
+        deadly = self._deadly.get(fragment, 0) >> first
+        return self.passed(version, fragment, first, count) & ~deadly
+
+    def quarantined(self, version: str, fragment: bytes, first: int, count: int) -> int:
+        """Which of them killed their task. A sink can only die of what the filter passes."""
+        reached = (1 << count) - 1
+        if self.culprit == SINK:
+            reached = self.passed(version, fragment, first, count)
+        return self._deadly.get(fragment, 0) >> first & reached
+
+    def passed(self, version: str, fragment: bytes, first: int, count: int) -> int:
+        """Which of them the filter of that version lets through."""
         mask = self._masks.get((fragment, version))
         if mask is None:
             name = fragment + version.encode()

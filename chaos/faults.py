@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.chaos.cluster import Cluster
+from headrace.chaos.controllers import SimulatedController
 from headrace.chaos.frames import MARKER_BYTES, Frame
 from headrace.chaos.storage import CALM, TROUBLE
 from headrace.chaos.tasks import SimulatedTask
 from headrace.controller.core import messages as core
 
-FAULTS_MIN, FAULTS_MAX = 3, 9
+#: More than three, so that three happen even where one finds nobody to happen to.
+FAULTS_MIN, FAULTS_MAX = 5, 9
 #: Seconds within which faults happen.
 WINDOW_S = 22.0
 
@@ -29,6 +31,7 @@ class Faults:
             (self.crash_controller, 3),
             (self.freeze_controller, 4),
             (self.break_session, 3),
+            (self.mislead_workers, 3),
             (self.trouble_store, 3),
             (self.corrupt_shard, 2),
             (self.repeat_proposal, 3),
@@ -130,6 +133,30 @@ class Faults:
         if sessions:
             self._world.rng.choice(sessions).end("broken by a fault")
         return bool(sessions)
+
+    def mislead_workers(self) -> bool:
+        """Every worker goes to a standby, whose run has not begun, and comes back; then the leader may die."""
+        cluster, world = self._cluster, self._world
+        leader = next((item for item in cluster.controllers if item.leads and item.alive and not item.frozen), None)
+        standbys = [
+            index
+            for index, item in enumerate(cluster.controllers)
+            if item is not leader and item.alive and not item.frozen and item.run() is not None
+        ]
+        if leader is None or not standbys:
+            return False
+        index = world.rng.choice(standbys)
+        world.note("faults", "mislead all workers to", cluster.controllers[index].name)
+        for worker in cluster.workers:
+            worker.turn_to(index)
+        if world.chance(0.6):
+            world.after(world.between(4.0, 9.0), self._end_leader, leader, leader.life)
+        return True
+
+    def _end_leader(self, leader: SimulatedController, life: int) -> None:
+        if leader.alive and leader.life == life and not self._cluster.quiet:
+            leader.crash()
+            self._world.after(self._world.between(0.5, 8.0), leader.start)
 
     # -- what lies --
 

@@ -9,7 +9,9 @@ MARKER_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A batch on its way (`sweep` -1), or marker `sweep` of a sweep. `kept` has one bit a record."""
+    """A batch on its way (`sweep` -1), or marker `sweep` of a sweep. `kept` has one bit a record,
+    `quarantined` one for each that killed its task.
+    """
 
     epoch: int
     size: int
@@ -18,3 +20,4 @@ class Frame:
     count: int = 0
     kept: int = 0
     sweep: int = -1
+    quarantined: int = 0

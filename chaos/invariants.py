@@ -14,7 +14,7 @@ from headrace.chaos.sinks import HELD_BYTES, POLICY
 from headrace.chaos.tasks import BATCH_RECORDS_MAX
 from headrace.chaos.world import ViolationError
 from headrace.controller.core import messages as core
-from headrace.store.entries import Closed, Entry, Led, Range, encode_entry
+from headrace.store.entries import Closed, Entry, Led, encode_entry
 from headrace.store.fold import FoldError, LedgerState
 from headrace.worker.core.gathering import HELD_TIMES_MAX
 
@@ -123,6 +123,9 @@ class Checker:
             raise ViolationError(4, f"{where} are beyond the end of the fragment")
         if part.kept != self._cluster.corpus.kept(closed.version, item.fragment, item.first, item.count):
             raise ViolationError(8, f"{where}: other verdicts than a run without faults comes to")
+        dead = self._cluster.corpus.quarantined(closed.version, item.fragment, item.first, item.count)
+        if part.quarantined != dead:
+            raise ViolationError(8, f"{where}: quarantined are {part.quarantined:b}, those that kill are {dead:b}")
 
     def _content(self, closed: Closed) -> tuple[Part, ...]:
         """13: what an entry names exists and is what it was."""
@@ -157,9 +160,9 @@ class Checker:
             self._proposals.setdefault((event.task, event.attempt, event.proposal), set()).add(closed.identity())
             self.proposed.append(event)
 
-    def released(self, task: str, sink: str, parts: list[tuple[Range, int]]) -> None:
+    def released(self, task: str, sink: str, parts: list[Part]) -> None:
         """3: a sink lets go only of what is closed."""
-        for item, _ in parts:
+        for item in (part.item for part in parts):
             state = self.ledger.fragments.get(item.fragment)
             closed = state.of(sink).overlap(item.first, item.end) if state else []
             if sum(end - first for first, end in closed) < item.count:
@@ -205,5 +208,5 @@ def summary(ledger: LedgerState) -> tuple[Any, ...]:
         ledger.version,
         len(ledger.fragments),
         len(ledger.shards),
-        (counts.kept, counts.filtered) if counts else None,
+        (counts.kept, counts.filtered, counts.quarantined) if counts else None,
     )

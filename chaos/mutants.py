@@ -5,7 +5,7 @@ Each mutant breaks one rule that docs/ledger.md states. `planted(name)` puts it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -16,10 +16,19 @@ from headrace.controller.core import commit
 from headrace.controller.core.commit import Committer, Judgement
 from headrace.controller.core.intake import Intake
 from headrace.controller.core.leadership import Leadership, Turn, Write
-from headrace.controller.core.messages import Command, EntryRefused, EntryWritten, Outcome, ShardProposed
+from headrace.controller.core.messages import (
+    Command,
+    Condemned,
+    EntryRefused,
+    EntryWritten,
+    InHand,
+    Outcome,
+    ShardProposed,
+)
 from headrace.controller.core.run import Run
 from headrace.controller.core.run_states import RunState
-from headrace.store.entries import Entry, Led, StoredObject
+from headrace.controller.core.suspicion import Suspicion
+from headrace.store.entries import Entry, Led, Range, StoredObject
 from headrace.store.fold import LedgerState
 from headrace.transport.credit import CreditSender
 from headrace.worker.core.gathering import Gathering
@@ -97,6 +106,23 @@ def _none_lost(_self: Intake) -> int:
     return 0
 
 
+def _no_suspects(_self: Suspicion, _fragment: bytes) -> None:
+    return None
+
+
+def _untold(_self: Suspicion, _fragment: bytes) -> tuple[Condemned, ...]:
+    return ()
+
+
+def _neighbour_too(self: Suspicion, hands: Sequence[InHand], story: str, *, certain: bool) -> str:
+    beside = [InHand(hand.stage, Range(hand.range.fragment, hand.range.first + 1, 1)) for hand in hands]
+    both = [*hands, *beside]
+    return _died_alone(self, both, story, certain=certain)
+
+
+_died_alone = Suspicion.died_alone
+
+
 Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property]
 
 #: Mutants by name: what is patched with what.
@@ -113,6 +139,9 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "credit-ignored": ((CreditSender, "can_send", _always),),
     "sink-without-budget": ((Gathering, "accepts", property(_always)),),
     "lost-forgotten": ((Intake, "requeue_lost", _none_lost),),
+    "suspects-given-to-all": ((Suspicion, "of", _no_suspects),),
+    "condemned-untold": ((Suspicion, "condemned", _untold),),
+    "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
 }
 
 

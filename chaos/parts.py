@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.chaos.corpus import Corpus
+from headrace.chaos.corpus import Corpus, Part
 from headrace.chaos.frames import Frame
 from headrace.chaos.storage import SimulatedLog, SimulatedObjects
 from headrace.chaos.world import World
@@ -89,6 +90,8 @@ class Member(Protocol):
     alive: bool
     epoch: int
     version: str
+    in_hand: tuple[core.InHand, ...]
+    killed_for: str
 
     def say(self, event: core.Event) -> None:
         """Send an event to the controller."""
@@ -100,6 +103,10 @@ class Member(Protocol):
 
     def wake(self) -> None:
         """There may be something to do."""
+        ...
+
+    def outlives(self, stage: str, parts: Sequence[Part]) -> bool:
+        """Whether the process lives on after a stage has had these records."""
         ...
 
 

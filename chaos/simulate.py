@@ -6,16 +6,21 @@ A seed that fails prints the line that replays it, and the end of its story.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from headrace.chaos.mutants import MUTANTS, planted
 from headrace.chaos.simulator import Outcome, simulate
 
 SEEDS = 1000
 SEEDS_MAX = 10_000_000
+#: Seeds that a process is given at a time.
+CHUNK = 20
+_FOR_LIFE = ExitStack()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,26 +33,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="run this one seed, and tell its story")
     parser.add_argument("--start", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="plant this defect; the simulator is to find it")
+    parser.add_argument("--jobs", type=_positive, help="processes that simulate (default: one a core)")
     args = parser.parse_args(argv)
     seeds = range(args.start, args.start + args.seeds) if args.seed is None else range(args.seed, args.seed + 1)
+    jobs = min(args.jobs or len(os.sched_getaffinity(0)), -(-len(seeds) // CHUNK))
+    with _outcomes(seeds, args.mutant, jobs) as outcomes:
+        return _run(seeds, outcomes, args.mutant)
+
+
+@contextmanager
+def _outcomes(seeds: range, mutant: str | None, jobs: int) -> Iterator[Iterator[Outcome]]:
+    """The outcome of each seed, in the order of the seeds, whoever simulates it."""
     with ExitStack() as stack:
-        if args.mutant:
-            stack.enter_context(planted(args.mutant))
-        return _run(seeds, args.mutant)
+        if jobs <= 1:
+            _plant(mutant, stack)
+            yield map(simulate, seeds)
+        else:
+            context = multiprocessing.get_context("spawn")
+            pool = stack.enter_context(context.Pool(jobs, _plant, (mutant, None)))
+            yield pool.imap(simulate, seeds, CHUNK)
 
 
-def _run(seeds: range, mutant: str | None) -> int:
+def _plant(mutant: str | None, stack: ExitStack | None) -> None:
+    """Plant a mutant; where no stack takes it out again, for as long as the process lives."""
+    if mutant:
+        (stack or _FOR_LIFE).enter_context(planted(mutant))
+
+
+def _run(seeds: range, outcomes: Iterator[Outcome], mutant: str | None) -> int:
     started = time.perf_counter()
     events = faults = 0
-    for done, seed in enumerate(seeds, start=1):
-        outcome = simulate(seed)
+    for done, outcome in enumerate(outcomes, start=1):
         events += outcome.events
         faults += len(outcome.faults)
         if outcome.violation:
             _tell(outcome, mutant)
             return 1
         if len(seeds) == 1:
-            print(f"seed {seed}: complete after {outcome.seconds:.1f} virtual s, {outcome.entries} entries in", end=" ")
+            print(
+                f"seed {outcome.seed}: complete after {outcome.seconds:.1f} virtual s, {outcome.entries} entries in",
+                end=" ",
+            )
             print(f"{outcome.terms} terms; faults: {', '.join(outcome.faults)}")
         elif done % 500 == 0:
             print(f"{done} seeds, {_rate(done, started)}", file=sys.stderr)

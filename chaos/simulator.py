@@ -33,6 +33,8 @@ class Outcome:
     seconds: float
     entries: int
     terms: int
+    #: Records that killed their task.
+    quarantined: int
     violation: str = ""
     number: int = -1
     story: tuple[str, ...] = ()
@@ -56,6 +58,7 @@ def simulate(seed: int) -> Outcome:
         seconds=seconds,
         entries=len(cluster.log.entries),
         terms=cluster.checker.ledger.term,
+        quarantined=sum(counts.quarantined for counts in cluster.checker.ledger.counts.values()),
         violation=violation,
         number=number,
         story=tuple(cluster.world.tail()) if violation else (),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.chaos.corpus import Part
+from headrace.chaos.corpus import SINK, Part
 from headrace.chaos.frames import Frame
 from headrace.chaos.parts import Member
 from headrace.controller.core.messages import AnswerProposal, Coverage, Outcome, ShardProposed
@@ -14,8 +14,6 @@ from headrace.worker.core import gathering as core
 #: Seals by size, by held bytes and by age all happen within a simulated run.
 POLICY = core.SealPolicy(target_bytes=120, held_bytes_max=200, age_s=2.0)
 TARGET_BYTES, HELD_BYTES = 8, 10
-
-Held = list[tuple[Range, int]]
 
 
 class SimulatedSink:
@@ -27,23 +25,28 @@ class SimulatedSink:
         #: Make the next shard claim one record twice and another not at all: a broken stage got past the sink.
         self.corrupt = False
         self._task = task
-        self._batches: dict[tuple[bytes, int], tuple[Range, int]] = {}
-        self._parts: dict[int, Held] = {}
+        self._batches: dict[tuple[bytes, int], Part] = {}
+        self._parts: dict[int, list[Part]] = {}
+        self._writing: dict[int, tuple[Part, ...]] = {}
         self._written: dict[int, tuple[tuple[Part, ...], StoredObject]] = {}
         self._timer_at: float | None = None
 
     def add(self, frame: Frame) -> None:
         """Take a batch; what is held already is left out."""
         whole = Range(frame.fragment, frame.first, frame.count, frame.first * HELD_BYTES, frame.count * HELD_BYTES)
+        batch = Part(whole, frame.kept, ((1 << frame.count) - 1) ^ frame.kept, frame.quarantined)
         for item in core.without((whole,), self.core.held(frame.fragment)):
-            kept = slice_bits(frame.kept, item.first - frame.first, item.count)
-            self._batches[item.fragment, item.first] = (item, kept)
-            target = TARGET_BYTES * kept.bit_count()
+            part = self._batches[item.fragment, item.first] = batch.cut(item)
+            target = TARGET_BYTES * part.kept.bit_count()
             self._do(core.BatchGathered(item, target, HELD_BYTES * item.count))
 
     def seal(self, reason: str) -> None:
         """Write what is gathered."""
         self._do(core.SealAsked(reason))
+
+    def in_hand(self) -> tuple[Range, ...]:
+        """What the writer is at."""
+        return tuple(part.item for content in self._writing.values() for part in content)
 
     def answered(self, answer: AnswerProposal) -> None:
         """Take the controller's answer."""
@@ -86,30 +89,31 @@ class SimulatedSink:
         held = self._parts.get(command.shard)
         if held is None:
             held = [self._batches.pop((item.fragment, item.first)) for item in command.ranges]
-        parts: Held = []
-        for item in command.ranges:
-            whole, kept = next(pair for pair in held if _holds(pair[0], item))
-            parts.append((item, slice_bits(kept, item.first - whole.first, item.count)))
+        parts = [next(part for part in held if part.holds(item)).cut(item) for item in command.ranges]
         self._parts[command.shard] = parts
+        content = self._writing[command.shard] = self._content(parts)
         world = self._task.cluster.world
-        world.after(world.between(0.01, 0.3), self._store, command.shard, self._content(parts))
+        world.after(world.between(0.01, 0.3), self._store, command.shard, content)
 
-    def _content(self, parts: Held) -> tuple[Part, ...]:
-        joined = [Part(item, kept, ((1 << item.count) - 1) ^ kept) for item, kept in join(parts)]
+    def _content(self, parts: list[Part]) -> tuple[Part, ...]:
+        joined = join(parts)
         if self.corrupt and joined[0].item.count > 1:
             # Record 0 has two fates and record 1 none; the counts are as they should be.
             self.corrupt = False
             first = joined[0]
-            joined[0] = Part(first.item, (first.kept | 1) & ~2, (first.other | 1) & ~2)
+            joined[0] = Part(first.item, (first.kept | 1) & ~2, (first.other | 1) & ~2, first.quarantined & ~2)
         return tuple(joined)
 
     def _store(self, shard: int, content: tuple[Part, ...]) -> None:
         """The writer has finished; if the task died meanwhile, the object may stand all the same."""
         world = self._task.cluster.world
+        if self._task.alive and not self._task.outlives(SINK, content):
+            return
         if not self._task.alive and world.chance(0.5):
             return
         stored = self.put(content, shard)
         if self._task.alive:
+            self._writing.pop(shard, None)
             self._written[shard] = (content, stored)
             self._do(core.ShardWritten(shard))
 
@@ -120,7 +124,8 @@ class SimulatedSink:
     def _proposal(self, number: int) -> ShardProposed:
         content, stored = self._written[number]
         kept = sum(part.kept.bit_count() for part in content)
-        other = sum(part.other.bit_count() for part in content)
+        dead = sum(part.quarantined.bit_count() for part in content)
+        other = sum(part.other.bit_count() for part in content) - dead
         return ShardProposed(
             task=self._task.name,
             attempt=self._task.attempt,
@@ -131,32 +136,34 @@ class SimulatedSink:
             ranges=tuple(part.item for part in content),
             coverage=tuple(Coverage(_bytes(part.kept, part.item), _bytes(part.other, part.item)) for part in content),
             objects=(stored,),
-            counts=Counts(kept=kept, filtered=other, filtered_by={"filter/rule": other}),
+            counts=Counts(
+                kept=kept,
+                filtered=other,
+                quarantined=dead,
+                filtered_by={"filter/rule": other},
+                quarantined_by={"killed its process": dead} if dead else {},
+            ),
         )
 
 
-def slice_bits(bits: int, start: int, count: int) -> int:
-    """`count` bits from bit `start`."""
-    return bits >> start & ((1 << count) - 1)
-
-
-def join(parts: Sequence[tuple[Range, int]]) -> Held:
+def join(parts: Sequence[Part]) -> list[Part]:
     """Neighbouring ranges in one, in the order of fragment and ordinal."""
-    joined: Held = []
-    for item, kept in sorted(parts, key=lambda pair: (pair[0].fragment, pair[0].first)):
-        last, bits = joined[-1] if joined else (None, 0)
-        if last is not None and last.fragment == item.fragment and last.end == item.first:
-            known = last.offset >= 0 and item.stop >= 0
-            offset, length = (last.offset, item.stop - last.offset) if known else (-1, -1)
-            whole = Range(last.fragment, last.first, last.count + item.count, offset, length)
-            joined[-1] = (whole, bits | kept << last.count)
+    joined: list[Part] = []
+    for part in sorted(parts, key=lambda part: (part.item.fragment, part.item.first)):
+        last, item = joined[-1] if joined else None, part.item
+        if last is not None and last.item.fragment == item.fragment and last.item.end == item.first:
+            known = last.item.offset >= 0 and item.stop >= 0
+            offset, length = (last.item.offset, item.stop - last.item.offset) if known else (-1, -1)
+            shift = last.item.count
+            joined[-1] = Part(
+                Range(item.fragment, last.item.first, shift + item.count, offset, length),
+                last.kept | part.kept << shift,
+                last.other | part.other << shift,
+                last.quarantined | part.quarantined << shift,
+            )
         else:
-            joined.append((item, kept))
+            joined.append(part)
     return joined
-
-
-def _holds(whole: Range, item: Range) -> bool:
-    return whole.fragment == item.fragment and whole.first <= item.first and item.end <= whole.end
 
 
 def _bytes(bits: int, item: Range) -> bytes:

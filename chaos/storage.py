@@ -90,5 +90,7 @@ class SimulatedObjects:
 
 def checksum_of(parts: tuple[Part, ...]) -> tuple[str, int]:
     """The checksum and the size in bytes of a shard's content."""
-    data = repr([(part.item.fragment, part.item.first, part.kept, part.other) for part in parts]).encode()
+    data = repr(
+        [(part.item.fragment, part.item.first, part.kept, part.other, part.quarantined) for part in parts]
+    ).encode()
     return f"xxh3-128:{xxhash.xxh3_128_hexdigest(data)}", len(data)

@@ -35,6 +35,8 @@ class SimulatedWorker:
         self._obedience, self._roll = Obedience(), Roll()
         self._next = 0
         self._seeking = False
+        #: What dead tasks had in hand, and what their worker killed them for.
+        self._stories: dict[tuple[str, int], Member] = {}
         self._timer_at: float | None = None
 
     def links(self) -> list[SimulatedLink]:
@@ -110,6 +112,12 @@ class SimulatedWorker:
         else:
             self.cluster.world.after(PATIENCE_S, self._look, session)
 
+    def turn_to(self, index: int) -> None:
+        """Leave whoever is attended and try that controller next."""
+        self._next = index - 1
+        if self.session is not None:
+            self.session.end("the worker looks for another controller")
+
     def session_over(self, session: Session) -> None:
         """The session broke; try the next controller."""
         if self.session is session:
@@ -179,7 +187,9 @@ class SimulatedWorker:
         if life == self._life and self.alive:
             self.tasks.pop((task.name, task.attempt), None)
             self._roll.exited(task.name, task.attempt)
+            self._stories[task.name, task.attempt] = task
             self._supervise(supervisor.ProcessExited(task.name, task.attempt, code))
+            self._stories.pop((task.name, task.attempt), None)
 
     def _supervise(self, event: supervisor.Event) -> None:
         for command in self._supervisor.handle(event, self.cluster.world.now):
@@ -193,8 +203,13 @@ class SimulatedWorker:
                 case supervisor.CutLinks():
                     self._cut(command)
                 case supervisor.ReportExit():
-                    self.said(core.TaskExited(command.task, command.attempt, command.code))
+                    self._report_exit(command)
         self._set_timer()
+
+    def _report_exit(self, command: supervisor.ReportExit) -> None:
+        dead = self._stories.get((command.task, command.attempt))
+        hands, killed_for = (dead.in_hand, dead.killed_for) if dead else ((), "")
+        self.said(core.TaskExited(command.task, command.attempt, command.code, in_hand=hands, killed_for=killed_for))
 
     def _spawn(self, order: core.StartTask) -> None:
         task = SimulatedTask(self, order)

@@ -247,12 +247,15 @@ def quickstart(
 def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run.")] = 100,
     seed: Annotated[int | None, typer.Option(help="One seed: replay it.")] = None,
+    start: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes that simulate; 0: one a core.")] = 0,
     mutant: Annotated[str, typer.Option(help="Plant a defect by name; the simulator is to find it.")] = "",
 ) -> int:
     """Run the controller's and the worker's own cores in virtual time, with faults, and check every invariant."""
     from headrace.chaos.simulate import main as run_seeds
 
-    arguments = ["--seeds", str(seeds)] if seed is None else ["--seed", str(seed)]
+    arguments = ["--seeds", str(seeds), "--start", str(start)] if seed is None else ["--seed", str(seed)]
+    arguments += ["--jobs", str(jobs)] if jobs else []
     return run_seeds([*arguments, *(["--mutant", mutant] if mutant else [])])
 
 
