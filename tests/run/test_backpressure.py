@@ -117,6 +117,8 @@ def test_a_stopped_sink_stops_the_source_and_costs_the_credit_at_most(watched: W
     before = watched.memory()
     os.kill(sink, signal.SIGSTOP)
     until(lambda: rate(source, 0.5) < BATCH_BYTES / 100, "the source stands still")
+    size = (watched.run.cwd / "in.jsonl").stat().st_size
+    assert bytes_read(source) < size - 8 * MIB, "the source stands still since it has read all"
     read, until_s = bytes_read(source), time.monotonic() + stopped_s
     most: dict[int, int] = {}
     while time.monotonic() < until_s:
