@@ -62,6 +62,8 @@ class RunOptions:
     #: Seconds that a stage may be at one record, and bytes of memory that a task may have; 0: the defaults.
     record_s: float = 0.0
     task_bytes: int = 0
+    #: What becomes of input that changed or vanished while it was open: halt, drop or reread.
+    changed_input: str = "halt"
     #: Stage to place, and stage to the transport of the links that lead to it.
     places: Mapping[str, str] = field(default_factory=dict[str, str])
     transports: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -125,6 +127,7 @@ class Client:
             quarantined_share_max=options.quarantined_share_max,
             places=options.places,
             transports=options.transports,
+            changed_input=options.changed_input,
             limits=pb.Limits(record_s=options.record_s, task_bytes=options.task_bytes),
         )
         reply: pb.ApplyReply = self._call("Apply", request, APPLY_S)

@@ -33,6 +33,8 @@ from headrace.store.shards import read_table
 QUARANTINE_SHOWN = 20
 #: Characters of a quarantined record that are shown.
 RAW_SHOWN = 200
+#: Fragments given up that `show` prints; `--json` gives all of them.
+GIVEN_UP_SHOWN = 10
 #: Objects that `ls` looks at before it gives up on a folder.
 OBJECTS_MAX = 1_000_000
 
@@ -55,6 +57,7 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, as_json: bool) ->
         **balance.to_dict(),
         "bytes": _bytes(dataset),
         "fragments": len(dataset.state.fragments),
+        "given_up": list(_given_up(dataset)),
         "ledger_entries": dataset.state.number + 1,
         "term": dataset.state.term,
         "epoch": dataset.state.epoch,
@@ -79,6 +82,10 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, as_json: bool) ->
         ("ledger", f"{number(dataset.state.number + 1)} entries, term {dataset.state.term}"),
     ]
     out.print(facts_page(rows))
+    for item in list(_given_up(dataset))[:GIVEN_UP_SHOWN]:
+        out.print(
+            f"  given up  {safe(item['uri'])}: {safe(item['reason'])}", style="yellow", soft_wrap=True, markup=False
+        )
     if samples:
         print_samples(sampled, dict(balance.counts.filtered_by))
     if quarantine:
@@ -88,6 +95,15 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, as_json: bool) ->
 
 def _bytes(dataset: Dataset) -> int:
     return sum(item.size for shard in dataset.shards for item in shard.closed.objects)
+
+
+def _given_up(dataset: Dataset) -> Iterator[dict[str, Any]]:
+    """The fragments of which the rest was given up, and how many of their records are closed."""
+    main = main_sink(dataset.state.counts)
+    for state in dataset.state.fragments.values():
+        if state.dropped is not None:
+            named = {"uri": state.fragment.uri, "start": state.fragment.start, "end": state.fragment.end}
+            yield {**named, "reason": state.dropped.reason, "records_closed": state.of(main).size}
 
 
 def _quarantined(dataset: Dataset) -> Iterator[dict[str, Any]]:
@@ -125,6 +141,7 @@ def verify_dataset(uri: str, *, as_json: bool) -> int:
             "objects": report.objects,
             "bytes": report.size,
             "records": report.records,
+            "given_up": [f"{item['uri']}: {item['reason']}" for item in _given_up(dataset)],
             "problems": list(report.problems),
         }
         print(json.dumps(found))
@@ -132,7 +149,9 @@ def verify_dataset(uri: str, *, as_json: bool) -> int:
     checked = f"{number(report.shards)} shards, {number(report.objects)} objects, {number(report.records)} records"
     out = console(sys.stdout)
     if report.sound:
-        out.print(title(dataset.uri, f"sound: {checked}, {megabytes(report.size)}"))
+        dropped = sum(1 for _ in _given_up(dataset))
+        rest = f"; the rest of {number(dropped)} fragments is given up" if dropped else ""
+        out.print(title(dataset.uri, f"sound: {checked}, {megabytes(report.size)}{rest}"))
         return 0
     raise CliError(f"{dataset.uri}: {len(report.problems)} problems in {checked}", report.problems)
 

@@ -75,6 +75,10 @@ RecordSeconds = Annotated[
 TaskMemory = Annotated[
     int, typer.Option(min=0, metavar="MIB", help="Memory that one task may have; 0: its core's share of 90 %.")
 ]
+ChangedInput = Annotated[
+    str,
+    typer.Option(metavar="halt|drop|reread", help="What becomes of input that changed or vanished while it was open."),
+]
 
 
 @app.command()
@@ -90,6 +94,7 @@ def run(
     max_quarantined: MaxQuarantined = "",
     record_seconds: RecordSeconds = 0.0,
     task_memory: TaskMemory = 0,
+    changed_input: ChangedInput = "halt",
     json: Json = False,
 ) -> int:
     """Run a pipeline on this machine; the same command again goes on where it stopped."""
@@ -103,7 +108,13 @@ def run(
         from headrace.cli.options import make_options
 
         return make_options(
-            amend, fuse, replicas, max_quarantined, record_seconds=record_seconds, task_memory=task_memory
+            amend,
+            fuse,
+            replicas,
+            max_quarantined,
+            record_seconds=record_seconds,
+            task_memory=task_memory,
+            changed_input=changed_input,
         )
 
     return run_file(pipeline, parameter, options, as_json=json)
@@ -160,6 +171,7 @@ def apply(
     max_quarantined: MaxQuarantined = "",
     record_seconds: RecordSeconds = 0.0,
     task_memory: TaskMemory = 0,
+    changed_input: ChangedInput = "halt",
     place: Places = [],  # noqa: B006 - typer copies it
     transport: Transports = [],  # noqa: B006 - typer copies it
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and why, and start nothing.")] = False,
@@ -171,7 +183,9 @@ def apply(
     from headrace.cli.client import controller_at
     from headrace.cli.options import make_options
 
-    options = make_options(amend, fuse, replicas, max_quarantined, place, transport, record_seconds, task_memory)
+    options = make_options(
+        amend, fuse, replicas, max_quarantined, place, transport, record_seconds, task_memory, changed_input
+    )
     at = controller_at(controller, cluster)
     return apply_file(pipeline, parameter, at, options, wait=wait, dry_run=dry_run, as_json=json)
 

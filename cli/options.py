@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from headrace.cli.client import RunOptions
 from headrace.cli.errors import UsageError
 
+#: What may become of input that changed or vanished while some of it was open; the first is the default.
+CHANGED_INPUT = ("halt", "drop", "reread")
+
 
 def make_options(
     amend: bool,
@@ -17,9 +20,12 @@ def make_options(
     transports: Sequence[str] = (),
     record_seconds: float = 0.0,
     task_memory: int = 0,
+    changed_input: str = CHANGED_INPUT[0],
 ) -> RunOptions:
     """The options of a run from the command line's. Raises UsageError."""
     records, share = _allowance(max_quarantined)
+    if changed_input not in CHANGED_INPUT:
+        raise UsageError(f"--changed-input {changed_input!r}: give one of {', '.join(CHANGED_INPUT)}")
     return RunOptions(
         amend=amend,
         fuse=fuse,
@@ -30,6 +36,7 @@ def make_options(
         transports=_by_stage("--transport", transports),
         record_s=record_seconds,
         task_bytes=task_memory << 20,
+        changed_input=changed_input,
     )
 
 

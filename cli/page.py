@@ -87,7 +87,10 @@ def _verdict_line(balance: Balance) -> Text:
         return Text(f"  ✗ NOT balanced  {sums}; run `headrace dataset verify`", style=f"bold {BAD}")
     if not balance.complete:
         return Text.assemble(("  ✓ balanced so far  ", GOOD), (sums, FAINT), ("  more input is open", "yellow"))
-    return Text.assemble(("  ✓ balanced  ", f"bold {GOOD}"), (sums, FAINT))
+    line = Text.assemble(("  ✓ balanced  ", f"bold {GOOD}"), (sums, FAINT))
+    if balance.fragments_dropped:
+        line.append(f"  the rest of {number(balance.fragments_dropped)} fragments is given up", style="yellow")
+    return line
 
 
 def _ranked(reasons: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -32,8 +32,10 @@ class Balance:
     shards: int
     version: int
     balanced: bool
-    #: Whether each listed fragment was read to its end and is closed.
+    #: Whether each listed fragment was read to its end and is closed, or given up.
     complete: bool
+    #: Fragments of which the rest was given up, since their object changed or vanished.
+    fragments_dropped: int = 0
 
     @property
     def padding_share(self) -> float:
@@ -55,6 +57,7 @@ class Balance:
             "edited": dict(counts.edited),
             "balanced": self.balanced,
             "complete": self.complete,
+            "fragments_dropped": self.fragments_dropped,
             "tokens": counts.tokens,
             "sequences": counts.sequences,
             "padding": counts.padding,
@@ -140,14 +143,15 @@ def balance_of(ledger: LedgerState) -> Balance:
     for sink, counts in ledger.counts.items():
         closed = ended = 0
         for state in ledger.fragments.values():
-            covered = state.of(sink).size
-            closed += covered
-            ended += covered if state.count is None else state.count
+            closed += state.of(sink).size
+            ended += state.records_due(sink)
             complete = complete and state.done((sink,))
         read = ended if sink == main else read
         agreed = agreed and closed == counts.records and (ended == counts.records or not complete)
     complete = complete and bool(ledger.counts)
-    return Balance(read, ledger.counts.get(main, Counts()), len(ledger.shards), ledger.version, agreed, complete)
+    dropped = sum(state.dropped is not None for state in ledger.fragments.values())
+    counts = ledger.counts.get(main, Counts())
+    return Balance(read, counts, len(ledger.shards), ledger.version, agreed, complete, dropped)
 
 
 def main_sink(counts: Mapping[str, Counts]) -> str:

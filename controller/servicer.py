@@ -17,6 +17,7 @@ import grpc
 from headrace.controller.convert import task_event
 from headrace.controller.core import messages as core
 from headrace.controller.core.allowance import Allowance
+from headrace.controller.core.changed import ChangedInput
 from headrace.controller.planning import dry_run
 from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Session, Shell
@@ -82,6 +83,8 @@ class Servicer(rpc.ControlServicer):
             pipeline = json.loads(request.pipeline_json)
         except ValueError as error:
             return pb.ApplyReply(accepted=False, reason=f"the pipeline is not JSON: {error}")
+        if request.changed_input not in ("", *(choice.value for choice in ChangedInput)):
+            return pb.ApplyReply(accepted=False, reason=f"changed_input {request.changed_input!r} is not known here")
         if request.dry_run:
             return dry_run(request, pipeline, [worker.facts() for worker in self._shell.core.workers.values()])
         number, answered = self._shell.expect_answer()
@@ -100,6 +103,7 @@ class Servicer(rpc.ControlServicer):
                 transports=dict(request.transports),
                 seal=_seal(request),
                 limits={"record_s": request.limits.record_s, "task_bytes": request.limits.task_bytes},
+                changed_input=ChangedInput(request.changed_input or ChangedInput.HALT.value),
             )
         )
         try:

@@ -10,7 +10,7 @@ import orjson
 
 from headrace.store.entries import Closed, Counts, EntryError, StoredObject
 from headrace.store.errors import FormatError, InvalidUri
-from headrace.store.fold import FoldError, LedgerState
+from headrace.store.fold import FoldError, FragmentState, LedgerState
 from headrace.store.folding import fold_log
 from headrace.store.header import read_plain_header
 from headrace.store.log import Log
@@ -73,15 +73,17 @@ class Balance:
     """What became of the records of one sink: read = kept + filtered + duplicate + quarantined."""
 
     counts: Counts
-    #: Records of all fragments whose end is logged.
+    #: Records of all fragments whose end is logged, and those closed of what was given up.
     records_ended: int
     fragments: int
     #: Fragments of which something is not closed, or whose end is not logged.
     fragments_open: int
+    #: Fragments of which the rest was given up, since their object changed or vanished.
+    fragments_dropped: int
 
     @property
     def balanced(self) -> bool:
-        """Whether each record of each listed fragment has its one verdict."""
+        """Whether each record of each listed fragment, but for what was given up, has its one verdict."""
         return self.fragments_open == 0 and self.counts.records == self.records_ended
 
 
@@ -151,9 +153,10 @@ class Dataset:
         fragments = self.state.fragments.values()
         return Balance(
             counts=self.state.counts.get(sink, Counts()),
-            records_ended=sum(fragment.count or 0 for fragment in fragments),
+            records_ended=sum(_ended(fragment, sink) for fragment in fragments),
             fragments=len(fragments),
-            fragments_open=sum(not _done(fragment.count, fragment.closed.get(sink)) for fragment in fragments),
+            fragments_open=sum(not _done(fragment, sink) for fragment in fragments),
+            fragments_dropped=sum(fragment.dropped is not None for fragment in fragments),
         )
 
     def manifest(self) -> dict[str, Any]:
@@ -198,8 +201,12 @@ class Dataset:
 _TOKENIZER_NAMES = ("tokenizer_sha256", "tokenizer_hash", "tokenizer")
 
 
-def _done(count: int | None, closed: Any) -> bool:
-    return count is not None and (count == 0 if closed is None else closed.tiles(count))
+def _done(fragment: FragmentState, sink: str) -> bool:
+    return fragment.done((sink,))
+
+
+def _ended(fragment: FragmentState, sink: str) -> int:
+    return 0 if fragment.count is None and fragment.dropped is None else fragment.records_due(sink)
 
 
 def _integer(value: Any) -> int | None:

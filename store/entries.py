@@ -168,6 +168,18 @@ class FragmentEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class FragmentDropped:
+    """What is open of a fragment is given up, since its object changed or vanished; what is closed stays closed.
+
+    `reread`: later versions of the object are read as new ones; else they are not read.
+    """
+
+    fragment: bytes
+    reason: str
+    reread: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """A shard and the ranges that it closes for one sink."""
 
@@ -201,6 +213,7 @@ Change: TypeAlias = (
     | EpochRaised
     | FragmentsListed
     | FragmentEnded
+    | FragmentDropped
     | Closed
     | VersionPublished
     | ClusterChange
@@ -216,6 +229,7 @@ _CHANGES: dict[str, type[Any]] = {
         EpochRaised,
         FragmentsListed,
         FragmentEnded,
+        FragmentDropped,
         Closed,
         VersionPublished,
         *CLUSTER_CHANGES,

@@ -17,6 +17,7 @@ from headrace.store.entries import (
     Counts,
     EpochRaised,
     Fragment,
+    FragmentDropped,
     FragmentEnded,
     FragmentsListed,
     PipelineApplied,
@@ -36,6 +37,8 @@ class FragmentState:
     fragment: Fragment
     #: The number of records, once the fragment was read to its end.
     count: int | None = None
+    #: Set where what is open was given up: nothing more of it is closed.
+    dropped: FragmentDropped | None = None
     closed: dict[str, IntervalSet] = field(default_factory=dict[str, IntervalSet])
 
     def of(self, sink: str) -> IntervalSet:
@@ -44,15 +47,24 @@ class FragmentState:
 
     def stored_bytes(self, sink: str) -> int:
         """About how many bytes of the object, as it is stored, one sink has closed; all of them where it is done."""
-        return self.fragment.size if self.done((sink,)) else min(self.of(sink).bytes, self.fragment.size)
+        whole = self.dropped is None and self.done((sink,))
+        return self.fragment.size if whole else min(self.of(sink).bytes, self.fragment.size)
+
+    def records_due(self, sink: str) -> int:
+        """How many records a sink has to close, as far as that is known: of what was given up only what is closed."""
+        return self.of(sink).size if self.count is None or self.dropped is not None else self.count
 
     def open_gaps(self, sink: str) -> list[Gap]:
-        """What a sink has not closed."""
+        """What a sink has not closed, and may close still."""
+        if self.dropped is not None:
+            return []
         return self.of(sink).gaps(UNBOUNDED if self.count is None else self.count)
 
     def done(self, sinks: tuple[str, ...]) -> bool:
-        """Whether the closed intervals of each of these sinks tile the fragment and its end is logged."""
-        return self.count is not None and all(self.of(sink).tiles(self.count) for sink in sinks)
+        """Whether nothing is open: the closed intervals of each of these sinks tile it, or the rest is given up."""
+        return self.dropped is not None or (
+            self.count is not None and all(self.of(sink).tiles(self.count) for sink in sinks)
+        )
 
 
 @dataclass(slots=True)
@@ -81,11 +93,13 @@ class LedgerState(LogState):
     version_number: int = -1
 
     def conflicts(self, closed: Closed) -> list[Range]:
-        """The parts of a proposal's ranges that its sink has closed already."""
+        """The parts of a proposal's ranges that its sink has closed already, or that were given up."""
         found: list[Range] = []
         for item in closed.ranges:
             state = self.fragments.get(item.fragment)
-            if state is not None:
+            if state is not None and state.dropped is not None:
+                found.append(Range(item.fragment, item.first, item.count))
+            elif state is not None:
                 for first, end in state.of(closed.sink).overlap(item.first, item.end):
                     found.append(Range(item.fragment, first, end - first))
         return found
@@ -102,6 +116,8 @@ class LedgerState(LogState):
                 self._listed(number, change)
             case FragmentEnded():
                 self._ended(number, change)
+            case FragmentDropped():
+                self._dropped(number, change)
             case Closed():
                 self._closed(number, change)
             case VersionPublished():
@@ -124,11 +140,19 @@ class LedgerState(LogState):
                 raise FoldError(f"entry {number}: {state.fragment.uri} ends at {change.count}, closed beyond it")
         state.count = change.count
 
+    def _dropped(self, number: int, change: FragmentDropped) -> None:
+        state = self._known(number, change.fragment)
+        if state.dropped is not None:
+            raise FoldError(f"entry {number} gives up {state.fragment.uri} a second time")
+        state.dropped = change
+
     def _closed(self, number: int, change: Closed) -> None:
         if sum(item.count for item in change.ranges) != change.counts.records:
             raise FoldError(f"entry {number}: a shard of {change.counts.records} verdicts closes another number")
         for item in change.ranges:
             state = self._known(number, item.fragment)
+            if state.dropped is not None:
+                raise FoldError(f"entry {number} closes records of {state.fragment.uri}, which was given up")
             if state.count is not None and item.end > state.count:
                 raise FoldError(f"entry {number} closes {state.fragment.uri} up to {item.end}, it has {state.count}")
             held = state.of(change.sink).overlap(item.first, item.end)

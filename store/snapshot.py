@@ -18,7 +18,7 @@ import xxhash
 
 from headrace.store.cluster_changes import TokenSpent, WorkerJoined
 from headrace.store.cluster_fold import ClusterState, RunRecord
-from headrace.store.entries import Closed, Counts, Fragment, Range, StoredObject
+from headrace.store.entries import Closed, Counts, Fragment, FragmentDropped, Range, StoredObject
 from headrace.store.errors import FormatError
 from headrace.store.fold import ClosedShard, FragmentState, LedgerState
 from headrace.store.intervals import IntervalSet
@@ -148,6 +148,11 @@ def _ledger_columns(state: LedgerState) -> tuple[dict[str, Any], Arrays]:
     tables = {
         "words": words.all(),
         "counts": {sink: _counts_row(item) for sink, item in state.counts.items()},
+        "dropped": [
+            [name, item.dropped.reason, item.dropped.reread]
+            for name, item in state.fragments.items()
+            if item.dropped is not None
+        ],
         "shard_counts": [_counts_row(shard.closed.counts) for shard in state.shards],
     }
     return tables, arrays
@@ -203,6 +208,8 @@ def _ledger(tables: Any, arrays: Arrays) -> LedgerState:
     for name, stage, uri, version, start, end, reader, size, count in zip(ids, *columns, strict=True):
         fragment = Fragment(name, words[stage], words[uri], words[version], start, end, words[reader], size)
         state.fragments[name] = FragmentState(fragment, None if count < 0 else count)
+    for name, reason, reread in tables.get("dropped", ()):
+        state.fragments[name].dropped = FragmentDropped(name, reason, reread)
     _restore_intervals(state, ids, words, arrays)
     _restore_shards(state, ids, words, arrays, [Counts(*row) for row in tables["shard_counts"]])
     accepted = [bytes(item) for item in arrays["accepted.id"].tolist()]

@@ -388,6 +388,7 @@ class Controller:
             cluster=cluster,
             inherited=inherited,
             snapshot_entries=self._snapshot_entries,
+            changed_input=event.changed_input,
         )
         self.runs[pipeline.name] = run
         return run.open()

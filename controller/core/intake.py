@@ -52,6 +52,8 @@ class Intake:
         self._open: dict[bytes, None] = {}
         #: What was handed out by an earlier leader is not known before a sweep has been through.
         self._distrusts = False
+        #: Fragments that are open and not read any more: their object is not the one that was listed.
+        self._halted: set[bytes] = set()
         self.sweep = 0
         self._awaited: set[str] = set()
         self._pending: dict[bytes, list[Gap]] = {}
@@ -72,7 +74,7 @@ class Intake:
     def admit(self, fragment: bytes) -> None:
         """Take up a fragment that the ledger knows, unless it is done."""
         state = self._ledger.fragments[fragment]
-        if fragment in self._open or state.done(self._sinks):
+        if fragment in self._open or fragment in self._halted or state.done(self._sinks):
             return
         self._open[fragment] = None
         if not self._distrusts:
@@ -86,7 +88,7 @@ class Intake:
 
     @property
     def done(self) -> bool:
-        """Every admitted fragment is done."""
+        """Every admitted fragment is done, or halted."""
         return not self._open
 
     @property
@@ -130,10 +132,11 @@ class Intake:
             self._ends[fragment] = count
         return True
 
-    def halt(self, task: str, fragment: bytes) -> None:
-        """Read no more of a fragment in this run; what of it is closed stays closed."""
+    def halt(self, fragment: bytes, task: str = "") -> None:
+        """Read no more of a fragment in this run; what of it is closed, or held by a sink, stays good."""
         self.was_read(task, fragment, UNKNOWN)
         self._open.pop(fragment, None)
+        self._halted.add(fragment)
 
     def task_died(self, task: str) -> None:
         """Let go of what a task was given; the next sweep finds what is lost."""

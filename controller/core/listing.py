@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headrace.controller.core.changed import Earlier
 from headrace.controller.core.messages import Command, ListSource, SourceListed
 from headrace.controller.core.roster import Task, TaskState
 from headrace.store.entries import Fragment
@@ -22,6 +23,9 @@ class Listing:
         #: The number of the newest listing; a later leader begins higher.
         self.number = 0
         self._submitted: set[bytes] = set()
+        self._earlier: Earlier | None = None
+        #: Whether other versions of what is open are listed as new ones.
+        self.reread = False
         #: Fragments in this run's listing.
         self.seen: set[bytes] = set()
 
@@ -53,27 +57,39 @@ class Listing:
         return asked and event.listing == self._numbers[event.stage]
 
     def take(self, event: SourceListed) -> tuple[list[Fragment], list[Fragment]]:
-        """Fragments of a page that are new, and those that the ledger knows."""
+        """Fragments of a page that are new, and those that the ledger knows.
+
+        Another version of an object of which something is open is neither, unless it is to be read again.
+        """
+        if self._earlier is None:
+            self._earlier = Earlier(self._ledger, self._sinks)
         fresh: list[Fragment] = []
         known: list[Fragment] = []
         for fragment in event.fragments:
             self.seen.add(fragment.id)
             if fragment.id in self._ledger.fragments:
                 known.append(fragment)
-            elif fragment.id not in self._submitted:
+            elif fragment.id not in self._submitted and (self.reread or not self._earlier.contradicts(fragment)):
                 self._submitted.add(fragment.id)
                 fresh.append(fragment)
         if event.last:
             self._done[event.stage] = True
         return fresh, known
 
-    def vanished(self, stage: str) -> Fragment | None:
-        """A fragment that the ledger holds open and this listing does not have."""
-        for state in self._ledger.fragments.values():
-            fragment = state.fragment
-            if fragment.stage == stage and fragment.id not in self.seen and not state.done(self._sinks):
-                return fragment
-        return None
+    def vanished(self, stage: str) -> list[Fragment]:
+        """The fragments that the ledger holds open and this listing does not have."""
+        return [
+            state.fragment
+            for state in self._ledger.fragments.values()
+            if state.fragment.stage == stage and state.fragment.id not in self.seen and not state.done(self._sinks)
+        ]
+
+    def again(self, stages: Iterable[str]) -> None:
+        """Have these sources listed once more."""
+        for stage in stages:
+            self._done[stage] = False
+            self._lister.pop(stage, None)
+        self._earlier = None
 
     def task_died(self, task: str) -> None:
         """What this task was listing is listed again from the beginning."""

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from headrace.controller.core.allowance import ANY_LOSS, Allowance
+from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.log_messages import EntryOvertaken as EntryOvertaken
 from headrace.controller.core.log_messages import EntryRefused as EntryRefused
 from headrace.controller.core.log_messages import EntryUnresolved as EntryUnresolved
@@ -195,6 +196,7 @@ class PipelineRequested:
     seal: Mapping[str, float] = field(default_factory=dict[str, float])
     #: What one record and one task may take, as the names and values of Limits; 0: as usual.
     limits: Mapping[str, float] = field(default_factory=dict[str, float])
+    changed_input: ChangedInput = ChangedInput.HALT
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from headrace.controller.core.allowance import Allowance
+from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.messages import PipelineRequested
 from headrace.controller.core.placement import Need
 from headrace.controller.core.plans import LinkPlan, Plan, TaskPlan
@@ -43,7 +44,8 @@ _NOT_OPTIONS = ("request", "pipeline")
 
 def options_of(event: PipelineRequested) -> dict[str, Any]:
     """All that a request says beside its pipeline."""
-    return {name: value for name, value in asdict(event).items() if name not in _NOT_OPTIONS}
+    plain = {name: value for name, value in asdict(event).items() if name not in _NOT_OPTIONS}
+    return {**plain, "changed_input": event.changed_input.value}
 
 
 def request_of(pipeline: Mapping[str, Any], options: Mapping[str, Any], request: int = 0) -> PipelineRequested:
@@ -51,4 +53,5 @@ def request_of(pipeline: Mapping[str, Any], options: Mapping[str, Any], request:
     known = {item.name for item in fields(PipelineRequested)} - set(_NOT_OPTIONS)
     values = {name: value for name, value in options.items() if name in known}
     values["allowance"] = Allowance(**values.get("allowance", {}))
+    values["changed_input"] = ChangedInput(values.get("changed_input", ChangedInput.HALT.value))
     return PipelineRequested(request, pipeline, **values)

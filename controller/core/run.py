@@ -173,9 +173,11 @@ class Run(Opening, Input, Ending):
         everything = self.listing.done and self.intake.done and self.leadership.quiet and self.committer.empty
         if self.state in WORKING and (excess := self._allowance.excess(self.ledger, at_end=everything)):
             return [*commands, *self._fail(excess)]
-        if self.state in WORKING and everything and self._changed:
-            return [*commands, *self._fail(self._why_open())]
-        if self.state in WORKING and everything:
+        if self.state is RunState.RUNNING and everything and self._changed:
+            # What sinks held of a changed fragment when all had been sent is good, and closed first.
+            settled = self._settled and self.intake.held_are_closed()
+            return [*commands, *(self._settle_changed() if settled else [])]
+        if self.state in WORKING and everything and not self._changed:
             return [*commands, *self._publish(RunTurn.ALL_CLOSED)]
         if self.state is RunState.DRAINING and self._halted and not self._dirty and self.intake.held_are_closed():
             commands += self._publish_what_is_closed()

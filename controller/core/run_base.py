@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.controller.core.allowance import ANY_LOSS, Allowance
+from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.claims import Claims
 from headrace.controller.core.commit import Committer, Waiter
 from headrace.controller.core.crew import Crew
@@ -48,6 +49,7 @@ class RunBase:
         replicas: int = 0,
         allowance: Allowance = ANY_LOSS,
         standby: bool = False,
+        changed_input: ChangedInput = ChangedInput.HALT,
         places: Mapping[str, str] | None = None,
         transports: Mapping[str, str] | None = None,
         seal: Mapping[str, float] | None = None,
@@ -90,12 +92,18 @@ class RunBase:
         self.intake = Intake(self.ledger, self.sinks, self.sources)
         self.committer = Committer(self.ledger)
         self.listing = Listing(self.ledger, self.sources, self.sinks)
+        self.listing.reread = changed_input is ChangedInput.REREAD
         self._submitted_ends: set[bytes] = set()
         self._submitted_pipeline = False
         self._dirty = self._settled = self._halted = False
         self._shards_at_start = 0
         #: Fragments whose object changed or vanished while they were open, and how that was found.
         self._changed: dict[bytes, str] = {}
+        self._changed_input = changed_input
+        #: Fragments of which this run gave up the rest; sources to be listed again for it, and whether one was.
+        self._dropped: set[bytes] = set()
+        self._stale: set[str] = set()
+        self._relisted = False
         #: Lost workers whose tasks have no place: since when, and why.
         self._away: dict[str, tuple[float, str]] = {}
 

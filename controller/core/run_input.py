@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.commit import Waiter
 from headrace.controller.core.crew import Crew
 from headrace.controller.core.messages import (
@@ -18,6 +19,7 @@ from headrace.controller.core.roster import TaskState
 from headrace.controller.core.run_base import RunBase
 from headrace.controller.core.run_states import RunState
 from headrace.store.entries import (
+    FragmentDropped,
     FragmentEnded,
     FragmentsListed,
 )
@@ -40,20 +42,18 @@ class Input(RunBase):
             self.intake.admit(fragment.id)
         if fresh:
             self.leadership.submit(FragmentsListed(tuple(fresh)))
-        gone = self.listing.vanished(event.stage) if event.last else None
-        if gone is not None:
-            return self._fail(
-                f"{gone.uri} was listed in an earlier run, is not read to its end, and has changed or vanished since "
-                f"(then: {gone.version}); put the old object back, or write to a new dataset"
-            )
+        for gone in self.listing.vanished(event.stage) if event.last else ():
+            if gone.id not in self._dropped:
+                self._halt(gone.id, f"{gone.uri} changed or vanished since it was listed (then: {gone.version})")
         return []
 
     def _was_read(self, event: FragmentWasRead) -> list[Command]:
         if self.crew is None or self.crew.current(event.task, event.attempt) is None:
             return []
         if event.error and event.changed:
-            self.intake.halt(event.task, event.fragment)
-            self._changed[event.fragment] = event.error
+            self.intake.halt(event.fragment, event.task)
+            self._halt(event.fragment, event.error)
+            self._stale.add(self.ledger.fragments[event.fragment].fragment.stage)
             return []
         if event.error:
             return self._fail(event.error)
@@ -64,14 +64,36 @@ class Input(RunBase):
                 self.leadership.submit(FragmentEnded(event.fragment, event.count))
         return []
 
+    def _halt(self, fragment: bytes, why: str) -> None:
+        """A fragment's object is not the one that was listed: go on without it, and settle it when all else is."""
+        self.intake.halt(fragment)
+        self._changed[fragment] = why
+        self._settled = False
+
+    def _settle_changed(self) -> list[Command]:
+        """All else is closed, and what sinks held of the changed fragments too: do as the run was asked."""
+        reread = self._changed_input is ChangedInput.REREAD
+        if self._changed_input is ChangedInput.HALT or (reread and self._stale and self._relisted):
+            return self._fail(self._why_open())
+        for fragment, why in self._changed.items():
+            self.leadership.submit(FragmentDropped(fragment, why, reread))
+        self._dropped.update(self._changed)
+        self._changed.clear()
+        if reread and self._stale:
+            self._relisted = True
+            self.listing.again(self._stale)
+            self._stale.clear()
+        return []
+
     def _why_open(self) -> str:
         """What is said at the end of a run whose input changed or vanished while it was open."""
-        shown = "; ".join(list(self._changed.values())[:CHANGED_SHOWN])
-        more = len(self._changed) - CHANGED_SHOWN
+        shown = "; ".join(list(dict.fromkeys(self._changed.values()))[:CHANGED_SHOWN])
+        more = len(set(self._changed.values())) - CHANGED_SHOWN
         return (
             f"{len(self._changed)} fragments stand open, since what was listed changed or vanished: {shown}"
             f"{f'; and {more} more' if more > 0 else ''}. All else is closed. Put the old objects back and run "
-            "again, or write to a new dataset"
+            "again, or choose: --changed-input drop gives up what is open of them, --changed-input reread gives it "
+            "up and reads the new objects whole, beside what is closed of the old ones"
         )
 
     def _proposed(self, event: ShardProposed) -> list[Command]:
@@ -118,7 +140,7 @@ class Input(RunBase):
         if self.intake.sweeping or not self.crew.roster.stable or self.crew.links_missing:
             return []
         drained = self.state is RunState.RUNNING and self.listing.done and self.intake.idle
-        finish = drained and not self._settled and self.leadership.quiet and not self.intake.done
+        finish = drained and not self._settled and self.leadership.quiet and (self._changed or not self.intake.done)
         halt = self.state is RunState.DRAINING and not self._halted
         if not (self._dirty or finish or halt):
             return []

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from headrace.controller.core import messages as m
+from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.run import Run
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
@@ -76,6 +77,7 @@ class Stand:
         #: Answer writes with an error, and do not write.
         self.unresolved = False
         self.fuse, self.replicas = True, 0
+        self.changed_input = ChangedInput.HALT
 
     @property
     def run(self) -> Run:
@@ -121,7 +123,11 @@ class Stand:
 
     def apply(self, pipeline: Pipeline | None = None, *, amend: bool = False) -> list[m.Command]:
         plain = (pipeline or make_pipeline()).to_dict()
-        return self.tell(m.PipelineRequested(1, plain, amend=amend, fuse=self.fuse, replicas=self.replicas))
+        changed = self.changed_input
+        request = m.PipelineRequested(
+            1, plain, amend=amend, fuse=self.fuse, replicas=self.replicas, changed_input=changed
+        )
+        return self.tell(request)
 
     def ready(self, commands: Sequence[object]) -> list[m.Command]:
         """Every task that was started is ready."""

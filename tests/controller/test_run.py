@@ -279,16 +279,6 @@ def test_a_log_that_cannot_be_read_ends_the_run() -> None:
 # -- input --
 
 
-def test_a_fragment_that_changed_before_it_was_read_to_its_end_fails_the_run() -> None:
-    first = Stand()
-    first.begin(A, B)
-    second = Stand(first.log)
-    second.leader_alive = False
-    (report,) = of(m.ReportRun, second.begin(A))
-    assert report.outcome == "failed"
-    assert report.reason.startswith("file:///in/1 was listed in an earlier run")
-
-
 def test_a_fragment_that_vanished_when_it_was_done_is_no_matter() -> None:
     stand = Stand()
     complete(stand)

@@ -1,30 +1,39 @@
-"""Input that changes or vanishes while it is open halts its own fragment; the rest of the run goes on."""
+"""Input that changes or vanishes while it is open halts its own fragment; what follows is chosen, and accounted for."""
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from kill_kit import headrace
 
 from headrace.store.dataset import Dataset
+from headrace.store.objects import ObjectStore, open_store
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
+
+from s3_server import shared_server
 
 DEADLINE_S = 60.0
 RECORDS = 50
+#: The second file's objects after it was changed hold so many records.
+CHANGED = 2 * RECORDS
 PIPELINE = """
-import os
-from pathlib import Path
-
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import map_records, read_jsonl, write_jsonl
+from headrace.store.objects import open_store
 
 
 def meddle(record):
-    if record["text"].startswith("change "):
-        path = Path(record["text"].removeprefix("change "))
-        path.write_text(path.read_text() + path.read_text())
-    if record["text"].startswith("remove "):
-        os.unlink(record["text"].removeprefix("remove "))
+    deed, _, where = record["text"].partition(" ")
+    if deed == "change":
+        store = open_store(where)
+        lines = store.get("1.jsonl")
+        if lines.count(b"-again") == 0:
+            store.replace("1.jsonl", [lines + lines.replace(b'", "', b'-again", "')])
+    if deed == "remove":
+        open_store(where).delete("1.jsonl")
     return record
 
 
@@ -33,24 +42,109 @@ def build(input: str, output: str) -> Pipeline:
 """
 
 
-@pytest.mark.parametrize("deed", ["change", "remove"])
-def test_a_file_that_changes_while_it_is_open_halts_alone(tmp_path: Path, deed: str) -> None:
-    (tmp_path / "meddled.py").write_text(PIPELINE)
-    for part in range(3):
-        texts = [f"{part}-{index}" for index in range(RECORDS)]
-        if part == 0:
-            texts[0] = f"{deed} {tmp_path}/1.jsonl"
+class Place:
+    """Three files, of which the first has what is done to the second while it is open."""
+
+    def __init__(self, folder: Path, deed: str, *, s3: bool = False) -> None:
+        (folder / "meddled.py").write_text(PIPELINE)
+        self.folder = folder
+        self.output = str(folder / "out")
+        uri = shared_server().uri(f"changed-{folder.name}-{deed}") if s3 else str(folder / "in")
+        self.input = f"{uri.split('?')[0]}/*.jsonl{'?' + uri.split('?')[1] if s3 else ''}"
+        self.store: ObjectStore = open_store(uri)
+        for part in range(3):
+            self.put(part, f"{deed} {uri}" if part == 0 else f"{part}-0")
+
+    def put(self, part: int, first: str = "text") -> None:
+        texts = [first, *(f"{part}-{index}" for index in range(1, RECORDS))]
         lines = [json.dumps({"id": f"{part}-{index}", "text": text}) for index, text in enumerate(texts)]
-        (tmp_path / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
-    parameters = ("-p", f"input={tmp_path}/*.jsonl", "-p", f"output={tmp_path}/out", "--replicas", "1")
-    command = headrace("run", "meddled.py", *parameters)
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
-    assert done.returncode == 1
-    said = " ".join(done.stderr.split())
-    assert "1 fragments stand open" in said
+        self.store.replace(f"{part}.jsonl", [("\n".join(lines) + "\n").encode()])
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """The exit code, and what it said on standard error."""
+        parameters = ("-p", f"input={self.input}", "-p", f"output={self.output}", "--replicas", "1", *arguments)
+        command = headrace("run", "meddled.py", *parameters, "--json")
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, timeout=DEADLINE_S)
+        assert "Traceback" not in done.stderr
+        return done.returncode, " ".join(done.stderr.split())
+
+    def closed(self) -> dict[str, int]:
+        """Records closed, by file; of several versions the sum."""
+        found: dict[str, int] = {}
+        for state in Dataset.open(self.output).state.fragments.values():
+            name = Path(state.fragment.uri.split("?")[0]).name
+            found[name] = found.get(name, 0) + state.of("lines").size
+        return found
+
+    def show(self) -> dict[str, object]:
+        done = subprocess.run(
+            headrace("dataset", "show", self.output, "--json"), capture_output=True, text=True, timeout=DEADLINE_S
+        )
+        assert done.returncode == 0, done.stderr
+        shown: dict[str, object] = json.loads(done.stdout)
+        verified = Dataset.open(self.output).verify()
+        assert verified.sound, verified.problems
+        assert shown["balanced"]
+        return shown
+
+
+@pytest.mark.parametrize(
+    ("deed", "place"),
+    [
+        ("change", "file"),
+        ("change", "s3"),
+        *(pytest.param("remove", at, marks=pytest.mark.slow) for at in ("file", "s3")),
+    ],
+)
+def test_an_object_that_changes_while_it_is_open_halts_alone_and_then_is_given_up(
+    tmp_path: Path, deed: str, place: str
+) -> None:
+    here = Place(tmp_path, deed, s3=place == "s3")
+    code, said = here.run()
+    assert code == 1
+    for part in ("1 fragments stand open", "1.jsonl", "Put the old objects back", "--changed-input drop"):
+        assert part in said
+    assert here.closed() == {"0.jsonl": RECORDS, "1.jsonl": 0, "2.jsonl": RECORDS}
+    # A later run finds it at its listing: what is new is read, and no other version of what stands open.
+    here.put(3)
+    code, said = here.run()
+    assert code == 1
+    assert "changed or vanished since it was listed" in said
     assert "1.jsonl" in said
-    assert "Put the old objects back" in said
-    assert "Traceback" not in said
-    state = Dataset.open(str(tmp_path / "out")).state
-    closed = {Path(item.fragment.uri).name: item.done(("lines",)) for item in state.fragments.values()}
-    assert closed == {"0.jsonl": True, "1.jsonl": False, "2.jsonl": True}
+    assert here.closed() == {"0.jsonl": RECORDS, "1.jsonl": 0, "2.jsonl": RECORDS, "3.jsonl": RECORDS}
+    # Given up: the run ends in order, and what is there under that name is never read.
+    assert here.run("--changed-input", "drop")[0] == 0
+    assert here.run()[0] == 0
+    assert here.closed()["1.jsonl"] == 0
+    shown = here.show()
+    assert (shown["fragments_dropped"], shown["complete"], shown["records_read"]) == (1, True, 3 * RECORDS)
+    (given_up,) = shown["given_up"]  # type: ignore[misc]
+    assert "1.jsonl" in given_up["uri"]
+    assert given_up["records_closed"] == 0
+
+
+@pytest.mark.parametrize("place", ["file", pytest.param("s3", marks=pytest.mark.slow)])
+def test_a_changed_object_is_read_again_in_the_same_run_if_asked(tmp_path: Path, place: str) -> None:
+    here = Place(tmp_path, "change", s3=place == "s3")
+    code, said = here.run("--changed-input", "reread")
+    assert code == 0, said
+    assert here.closed() == {"0.jsonl": RECORDS, "1.jsonl": CHANGED, "2.jsonl": RECORDS}
+    shown = here.show()
+    assert (shown["fragments_dropped"], shown["complete"]) == (1, True)
+    assert here.run()[0] == 0
+    assert here.closed()["1.jsonl"] == CHANGED
+
+
+def test_a_later_run_reads_what_has_changed_if_asked(tmp_path: Path) -> None:
+    here = Place(tmp_path, "change")
+    assert here.run()[0] == 1
+    code, said = here.run("--changed-input", "reread")
+    assert code == 0, said
+    assert here.closed() == {"0.jsonl": RECORDS, "1.jsonl": CHANGED, "2.jsonl": RECORDS}
+    assert here.show()["complete"]
+
+
+def test_an_unknown_choice_is_wrong_usage(tmp_path: Path) -> None:
+    code, said = Place(tmp_path, "none").run("--changed-input", "guess")
+    assert code == 2
+    assert "halt, drop, reread" in said

@@ -18,6 +18,7 @@ from headrace.store.entries import (
     Counts,
     Entry,
     Fragment,
+    FragmentDropped,
     FragmentEnded,
     FragmentsListed,
     Led,
@@ -131,9 +132,18 @@ def test_the_balance_closes_when_the_fragment_is_tiled_and_its_end_is_known(stor
 
 
 def test_a_fragment_without_records_is_balanced_by_its_end_alone(store: FileStore, writer: Writer) -> None:
-    assert Dataset.open(store.uri).balance() == Balance(Counts(), 0, 1, 1)
+    assert Dataset.open(store.uri).balance() == Balance(Counts(), 0, 1, 1, 0)
     writer.entry(FragmentEnded(FRAGMENT.id, 0))
     assert Dataset.open(store.uri).balance().balanced
+
+
+def test_what_was_given_up_is_balanced_by_what_is_closed_of_it(store: FileStore, writer: Writer) -> None:
+    writer.entry(writer.shard(FATES), FragmentEnded(FRAGMENT.id, len(FATES) + 5))
+    assert not Dataset.open(store.uri).balance().balanced
+    writer.entry(FragmentDropped(FRAGMENT.id, "gone", False))
+    balance = Dataset.open(store.uri).balance()
+    assert balance.balanced
+    assert (balance.records_ended, balance.fragments_open, balance.fragments_dropped) == (len(FATES), 0, 1)
 
 
 def test_two_sinks_are_balanced_by_name(store: FileStore, writer: Writer) -> None:

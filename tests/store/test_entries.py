@@ -17,6 +17,7 @@ from headrace.store.entries import (
     EntryError,
     EpochRaised,
     Fragment,
+    FragmentDropped,
     FragmentEnded,
     FragmentsListed,
     Led,
@@ -46,6 +47,7 @@ changes = st.one_of(
     st.builds(EpochRaised, names),
     st.builds(FragmentsListed, st.lists(fragments, max_size=3).map(tuple)),
     st.builds(FragmentEnded, ids, numbers),
+    st.builds(FragmentDropped, ids, names, st.booleans()),
     st.builds(
         Closed, names, names, numbers, st.lists(ranges, max_size=3).map(tuple), st.lists(objects).map(tuple), counts
     ),

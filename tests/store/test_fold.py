@@ -12,6 +12,7 @@ from headrace.store.entries import (
     Entry,
     EpochRaised,
     Fragment,
+    FragmentDropped,
     FragmentEnded,
     FragmentsListed,
     Led,
@@ -66,6 +67,7 @@ def test_the_fold_knows_who_leads_and_what_was_said() -> None:
     [
         (FragmentsListed((A,)), "entry 3 lists file:///a again"),
         (FragmentEnded(UNKNOWN, 1), "which was never listed"),
+        (FragmentDropped(UNKNOWN, "gone", False), "which was never listed"),
         (FragmentEnded(A.id, 9), "ended at 10, now at 9"),
         (close((2, 4)), "closes records .* of file:///a a second time"),
         (close((9, 11)), "closes file:///a up to 11, it has 10"),
@@ -80,6 +82,22 @@ def test_a_change_that_breaks_the_ledger_is_refused_with_its_number(change: Chan
     state = folded(FragmentEnded(A.id, 10), close((0, 3)))
     with pytest.raises(FoldError, match=words):
         state.apply(3, Entry(1, (change,)))
+
+
+def test_of_what_is_given_up_nothing_is_open_and_nothing_more_is_closed() -> None:
+    state = folded(close((0, 3)), FragmentDropped(A.id, "it changed", False))
+    fragment = state.fragments[A.id]
+    assert fragment.done(("write", "copy"))
+    assert fragment.open_gaps("write") == []
+    assert (fragment.records_due("write"), fragment.records_due("copy")) == (3, 0)
+    assert fragment.stored_bytes("write") < A.size
+    assert state.conflicts(close((2, 5))) == [Range(A.id, 2, 3)]
+    for change, words in (
+        (close((3, 5)), "file:///a, which was given up"),
+        (FragmentDropped(A.id, "again", False), "gives up file:///a a second time"),
+    ):
+        with pytest.raises(FoldError, match=words):
+            state.apply(state.number + 1, Entry(1, (change,)))
 
 
 def test_an_end_before_what_is_closed_is_refused() -> None:

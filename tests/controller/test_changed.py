@@ -1,0 +1,129 @@
+"""Fragments whose object is not the one that was listed: halted, given up, or listed anew, as the run was asked."""
+
+from dataclasses import replace
+
+import pytest
+from core_kit import Stand, fragment, of
+
+from headrace.controller.core import messages as m
+from headrace.controller.core.changed import ChangedInput, Earlier
+from headrace.store.entries import Entry, Fragment, FragmentDropped, FragmentsListed, Led, Range
+from headrace.store.fold import LedgerState
+
+A, B = fragment(0), fragment(1)
+NEW_B = Fragment.named("read", B.uri, "v2", start=0, end=-1, reader="lines", size=B.size)
+
+
+def later(first: Stand, choice: ChangedInput) -> Stand:
+    """Another run on the same log, whose former leader is dead."""
+    second = Stand(first.log)
+    second.leader_alive = False
+    second.changed_input = choice
+    return second
+
+
+def close_a(stand: Stand) -> list[m.Command]:
+    said = stand.read(A, 10)
+    said += stand.propose(Range(A.id, 0, 10))
+    return said + sweep(stand, said)
+
+
+def sweep(stand: Stand, said: list[m.Command], *held: Range) -> list[m.Command]:
+    return stand.swept(said, *held)
+
+
+def dropped(stand: Stand) -> list[FragmentDropped]:
+    return [change for entry in stand.log for change in entry.changes if isinstance(change, FragmentDropped)]
+
+
+def listed(stand: Stand) -> set[bytes]:
+    return set(stand.run.ledger.fragments)
+
+
+def test_what_changed_between_two_runs_halts_and_all_else_is_read_and_closed() -> None:
+    first = Stand()
+    first.begin(A, B)
+    stand = later(first, ChangedInput.HALT)
+    orders = of(m.ReadFragment, stand.begin(A, NEW_B))
+    assert [order.fragment for order in orders] == [A]
+    (report,) = of(m.ReportRun, close_a(stand))
+    assert report.outcome == "failed"
+    assert "1 fragments stand open" in report.reason
+    assert f"{B.uri} changed or vanished since it was listed (then: v1)" in report.reason
+    assert listed(stand) == {A.id, B.id}
+    assert not dropped(stand)
+
+
+def test_what_changed_is_given_up_if_asked_and_stays_so() -> None:
+    first = Stand()
+    first.begin(A, B)
+    stand = later(first, ChangedInput.DROP)
+    stand.begin(A, NEW_B)
+    (report,) = of(m.ReportRun, close_a(stand))
+    assert report.outcome == "completed", report.reason
+    (change,) = dropped(stand)
+    assert (change.fragment, change.reread) == (B.id, False)
+    again = later(stand, ChangedInput.HALT)
+    assert of(m.ReportRun, again.begin(A, NEW_B))[0].outcome == "completed"
+    assert listed(again) == {A.id, B.id}
+
+
+def test_the_new_version_is_read_if_asked_and_the_old_one_given_up() -> None:
+    first = Stand()
+    first.begin(A, B)
+    stand = later(first, ChangedInput.REREAD)
+    orders = of(m.ReadFragment, stand.begin(A, NEW_B))
+    assert [order.fragment for order in orders] == [A, NEW_B]
+    said = stand.read(A, 10) + stand.read(NEW_B, 5) + stand.propose(Range(A.id, 0, 10), Range(NEW_B.id, 0, 5))
+    (report,) = of(m.ReportRun, sweep(stand, said))
+    assert report.outcome == "completed", report.reason
+    assert [(change.fragment, change.reread) for change in dropped(stand)] == [(B.id, True)]
+
+
+def test_what_a_sink_holds_of_a_changed_fragment_is_closed_before_it_is_given_up() -> None:
+    stand = Stand()
+    stand.changed_input = ChangedInput.DROP
+    stand.begin(B)
+    task, attempt = stand.task()
+    said = stand.tell(m.FragmentWasRead(task, attempt, B.id, -1, "it changed", changed=True))
+    said = sweep(stand, said, Range(B.id, 0, 4))
+    assert [seal.reason for seal in of(m.SealSink, said)] == ["end"]
+    assert not dropped(stand)
+    (report,) = of(m.ReportRun, stand.propose(Range(B.id, 0, 4)))
+    assert report.outcome == "completed"
+    assert len(dropped(stand)) == 1
+    assert stand.run.ledger.fragments[B.id].records_due("write") == 4
+
+
+def test_an_object_that_changes_while_it_is_read_is_listed_once_more_and_not_for_ever() -> None:
+    stand = Stand()
+    stand.changed_input = ChangedInput.REREAD
+    stand.begin(B)
+    task, attempt = stand.task()
+    said = stand.tell(m.FragmentWasRead(task, attempt, B.id, -1, "it changed", changed=True))
+    (ask,) = of(m.ListSource, sweep(stand, said))
+    orders = of(m.ReadFragment, stand.listed([ask], NEW_B))
+    assert [order.fragment for order in orders] == [NEW_B]
+    said = stand.tell(m.FragmentWasRead(task, attempt, NEW_B.id, -1, "it changed again", changed=True))
+    (report,) = of(m.ReportRun, sweep(stand, said))
+    assert report.outcome == "failed"
+    assert "it changed again" in report.reason
+
+
+@pytest.mark.parametrize(
+    ("found", "contradicts"),
+    [
+        (replace(B, version="v2"), True),
+        (replace(B, start=50, end=100), False),
+        (replace(B, start=0, end=10), True),
+        (replace(B, start=40, end=-1), True),
+        (replace(B, uri="file:///in/9", version="v2"), False),
+        (replace(B, stage="other", version="v2"), False),
+    ],
+)
+def test_a_page_that_an_interrupted_listing_missed_is_new_and_another_cut_is_not(
+    found: Fragment, contradicts: bool
+) -> None:
+    ledger = LedgerState()
+    ledger.apply(0, Entry(1, (Led(1, {}), FragmentsListed((replace(B, end=50),)))))
+    assert Earlier(ledger, ("write",)).contradicts(found) == contradicts
