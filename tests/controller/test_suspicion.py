@@ -1,0 +1,84 @@
+"""Strikes, suspects and sentences: which record is condemned, and when it is the stage that is at fault."""
+
+from headrace.controller.core.messages import InHand
+from headrace.controller.core.suspicion import CONDEMNED_MAX, NEIGHBOURS_MAX, Suspicion
+from headrace.store.entries import Range
+from headrace.store.intervals import UNBOUNDED
+
+FILE = b"f" * 16
+
+
+def hand(first: int, count: int, stage: str = "keep") -> list[InHand]:
+    return [InHand(stage, Range(FILE, first, count))]
+
+
+def runs(suspicion: Suspicion) -> list[tuple[int, int]]:
+    suspects = suspicion.of(FILE)
+    return [] if suspects is None else list(suspects)
+
+
+def test_one_death_makes_no_suspect_and_a_second_at_the_same_records_does() -> None:
+    suspicion = Suspicion(["read"], ["write"])
+    suspicion.died(hand(0, 10), certain=False)
+    assert runs(suspicion) == []
+    suspicion.died(hand(20, 10), certain=False)
+    assert suspicion.fragments() == []
+    suspicion.died(hand(5, 10), certain=False)
+    assert runs(suspicion) == [(5, 15)]
+    assert suspicion.fragments() == [FILE]
+
+
+def test_a_death_by_the_workers_own_hand_is_enough() -> None:
+    suspicion = Suspicion(["read"], ["write"])
+    suspicion.died(hand(3, 4), certain=True)
+    assert runs(suspicion) == [(3, 7)]
+    assert suspicion.died_alone(hand(3, 1), "it did not return within 60 s", certain=True) == ""
+    assert [item.ordinal for item in suspicion.condemned(FILE)] == [3]
+
+
+def test_a_record_that_is_alone_in_hand_twice_is_condemned_once() -> None:
+    suspicion = Suspicion(["read"], ["write"])
+    suspicion.died_alone(hand(7, 1), "signal 11", certain=False)
+    assert suspicion.condemned(FILE) == ()
+    suspicion.died_alone(hand(7, 1), "signal 11", certain=False)
+    suspicion.died_alone(hand(7, 1), "signal 11", certain=False)
+    (sentence,) = suspicion.condemned(FILE)
+    assert (sentence.ordinal, sentence.stage, sentence.story) == (7, "keep", "signal 11")
+
+
+def test_deaths_at_two_stages_do_not_add_up() -> None:
+    suspicion = Suspicion(["read"], ["write"])
+    suspicion.died_alone(hand(7, 1), "signal 11", certain=False)
+    suspicion.died_alone(hand(7, 1, "write"), "signal 11", certain=False)
+    assert suspicion.condemned(FILE) == ()
+
+
+def test_a_reader_that_said_no_number_makes_all_behind_suspect_until_its_record_is_known() -> None:
+    suspicion = Suspicion(["read"], ["write"])
+    suspicion.died(hand(100, 0, "read"), certain=True)
+    assert runs(suspicion) == [(100, UNBOUNDED)]
+    suspicion.died_alone(hand(130, 1, "read"), "signal 11", certain=True)
+    assert runs(suspicion) == [(100, 131)]
+
+
+def test_a_sink_that_died_of_many_has_its_records_tried_one_by_one() -> None:
+    suspicion = Suspicion(["read"], ["write"])
+    suspicion.died(hand(0, 10), certain=True)
+    assert not suspicion.trial(FILE)
+    suspicion.died(hand(0, 10, "write"), certain=True)
+    assert suspicion.trial(FILE)
+    assert not suspicion.trial(b"g" * 16)
+
+
+def test_neighbours_in_a_row_are_the_fault_of_the_stage() -> None:
+    suspicion = Suspicion(["read"], ["write"])
+    said = [suspicion.died_alone(hand(at, 1), "exit 3", certain=True) for at in range(NEIGHBOURS_MAX)]
+    assert not any(said[:-1])
+    assert f"stage keep killed its process on {NEIGHBOURS_MAX} records in a row" in said[-1]
+
+
+def test_too_many_apart_are_the_fault_of_the_stage() -> None:
+    suspicion = Suspicion(["read"], ["write"])
+    said = [suspicion.died_alone(hand(2 * at, 1), "exit 3", certain=True) for at in range(CONDEMNED_MAX + 1)]
+    assert not any(said[:-1])
+    assert f"more than {CONDEMNED_MAX} records of this run have" in said[-1]

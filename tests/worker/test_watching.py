@@ -1,0 +1,65 @@
+"""What a task has in hand, as its worker reads it; and for what the worker kills it."""
+
+import os
+
+import pytest
+
+from headrace.store.entries import Range
+from headrace.worker.core.watching import Held, InHand, Limits, fault
+from headrace.worker.hands import RANGES_MAX, STAGES, WRITER, Hands
+
+FILE = b"f" * 16
+
+
+def held(count: int, since: float = 0.0, *, timed: bool = True) -> list[Held]:
+    return [Held(since, timed, (InHand("keep", Range(FILE, 0, count)),))]
+
+
+@pytest.mark.parametrize(("count", "allowed_s"), [(1, 2.0), (5, 10.0), (10, 20.0), (5000, 20.0), (0, 2.0)])
+def test_a_batch_has_its_records_time_and_that_of_ten_at_most(count: int, allowed_s: float) -> None:
+    limits = Limits(record_s=2.0)
+    assert fault(held(count), 0, limits, allowed_s) == ""
+    assert fault(held(count), 0, limits, allowed_s + 0.1) == f"it did not return within {allowed_s:g} s"
+
+
+def test_who_waits_for_a_store_has_no_deadline() -> None:
+    assert fault(held(1, timed=False), 0, Limits(record_s=2.0), 1e6) == ""
+
+
+def test_memory_above_the_cap_is_told_in_mebibytes_and_no_cap_is_no_fault() -> None:
+    assert fault([], 1200 << 20, Limits(task_bytes=1000 << 20), 0.0) == (
+        "it took 1200 MiB of memory, the cap of a task is 1000 MiB"
+    )
+    assert fault([], 1000 << 20, Limits(task_bytes=1000 << 20), 0.0) == ""
+    assert fault([], 1 << 50, Limits(), 0.0) == ""
+
+
+@pytest.fixture
+def pages() -> tuple[Hands, Hands]:
+    """The task's view of a page, and the worker's."""
+    descriptor = Hands.create()
+    views = Hands(descriptor), Hands(descriptor)
+    os.close(descriptor)
+    return views
+
+
+def test_the_worker_reads_what_the_task_has_in_hand_until_it_is_put_down(pages: tuple[Hands, Hands]) -> None:
+    task, worker = pages
+    assert worker.read() == []
+    task.take(STAGES, "keep", (Range(FILE, 3, 4, 30, 40),), timed=True)
+    task.take(WRITER, "write", (Range(FILE, 0, 2), Range(FILE, 2, 1)))
+    stages, writer = worker.read()
+    assert (stages.timed, stages.items) == (True, (InHand("keep", Range(FILE, 3, 4, 30, 40)),))
+    assert (writer.timed, [item.range.count for item in writer.items]) == (False, [2, 1])
+    task.put_down(STAGES)
+    assert [item.items[0].stage for item in worker.read()] == ["write"]
+
+
+def test_a_shard_of_more_ranges_than_fit_is_cut_off_and_harms_no_other_slot(pages: tuple[Hands, Hands]) -> None:
+    task, worker = pages
+    far = 1 << 40
+    task.take(STAGES, "keep", [Range(FILE, far + at, 1, far, far) for at in range(2 * RANGES_MAX)])
+    task.take(WRITER, "write", (Range(FILE, 1, 1),))
+    stages, writer = worker.read()
+    assert len(stages.items) == RANGES_MAX
+    assert writer.items == (InHand("write", Range(FILE, 1, 1)),)
