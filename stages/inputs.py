@@ -171,7 +171,7 @@ def _walk(glob: Glob, below: str, above: tuple[tuple[int, int], ...]) -> Iterato
         if here in above or len(above) > DEPTH_MAX:
             return
         with os.scandir(folder) as entries:
-            names = sorted((entry.name + "/" if entry.is_dir() else entry.name for entry in entries), key=order_of)
+            names = sorted((entry.name + "/" if _is_folder(entry) else entry.name for entry in entries), key=order_of)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
@@ -182,6 +182,14 @@ def _walk(glob: Glob, below: str, above: tuple[tuple[int, int], ...]) -> Iterato
                 yield folder + name
         elif glob.enters(below + name[:-1]):
             yield from _walk(glob, below + name, (*above, here))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder. A link that leads nowhere or round is a file, whose own name says what is wrong."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def explain(error: StoreError, uri: str) -> InputError:

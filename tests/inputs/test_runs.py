@@ -71,7 +71,7 @@ def test_a_file_that_is_damaged_ends_the_run_with_one_line(tmp_path: pathlib.Pat
     assert "fetch it again or take it out of the input" in line
 
 
-@pytest.mark.parametrize("fault", ["no text column", "text of numbers", "empty gzip"])
+@pytest.mark.parametrize("fault", ["no text column", "text of numbers", "empty gzip", "looping link"])
 def test_a_file_that_cannot_be_read_at_all_ends_the_run_with_one_line(tmp_path: pathlib.Path, fault: str) -> None:
     files.write(tmp_path / "in" / "good.jsonl", files.lines())
     bad = tmp_path / "in" / "bad.parquet"
@@ -81,6 +81,9 @@ def test_a_file_that_cannot_be_read_at_all_ends_the_run_with_one_line(tmp_path: 
     elif fault == "text of numbers":
         files.write_parquet(bad, {"text": [1]})
         words = 'column "text" holds int64, no text'
+    elif fault == "looping link":
+        (tmp_path / "in" / "bad.jsonl").symlink_to("bad.jsonl")
+        words = "Too many levels of symbolic links"
     else:
         files.write(tmp_path / "in" / "bad.jsonl.gz", b"")
         words = "it is empty, where a gzip stream should be"
@@ -89,6 +92,11 @@ def test_a_file_that_cannot_be_read_at_all_ends_the_run_with_one_line(tmp_path: 
     (line,) = [line for line in done.stderr.splitlines() if not line.startswith("plain: ")]
     assert words in line
     assert "bad." in line
+
+
+def test_a_folder_that_is_named_like_a_file_is_searched_and_not_read(tmp_path: pathlib.Path) -> None:
+    files.write(tmp_path / "in" / "odd.jsonl" / "good.jsonl", files.lines())
+    assert balance(run(tmp_path, "in"))["records_read"] == 60
 
 
 def test_nulls_in_parquet_are_quarantined_row_by_row(tmp_path: pathlib.Path) -> None:
