@@ -59,7 +59,8 @@ WHOLE = (BEGUN, (closes(A, 0, 4), closes(A, 6, 2)), (closes(B, 3, 3, "copy"), Fr
 
 
 def test_a_ledger_comes_back_from_its_snapshot_and_goes_on_as_if_it_had_been_folded() -> None:
-    state = folded(*WHOLE, (FragmentDropped(B.id, "it changed", True),), (VersionPublished(1, "completed"), Resigned(1)))
+    dropped = FragmentDropped(B.id, "it changed", True)
+    state = folded(*WHOLE, (dropped,), (VersionPublished(1, "completed"), Resigned(1)))
     twin = decode_snapshot(encode_snapshot(state))
     assert twin == state
     more = Entry(2, (Led(2, ME), closes(A, 4, 2)))
