@@ -39,6 +39,7 @@ class Faults:
             (self.fail_task, 1),
             (self.stop_pipeline, 1),
             (self.amend_pipeline, 2),
+            (self.steer_pipeline, 4),
         ]
 
     def plan(self) -> float:
@@ -208,6 +209,11 @@ class Faults:
         # Whoever was away meanwhile comes back with what it made by the old version.
         for _ in range(2):
             self._world.after(self._world.between(3.0, 12.0), self._late_proposals)
+        return True
+
+    def steer_pipeline(self) -> bool:
+        """Somebody pauses, scales or drains."""
+        self._cluster.operator.steer()
         return True
 
     def _late_proposals(self) -> None:

@@ -8,10 +8,12 @@ from headrace.controller.core import messages as core
 
 #: Seconds before a controller that has no run is asked again.
 ASK_S = 1.5
+#: The request of whoever steers a run; the answer is nobody's concern.
+STEERING = -1
 
 
 class Operator:
-    """Applies, stops, amends."""
+    """Applies, stops, amends, steers."""
 
     def __init__(self, cluster: Cluster, *, fuse: bool, replicas: int) -> None:
         self._cluster = cluster
@@ -29,8 +31,34 @@ class Operator:
             self._asked.add(key)
             self._cluster.world.after(self._cluster.world.between(0.2, ASK_S), self._ask, controller, controller.life)
 
+    def steer(self) -> None:
+        """Have the run stand still for a while, planned with other numbers, or off a worker for a while."""
+        world = self._cluster.world
+        kind = world.rng.choice(("pause", "scale", "drain"))
+        back: object | None = None
+        if kind == "pause":
+            event: object = core.SteerRequested(STEERING, PIPELINE, pause=True)
+            back = core.SteerRequested(STEERING, PIPELINE, pause=False)
+        elif kind == "scale":
+            stage = world.rng.choice(("read", "write"))
+            event = core.SteerRequested(STEERING, PIPELINE, replicas={stage: world.rng.randint(1, 4)})
+        else:
+            worker = world.rng.choice(self._cluster.workers).name
+            event = core.DrainRequested(STEERING, worker)
+            back = core.DrainRequested(STEERING, worker, back=True)
+        self._tell(event)
+        if back is not None:
+            world.after(world.between(0.0, 5.0), self._tell, back)
+
+    def _tell(self, event: object) -> None:
+        for controller in self._cluster.controllers:
+            if controller.alive:
+                controller.post(event)
+
     def hear(self, controller: Asked, command: core.AnswerRequest | core.ReportRun) -> None:
         """A controller answers."""
+        if isinstance(command, core.AnswerRequest) and command.request == STEERING:
+            return
         if isinstance(command, core.ReportRun) and command.outcome == "completed":
             self.completed = True
         elif isinstance(command, core.ReportRun) or not command.accepted:
@@ -38,9 +66,7 @@ class Operator:
 
     def stop(self, *, cancel: bool) -> None:
         """Ask every controller to stop; they are asked to go on again when they have."""
-        for controller in self._cluster.controllers:
-            if controller.alive:
-                controller.post(core.StopRequested(PIPELINE, cancel))
+        self._tell(core.StopRequested(PIPELINE, cancel))
 
     def amend(self) -> None:
         """From now on the pipeline filters otherwise: what is still open is for the new version."""

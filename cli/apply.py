@@ -1,4 +1,4 @@
-"""`headrace apply`, `status` and `stop`: commands to a controller that runs somewhere else."""
+"""`headrace apply` and `status`: commands to a controller that runs somewhere else."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from headrace.cli.client import Client, ControllerAt, RunOptions, pipeline_of, plain
-from headrace.cli.errors import EXIT_FAULT, EXIT_INTERRUPTED, CliError
+from headrace.cli.errors import EXIT_INTERRUPTED, CliError
 from headrace.cli.load import load
-from headrace.cli.page import FAINT, console, facts_page, megabytes, number, plain_table, safe, title
+from headrace.cli.page import FAINT, console, facts_page, megabytes, number, plain_table, title
 from headrace.cli.plan import show_plan
 from headrace.cli.progress import closed_line, input_bytes_read, progress_for
 from headrace.cli.report import balance_of, read_ledger
@@ -106,8 +106,9 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
         ("fragments", f"{number(status.fragments_done)} of {number(status.fragments)} closed"),
         ("ledger", closed_line(status)),
     ]
-    if status.failure:
-        facts.append(("failure", status.failure))
+    facts += [("to change", words) for words in status.changes]
+    facts += [("not changed", status.refused_change)] if status.refused_change else []
+    facts += [("failure", status.failure)] if status.failure else []
     out.print(facts_page(facts))
     rows = [(task.task, ", ".join(task.stages), task.worker, task.state, task.restarts) for task in status.tasks]
     if rows:
@@ -121,14 +122,3 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
     if links:
         out.print()
         out.print(plain_table(("link", "from", "transport", "to", "trouble"), links))
-
-
-def stop_pipeline(at: ControllerAt, pipeline: str, *, cancel: bool) -> int:
-    """Ask a controller to stop a pipeline; the exit code."""
-    with Client(at) as client:
-        if not client.status().pipelines:
-            print(f"headrace: the controller at {at.address} has no pipeline", file=sys.stderr)
-            return EXIT_FAULT
-        client.stop(pipeline, cancel=cancel)
-    print(f"pipeline {safe(pipeline)} {'is cancelled' if cancel else 'stops: what is held is being committed'}")
-    return 0

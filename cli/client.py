@@ -162,6 +162,13 @@ class Client:
         if not reply.accepted:
             raise CliError(reply.reason)
 
+    def steer(self, request: pb.SteerRequest) -> tuple[str, ...]:
+        """Pause, resume or change a run, or drain a worker; what will be otherwise, in words. Raises CliError."""
+        reply: pb.SteerReply = self._call("Steer", request, ANSWER_S)
+        if not reply.accepted:
+            raise CliError(reply.reason)
+        return tuple(reply.changes)
+
     def watch(self, pipeline: str) -> SimpleQueue[pb.StatusReply | StreamBroke]:
         """A queue that gets the status again and again, and a StreamBroke when it ends."""
         found: SimpleQueue[pb.StatusReply | StreamBroke] = SimpleQueue()

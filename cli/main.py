@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import operate
+from headrace.cli.arguments import ClusterFolder, ControllerAddress, Json
 from headrace.cli.errors import EXIT_FAULT, EXIT_INTERRUPTED, CliError, UsageError, explain
 
 if TYPE_CHECKING:
@@ -37,24 +39,18 @@ app.add_typer(chaos_app, name="chaos")
 cluster_app = typer.Typer(help="Make clusters, and let nodes into them.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(cluster_app, name="cluster")
 
+operate.add_to(app)
+
 PipelineFile = Annotated[
     Path, typer.Argument(metavar="PIPELINE.py", help="A file that defines build(...) -> Pipeline.")
 ]
 Parameters = Annotated[
     list[str], typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="A parameter of build(); may be repeated.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, and nothing else.")]
 Fuse = Annotated[bool, typer.Option("--fuse/--no-fuse", help="Run stages that follow one another in one task.")]
 Replicas = Annotated[int, typer.Option(min=0, help="Tasks of each stage; 0: as many as there are cores.")]
 Amend = Annotated[
     bool, typer.Option("--amend", help="Go on with a dataset that another pipeline began: what is open becomes ours.")
-]
-ControllerAddress = Annotated[
-    str,
-    typer.Option("--controller", metavar="HOST:PORT", help="Else HEADRACE_CONTROLLER, else 127.0.0.1:7420."),
-]
-ClusterFolder = Annotated[
-    str, typer.Option("--cluster", metavar="DIR", help="The cluster's folder, for mutual TLS; else HEADRACE_CLUSTER.")
 ]
 Places = Annotated[
     list[str], typer.Option("--place", metavar="STAGE=PLACE", help="Run a stage on a worker, or on those of a label.")
@@ -188,34 +184,6 @@ def apply(
     )
     at = controller_at(controller, cluster)
     return apply_file(pipeline, parameter, at, options, wait=wait, dry_run=dry_run, as_json=json)
-
-
-@app.command()
-def status(
-    pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="One pipeline; else all.")] = "",
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
-    json: Json = False,
-) -> int:
-    """Show workers, pipelines, tasks and links."""
-    from headrace.cli.apply import show_status
-    from headrace.cli.client import controller_at
-
-    return show_status(controller_at(controller, cluster), pipeline, as_json=json)
-
-
-@app.command()
-def stop(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
-    controller: ControllerAddress = "",
-    cluster: ClusterFolder = "",
-    now: Annotated[bool, typer.Option("--now", help="Cancel: do not commit what is held.")] = False,
-) -> int:
-    """Stop a pipeline; what its sinks hold is committed first."""
-    from headrace.cli.apply import stop_pipeline
-    from headrace.cli.client import controller_at
-
-    return stop_pipeline(controller_at(controller, cluster), pipeline, cancel=now)
 
 
 @cluster_app.command("init")

@@ -25,6 +25,7 @@ MAY_CALL: dict[str, frozenset[Role]] = {
     "Status": _PEOPLE | {Role.WORKER, Role.CONTROLLER},
     "Watch": _PEOPLE,
     "Stop": _PEOPLE,
+    "Steer": _PEOPLE,
 }
 
 

@@ -32,6 +32,8 @@ SILENCE_S = 10.0
 HEARTBEAT_S = 1.0
 #: Seconds that an apply waits for the dataset's log before it is answered.
 APPLY_S = 60.0
+#: Seconds that the core may take to judge a change of a run: it asks nobody.
+STEER_S = 10.0
 
 
 class Servicer(rpc.ControlServicer):
@@ -156,6 +158,15 @@ class Servicer(rpc.ControlServicer):
         who = f"the one at {leader} leads" if leader else "nobody leads yet"
         return pb.Refusal(reason=f"this controller is on standby: {who}", elsewhere=True, leader=leader)
 
+    async def Steer(self, request: pb.SteerRequest, context: Any) -> pb.SteerReply:  # noqa: N802
+        """Pause, resume or change a run, or drain a worker; answered once it is known whether a plan can hold it."""
+        number = next(self._numbers)
+        answered: asyncio.Future[core.AnswerRequest] = asyncio.get_running_loop().create_future()
+        self._shell.requests[number] = answered
+        self._shell.post(_steered(number, request))
+        answer = await asyncio.wait_for(answered, STEER_S)
+        return pb.SteerReply(accepted=answer.accepted, reason=answer.reason, changes=answer.warnings)
+
     def _refusal(self, register: pb.Register) -> str:
         if register.version != self._version:
             return f"worker {register.worker} is Headrace {register.version}, the controller {self._version}"
@@ -189,6 +200,19 @@ def _seal(request: pb.ApplyRequest) -> dict[str, float]:
         return {}
     seal = request.seal
     return {"target_bytes": seal.target_bytes, "held_bytes_max": seal.held_bytes_max, "age_s": seal.age_s}
+
+
+def _steered(number: int, request: pb.SteerRequest) -> core.SteerRequested | core.DrainRequested:
+    if request.worker:
+        return core.DrainRequested(number, request.worker, request.back)
+    return core.SteerRequested(
+        number,
+        request.pipeline,
+        pause=request.pause if request.HasField("pause") else None,
+        replicas=dict(request.replicas),
+        places=dict(request.places),
+        transports=dict(request.transports),
+    )
 
 
 def _registered(register: pb.Register) -> core.WorkerRegistered:

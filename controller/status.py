@@ -24,7 +24,7 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
                 host=worker.host,
                 cores=worker.cores,
                 pid=worker.pid,
-                state="registered",
+                state=_worker_state(shell, worker.worker),
                 labels=worker.labels,
                 addresses=worker.addresses,
             )
@@ -61,6 +61,8 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
         first_batch_s=(progress.first_batch_at or progress.started_at) - progress.started_at,
         records_resumed=run.records_resumed,
         stages=progress.stages(),
+        changes=[change.words() for change in run.changes],
+        refused_change=run.refused_change,
     )
     for sink, counts in run.ledger.counts.items():
         status.counts[sink].CopyFrom(counts_to(counts))
@@ -79,6 +81,14 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
                 )
             )
     return status
+
+
+def _worker_state(shell: Shell, worker: str) -> str:
+    if worker not in shell.core.drained:
+        return "registered"
+    living = (run for run in shell.core.runs.values() if not run.ended)
+    busy = any(task.plan.worker == worker for run in living for task in run.crew or ())
+    return "draining" if busy else "drained"
 
 
 def _task(task: Task, progress: RunProgress) -> pb.TaskStatus:

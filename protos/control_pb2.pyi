@@ -817,7 +817,7 @@ class LinkStatus(_message.Message):
     def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., receiver: _Optional[str] = ..., transport: _Optional[str] = ..., generation: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class PipelineStatus(_message.Message):
-    __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed")
+    __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed", "changes", "refused_change")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -851,6 +851,8 @@ class PipelineStatus(_message.Message):
     FACTS_FIELD_NUMBER: _ClassVar[int]
     FIRST_BATCH_S_FIELD_NUMBER: _ClassVar[int]
     RECORDS_RESUMED_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_CHANGE_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     dataset: str
     state: str
@@ -870,7 +872,9 @@ class PipelineStatus(_message.Message):
     facts: _containers.ScalarMap[str, str]
     first_batch_s: float
     records_resumed: int
-    def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ...) -> None: ...
+    changes: _containers.RepeatedScalarFieldContainer[str]
+    refused_change: str
+    def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ..., changes: _Optional[_Iterable[str]] = ..., refused_change: _Optional[str] = ...) -> None: ...
 
 class StatusReply(_message.Message):
     __slots__ = ("workers", "pipelines", "controller", "version", "standby", "leader", "term")
@@ -907,3 +911,52 @@ class StopReply(_message.Message):
     reason: str
     standby: bool
     def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., standby: _Optional[bool] = ...) -> None: ...
+
+class SteerRequest(_message.Message):
+    __slots__ = ("pipeline", "pause", "replicas", "places", "transports", "worker", "back")
+    class ReplicasEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class PlacesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class TransportsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    BACK_FIELD_NUMBER: _ClassVar[int]
+    pipeline: str
+    pause: bool
+    replicas: _containers.ScalarMap[str, int]
+    places: _containers.ScalarMap[str, str]
+    transports: _containers.ScalarMap[str, str]
+    worker: str
+    back: bool
+    def __init__(self, pipeline: _Optional[str] = ..., pause: _Optional[bool] = ..., replicas: _Optional[_Mapping[str, int]] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., worker: _Optional[str] = ..., back: _Optional[bool] = ...) -> None: ...
+
+class SteerReply(_message.Message):
+    __slots__ = ("accepted", "reason", "changes")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    reason: str
+    changes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., changes: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -59,6 +59,11 @@ class ControlStub:
                 request_serializer=headrace_dot_protos_dot_control__pb2.StopRequest.SerializeToString,
                 response_deserializer=headrace_dot_protos_dot_control__pb2.StopReply.FromString,
                 _registered_method=True)
+        self.Steer = channel.unary_unary(
+                '/headrace.control.v1.Control/Steer',
+                request_serializer=headrace_dot_protos_dot_control__pb2.SteerRequest.SerializeToString,
+                response_deserializer=headrace_dot_protos_dot_control__pb2.SteerReply.FromString,
+                _registered_method=True)
 
 
 class ControlServicer:
@@ -95,6 +100,12 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Steer(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -122,6 +133,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Stop,
                     request_deserializer=headrace_dot_protos_dot_control__pb2.StopRequest.FromString,
                     response_serializer=headrace_dot_protos_dot_control__pb2.StopReply.SerializeToString,
+            ),
+            'Steer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Steer,
+                    request_deserializer=headrace_dot_protos_dot_control__pb2.SteerRequest.FromString,
+                    response_serializer=headrace_dot_protos_dot_control__pb2.SteerReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -259,6 +275,33 @@ class Control:
             '/headrace.control.v1.Control/Stop',
             headrace_dot_protos_dot_control__pb2.StopRequest.SerializeToString,
             headrace_dot_protos_dot_control__pb2.StopReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Steer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.control.v1.Control/Steer',
+            headrace_dot_protos_dot_control__pb2.SteerRequest.SerializeToString,
+            headrace_dot_protos_dot_control__pb2.SteerReply.FromString,
             options,
             channel_credentials,
             insecure,

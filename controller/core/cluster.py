@@ -16,6 +16,7 @@ from headrace.controller.core.log_messages import LOG_EVENTS, LogEvent
 from headrace.controller.core.messages import (
     AnswerRequest,
     Command,
+    DrainRequested,
     FragmentWasRead,
     KillTask,
     LinkLost,
@@ -25,6 +26,7 @@ from headrace.controller.core.messages import (
     ShardProposed,
     ShutdownAsked,
     SourceListed,
+    SteerRequested,
     StepDown,
     StopRequested,
     TaskExited,
@@ -32,6 +34,7 @@ from headrace.controller.core.messages import (
     TaskReady,
     TaskSwept,
     TimePassed,
+    WorkerDrained,
     WorkerLost,
     WorkerRegistered,
 )
@@ -79,6 +82,8 @@ class Controller:
         self.log: Leadership[ClusterState] | None = None
         if log:
             self.log = Leadership(log, self.identity, ClusterState(), standby=True, snapshot_entries=snapshot_entries)
+        #: Workers that get no task.
+        self.drained: set[str] = set()
         self._standby = standby
         self._snapshot_entries = snapshot_entries
         #: Requests whose `RunBegun` is on its way.
@@ -145,6 +150,10 @@ class Controller:
                 return self._requested(event)
             case StopRequested():
                 return self._stop(event, now)
+            case SteerRequested():
+                return self._steer(event, now)
+            case DrainRequested():
+                return self._drain(event, now)
             case ManifestWritten():
                 writer = self._by_log(event.log)
                 return writer.handle(event, now) if writer else []
@@ -389,6 +398,7 @@ class Controller:
             inherited=inherited,
             snapshot_entries=self._snapshot_entries,
             changed_input=event.changed_input,
+            drained=self.drained,
         )
         self.runs[pipeline.name] = run
         return run.open()
@@ -402,6 +412,31 @@ class Controller:
         if event.pipeline in self.log.ledger.going_on():
             self.log.submit(RunStopAsked(event.pipeline, event.cancel))
         return []
+
+    def _steer(self, event: SteerRequested, now: float) -> list[Command]:
+        run = self.runs.get(event.pipeline)
+        if run is not None and not run.ended:
+            return run.handle(event, now)
+        there = ", ".join(name for name, run in self.runs.items() if not run.ended) or "none"
+        state = f"is {run.state.value}" if run else "is not here"
+        reason = f"pipeline {event.pipeline!r} {state}; there are: {there}"
+        return [AnswerRequest(event.request, accepted=False, reason=reason)]
+
+    def _drain(self, event: DrainRequested, now: float) -> list[Command]:
+        def answer(reason: str = "", *words: str) -> list[Command]:
+            return [AnswerRequest(event.request, accepted=not reason, reason=reason, warnings=words)]
+
+        if event.worker not in self.workers:
+            return answer(f"no worker {event.worker!r}; there are: {', '.join(self.workers) or 'none'}")
+        if event.back:
+            self.drained.discard(event.worker)
+            return answer()
+        for run in self.runs.values():
+            if wrong := run.why_not_without(event.worker):
+                return answer(wrong)
+        self.drained.add(event.worker)
+        told = [run.handle(WorkerDrained(event.worker), now) for run in self.runs.values() if not run.ended]
+        return [*answer(), *(command for commands in told for command in commands)]
 
     def _forget_old(self) -> None:
         ended = [name for name, run in self.runs.items() if run.over]

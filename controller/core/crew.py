@@ -68,6 +68,32 @@ class Crew:
         for task in self.roster:
             task.plan = self.plan.task(task.plan.name)
 
+    def change(self, plan: Plan, now: float, reason: str) -> tuple[list[Command], list[str]]:
+        """Put another plan in the place of this one: the orders to the tasks that end, and the names of those.
+
+        A task that the plan keeps runs on: it has the same stages on the same worker, and can take its links.
+        """
+        old, self.plan = self.plan, plan
+        stops: list[Command] = []
+        gone: list[str] = []
+        for task in list(self.roster):
+            made, name = plan.find(task.plan.name), task.plan.name
+            if made is not None and _same(task.plan, made) and old.listens(name) >= plan.listens(name):
+                task.plan = made
+                continue
+            gone.append(name)
+            if task.state in _ALIVE:
+                stops.append(StopTask(task.plan.worker, name, task.attempt, reason))
+            if made is None:
+                self.roster.retire(task)
+            else:
+                self.roster.replace(task, made, now)
+        for made in plan.tasks:
+            if made.name not in self.roster.tasks:
+                self.roster.add(made)
+        self.joints.replan(plan)
+        return stops, gone
+
     def solitary(self, path: Path) -> Task:
         """The solitary task of a path; planned, where the source's first task is, if there is none yet."""
         replica = sum(task.plan.alone for task in self.roster)
@@ -138,3 +164,7 @@ class Crew:
             if task.state is not TaskState.STOPPED:
                 task.turn(TaskTurn.STOP_ASKED)
         return commands
+
+
+def _same(one: TaskPlan, other: TaskPlan) -> bool:
+    return (one.stages, one.worker, one.alone) == (other.stages, other.worker, other.alone)

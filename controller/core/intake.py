@@ -151,6 +151,15 @@ class Intake:
         self.solitary.drop_queue()
         self._waiting.clear()
 
+    def begin_again(self) -> None:
+        """Every source has let go, and what sinks held is closed: queue all that is open."""
+        self.drop_queue()
+        self._assigned.clear()
+        self._loads.clear()
+        self.solitary.let_go()
+        self._pending.clear()
+        self.requeue_lost()
+
     # -- the sweep --
 
     @property

@@ -44,7 +44,10 @@ class Joints:
     """Every link of one plan."""
 
     def __init__(self, plan: Plan) -> None:
-        self._joints = {link.name: _Joint() for link in plan.links}
+        self._floor = 0
+        self._joints: dict[str, _Joint] = {}
+        self._transports: dict[str, str] = {}
+        self.replan(plan)
         #: Links that workers say stand, made by an earlier leader.
         self._claimed: dict[str, RunningLink] = {}
 
@@ -65,6 +68,17 @@ class Joints:
                 elif joint.pair is not None:
                     # It was ordered and has not come to be, or broke while nobody listened.
                     joint.pair = None
+
+    def replan(self, plan: Plan) -> None:
+        """The links are those of another plan; those that it keeps stand."""
+        before, transports = self._joints, self._transports
+        # A link that comes again must not take news of its earlier life for its own.
+        self._floor = max([self._floor, *(joint.generation for joint in before.values())])
+        self._transports = {link.name: link.transport for link in plan.links}
+        self._joints = {
+            name: before[name] if transports.get(name) == transport else _Joint(generation=self._floor)
+            for name, transport in self._transports.items()
+        }
 
     @property
     def missing(self) -> bool:

@@ -25,6 +25,9 @@ from headrace.controller.core.log_messages import SnapshotWritten as SnapshotWri
 from headrace.controller.core.log_messages import TruncateLog as TruncateLog
 from headrace.controller.core.log_messages import WriteEntry as WriteEntry
 from headrace.controller.core.log_messages import WriteSnapshot as WriteSnapshot
+from headrace.controller.core.wishes import DrainRequested as DrainRequested
+from headrace.controller.core.wishes import SteerRequested as SteerRequested
+from headrace.controller.core.wishes import WorkerDrained as WorkerDrained
 from headrace.controller.core.worker_messages import RunningLink as RunningLink
 from headrace.controller.core.worker_messages import RunningTask as RunningTask
 from headrace.controller.core.worker_messages import WorkerLost as WorkerLost
@@ -239,6 +242,9 @@ Event: TypeAlias = (
     | PipelineRequested
     | StopRequested
     | ShutdownAsked
+    | SteerRequested
+    | DrainRequested
+    | WorkerDrained
     | TimePassed
 )
 

@@ -17,6 +17,7 @@ from headrace.controller.core.edges import edges, rejoined
 from headrace.controller.core.placement import NOTHING, Need, Stock, need_of, place, total
 from headrace.controller.core.places import WorkerFacts, check_forced, places_of
 from headrace.controller.core.plans import Plan, TaskPlan
+from headrace.controller.core.standing import Standing
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, chain_order
 
@@ -24,9 +25,22 @@ from headrace.pipeline.graph import Pipeline, chain_order
 TASKS_A_WORKER_MAX = 512
 
 
-def groups(pipeline: Pipeline, *, fuse: bool, places: Mapping[str, str] | None = None) -> list[tuple[str, ...]]:
-    """The stages in chains that run in one task each, in graph order. `places` are those of all stages."""
-    places = places or {}
+def groups(
+    pipeline: Pipeline,
+    *,
+    fuse: bool,
+    places: Mapping[str, str] | None = None,
+    counts: Mapping[str, int] | None = None,
+) -> list[tuple[str, ...]]:
+    """The stages in chains that run in one task each, in graph order. `places` are those of all stages.
+
+    `counts` are the tasks of stages, before what the pipeline says.
+    """
+    places, counts = places or {}, counts or {}
+
+    def wanted(stage: str) -> int | None:
+        return counts.get(stage) or pipeline.stage(stage).replicas
+
     chains: list[list[str]] = []
     tail: dict[str, list[str]] = {}
     for stage in chain_order(pipeline.stages):
@@ -37,7 +51,7 @@ def groups(pipeline: Pipeline, *, fuse: bool, places: Mapping[str, str] | None =
             and upstream in tail
             and tail[upstream][-1] == upstream
             and len(pipeline.downstream(upstream)) == 1
-            and pipeline.stage(upstream).replicas == stage.replicas
+            and wanted(upstream) == wanted(stage.name)
             and places.get(upstream) == places.get(stage.name)
         )
         if joined and upstream is not None:
@@ -58,30 +72,36 @@ def plan(
     replicas: int = 0,
     places: Mapping[str, str] | None = None,
     transports: Mapping[str, str] | None = None,
+    counts: Mapping[str, int] | None = None,
+    current: Plan | None = None,
 ) -> Plan:
     """Tasks and links for a pipeline on these workers. PipelineError if they cannot hold it.
 
     `replicas` are the tasks of each stage that does not say, 0 for as many as there are cores; `places` gives stages
-    their place, before what the pipeline says; `transports` gives links one, by the stage that they lead to.
+    their place, before what the pipeline says; `transports` gives links one, by the stage that they lead to;
+    `counts` gives stages their tasks, before what the pipeline says. What stands in `current` keeps its name and worker
+    where the plan has a task for those stages there.
     """
     if not workers:
         raise PipelineError(f"pipeline {pipeline.name!r}: no worker is registered; start one with `headrace worker`")
     check_forced(pipeline, transports or {})
     where = places_of(pipeline, places or {})
-    chains = groups(pipeline, fuse=fuse, places=where)
-    wanted = {chain: pipeline.stage(chain[0]).replicas or replicas or None for chain in chains}
+    counts = counts or {}
+    chains = groups(pipeline, fuse=fuse, places=where, counts=counts)
+    wanted = {chain: counts.get(chain[0]) or pipeline.stage(chain[0]).replicas or replicas or None for chain in chains}
     placed = place(pipeline, chains, workers, {chain: where[chain[0]] for chain in chains}, wanted)
     tasks: list[TaskPlan] = []
+    standing = Standing(current)
     for chain in chains:
-        need, replica = need_of(pipeline, chain), 0
-        for worker, count in placed.shares[chain]:
-            for _ in range(count):
-                name = f"{pipeline.name}/{chain[0]}.{replica}"
-                tasks.append(TaskPlan(name, chain, worker.name, replica, where[chain[0]], need))
-                replica += 1
+        need = need_of(pipeline, chain)
+        shares = [(worker.name, count) for worker, count in placed.shares[chain]]
+        for worker, replica in standing.numbered(chain, shares):
+            name = f"{pipeline.name}/{chain[0]}.{replica}"
+            tasks.append(TaskPlan(name, chain, worker, replica, where[chain[0]], need))
     _check_load(tasks)
     facts = {worker.name: worker for worker in workers}
     made = edges(pipeline, chains, tasks, {chain: placed.workers(chain) for chain in chains}, facts, transports or {})
+    tasks += standing.solitary(tasks, {worker.name for worker in workers})
     return Plan(tuple(tasks), tuple(made), {"+".join(chain): reason for chain, reason in placed.reasons.items()})
 
 

@@ -40,6 +40,29 @@ class LinkPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """What a plan is to be otherwise. `leave` is a worker that may have no task any more."""
+
+    replicas: Mapping[str, int] = field(default_factory=dict[str, int])
+    places: Mapping[str, str] = field(default_factory=dict[str, str])
+    transports: Mapping[str, str] = field(default_factory=dict[str, str])
+    leave: str = ""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is to be otherwise."""
+        return not (self.replicas or self.places or self.transports or self.leave)
+
+    def words(self) -> str:
+        """For people."""
+        parts = [f"{stage} to {count} tasks" for stage, count in self.replicas.items()]
+        parts += [f"{stage} to {place}" for stage, place in self.places.items()]
+        parts += [f"{stage} joined by {transport}" for stage, transport in self.transports.items()]
+        parts += [f"worker {self.leave} left"] if self.leave else []
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All tasks and links of one pipeline."""
 
@@ -58,6 +81,10 @@ class Plan:
     def task(self, name: str) -> TaskPlan:
         """The task of that name; KeyError if there is none."""
         return self._by_name[name]
+
+    def find(self, name: str) -> TaskPlan | None:
+        """The task of that name, if there is one."""
+        return self._by_name.get(name)
 
     def listens(self, task: str) -> bool:
         """Whether a task has an end of a link between workers."""

@@ -84,11 +84,24 @@ class Roster:
     def __init__(self, plan: Plan, term: int = 0) -> None:
         self._before = term * ATTEMPTS_A_TERM
         self.tasks: dict[str, Task] = {task.name: Task(task, attempt=self._before) for task in plan.tasks}
+        #: The last attempts of tasks that are no more: a task of that name may come again.
+        self._retired: dict[str, int] = {}
 
     def add(self, plan: TaskPlan) -> Task:
         """One more task; it starts at once."""
-        task = self.tasks[plan.name] = Task(plan, attempt=self._before)
+        task = self.tasks[plan.name] = Task(plan, attempt=self._retired.pop(plan.name, self._before))
         return task
+
+    def retire(self, task: Task) -> None:
+        """A task is no more."""
+        self._retired[task.plan.name] = task.attempt
+        del self.tasks[task.plan.name]
+
+    def replace(self, task: Task, plan: TaskPlan, now: float) -> None:
+        """The task is planned otherwise: its next attempt starts at once."""
+        if task.state is not TaskState.WAITING:
+            task.turn(TaskTurn.EXITED)
+        task.plan, task.start_at, task.deaths, task.addresses = plan, now, 0, ()
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks.values())

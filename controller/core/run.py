@@ -18,20 +18,22 @@ from headrace.controller.core.messages import (
     Outcome,
     ShardProposed,
     SourceListed,
+    SteerRequested,
     StopRequested,
     TaskExited,
     TaskFailed,
     TaskReady,
     TaskSwept,
     TimePassed,
+    WorkerDrained,
     WorkerLost,
     WriteManifest,
 )
 from headrace.controller.core.places import WorkerFacts
 from headrace.controller.core.run_base import OPENING_S_MAX, WORKING
+from headrace.controller.core.run_changes import Changes
 from headrace.controller.core.run_ending import Ending
 from headrace.controller.core.run_input import Input
-from headrace.controller.core.run_opening import Opening
 from headrace.controller.core.run_states import RunState, RunTurn
 from headrace.controller.core.run_tasks import WORKER_AWAY_S_MAX
 from headrace.store.entries import (
@@ -43,7 +45,7 @@ from headrace.store.entries import (
 )
 
 
-class Run(Opening, Input, Ending):
+class Run(Changes, Input, Ending):
     """The state machine of one pipeline's run."""
 
     def open(self) -> list[Command]:
@@ -107,8 +109,8 @@ class Run(Opening, Input, Ending):
                 return self._link_lost(event, now)
             case WorkerLost():
                 return self._worker_lost(event, now)
-            case StopRequested():
-                return self._stop(event)
+            case StopRequested() | SteerRequested() | WorkerDrained():
+                return self._wished(event)
             case ManifestWritten():
                 return self._manifest_written(event)
             case _:
@@ -120,6 +122,15 @@ class Run(Opening, Input, Ending):
         if isinstance(event, LogUnreadable) and not self._standby:
             return self._fail(event.error)
         return self.leadership.handle(event, now)
+
+    def _wished(self, event: StopRequested | SteerRequested | WorkerDrained) -> list[Command]:
+        match event:
+            case StopRequested():
+                return self._stop(event)
+            case SteerRequested():
+                return self._steer(event)
+            case WorkerDrained():
+                return self._leave(event)
 
     def _after_the_end(self, event: object, now: float) -> list[Command]:
         """Only the log matters still: what was being written, and the resignation."""
@@ -161,6 +172,7 @@ class Run(Opening, Input, Ending):
         if self.crew and self.state in WORKING:
             commands += self._given_up(now)
         if self.crew and self.state in WORKING:
+            commands += self._change_if_due(now)
             commands += self.crew.start_due(now, self.ledger.epoch, self._workers)
             commands += self.crew.join(now, self.ledger.epoch)
             for late in self.crew.late(now):
@@ -179,6 +191,6 @@ class Run(Opening, Input, Ending):
             return [*commands, *(self._settle_changed() if settled else [])]
         if self.state in WORKING and everything and not self._changed:
             return [*commands, *self._publish(RunTurn.ALL_CLOSED)]
-        if self.state is RunState.DRAINING and self._halted and not self._dirty and self.intake.held_are_closed():
+        if self.state is RunState.DRAINING and self._empty:
             commands += self._publish_what_is_closed()
         return commands

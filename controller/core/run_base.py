@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from headrace.controller.core.allowance import ANY_LOSS, Allowance
@@ -21,7 +21,7 @@ from headrace.controller.core.messages import (
     ReportRun,
 )
 from headrace.controller.core.places import WorkerFacts
-from headrace.controller.core.plans import Plan
+from headrace.controller.core.plans import Change, Plan
 from headrace.controller.core.run_states import ENDED, TRANSITIONS, RunState, RunTurn
 from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.store.entries import Range
@@ -29,7 +29,9 @@ from headrace.store.fold import LedgerState
 
 #: Seconds that a run may wait for a store that does not take its first entry. Once it leads, it waits on.
 OPENING_S_MAX = 10.0
-WORKING = (RunState.RUNNING, RunState.DRAINING)
+#: The run has tasks; in HALTING, sources are to send nothing more.
+WORKING = (RunState.RUNNING, RunState.PAUSING, RunState.PAUSED, RunState.DRAINING)
+HALTING = (RunState.PAUSING, RunState.PAUSED, RunState.DRAINING)
 HANDED_OVER = (LeaderState.RESIGNED, LeaderState.DENIED, LeaderState.DEPOSED)
 
 
@@ -57,6 +59,7 @@ class RunBase:
         cluster: str = "",
         inherited: Plan | None = None,
         snapshot_entries: int = SNAPSHOT_ENTRIES,
+        drained: Collection[str] = (),
     ) -> None:
         self.pipeline = pipeline
         self.version = pipeline.version()
@@ -84,6 +87,15 @@ class RunBase:
         self._inherited = inherited
         self._claims = claims or Claims()
         self._rejoin_at: float | None = None
+        #: Tasks of a stage, as somebody asked for while the run lived; before what the pipeline says.
+        self._counts: dict[str, int] = {}
+        #: Workers that get no task; the controller's own collection.
+        self._drained = drained
+        #: Somebody wants the run to stand still.
+        self.pause_wanted = False
+        #: What the plan is to be otherwise, in the order asked; and why the last change could not be made.
+        self.changes: list[Change] = []
+        self.refused_change = ""
         self._request: int | None = request
         self._standby = standby
         self._workers = {worker.name: worker for worker in workers}
@@ -106,6 +118,21 @@ class RunBase:
         self._relisted = False
         #: Lost workers whose tasks have no place: since when, and why.
         self._away: dict[str, tuple[float, str]] = {}
+
+    def _fit_workers(self) -> list[WorkerFacts]:
+        """The workers that may be given tasks."""
+        return [worker for worker in self._workers.values() if worker.name not in self._drained]
+
+    def _halt(self) -> None:
+        """Hand out nothing more; the next sweep has sources let go of what they have not sent."""
+        self.intake.drop_queue()
+        self.intake.abort_sweep()
+        self._halted = False
+
+    @property
+    def _empty(self) -> bool:
+        """Sources have let go, nothing is on its way, and what sinks held is closed."""
+        return self._halted and not self._dirty and self.intake.held_are_closed()
 
     @property
     def over(self) -> bool:

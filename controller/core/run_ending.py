@@ -53,8 +53,7 @@ class Ending(RunBase):
             self.leadership.resign()
             stop = self.crew.stop("cancelled") if self.crew else []
             return [*stop, ReportRun(self.pipeline.name, self.state.value, self.reason)]
-        if self.state is RunState.RUNNING:
+        if self.state in (RunState.RUNNING, RunState.PAUSING, RunState.PAUSED):
             self._turn(RunTurn.STOP_ASKED)
-            self.intake.drop_queue()
-            self.intake.abort_sweep()
+            self._halt()
         return []

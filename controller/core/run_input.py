@@ -16,7 +16,7 @@ from headrace.controller.core.messages import (
     TaskSwept,
 )
 from headrace.controller.core.roster import TaskState
-from headrace.controller.core.run_base import RunBase
+from headrace.controller.core.run_base import HALTING, RunBase
 from headrace.controller.core.run_states import RunState
 from headrace.store.entries import (
     FragmentDropped,
@@ -141,21 +141,22 @@ class Input(RunBase):
             return []
         drained = self.state is RunState.RUNNING and self.listing.done and self.intake.idle
         finish = drained and not self._settled and self.leadership.quiet and (self._changed or not self.intake.done)
-        halt = self.state is RunState.DRAINING and not self._halted
+        halting = self.state in HALTING
+        halt = halting and not self._halted
         if not (self._dirty or finish or halt):
             return []
         self._dirty = False
         number = self.intake.begin_sweep(task.plan.name for task in self.crew)
-        return self.crew.sweep(number, halt=self.state is RunState.DRAINING)
+        return self.crew.sweep(number, halt=halting)
 
     def _swept(self, event: TaskSwept) -> list[Command]:
         if self.crew is None or self.crew.current(event.task, event.attempt) is None:
             return []
         if not self.intake.swept(event):
             return []
-        if self.state is RunState.DRAINING:
+        if self.state in HALTING:
             self._halted = True
-            return self.crew.seal(self.sinks, "stop")
+            return self.crew.seal(self.sinks, "stop" if self.state is RunState.DRAINING else "pause")
         lost = self.intake.requeue_lost()
         if lost == 0 and self.intake.idle and self.listing.done:
             self._settled = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from headrace.controller.core.admission import admit
 from headrace.controller.core.crew import Crew
 from headrace.controller.core.leadership import LeaderState
@@ -41,14 +43,22 @@ class Opening(Adoption):
         self._accept(commands, admission.warnings)
         return commands
 
-    def _plan(self) -> Plan:
+    def _plan(
+        self,
+        counts: Mapping[str, int] | None = None,
+        places: Mapping[str, str] | None = None,
+        transports: Mapping[str, str] | None = None,
+    ) -> Plan:
+        """The plan as it is wished for, and with these wishes besides."""
         return plan(
             self.pipeline,
-            list(self._workers.values()),
+            self._fit_workers(),
             fuse=self._fuse,
             replicas=self._replicas,
-            places=self._places,
-            transports=self._transports,
+            places={**self._places, **(places or {})},
+            transports={**self._transports, **(transports or {})},
+            counts={**self._counts, **(counts or {})},
+            current=self.crew.plan if self.crew else None,
         )
 
     def _accept(self, commands: list[Command], warnings: tuple[str, ...]) -> None:
@@ -85,7 +95,7 @@ class Opening(Adoption):
 
     def _begin_if_ready(self, now: float) -> list[Command]:
         leads = self.leadership.state is LeaderState.LEADING
-        planned = bool(self._workers) or self._inherited is not None
+        planned = bool(self._fit_workers()) or self._inherited is not None
         if self.state is not RunState.OPENING or not leads or not self._applied or not planned:
             return []
         try:

@@ -10,6 +10,8 @@ class RunState(Enum):
 
     OPENING = "opening"
     RUNNING = "running"
+    PAUSING = "pausing"
+    PAUSED = "paused"
     DRAINING = "draining"
     EMPTIED = "emptied"
     PUBLISHING = "publishing"
@@ -23,6 +25,8 @@ class RunTurn(Enum):
     """What moves a run."""
 
     PIPELINE_ACCEPTED = "pipeline accepted"
+    PAUSE_ASKED = "pause asked"
+    RESUME_ASKED = "resume asked"
     STOP_ASKED = "stop asked"
     CANCEL_ASKED = "cancel asked"
     ALL_CLOSED = "all closed"
@@ -39,6 +43,17 @@ TRANSITIONS: dict[tuple[RunState, RunTurn], RunState] = {
     (RunState.RUNNING, RunTurn.CANCEL_ASKED): RunState.CANCELLED,
     (RunState.RUNNING, RunTurn.ALL_CLOSED): RunState.PUBLISHING,
     (RunState.RUNNING, RunTurn.FAULT): RunState.FAILED,
+    (RunState.RUNNING, RunTurn.PAUSE_ASKED): RunState.PAUSING,
+    (RunState.PAUSING, RunTurn.SINKS_EMPTY): RunState.PAUSED,
+    (RunState.PAUSING, RunTurn.STOP_ASKED): RunState.DRAINING,
+    (RunState.PAUSING, RunTurn.CANCEL_ASKED): RunState.CANCELLED,
+    (RunState.PAUSING, RunTurn.ALL_CLOSED): RunState.PUBLISHING,
+    (RunState.PAUSING, RunTurn.FAULT): RunState.FAILED,
+    (RunState.PAUSED, RunTurn.RESUME_ASKED): RunState.RUNNING,
+    (RunState.PAUSED, RunTurn.STOP_ASKED): RunState.DRAINING,
+    (RunState.PAUSED, RunTurn.CANCEL_ASKED): RunState.CANCELLED,
+    (RunState.PAUSED, RunTurn.ALL_CLOSED): RunState.PUBLISHING,
+    (RunState.PAUSED, RunTurn.FAULT): RunState.FAILED,
     (RunState.DRAINING, RunTurn.CANCEL_ASKED): RunState.CANCELLED,
     (RunState.DRAINING, RunTurn.SINKS_EMPTY): RunState.EMPTIED,
     (RunState.EMPTIED, RunTurn.RESIGNED): RunState.STOPPED,

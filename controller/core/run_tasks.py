@@ -60,9 +60,9 @@ class Tasks(RunBase):
         """Plan the tasks of lost workers on those that are there; what finds no place waits for one."""
         assert self.crew is not None
         for lost, (_, reason) in list(self._away.items()):
-            if lost not in self._workers and self._workers:
+            if lost not in self._workers and self._fit_workers():
                 try:
-                    self.crew.move(lost, list(self._workers.values()))
+                    self.crew.move(lost, self._fit_workers())
                 except PipelineError as error:
                     return self._fail(f"worker {lost} was lost ({reason}), and {error}")
             if lost in self._workers or not any(task.plan.worker == lost for task in self.crew):

@@ -79,6 +79,11 @@ class Solitary:
         for work in self._work.values():
             work.queue.clear()
 
+    def let_go(self) -> None:
+        """No task has anything any more."""
+        for work in self._work.values():
+            work.assigned.clear()
+
     def requeue(self, fragment: bytes, held: Mapping[tuple[str, bytes], Sequence[Range]], count: int | None) -> int:
         """Queue what is suspect, open and held by nobody, once a sweep is through; how many paths that concerned."""
         state = self._ledger.fragments[fragment]

@@ -1,0 +1,16 @@
+"""Arguments that many commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, and nothing else.")]
+ControllerAddress = Annotated[
+    str,
+    typer.Option("--controller", metavar="HOST:PORT", help="Else HEADRACE_CONTROLLER, else 127.0.0.1:7420."),
+]
+ClusterFolder = Annotated[
+    str, typer.Option("--cluster", metavar="DIR", help="The cluster's folder, for mutual TLS; else HEADRACE_CLUSTER.")
+]
