@@ -60,6 +60,10 @@ Transports = Annotated[
 ]
 
 
+Metrics = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Serve metrics for Prometheus there; loopback if no host is given.")
+]
+
 MaxQuarantined = Annotated[
     str, typer.Option(metavar="N|N%", help="End a run that quarantines more records than this; else none is too many.")
 ]
@@ -121,13 +125,14 @@ def controller(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to serve; port 0: any.")] = "127.0.0.1:7420",
     cluster: ClusterFolder = "",
     root: Annotated[str, typer.Option(metavar="URI", help="Store of the cluster's log; others of it stand by.")] = "",
+    metrics: Metrics = "",
 ) -> int:
     """Serve as the controller: plan pipelines, write ledgers."""
     from headrace.cli.client import cluster_folder
     from headrace.controller.server import main as serve
 
     folder = cluster_folder(cluster)
-    return serve(["--listen", listen, "--root", root, *(["--cluster", folder] if folder else [])])
+    return serve(["--listen", listen, "--root", root, "--metrics", metrics, *(["--cluster", folder] if folder else [])])
 
 
 @app.command()

@@ -17,7 +17,9 @@ import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
+from wsgiref.simple_server import WSGIServer
 
 import grpc
 import setproctitle
@@ -31,6 +33,7 @@ from headrace.controller.joining import Door
 from headrace.controller.process import identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
+from headrace.controller.status import reply
 from headrace.protos import control_pb2_grpc as rpc
 from headrace.store.errors import StoreError
 from headrace.store.objects import below, open_store
@@ -59,6 +62,8 @@ class Service:
     ready_fd: int = -1
     lifeline_fd: int = -1
     snapshot_entries: int = SNAPSHOT_ENTRIES
+    #: Where Prometheus finds the metrics, as HOST:PORT; empty: nowhere.
+    metrics: str = ""
 
 
 async def serve(service: Service) -> int:
@@ -92,8 +97,10 @@ async def serve(service: Service) -> int:
         else:
             port = server.add_insecure_port(listen)
         door = await _open_door(service, shell, port)
+        scraped = _serve_metrics(service.metrics, shell)
     except (RuntimeError, OSError):
-        logger.error("cannot listen on %s: another process does; choose another address with --listen", listen)
+        where = f"{listen} and {service.metrics}" if service.metrics else listen
+        logger.error("cannot listen on %s: another process does; choose another address with --listen", where)
         return 1
     await server.start()
     address = f"{listen.rsplit(':', 1)[0]}:{port}"
@@ -108,11 +115,28 @@ async def serve(service: Service) -> int:
     notify("STOPPING=1")
     watched.cancel()
     await shell.resign()
+    if scraped is not None:
+        scraped.shutdown()
     if door is not None:
         await door.close()
     await server.stop(grace=0.2)
     await shell.close()
     return 0
+
+
+def _serve_metrics(address: str, shell: Shell) -> WSGIServer | None:
+    """Let Prometheus read this controller, from a thread that asks the loop."""
+    if not address:
+        return None
+    from prometheus_client import start_http_server
+
+    from headrace.controller.metrics import Reading, registry
+
+    host, _, port = address.rpartition(":")
+    made = registry(asyncio.get_running_loop(), lambda: Reading(reply(shell, version("headrace")), shell.commits))
+    server, _thread = start_http_server(int(port), host or "127.0.0.1", made)
+    logger.info("metrics on %s:%d", host or "127.0.0.1", server.server_port)
+    return server
 
 
 async def _open_door(service: Service, shell: Shell, port: int) -> Door | None:
@@ -150,6 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cluster", type=Path, help="the folder of `headrace cluster init`: serve with mutual TLS")
     parser.add_argument("--root", default="", help="store of the cluster's log; controllers of one root stand by")
     parser.add_argument("--snapshot-entries", type=int, default=SNAPSHOT_ENTRIES, help=argparse.SUPPRESS)
+    parser.add_argument("--metrics", default="", help="serve metrics for Prometheus there, as HOST:PORT")
     parser.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -161,7 +186,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         logger.error("%s", error)
         return 2
     return uvloop.run(
-        serve(Service(args.listen, args.root, cluster, args.ready_fd, args.lifeline_fd, args.snapshot_entries))
+        serve(
+            Service(
+                args.listen,
+                args.root,
+                cluster,
+                args.ready_fd,
+                args.lifeline_fd,
+                args.snapshot_entries,
+                args.metrics,
+            )
+        )
     )
 
 

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Iterable, Mapping
 
+from headrace.controller.commits import CommitTimes
 from headrace.controller.convert import to_worker
 from headrace.controller.core import messages as core
 from headrace.controller.core.cluster import Controller
@@ -57,6 +58,7 @@ class Shell:
         self._numbers = itertools.count(1)
         self.changed = asyncio.Event()
         self._logs = Logs()
+        self.commits = CommitTimes()
         self._events: deque[object] = deque()
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
@@ -234,6 +236,7 @@ class Shell:
         self.post(event)
 
     async def _write(self, command: core.WriteEntry) -> None:
+        began = time.monotonic()
         try:
             event: object = await self._logs.write(command)
         except StoreRefused as error:
@@ -242,6 +245,8 @@ class Shell:
                 self._execute(self._give_up(command, str(error)))
                 self._set_timer()
                 return
+        if isinstance(event, core.EntryWritten):
+            self.commits.take(time.monotonic() - began)
         self.post(event)
         self._wake_watchers()
 

@@ -1,0 +1,137 @@
+"""Metrics of a controller for Prometheus: a reading of its status at each scrape, so nothing is counted twice.
+
+Served over plain HTTP on the address of `--metrics`; they name pipelines, stages and workers, and hold no record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from headrace.controller.commits import CommitTimes
+from headrace.protos import control_pb2 as pb
+
+#: Seconds that the event loop has to give a reading.
+READING_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a scrape sees."""
+
+    status: pb.StatusReply
+    commits: CommitTimes
+
+
+class ControllerCollector(Collector):
+    """Reads the controller on its own loop when it is scraped, from another thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, read: Callable[[], Reading]) -> None:
+        self._loop = loop
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        """Every family. Raises TimeoutError if the loop does not turn."""
+
+        async def reading() -> list[Metric]:
+            seen = self._read()
+            return list(families(seen.status, seen.commits))
+
+        return asyncio.run_coroutine_threadsafe(reading(), self._loop).result(READING_S)
+
+
+def registry(loop: asyncio.AbstractEventLoop, read: Callable[[], Reading]) -> CollectorRegistry:
+    """A registry with the controller's metrics alone."""
+    made = CollectorRegistry()
+    # Registering does not scrape: the loop that would answer may be this very thread's.
+    made.register(_Described(ControllerCollector(loop, read)))
+    return made
+
+
+class _Described(Collector):
+    def __init__(self, inner: Collector) -> None:
+        self._inner = inner
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        return self._inner.collect()
+
+
+def families(status: pb.StatusReply, commits: CommitTimes) -> Iterable[Metric]:
+    """A status as metric families."""
+    yield _states("headrace_workers", "Workers by state.", [item.state for item in status.workers])
+    commit = HistogramMetricFamily("headrace_commit_seconds", "Time until an entry of a ledger is durable.")
+    commit.add_metric([], commits.buckets(), commits.total_s)
+    yield commit
+    yield from _of_stages(status.pipelines)
+    yield from _of_ledgers(status.pipelines)
+    yield from _of_tasks(status.pipelines)
+
+
+def _of_stages(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
+    labels = ["pipeline", "stage"]
+    records = CounterMetricFamily("headrace_stage_records", "Records that came to a stage in this run.", labels=labels)
+    dropped = CounterMetricFamily("headrace_stage_dropped_records", "Records that it did not keep.", labels=labels)
+    size = CounterMetricFamily("headrace_stage_bytes", "Bytes of input that its batches cover.", labels=labels)
+    busy = CounterMetricFamily("headrace_stage_busy_seconds", "Time that its tasks worked.", labels=labels)
+    for item in pipelines:
+        for stage in item.stages:
+            key = [item.pipeline, stage.stage]
+            records.add_metric(key, stage.records)
+            dropped.add_metric(key, stage.dropped)
+            size.add_metric(key, stage.bytes)
+            busy.add_metric(key, stage.busy_s)
+    return [records, dropped, size, busy]
+
+
+def _of_ledgers(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
+    closed = GaugeMetricFamily(
+        "headrace_closed_records", "Records of the dataset by verdict.", labels=["pipeline", "sink", "verdict"]
+    )
+    still = GaugeMetricFamily("headrace_open_fragments", "Fragments that are not closed.", labels=["pipeline"])
+    shards = GaugeMetricFamily("headrace_shards", "Shards that the ledger names.", labels=["pipeline"])
+    for item in pipelines:
+        still.add_metric([item.pipeline], item.fragments - item.fragments_done)
+        shards.add_metric([item.pipeline], item.shards)
+        for sink, counts in item.counts.items():
+            for verdict in ("kept", "filtered", "duplicate", "quarantined"):
+                closed.add_metric([item.pipeline, sink, verdict], getattr(counts, verdict))
+    return [closed, still, shards]
+
+
+def _of_tasks(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
+    tasks = GaugeMetricFamily("headrace_tasks", "Tasks by state.", labels=["pipeline", "state"])
+    restarts = GaugeMetricFamily("headrace_task_restarts", "Restarts of the plan's tasks.", labels=["pipeline"])
+    held = GaugeMetricFamily("headrace_held_bytes", "Bytes that a task's sink holds.", labels=["pipeline", "task"])
+    flying = GaugeMetricFamily("headrace_link_in_flight_bytes", "Credit in use.", labels=["pipeline", "link"])
+    moved = GaugeMetricFamily("headrace_link_bytes", "Bytes sent over a link.", labels=["pipeline", "link"])
+    blocked = GaugeMetricFamily("headrace_link_blocked", "Sends that found no credit.", labels=["pipeline", "link"])
+    for item in pipelines:
+        states = [task.state for task in item.tasks]
+        for state in sorted(set(states)):
+            tasks.add_metric([item.pipeline, state], states.count(state))
+        restarts.add_metric([item.pipeline], sum(task.restarts for task in item.tasks))
+        sender = {link.link: link.sender for link in item.links}
+        for task in item.tasks:
+            held.add_metric([item.pipeline, task.task], task.progress.held_bytes)
+            for link in task.progress.links:
+                if sender.get(link.link) == task.task:
+                    key = [item.pipeline, link.link]
+                    flying.add_metric(key, link.in_flight_bytes)
+                    moved.add_metric(key, link.bytes)
+                    blocked.add_metric(key, link.blocked)
+    return [tasks, restarts, held, flying, moved, blocked]
+
+
+def _states(name: str, text: str, states: list[str]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=["state"])
+    for state in sorted(set(states)):
+        family.add_metric([state], states.count(state))
+    return family
