@@ -51,8 +51,8 @@ def rates(before: pb.PipelineStatus, now: pb.PipelineStatus, seconds: float) -> 
     old = {stage.stage: stage for stage in before.stages}
     tasks: dict[str, int] = {}
     for task in now.tasks:
-        for stage in task.stages:
-            tasks[stage] = tasks.get(stage, 0) + 1
+        for name in task.stages:
+            tasks[name] = tasks.get(name, 0) + 1
     waits, flying = _links(before, now)
     found: list[StageRate] = []
     for stage in now.stages:
@@ -67,7 +67,7 @@ def rates(before: pb.PipelineStatus, now: pb.PipelineStatus, seconds: float) -> 
                 busy=min(1.0, max(0.0, (stage.busy_s - past.busy_s) / seconds / many)),
                 in_flight_bytes=flying.get(stage.stage, 0),
                 waits_for=tuple(sorted(waits.get(stage.stage, ()))),
-                holds_up=tuple(sorted(name for name, held in waits.items() if stage.stage in held)),
+                holds_up=tuple(sorted(sender for sender, held in waits.items() if stage.stage in held)),
             )
         )
     return found

@@ -87,15 +87,11 @@ class RunBase:
         self._inherited = inherited
         self._claims = claims or Claims()
         self._rejoin_at: float | None = None
-        #: Tasks of a stage, as somebody asked for while the run lived; before what the pipeline says.
-        self._counts: dict[str, int] = {}
-        #: Workers that get no task; the controller's own collection.
-        self._drained = drained
-        #: Somebody wants the run to stand still.
-        self.pause_wanted = False
-        #: What the plan is to be otherwise, in the order asked; and why the last change could not be made.
+        #: Tasks of a stage that somebody asked for since; which workers get none is the controller's to say.
+        self._counts, self._drained = dict[str, int](), drained
+        #: Somebody wants the run to stand still, or planned otherwise, in this order; why a change was not made.
+        self.pause_wanted, self.refused_change = False, ""
         self.changes: list[Change] = []
-        self.refused_change = ""
         self._request: int | None = request
         self._standby = standby
         self._workers = {worker.name: worker for worker in workers}
