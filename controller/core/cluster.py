@@ -150,10 +150,8 @@ class Controller:
                 return self._requested(event)
             case StopRequested():
                 return self._stop(event, now)
-            case SteerRequested():
+            case SteerRequested() | DrainRequested():
                 return self._steer(event, now)
-            case DrainRequested():
-                return self._drain(event, now)
             case ManifestWritten():
                 writer = self._by_log(event.log)
                 return writer.handle(event, now) if writer else []
@@ -413,7 +411,9 @@ class Controller:
             self.log.submit(RunStopAsked(event.pipeline, event.cancel))
         return []
 
-    def _steer(self, event: SteerRequested, now: float) -> list[Command]:
+    def _steer(self, event: SteerRequested | DrainRequested, now: float) -> list[Command]:
+        if isinstance(event, DrainRequested):
+            return self._drain(event, now)
         run = self.runs.get(event.pipeline)
         if run is not None and not run.ended:
             return run.handle(event, now)
