@@ -160,9 +160,7 @@ class Servicer(rpc.ControlServicer):
 
     async def Steer(self, request: pb.SteerRequest, context: Any) -> pb.SteerReply:  # noqa: N802
         """Pause, resume or change a run, or drain a worker; answered once it is known whether a plan can hold it."""
-        number = next(self._numbers)
-        answered: asyncio.Future[core.AnswerRequest] = asyncio.get_running_loop().create_future()
-        self._shell.requests[number] = answered
+        number, answered = self._shell.expect_answer()
         self._shell.post(_steered(number, request))
         answer = await asyncio.wait_for(answered, STEER_S)
         return pb.SteerReply(accepted=answer.accepted, reason=answer.reason, changes=answer.warnings)
