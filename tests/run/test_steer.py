@@ -81,7 +81,7 @@ def test_what_is_paused_scaled_and_drained_under_load_gives_the_same_dataset(
     closed = count_entries(output / "ledger")
     assert still["fragments_done"] < still["fragments"], "there is something left to read"
     assert house.good("scale", "small", "tokenize", "4", "--wait")["changes"] == [
-        "read to 4 tasks, map to 4 tasks, tokenize to 4 tasks, write to 4 tasks"
+        "read to 4 tasks, has_many_lines to 4 tasks, tokenize to 4 tasks, write to 4 tasks"
     ]
     tasks = house.pipeline()["tasks"]
     assert sorted(task["worker"] for task in tasks) == ["one", "one", "two", "two"]
