@@ -101,13 +101,17 @@ class RunBase:
         self.committer = Committer(self.ledger)
         self.listing = Listing(self.ledger, self.sources, self.sinks)
         self.listing.reread = changed_input is ChangedInput.REREAD
+        self._changed_input = changed_input
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        """What a run learns as it goes: nothing yet."""
         self._submitted_ends: set[bytes] = set()
         self._submitted_pipeline = False
         self._dirty = self._settled = self._halted = False
         self._shards_at_start = 0
         #: Fragments whose object changed or vanished while they were open, and how that was found.
         self._changed: dict[bytes, str] = {}
-        self._changed_input = changed_input
         #: Fragments of which this run gave up the rest; sources to be listed again for it, and whether one was.
         self._dropped: set[bytes] = set()
         self._stale: set[str] = set()

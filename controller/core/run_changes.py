@@ -8,6 +8,7 @@ then, and nothing is read twice. The graph stays what it was, so no epoch is rai
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from headrace.controller.core.messages import AnswerRequest, Command, SteerRequested, WorkerDrained
@@ -26,15 +27,13 @@ class Changes(Opening):
         """Somebody wants the run paused, resumed or changed; refused at once where no plan can hold the change."""
         if self.state is RunState.DRAINING or self.state not in (RunState.OPENING, *WORKING):
             return [_answer(event, f"pipeline {self.pipeline.name!r} is {self.state.value}")]
-        wrong = ""
         try:
+            self._check_links(event.transports)
             change = self._whole_chains(Change(event.replicas, event.places, event.transports))
             if not change.empty:
                 self._planned_with(change)
         except PipelineError as error:
-            wrong = str(error)
-        if wrong:
-            return [_answer(event, wrong)]
+            return [_answer(event, str(error))]
         if event.pause is not None:
             self.pause_wanted = event.pause
         if not change.empty:
@@ -113,6 +112,17 @@ class Changes(Opening):
                 )
             return made
         return self._plan(change.replicas, change.places, change.transports)
+
+    def _check_links(self, stages: Iterable[str]) -> None:
+        """PipelineError for a stage that no link leads to, because it is fused with the one before it."""
+        for task in self.crew.plan.tasks if self.crew else ():
+            for stage in stages:
+                if not task.alone and stage in task.stages[1:]:
+                    before = task.stages[task.stages.index(stage) - 1]
+                    raise PipelineError(
+                        f"stage {stage!r} is fused with {before!r} before it: no link joins them; apply the pipeline "
+                        "with --no-fuse, or move one of them first"
+                    )
 
     def _whole_chains(self, change: Change) -> Change:
         """Stages that are fused are scaled together."""

@@ -44,7 +44,9 @@ class Input(RunBase):
             self.leadership.submit(FragmentsListed(tuple(fresh)))
         for gone in self.listing.vanished(event.stage) if event.last else ():
             if gone.id not in self._dropped:
-                self._halt(gone.id, f"{gone.uri} changed or vanished since it was listed (then: {gone.version})")
+                self._halt_fragment(
+                    gone.id, f"{gone.uri} changed or vanished since it was listed (then: {gone.version})"
+                )
         return []
 
     def _was_read(self, event: FragmentWasRead) -> list[Command]:
@@ -52,7 +54,7 @@ class Input(RunBase):
             return []
         if event.error and event.changed:
             self.intake.halt(event.fragment, event.task)
-            self._halt(event.fragment, event.error)
+            self._halt_fragment(event.fragment, event.error)
             self._stale.add(self.ledger.fragments[event.fragment].fragment.stage)
             return []
         if event.error:
@@ -64,7 +66,7 @@ class Input(RunBase):
                 self.leadership.submit(FragmentEnded(event.fragment, event.count))
         return []
 
-    def _halt(self, fragment: bytes, why: str) -> None:
+    def _halt_fragment(self, fragment: bytes, why: str) -> None:
         """A fragment's object is not the one that was listed: go on without it, and settle it when all else is."""
         self.intake.halt(fragment)
         self._changed[fragment] = why

@@ -98,10 +98,11 @@ def test_what_is_paused_scaled_and_drained_under_load_gives_the_same_dataset(
 
 def test_what_cannot_be_is_refused_with_the_reason(house: House, tmp_path: Path) -> None:
     begin(house, tmp_path / "out")
+    house.good("pause", "small", "--wait")
     for arguments, words in (
         (("scale", "small", "nope", "2"), "has no stage 'nope'"),
         (("move", "small", "read", "disk=ssd"), "no worker has that name or label"),
-        (("relink", "small", "write", "quic"), "has no certificate"),
+        (("relink", "small", "write", "quic"), "'write' is fused with 'tokenize' before it"),
         (("drain", "three"), "no worker 'three'; there are: one, two"),
         (("pause", "large"), "pipeline 'large' is not here; there are: small"),
     ):
