@@ -143,6 +143,8 @@ def verify_dataset(uri: str, *, as_json: bool) -> int:
             "records": report.records,
             "given_up": [f"{item['uri']}: {item['reason']}" for item in _given_up(dataset)],
             "problems": list(report.problems),
+            "unnamed": report.unnamed,
+            "unnamed_bytes": report.unnamed_size,
         }
         print(json.dumps(found))
         return 0 if report.sound else EXIT_FAULT
@@ -152,6 +154,9 @@ def verify_dataset(uri: str, *, as_json: bool) -> int:
         dropped = sum(1 for _ in _given_up(dataset))
         rest = f"; the rest of {number(dropped)} fragments is given up" if dropped else ""
         out.print(title(dataset.uri, f"sound: {checked}, {megabytes(report.size)}{rest}"))
+        if report.unnamed:
+            left = f"{number(report.unnamed)} objects, {megabytes(report.unnamed_size)}"
+            out.print(f"  {left}, are named by no entry: `headrace dataset gc` deletes what sinks that died have left")
         return 0
     raise CliError(f"{dataset.uri}: {len(report.problems)} problems in {checked}", report.problems)
 

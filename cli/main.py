@@ -402,6 +402,18 @@ def dataset_rebuild(
     return rebuild_shard(uri, shard, restore=restore, as_json=json)
 
 
+@dataset_app.command("gc")
+def dataset_gc(
+    uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    json: Json = False,
+) -> int:
+    """Delete the objects that no ledger entry names and none ever can, such as those of killed sinks."""
+    from headrace.cli.collect import collect_garbage
+
+    return collect_garbage(uri, dry_run=dry_run, as_json=json)
+
+
 def invoke(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. Errors of the system around us become a line on standard error."""
     try:

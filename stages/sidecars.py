@@ -26,6 +26,7 @@ from headrace.stages.batch import (
 from headrace.stages.errors import StageContractError
 from headrace.stages.samples import merge, sampled_of
 from headrace.store.entries import Counts, StoredObject
+from headrace.store.keys import quarantine_prefix
 from headrace.store.objects import Buffer, ObjectStore
 from headrace.store.parts import GRAVITY
 from headrace.store.shards import (
@@ -72,7 +73,7 @@ def write_sidecars(
         ("verdicts", prefix, ".verdicts.parquet", verdicts),
     ]
     if raw.num_rows:
-        tables.append(("quarantine", "quarantine/", ".parquet", raw))
+        tables.append(("quarantine", quarantine_prefix(prefix), ".parquet", raw))
     samples = merge([gather(batches, samples_schema(), sampled_of)])
     if samples.num_rows:
         tables.append(("samples", prefix, ".samples.parquet", samples))

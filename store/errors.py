@@ -27,6 +27,10 @@ class StoreRefused(StoreError):  # noqa: N818 - named after what is so
     """The store understood an operation and will not do it, now or later: no such bucket, no such right."""
 
 
+class DatasetBusy(StoreError):  # noqa: N818 - named after what is so
+    """Another process leads the dataset's log, so that nobody else may write into it."""
+
+
 class ChecksumMismatch(StoreError):  # noqa: N818 - named after what is so
     """An object's bytes are not those that the ledger recorded."""
 

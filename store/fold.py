@@ -25,6 +25,7 @@ from headrace.store.entries import (
     VersionPublished,
 )
 from headrace.store.intervals import UNBOUNDED, Gap, IntervalSet
+from headrace.store.keys import epoch_of
 from headrace.store.log_state import FoldError, LogState
 
 __all__ = ["ClosedShard", "FoldError", "FragmentState", "LedgerState"]
@@ -149,6 +150,8 @@ class LedgerState(LogState):
     def _closed(self, number: int, change: Closed) -> None:
         if sum(item.count for item in change.ranges) != change.counts.records:
             raise FoldError(f"entry {number}: a shard of {change.counts.records} verdicts closes another number")
+        if change.epoch < self.epoch:
+            raise FoldError(f"entry {number} closes what was made in epoch {change.epoch}, fenced off by {self.epoch}")
         for item in change.ranges:
             state = self._known(number, item.fragment)
             if state.dropped is not None:
@@ -159,6 +162,9 @@ class LedgerState(LogState):
             if held:
                 raise FoldError(f"entry {number} closes records {held[:4]} of {state.fragment.uri} a second time")
             state.of(change.sink).add(item.first, item.end, item.offset, item.stop)
+        for stored in change.objects:
+            if (epoch_of(stored.key) or self.epoch) < self.epoch:
+                raise FoldError(f"entry {number} names {stored.key}, which a collection may have deleted")
         self.shards.append(ClosedShard(number, change))
         self.accepted[change.identity()] = number
         self.counts[change.sink] = self.counts.get(change.sink, Counts()) + change.counts

@@ -17,6 +17,7 @@ from headrace.store.fold import LedgerState
 from headrace.store.objects import ObjectStore
 from headrace.store.parts import GRAVITY, Ordinals, broken_rows, keys_of, rows_of
 from headrace.store.shards import read_shard, read_table, verify_object
+from headrace.store.verify_whole import unnamed_objects, whole_problems
 
 #: Problems that are told of one shard; the rest of them only repeat the story.
 PROBLEMS_PER_SHARD_MAX = 50
@@ -34,6 +35,9 @@ class Report:
     size: int
     records: int
     problems: tuple[str, ...]
+    #: Objects that no entry names, and their bytes: what sinks that died have left.
+    unnamed: int = 0
+    unnamed_size: int = 0
 
     @property
     def sound(self) -> bool:
@@ -65,8 +69,11 @@ def verify_shards(store: ObjectStore, state: LedgerState, progress: Callable[[in
         records += closed.counts.records
         if progress is not None:
             progress(done, len(state.shards))
+    problems += whole_problems(store, state)
     problems += _manifest_problems(store, state)
-    return Report(len(state.shards), objects, size, records, tuple(problems))
+    unnamed = unnamed_objects(store, state)
+    left = sum(info.size for info in unnamed)
+    return Report(len(state.shards), objects, size, records, tuple(problems), len(unnamed), left)
 
 
 def _object_problem(store: ObjectStore, item: StoredObject) -> str | None:

@@ -9,6 +9,7 @@ from headrace.controller.core.messages import Coverage, Outcome, ShardProposed
 from headrace.store.entries import Closed, Range
 from headrace.store.fold import LedgerState
 from headrace.store.intervals import IntervalSet
+from headrace.store.keys import epoch_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,9 @@ class Committer:
     def _fault(self, event: ShardProposed) -> str:
         if not event.ranges:
             return "a shard that closes no records"
+        for item in event.objects:
+            if epoch_of(item.key) not in (None, event.epoch):
+                return f"{item.key} lies in the folder of another epoch than {event.epoch}: a collection may delete it"
         if len(event.ranges) != len(event.coverage):
             return f"{len(event.ranges)} ranges with {len(event.coverage)} coverages"
         kept = 0

@@ -103,7 +103,7 @@ def test_verdicts_and_raw_records_lie_in_sidecars(tmp_path: pathlib.Path, batch_
     batch = quarantine_last(with_tokens(batch_of(["a", "b", "c"]), [[1], [2, 3], [4]]))
     shard = sink().write([batch], open_store(str(tmp_path)), "shards/0/")
     paths = by_role(shard.objects, tmp_path)
-    assert paths["quarantine"].parent == tmp_path / "quarantine"
+    assert paths["quarantine"].parent == tmp_path / "quarantine" / "0"
     (lost,) = pq.read_table(paths["verdicts"]).to_pylist()
     assert (lost["row"], lost["verdict"], lost["fragment"]) == (2, "quarantined", batch.fragment.hex())
     (raw,) = pq.read_table(paths["quarantine"]).to_pylist()

@@ -54,6 +54,8 @@ class Writer:
         self.store = store
         self.log = Log(store)
         self.number = 0
+        #: The record that duplicates are said to be of.
+        self.target: str | None = "0"
         self.entry(Led(1, {}), PipelineApplied("v1", PIPELINE), FragmentsListed((FRAGMENT,)))
 
     def entry(self, *changes: Change) -> None:
@@ -75,6 +77,7 @@ class Writer:
         kept = [row | {"tokens": row["fate"]} for row in rows if isinstance(row["fate"], int)]
         lost = [row | {"verdict": row["fate"], "stage": "s", "reason": "r"} for row in rows if row not in kept]
         lost = [row for row in lost if isinstance(row["fate"], str)]
+        lost = [row | {"duplicate_of": self.target if row["fate"] == "duplicate" else None} for row in lost]
         raw = [row | {"raw": b"?"} for row in lost if row["verdict"] == "quarantined"]
         lengths = [row["tokens"] for row in kept]
         built = shards.build_tokens(

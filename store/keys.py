@@ -1,0 +1,20 @@
+"""What the key of an object says of it: the folder of its epoch."""
+
+from __future__ import annotations
+
+import re
+
+#: Folders whose objects sinks write, under the epoch that they were born with and the hash of the object's bytes.
+FOLDERS = ("shards", "quarantine")
+_KEY = re.compile(r"(?:shards|quarantine)/([0-9]{1,18})/[0-9a-f]{32}(?:\.[a-z]+)+")
+
+
+def epoch_of(key: str) -> int | None:
+    """The epoch in whose folder an object lies; None for a key that no sink of ours writes."""
+    match = _KEY.fullmatch(key)
+    return None if match is None else int(match[1])
+
+
+def quarantine_prefix(shards_prefix: str) -> str:
+    """Where the raw bytes of quarantined records go: `shards/7/` to `quarantine/7/`."""
+    return f"quarantine/{shards_prefix.removeprefix('shards/')}"

@@ -1,0 +1,117 @@
+"""`headrace dataset gc` on what killed runs leave behind, beside a run that goes on, and killed itself."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import DEADLINE_S, run_command
+from dataset_kit import fates
+from kill_kit import Marked, count_entries, headrace, kill_after_entries
+
+
+def gc(dataset: Path, *arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        headrace("dataset", "gc", str(dataset), "--json", *arguments),
+        capture_output=True, text=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def objects(dataset: Path) -> set[str]:
+    return {
+        str(path.relative_to(dataset))
+        for folder in ("shards", "quarantine")
+        for path in (dataset / folder).rglob("*.*")
+    }
+
+
+def verified(dataset: Path) -> bool:
+    done = subprocess.run(headrace("dataset", "verify", str(dataset)), capture_output=True, timeout=DEADLINE_S)
+    return done.returncode == 0
+
+
+def left_behind(dataset: Path, epoch: int) -> Path:
+    """A shard as a killed sink leaves it: written, and never proposed."""
+    path = dataset / "shards" / str(epoch) / f"{'0' * 31}1.safetensors"
+    path.write_bytes(b"written, never proposed")
+    return path
+
+
+@pytest.fixture(scope="module")
+def killed(home: Path) -> Path:
+    """A dataset whose run was killed with -9 in the middle, all processes at once."""
+    run = Marked(run_command(home, "collected"), home)
+    assert kill_after_entries(run, lambda: count_entries(home / "collected" / "ledger"), 6, 0.05)
+    return home / "collected"
+
+
+def test_what_killed_sinks_left_goes_and_the_run_that_goes_on_closes_everything(
+    home: Path, killed: Path, undisturbed: Path
+) -> None:
+    (epoch,) = (int(path.name) for path in (killed / "shards").iterdir())
+    orphan = left_behind(killed, epoch)
+    before = objects(killed)
+    told = gc(killed, "--dry-run")
+    assert (told["objects"], told["live"]) == (0, False)
+    assert told["undecided"] >= 1
+    assert objects(killed) == before
+    done = gc(killed)
+    assert done["objects"] == told["undecided"]
+    assert not orphan.exists()
+    assert done["floor"] > epoch
+    assert verified(killed)
+    assert gc(killed)["objects"] == 0
+    again = subprocess.run(run_command(home, "collected"), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    assert again.returncode == 0, again.stderr
+    assert verified(killed)
+    assert fates(killed) == fates(undisturbed)
+
+
+def test_a_collection_beside_a_run_deletes_nothing_of_it(home: Path, undisturbed: Path) -> None:
+    run = Marked(run_command(home, "live"), home)
+    process = run.start()
+    try:
+        rounds = 0
+        while process.poll() is None:
+            if count_entries(home / "live" / "ledger") < 3:
+                continue
+            found = gc(home / "live")
+            assert found["objects"] == 0
+            rounds += found["live"]
+        out, error = process.communicate(timeout=DEADLINE_S)
+    finally:
+        run.kill()
+    assert process.returncode == 0, error
+    assert rounds >= 1
+    assert json.loads(out)["balanced"]
+    assert verified(home / "live")
+    assert fates(home / "live") == fates(undisturbed)
+
+
+def test_a_collection_that_is_killed_leaves_a_sound_dataset_and_the_next_one_ends_it(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    dataset = tmp_path / "copy"
+    shutil.copytree(undisturbed, dataset)
+    (epoch,) = (int(path.name) for path in (dataset / "shards").iterdir())
+    named = objects(dataset)
+    many = [dataset / "shards" / str(epoch) / f"{number:032x}.safetensors" for number in range(3000)]
+    for path in many:
+        path.write_bytes(b"garbage")
+    process = subprocess.Popen(headrace("dataset", "gc", str(dataset)), stdout=subprocess.DEVNULL)
+    while many[0].exists() and process.poll() is None:
+        os.sched_yield()
+    process.send_signal(signal.SIGKILL)
+    process.wait(DEADLINE_S)
+    left = len(objects(dataset) - named)
+    assert 0 < left < 3000
+    assert verified(dataset)
+    assert gc(dataset)["objects"] == left
+    assert objects(dataset) == named
+    assert verified(dataset)
