@@ -1,18 +1,20 @@
-"""`headrace dataset gc`: objects that no ledger entry names and none ever can."""
+"""`headrace dataset gc` and `retract`: objects that nobody names, and records that nobody may see any more."""
 
 from __future__ import annotations
 
 import json
 import sys
 
+from headrace.cli.errors import CliError, UsageError
 from headrace.cli.page import console, megabytes, number, title
 from headrace.controller.pen import Pen, with_pen
 from headrace.controller.process import is_alive
 from headrace.store.collect import Collected, collect
-from headrace.store.dataset import Dataset
-from headrace.store.entries import EpochRaised
+from headrace.store.dataset import Dataset, write_manifest
+from headrace.store.entries import EpochRaised, Retracted, VersionPublished
 from headrace.store.errors import DatasetBusy
 from headrace.store.fold import LedgerState
+from headrace.store.retract import Found, find_records, write_rewritten
 
 #: Keys that are shown to people; `--json` gives all of them.
 KEYS_SHOWN = 10
@@ -64,6 +66,51 @@ def _raise_floor(dataset: str) -> str:
     except DatasetBusy:
         return "a run writes it"
     return ""
+
+
+def retract_records(uri: str, ids: list[str], sources: list[str], *, as_json: bool) -> int:
+    """Retract records by id or by source; the exit code."""
+    if not ids and not sources:
+        raise UsageError("give the ids of records, or --source with the URI of what they were read from")
+    dataset = Dataset.open(uri)
+    store = dataset.store
+
+    async def retracted(pen: Pen) -> Found:
+        found = await pen.beside(lambda: find_records(store, pen.ledger, ids, sources))
+        missing = [name for name in ids if name not in found.ids and not any(_part(name, one) for one in found.ids)]
+        if missing or not found.ids:
+            raise CliError(f"{dataset.uri}: no record has the id or source {(missing or sources)[0]!r}: none retracted")
+        if found.documents or found.rewritten:
+            await pen.commit(EpochRaised("retraction"))
+            replaced = await pen.beside(lambda: write_rewritten(store, found, pen.ledger.epoch))
+            version = pen.ledger.version + 1
+            change = Retracted(version, found.documents, replaced)
+            await pen.commit(change, VersionPublished(version, "retraction"))
+        return found
+
+    found = with_pen(dataset.uri, retracted)
+    after = Dataset.open(uri)
+    write_manifest(store, after.manifest())
+    collect(store, after.state, dry_run=False)
+    documents = sum(len(rows) for _, rows in found.documents)
+    facts = {
+        "dataset": dataset.uri,
+        "version": after.state.version,
+        "records": len(found.ids),
+        "documents": documents,
+        "rewritten": [key for _, key, _ in found.rewritten],
+    }
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        what = f"{number(documents)} documents, {number(len(found.rewritten))} objects written anew"
+        console(sys.stdout).print(title(dataset.uri, f"version {after.state.version}: {what}"))
+    return 0
+
+
+def _part(name: str, one: str) -> bool:
+    """Whether `one` is the id of a part of the record `name`."""
+    return one.startswith(f"{name}/") and one[len(name) + 1 :].isdigit()
 
 
 def _facts(uri: str, found: Collected, *, dry_run: bool, busy: str) -> dict[str, object]:

@@ -402,6 +402,21 @@ def dataset_rebuild(
     return rebuild_shard(uri, shard, restore=restore, as_json=json)
 
 
+@dataset_app.command("retract")
+def dataset_retract(
+    uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")],
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of records.")] = None,
+    source: Annotated[
+        list[str] | None, typer.Option("--source", metavar="URI", help="Every record that was read from this object.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Publish a version that shows these records no more, and delete what held their text beside the tokens."""
+    from headrace.cli.collect import retract_records
+
+    return retract_records(uri, ids or [], source or [], as_json=json)
+
+
 @dataset_app.command("gc")
 def dataset_gc(
     uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")],

@@ -65,7 +65,7 @@ def rebuild_shard(uri: str, shard: str, *, restore: bool, as_json: bool) -> int:
 
 
 def _rows(fact: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key in ("stage", "reason", "duplicate_of", "tokens", "lineage", "entry", "shard"):
+    for key in ("stage", "reason", "duplicate_of", "tokens", "lineage", "entry", "shard", "retracted"):
         if fact.get(key) is not None:
             yield key, fact[key]
     for piece in fact.get("pieces", ())[:8]:
@@ -85,7 +85,9 @@ def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[
         for index in np.flatnonzero(_named(documents, name)):
             row = documents.slice(int(index), 1).to_pylist()[0]
             pieces = _pieces(dataset, objects.get("tokens"), int(index))
-            yield {"verdict": "kept", **row, **where, "pieces": pieces}
+            since = [v for v, key, rows in dataset.state.retracted if key == objects.get("tokens") and index in rows]
+            gone = {"retracted": min(since)} if since else {}
+            yield {"verdict": "kept", **row, **where, **gone, "pieces": pieces}
     if "verdicts" in objects:
         verdicts = read_table(dataset.store, objects["verdicts"])
         for row in verdicts.filter(pa.array(_named(verdicts, name))).to_pylist():

@@ -162,6 +162,9 @@ class Dataset:
     def manifest(self) -> dict[str, Any]:
         """Return `manifest.json`: the shards of the newest published version, or all where none was published."""
         described, published = self.describe(), self.state.version_number
+        retracted = [
+            {"version": version, "tokens": key, "documents": rows} for version, key, rows in self.state.retracted
+        ]
         return {
             "format": MANIFEST_FORMAT,
             "dataset": str(self.state.pipeline.get("name", "")),
@@ -176,7 +179,12 @@ class Dataset:
                 for shard in self._shards
                 if (published < 0 or shard.number <= published) and shard.object(TOKENS) is not None
             ],
+            **({"retracted": retracted} if retracted else {}),
         }
+
+    def retracted(self, tokens: str) -> frozenset[int]:
+        """Rows of the documents table that are shown no more, of the shard whose tokens have this key."""
+        return frozenset(row for _, key, rows in self.state.retracted if key == tokens for row in rows)
 
     def verify(self) -> Report:
         """Check every object that the ledger names, and that its tables account for every record that it closes."""

@@ -205,6 +205,19 @@ class VersionPublished:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Retracted:
+    """Records that no version from `version` on shows.
+
+    `documents` are rows of documents tables by the key of the shard's tokens; `replaced` are the objects that take the
+    place of others, by the key of these, since they held text of the records.
+    """
+
+    version: int
+    documents: tuple[tuple[str, tuple[int, ...]], ...]
+    replaced: tuple[tuple[str, StoredObject], ...]
+
+
 Change: TypeAlias = (
     Led
     | Resigned
@@ -216,6 +229,7 @@ Change: TypeAlias = (
     | FragmentDropped
     | Closed
     | VersionPublished
+    | Retracted
     | ClusterChange
 )
 
@@ -232,6 +246,7 @@ _CHANGES: dict[str, type[Any]] = {
         FragmentDropped,
         Closed,
         VersionPublished,
+        Retracted,
         *CLUSTER_CHANGES,
     )
 }
@@ -286,6 +301,8 @@ _NESTED: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("Closed", "ranges"): lambda items: tuple(Range(*item) for item in items),
     ("Closed", "objects"): lambda items: tuple(StoredObject(*item) for item in items),
     ("Closed", "counts"): lambda item: Counts(*item),
+    ("Retracted", "documents"): lambda items: tuple((key, tuple(rows)) for key, rows in items),
+    ("Retracted", "replaced"): lambda items: tuple((key, StoredObject(*item)) for key, item in items),
 }
 
 

@@ -8,7 +8,7 @@ written: a bad entry is worse than a stopped pipeline.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.store.entries import (
@@ -22,6 +22,7 @@ from headrace.store.entries import (
     FragmentsListed,
     PipelineApplied,
     Range,
+    Retracted,
     VersionPublished,
 )
 from headrace.store.intervals import UNBOUNDED, Gap, IntervalSet
@@ -92,6 +93,8 @@ class LedgerState(LogState):
     counts: dict[str, Counts] = field(default_factory=dict[str, Counts])
     version: int = 0
     version_number: int = -1
+    #: Documents that are shown no more: since which version, the key of the shard's tokens, rows of its documents.
+    retracted: list[list[Any]] = field(default_factory=list[list[Any]])
 
     def conflicts(self, closed: Closed) -> list[Range]:
         """The parts of a proposal's ranges that its sink has closed already, or that were given up."""
@@ -123,6 +126,8 @@ class LedgerState(LogState):
                 self._closed(number, change)
             case VersionPublished():
                 self.version, self.version_number = change.version, number
+            case Retracted():
+                self._retracted(number, change)
             case _:
                 raise FoldError(f"entry {number}: {type(change).__name__} does not belong into a dataset's ledger")
 
@@ -168,6 +173,20 @@ class LedgerState(LogState):
         self.shards.append(ClosedShard(number, change))
         self.accepted[change.identity()] = number
         self.counts[change.sink] = self.counts.get(change.sink, Counts()) + change.counts
+
+    def _retracted(self, number: int, change: Retracted) -> None:
+        named = {item.key for shard in self.shards for item in shard.closed.objects}
+        fresh = dict(change.replaced)
+        unknown = sorted({*(key for key, _ in change.documents), *fresh} - named)
+        if unknown:
+            raise FoldError(f"entry {number} retracts from {unknown[0]}, which no shard has")
+        if change.version <= self.version:
+            raise FoldError(f"entry {number} retracts from version {change.version} on, {self.version} is published")
+        self.retracted += [[change.version, key, list(rows)] for key, rows in change.documents]
+        for index, shard in enumerate(self.shards):
+            if any(item.key in fresh for item in shard.closed.objects):
+                objects = tuple(fresh.get(item.key, item) for item in shard.closed.objects)
+                self.shards[index] = ClosedShard(shard.number, replace(shard.closed, objects=objects))
 
     def _known(self, number: int, fragment: bytes) -> FragmentState:
         state = self.fragments.get(fragment)

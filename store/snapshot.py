@@ -37,6 +37,7 @@ _LEDGER_FIELDS = (
     "epoch",
     "version",
     "version_number",
+    "retracted",
 )
 _COUNTS = tuple(Counts.__dataclass_fields__)
 #: Every field of a fold stands in a snapshot; a test holds this to the classes.

@@ -51,14 +51,22 @@ def token_shards(dataset: Dataset) -> list[ShardRecord]:
 
 
 def read_sequences(dataset: Dataset, shard: ShardRecord) -> npt.NDArray[Any]:
-    """`tokens` `[sequences, seq_len]` of one shard."""
+    """`tokens` `[sequences, seq_len]` of one shard; where a document was retracted there is padding."""
     tokens = shard.object("tokens")
     assert tokens is not None
-    return read_shard(dataset.store, tokens.key)["tokens"]
+    arrays = read_shard(dataset.store, tokens.key)
+    gone = np.flatnonzero(np.isin(arrays["piece_document"], list(dataset.retracted(tokens.key))))
+    packed = arrays["tokens"]
+    if len(gone):
+        packed = packed.copy()
+        names = ("piece_sequence", "piece_start", "piece_length")
+        for sequence, start, length in zip(*(arrays[name][gone].tolist() for name in names), strict=True):
+            packed[sequence, start : start + length] = dataset.describe().pad_id or 0
+    return packed
 
 
 def read_documents(dataset: Dataset, shard: ShardRecord) -> Documents:
-    """The documents of one shard, in the order of its table, padding and repeated tokens left out."""
+    """The documents of one shard in the order of its table; padding, repeated tokens and retracted rows left out."""
     tokens, rows = shard.object("tokens"), shard.object("documents")
     assert tokens is not None
     assert rows is not None
@@ -77,6 +85,9 @@ def read_documents(dataset: Dataset, shard: ShardRecord) -> Documents:
         at += size
     lengths = np.zeros(table.num_rows, np.int64)
     np.add.at(lengths, arrays["piece_document"], sizes)
+    shown = ~np.isin(np.arange(table.num_rows), list(dataset.retracted(tokens.key)))
+    if not shown.all():
+        table, found, lengths = table.filter(pa.array(shown)), found[np.repeat(shown, lengths)], lengths[shown]
     return Documents(table, found, lengths)
 
 

@@ -24,6 +24,7 @@ from headrace.store.entries import (
     PipelineApplied,
     Range,
     Resigned,
+    Retracted,
     StoredObject,
     VersionPublished,
     decode_entry,
@@ -52,6 +53,12 @@ changes = st.one_of(
         Closed, names, names, numbers, st.lists(ranges, max_size=3).map(tuple), st.lists(objects).map(tuple), counts
     ),
     st.builds(VersionPublished, numbers, names),
+    st.builds(
+        Retracted,
+        numbers,
+        st.lists(st.tuples(names, st.lists(numbers, max_size=3).map(tuple)), max_size=2).map(tuple),
+        st.lists(st.tuples(names, st.builds(StoredObject, names, names, names, numbers)), max_size=2).map(tuple),
+    ),
 )
 entries = st.builds(Entry, numbers, st.lists(changes, max_size=4).map(tuple))
 
