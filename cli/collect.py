@@ -24,7 +24,7 @@ def collect_garbage(uri: str, *, dry_run: bool, as_json: bool) -> int:
     """Collect one dataset; the exit code."""
     dataset = Dataset.open(uri)
     found = collect(dataset.store, dataset.state, dry_run=True)
-    busy = "" if at_rest(dataset.state) else "a run writes it"
+    busy = "a run writes it" if _is_led(dataset.state) else ""
     if not dry_run:
         if found.undecided and not busy:
             busy = _raise_floor(dataset.uri)
@@ -50,9 +50,9 @@ def collect_garbage(uri: str, *, dry_run: bool, as_json: bool) -> int:
     return 0
 
 
-def at_rest(state: LedgerState) -> bool:
-    """Whether nobody can be seen to write the dataset: its last leader resigned or is proved dead on this host."""
-    return state.resigned or is_alive(state.leader) is False
+def _is_led(state: LedgerState) -> bool:
+    """Whether a living process of this host leads the log; of another host's only its silence would tell."""
+    return not state.resigned and is_alive(state.leader) is True
 
 
 def _raise_floor(dataset: str) -> str:

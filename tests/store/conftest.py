@@ -8,6 +8,7 @@ import pytest
 
 # The tests have no packages: this is how their modules find the kits that all of them share.
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from s3_proxy import S3Proxy
 from s3_server import S3Server, shared_server

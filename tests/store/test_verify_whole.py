@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from test_dataset import FATES, FRAGMENT, Writer
+from dataset_writer import FATES, FRAGMENT, Writer
 
 from headrace.store.dataset import Dataset
 from headrace.store.entries import Closed, Counts, Entry, FragmentsListed, Led, Range
