@@ -5,7 +5,7 @@
 plan    A pipeline of three stages with 10 tasks a worker is planned on 100 to 10,000 workers of racks of 100, and again
         after a rack is lost; process time of one thread, the median of `--rounds`. Wanted: 2 s and 0.5 s at 10,000
         workers and 100,000 tasks; the growth from 100 to 10,000 no worse than n log n.
-ledger  10,000 fragments of 100,000 records, closed in ranges of 1,000, a hundred ranges a shard, out of order, so that
+ledger  10,000 fragments of 100,000 records, closed in ranges of 1,000, fifty ranges a shard, out of order, so that
         every second range of a fragment stays apart from its neighbours until the end; one fragment of ten is left
         with such holes. The fold is written as a snapshot and opened from it in a process of its own. Wanted: under
         1 GB (peak resident set of that process) and under 5 s, interpreter and imports included.
@@ -31,7 +31,7 @@ from typing import Any
 PARTS = ("plan", "ledger", "commit")
 WORKERS = (100, 300, 1_000, 3_000, 10_000)
 PLAN_S_MAX, AGAIN_S_MAX = 2.0, 0.5
-FRAGMENTS, FRAGMENT_RECORDS, RANGE_RECORDS, SHARD_RANGES = 10_000, 100_000, 1_000, 100
+FRAGMENTS, FRAGMENT_RECORDS, RANGE_RECORDS = 10_000, 100_000, 1_000
 OPEN_S_MAX, RSS_BYTES_MAX = 5.0, 1e9
 WANTED_PER_S = {"file": 500.0, "s3": 100.0}
 MIB = 1 << 20

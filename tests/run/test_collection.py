@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,9 @@ def test_a_collection_beside_a_run_deletes_nothing_of_it(home: Path, undisturbed
     run = Marked(run_command(home, "live"), home)
     process = run.start()
     try:
-        rounds = 0
+        rounds, deadline = 0, time.monotonic() + DEADLINE_S
         while process.poll() is None:
+            assert time.monotonic() < deadline
             if count_entries(home / "live" / "ledger") < 3:
                 continue
             found = gc(home / "live")
@@ -105,7 +107,9 @@ def test_a_collection_that_is_killed_leaves_a_sound_dataset_and_the_next_one_end
     for path in many:
         path.write_bytes(b"garbage")
     process = subprocess.Popen(headrace("dataset", "gc", str(dataset)), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + DEADLINE_S
     while many[0].exists() and process.poll() is None:
+        assert time.monotonic() < deadline
         os.sched_yield()
     process.send_signal(signal.SIGKILL)
     process.wait(DEADLINE_S)
