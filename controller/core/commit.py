@@ -77,9 +77,9 @@ class Committer:
     def _fault(self, event: ShardProposed) -> str:
         if not event.ranges:
             return "a shard that closes no records"
-        for item in event.objects:
-            if epoch_of(item.key) not in (None, event.epoch):
-                return f"{item.key} lies in the folder of another epoch than {event.epoch}: a collection may delete it"
+        for stored in event.objects:
+            if epoch_of(stored.key) not in (None, event.epoch):
+                return f"{stored.key} lies in the folder of another epoch than {event.epoch}: a collection may delete it"
         if len(event.ranges) != len(event.coverage):
             return f"{len(event.ranges)} ranges with {len(event.coverage)} coverages"
         kept = 0
