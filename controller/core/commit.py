@@ -79,7 +79,7 @@ class Committer:
             return "a shard that closes no records"
         for stored in event.objects:
             if epoch_of(stored.key) not in (None, event.epoch):
-                return f"{stored.key} lies in the folder of another epoch than {event.epoch}: a collection may delete it"
+                return f"{stored.key} lies outside of epoch {event.epoch}: a collection may delete it"
         if len(event.ranges) != len(event.coverage):
             return f"{len(event.ranges)} ranges with {len(event.coverage)} coverages"
         kept = 0
