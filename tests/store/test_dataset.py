@@ -16,7 +16,6 @@ from headrace.store.entries import (
     Closed,
     Counts,
     Entry,
-    Fragment,
     FragmentDropped,
     FragmentEnded,
     Range,
