@@ -65,7 +65,8 @@ def split_url(url: str) -> tuple[str, str]:
     """The host in lower case, without `www.` and port, and the path; empty where there is none."""
     try:
         parts = urlsplit(url if _SCHEME.match(url) else f"//{url}")
-        host = (parts.hostname or "").rstrip(".")
+        # The library leaves what follows a percent sign as it is.
+        host = (parts.hostname or "").lower().rstrip(".")
     except ValueError:
         return "", ""
     return host.removeprefix("www."), parts.path

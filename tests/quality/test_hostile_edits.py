@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from quality_kit import make_batch
 
@@ -78,6 +78,7 @@ def test_no_control_character_is_left_in_what_junk_removal_keeps(text: str) -> N
 
 
 @given(url=st.one_of(st.text(max_size=60), st.lists(st.sampled_from([*"/.:@[]?#%", "http://", "a.com"])).map("".join)))
+@example("%A")
 def test_any_string_is_split_or_is_no_url(url: str) -> None:
     host, path = split_url(url)
     assert host == host.lower()
