@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install --constr
 FACTS := constraints.txt pyproject.toml setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check kill chaos format protos diagrams clean
+.PHONY: help quickstart test check kill search chaos format protos diagrams clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -28,6 +28,9 @@ check: $(VENV)/.dev  ## ruff, mypy, pyright and the walls between the folders
 
 kill: $(VENV)/.dev  ## the long suites: all seeds of the kills, and what is marked slow
 	$(BIN)/python -m pytest -m "slow or kill" $(PYTEST_ARGS)
+
+search: $(VENV)/.dev  ## the property tests on fresh examples, ten times as many as the suite's
+	$(BIN)/python -m pytest -m "not slow" --hypothesis-profile=search $$(grep -rlE '^(from|import) hypothesis' tests --include='test_*.py') $(PYTEST_ARGS)
 
 chaos: $(VENV)/.dev  ## the example scenarios of headrace chaos run, each against a run without faults
 	$(BIN)/python -m pytest -m slow tests/live $(PYTEST_ARGS)
@@ -73,4 +76,4 @@ $(VENV)/.dev: $(VENV)/.made $(FACTS) tests/support/readers.py
 	@echo "installing headrace, its tests and its checkers into $(VENV) (once; a minute or two)"
 	@$(INSTALL) -e '.[dev,loader,quickstart]'
 	@$(BIN)/python tests/support/readers.py
-	@touch $@ $(VENV)/.quickstart
+	@touch $@

@@ -36,11 +36,13 @@ class Balance:
     complete: bool
     #: Fragments of which the rest was given up, since their object changed or vanished.
     fragments_dropped: int = 0
+    #: Tokens of a sequence, 0 where it is not known: then tokens that pieces repeat are left out of account.
+    seq_len: int = 0
 
     @property
     def padding_share(self) -> float:
         """Padding as a share of all tokens in the sequences, 0 to 1."""
-        whole = self.counts.tokens + self.counts.padding
+        whole = self.counts.sequences * self.seq_len or self.counts.tokens + self.counts.padding
         return self.counts.padding / whole if whole else 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,7 +153,14 @@ def balance_of(ledger: LedgerState) -> Balance:
     complete = complete and bool(ledger.counts)
     dropped = sum(state.dropped is not None for state in ledger.fragments.values())
     counts = ledger.counts.get(main, Counts())
-    return Balance(read, counts, len(ledger.shards), ledger.version, agreed, complete, dropped)
+    seq_len = _seq_len(ledger.pipeline, main)
+    return Balance(read, counts, len(ledger.shards), ledger.version, agreed, complete, dropped, seq_len)
+
+
+def _seq_len(pipeline: Mapping[str, Any], sink: str) -> int:
+    """What the pipeline declares; 0 for a sink that writes no sequences."""
+    stages = [stage for stage in pipeline.get("stages", ()) if stage["name"] == sink]
+    return int(stages[0]["parameters"].get("seq_len", 0)) if stages else 0
 
 
 def main_sink(counts: Mapping[str, Counts]) -> str:

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from headrace.controller.core.places import WorkerFacts
-from headrace.controller.core.planner import plan
+from headrace.controller.core.cluster import Controller
+from headrace.controller.core.messages import PipelineRequested
 from headrace.controller.core.plans import Plan
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Pipeline
-from headrace.pipeline.validate import validate
 from headrace.protos import control_pb2 as pb
 
 
-def dry_run(request: pb.ApplyRequest, declared: Mapping[str, Any], workers: Sequence[WorkerFacts]) -> pb.ApplyReply:
+def dry_run(core: Controller, request: PipelineRequested) -> pb.ApplyReply:
     """What an apply of this request would start, or why it would not."""
     try:
-        pipeline = Pipeline.from_dict(declared)
-        validate(pipeline)
-        made = plan(
-            pipeline,
-            workers,
-            fuse=request.fuse,
-            replicas=request.replicas,
-            places=dict(request.places),
-            transports=dict(request.transports),
-        )
+        made = core.planned(request)
     except PipelineError as error:
         return pb.ApplyReply(accepted=False, reason=str(error))
-    return pb.ApplyReply(accepted=True, plan=_reply(made, len(workers)))
+    return pb.ApplyReply(accepted=True, plan=_reply(made, len(core.workers)))
 
 
 def _reply(made: Plan, workers: int) -> pb.PlanReply:

@@ -87,27 +87,26 @@ class Servicer(rpc.ControlServicer):
             return pb.ApplyReply(accepted=False, reason=f"the pipeline is not JSON: {error}")
         if request.changed_input not in ("", *(choice.value for choice in ChangedInput)):
             return pb.ApplyReply(accepted=False, reason=f"changed_input {request.changed_input!r} is not known here")
-        if request.dry_run:
-            return dry_run(request, pipeline, [worker.facts() for worker in self._shell.core.workers.values()])
         number, answered = self._shell.expect_answer()
+        requested = core.PipelineRequested(
+            number,
+            pipeline,
+            amend=request.amend,
+            fuse=request.fuse,
+            replicas=request.replicas,
+            allowance=_allowance(request),
+            places=dict(request.places),
+            transports=dict(request.transports),
+            seal=_seal(request),
+            limits={"record_s": request.limits.record_s, "task_bytes": request.limits.task_bytes},
+            changed_input=ChangedInput(request.changed_input or ChangedInput.HALT.value),
+        )
+        if request.dry_run:
+            return dry_run(self._shell.core, requested)
         name = str(pipeline.get("name", ""))
         if name not in self._shell.core.runs or self._shell.core.runs[name].over:
             self._shell.progress[name] = RunProgress()
-        self._shell.post(
-            core.PipelineRequested(
-                number,
-                pipeline,
-                amend=request.amend,
-                fuse=request.fuse,
-                replicas=request.replicas,
-                allowance=_allowance(request),
-                places=dict(request.places),
-                transports=dict(request.transports),
-                seal=_seal(request),
-                limits={"record_s": request.limits.record_s, "task_bytes": request.limits.task_bytes},
-                changed_input=ChangedInput(request.changed_input or ChangedInput.HALT.value),
-            )
-        )
+        self._shell.post(requested)
         try:
             answer = await asyncio.wait_for(answered, APPLY_S)
         except TimeoutError:

@@ -298,12 +298,7 @@ def documents_schema() -> pa.Schema:
     `part` is null unless a stage split the record; it counts its parts from 0. So it is in the other tables.
     Behind these stand the scores that stages wrote, each a column `score.<stage>.<name>` of its own type.
     """
-    return _schema(
-        id=pa.string(),
-        source=pa.string(),
-        fragment=pa.string(),
-        row=pa.int64(),
-        part=pa.int32(),
+    return _schema_of_records(
         tokens=pa.int64(),
         lineage=pa.string(),
         metadata=pa.string(),
@@ -312,12 +307,7 @@ def documents_schema() -> pa.Schema:
 
 def verdicts_schema() -> pa.Schema:
     """A row a record that was not kept; `duplicate_of` is the id of the record that was, or null."""
-    return _schema(
-        id=pa.string(),
-        source=pa.string(),
-        fragment=pa.string(),
-        row=pa.int64(),
-        part=pa.int32(),
+    return _schema_of_records(
         stage=pa.string(),
         verdict=pa.string(),
         reason=pa.string(),
@@ -327,12 +317,7 @@ def verdicts_schema() -> pa.Schema:
 
 def quarantine_schema() -> pa.Schema:
     """A row a quarantined record, with its raw bytes."""
-    return _schema(
-        id=pa.string(),
-        source=pa.string(),
-        fragment=pa.string(),
-        row=pa.int64(),
-        part=pa.int32(),
+    return _schema_of_records(
         stage=pa.string(),
         reason=pa.string(),
         raw=pa.binary(),
@@ -341,12 +326,7 @@ def quarantine_schema() -> pa.Schema:
 
 def samples_schema() -> pa.Schema:
     """A row a record that was removed and is shown as a sample, with the beginning of its text."""
-    return _schema(
-        id=pa.string(),
-        source=pa.string(),
-        fragment=pa.string(),
-        row=pa.int64(),
-        part=pa.int32(),
+    return _schema_of_records(
         stage=pa.string(),
         verdict=pa.string(),
         reason=pa.string(),
@@ -354,8 +334,16 @@ def samples_schema() -> pa.Schema:
     )
 
 
-def _schema(**columns: pa.DataType) -> pa.Schema:
-    return pa.schema([pa.field(name, kind) for name, kind in columns.items()])
+def _schema_of_records(**columns: pa.DataType) -> pa.Schema:
+    """What says which record a row is about, and these columns behind it."""
+    record = {
+        "id": pa.string(),
+        "source": pa.string(),
+        "fragment": pa.string(),
+        "row": pa.int64(),
+        "part": pa.int32(),
+    }
+    return pa.schema([pa.field(name, kind) for name, kind in (record | columns).items()])
 
 
 def table_to_parquet(table: pa.Table) -> bytes:

@@ -38,6 +38,7 @@ from headrace.controller.core.messages import (
     WorkerLost,
     WorkerRegistered,
 )
+from headrace.controller.core.planner import plan
 from headrace.controller.core.plans import Plan
 from headrace.controller.core.recording import options_of, plan_from_plain, plan_to_plain, request_of
 from headrace.controller.core.run import Run
@@ -369,6 +370,19 @@ class Controller:
             if run.pipeline.dataset == pipeline.dataset:
                 return f"pipeline {run.pipeline.name!r} writes to {pipeline.dataset}: choose another dataset"
         return ""
+
+    def planned(self, event: PipelineRequested) -> Plan:
+        """The plan that a request would lead to; nothing is changed. PipelineError, with the reason, if to none."""
+        if refusal := self._refusal(event):
+            raise PipelineError(refusal)
+        return plan(
+            Pipeline.from_dict(event.pipeline),
+            [worker.facts() for worker in self.workers.values() if worker.worker not in self.drained],
+            fuse=event.fuse,
+            replicas=event.replicas,
+            places=event.places,
+            transports=event.transports,
+        )
 
     def _open_run(
         self, event: PipelineRequested, *, inherited: Plan | None = None, resumes: bool = False

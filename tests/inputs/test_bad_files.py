@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pathlib
+import random
 import subprocess
 import sys
 from typing import Any
@@ -19,8 +20,9 @@ from headrace.stages.mixed import MixedSource
 
 NOBODY = 65534
 #: Text that does not compress, so that a file of it has many blocks.
-MANY = [{"id": f"r{index}", "text": os.urandom(600).hex()} for index in range(600)]
-GZ = gzip.compress(files.lines(MANY))
+_RANDOM = random.Random(7)
+MANY = [{"id": f"r{index}", "text": _RANDOM.randbytes(600).hex()} for index in range(600)]
+GZ = gzip.compress(files.lines(MANY), mtime=0)
 ZST = files.zstd(files.lines(MANY))
 WARC = b"".join(files.warc())
 
@@ -64,7 +66,8 @@ def test_a_damaged_file_can_be_read_as_far_as_it_goes(tmp_path: pathlib.Path, na
     files.write(tmp_path / name, data)
     reader = source(tmp_path / name, damaged="quarantine", batch_records=50)
     *kept, last = reading.read_all(reader)
-    assert all(fate[0] == "kept" for fate in kept)
+    # A flipped byte may decode to other text for a while; such lines are quarantined one by one, before the file is.
+    assert {fate[0] for fate in kept} <= ({"kept", "quarantined"} if name.startswith("flip") else {"kept"})
     assert last[0] == "quarantined"
     assert last[2].startswith("damaged file: ")
     assert last[2].endswith("; what follows is lost")

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import gzip
-import os
 import pathlib
+import random
 from collections.abc import Callable
 
 import files_kit as files
@@ -71,7 +71,8 @@ def test_what_is_decompressed_only_to_reach_a_gap_is_counted_apart(tmp_path: pat
 
 def test_what_was_read_of_each_format_adds_up_to_what_is_stored(place: Place) -> None:
     folder, named = place
-    texts = files.lines([{"text": os.urandom(200).hex()} for _ in range(5_000)])
+    random_ = random.Random(7)
+    texts = files.lines([{"text": random_.randbytes(200).hex()} for _ in range(5_000)])
     files.write(folder / "a.jsonl.gz", gzip.compress(texts))
     files.write(folder / "b.jsonl.zst", files.zstd(texts))
     files.write(folder / "c.jsonl", texts)

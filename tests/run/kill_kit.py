@@ -52,6 +52,17 @@ class Marked:
                     continue
         return found
 
+    def memory_left(self) -> list[str]:
+        """Named shared memory, and maps of ring memory by what carries the mark; other runs may go on beside this."""
+        left = [str(path) for path in pathlib.Path("/dev/shm").glob("*headrace*")]
+        for pid in self.alive():
+            try:
+                if "memfd:headrace" in pathlib.Path(f"/proc/{pid}/maps").read_text():
+                    left.append(f"/proc/{pid}/maps")
+            except OSError:
+                continue
+        return left
+
     def kill(self) -> int:
         """SIGKILL to all, until none is left; how many there were."""
         killed: set[int] = set()
@@ -92,18 +103,6 @@ def count_entries(ledger: pathlib.Path) -> int:
         return sum(name.endswith(".msgpack") for name in os.listdir(ledger))
     except FileNotFoundError:
         return 0
-
-
-def shared_memory_left(name: str = "headrace") -> list[str]:
-    """Named shared memory and ring memory that is mapped by a living process."""
-    left = [str(path) for path in pathlib.Path("/dev/shm").glob(f"*{name}*")]
-    for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
-        try:
-            if f"memfd:{name}" in maps.read_text():
-                left.append(str(maps))
-        except OSError:
-            continue
-    return left
 
 
 def headrace(*arguments: str) -> list[str]:

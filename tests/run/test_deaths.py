@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import DEADLINE_S, run_command
 from dataset_kit import fates
-from kill_kit import Marked, count_entries, kill_after_entries, shared_memory_left
+from kill_kit import Marked, count_entries, kill_after_entries
 
 from headrace.store.dataset import Dataset
 
@@ -67,7 +67,7 @@ def test_a_dataset_killed_fifty_times_is_the_dataset_of_an_undisturbed_run(
     assert fates(home / output) == fates(undisturbed)
     assert answer["balanced"]
     assert not run.alive()
-    assert not shared_memory_left()
+    assert not run.memory_left()
 
 
 @pytest.mark.parametrize("edges", [(), ("--no-fuse",)], ids=["fused", "rings"])
