@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from headrace.store.entries import Fragment
 #: What a source's batches hold.
 SOURCE_ROWS = make_schema(**{ROW: pa.int64()}, id=pa.string(), text=pa.string(), metadata=pa.string())
 
+_CUT = re.compile(r" \(the first \d+ of \d+ bytes are kept\)$")
+
 
 def cut_raw(reason: str, raw: bytes, size: int) -> tuple[str, bytes]:
     """The bytes that are kept of a quarantined record of `size` bytes, and the reason, which says what is cut off."""
@@ -30,6 +33,11 @@ def cut_raw(reason: str, raw: bytes, size: int) -> tuple[str, bytes]:
         return reason, raw
     kept = raw[:RAW_BYTES_MAX]
     return f"{reason} (the first {len(kept)} of {size} bytes are kept)", kept
+
+
+def uncut(reason: str) -> str:
+    """The reason that `cut_raw` was given for this one."""
+    return _CUT.sub("", reason)
 
 
 class Columns:

@@ -25,6 +25,8 @@ from headrace.worker.coverage import part
 
 #: The parameter by which a source is told to read one record at a time.
 ONE_BY_ONE = "batch_records"
+#: Begins the reason of a verdict on a record that killed its process; the story follows.
+KILLED = "killed its process: "
 
 
 def reading_one_by_one(stage: Stage) -> Stage:
@@ -60,7 +62,7 @@ class Sentences:
         cut: list[tuple[str, bytes]] = []
         for index in range(batch.rows.num_rows):
             raw = as_json(batch.rows.slice(index, 1))
-            cut.append(cut_raw(f"killed its process: {story}", raw, len(raw)))
+            cut.append(cut_raw(f"{KILLED}{story}", raw, len(raw)))
         verdict = make_verdicts(
             rows=batch.rows.column(ROW),
             ids=batch.rows.column("id"),
@@ -121,7 +123,7 @@ def _unread(stage: str, fragment: Fragment, ordinal: int, story: str) -> Batch:
         ids=pa.array([f"{fragment.uri}#{ordinal}"], pa.string()),
         stage=stage,
         verdict=QUARANTINED,
-        reasons=[f"killed its process: {story}"],
+        reasons=[f"{KILLED}{story}"],
         raw=[b""],
     )
     rows = SOURCE_ROWS.empty_table().to_batches()

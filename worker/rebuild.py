@@ -3,6 +3,9 @@
 The ledger says which records a shard closed, where their bytes begin, and which version of the pipeline made it. The
 same stages over the same records give the same tokens, so the object's name, which is the hash of its bytes, is the
 proof. What cannot be made again is said: a source that changed, or a stage that is not deterministic.
+
+A record that killed its process is not given to that stage again: the verdict on it is taken from the record
+(`worker/deaths.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ from headrace.pipeline.graph import Pipeline
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd
 from headrace.store.dataset import fold_ledger
-from headrace.store.entries import Closed, Range, StoredObject
+from headrace.store.entries import Closed, StoredObject
 from headrace.store.errors import FormatError
 from headrace.store.fold import LedgerState
-from headrace.store.intervals import Gap
 from headrace.store.objects import ObjectStore, open_store
 from headrace.worker.chain import Chain
+from headrace.worker.deaths import Deaths
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ def rebuild(uri: str, shard: str, *, restore: bool = False) -> Rebuilt:
     state = fold_ledger(store)
     closed = _find(state, shard, store.uri)
     pipeline = _pipeline_of(store.uri, state, closed.version)
-    batches = list(_read_again(pipeline, state, closed))
+    batches = list(_read_again(pipeline, state, closed, Deaths(store, closed)))
     sink = Chain(pipeline, [closed.sink]).sink
     assert sink is not None
     sink.begin(pipeline.name, closed.version)
@@ -91,20 +94,21 @@ def _pipeline_of(uri: str, state: LedgerState, version: str) -> Pipeline:
     return Pipeline.from_dict(state.pipelines[version])
 
 
-def _read_again(pipeline: Pipeline, state: LedgerState, closed: Closed) -> Iterable[Batch]:
+def _read_again(pipeline: Pipeline, state: LedgerState, closed: Closed, deaths: Deaths) -> Iterable[Batch]:
     chains: dict[str, Chain] = {}
     for item in closed.ranges:
-        source = state.fragments[item.fragment].fragment.stage
-        if source not in chains:
-            chains[source] = Chain(pipeline, _path(pipeline, source, closed.sink)[:-1])
-        yield from _range(chains[source], state, item)
-
-
-def _range(chain: Chain, state: LedgerState, item: Range) -> Iterable[Batch]:
-    fragment = state.fragments[item.fragment].fragment
-    for batch in chain.read(fragment, [Gap(item.first, item.end, item.offset)]):
-        if not isinstance(batch, FragmentEnd):
-            yield chain.process(batch)
+        fragment = state.fragments[item.fragment].fragment
+        path = _path(pipeline, fragment.stage, closed.sink)
+        if fragment.stage not in chains:
+            chains[fragment.stage] = Chain(pipeline, path[:-1])
+        chain = chains[fragment.stage]
+        for gap, condemned in deaths.around(item):
+            if condemned:
+                yield deaths.decide(pipeline, path, fragment, gap)
+                continue
+            for batch in chain.read(fragment, [gap]):
+                if not isinstance(batch, FragmentEnd):
+                    yield chain.process(batch)
 
 
 def _path(pipeline: Pipeline, source: str, sink: str) -> list[str]:

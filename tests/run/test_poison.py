@@ -164,11 +164,24 @@ def plant(folder: Path, *kinds: str) -> dict[int, tuple[str, str]]:
     return found
 
 
-def test_records_that_harm_their_tasks_are_quarantined_alone(tmp_path: Path) -> None:
+def test_records_that_harm_their_tasks_are_quarantined_alone_and_not_run_again_by_a_rebuild(tmp_path: Path) -> None:
     expected = plant(tmp_path, *QUICK)
     done = subprocess.run(command(tmp_path), capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stderr
     check(tmp_path, json.loads(done.stdout), expected)
+
+    deadly = [shard for shard in Dataset.open(str(tmp_path / "out")).shards if shard.closed.counts.quarantined]
+    assert sum(shard.closed.counts.quarantined for shard in deadly) == len(QUICK)
+    for shard in deadly:
+        verdicts_of = next(item for item in shard.closed.objects if item.role == "verdicts")
+        rebuild = ("dataset", "rebuild", str(tmp_path / "out"), Path(verdicts_of.key).name.partition(".")[0], "--json")
+        again = answer_of(rebuild, tmp_path)
+        assert again.returncode == 0, again.stderr
+        assert json.loads(again.stdout)["differing"] == []
+    (tmp_path / "out" / verdicts_of.key).unlink()
+    refused = answer_of(rebuild, tmp_path)
+    assert refused.returncode == 1
+    assert "records of this shard killed their processes" in refused.stderr
 
 
 @pytest.mark.slow
@@ -213,6 +226,11 @@ def test_a_stage_that_kills_every_process_fails_the_run_with_its_name(tmp_path: 
     assert done.returncode == 1
     assert "stage first killed its process on 8 records in a row" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def answer_of(arguments: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    return subprocess.run(headrace(*arguments), capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
 
 
 def title(pid: int) -> str:
