@@ -38,6 +38,7 @@ from headrace.controller.core.messages import (
     WorkerLost,
     WorkerRegistered,
 )
+from headrace.controller.core.placement import NOTHING, Need, total
 from headrace.controller.core.planner import plan
 from headrace.controller.core.plans import Plan
 from headrace.controller.core.recording import options_of, plan_from_plain, plan_to_plain, request_of
@@ -375,13 +376,15 @@ class Controller:
         """The plan that a request would lead to; nothing is changed. PipelineError, with the reason, if to none."""
         if refusal := self._refusal(event):
             raise PipelineError(refusal)
+        pipeline = Pipeline.from_dict(event.pipeline)
         return plan(
-            Pipeline.from_dict(event.pipeline),
+            pipeline,
             [worker.facts() for worker in self.workers.values() if worker.worker not in self.drained],
             fuse=event.fuse,
             replicas=event.replicas,
             places=event.places,
             transports=event.transports,
+            taken=self.reserved_beside(pipeline.name),
         )
 
     def _open_run(
@@ -411,9 +414,20 @@ class Controller:
             snapshot_entries=self._snapshot_entries,
             changed_input=event.changed_input,
             drained=self.drained,
+            beside=lambda: self.reserved_beside(pipeline.name),
         )
         self.runs[pipeline.name] = run
         return run.open()
+
+    def reserved_beside(self, pipeline: str) -> dict[str, Need]:
+        """What the tasks of all other runs reserve, by worker."""
+        taken: dict[str, Need] = {}
+        for name, run in self.runs.items():
+            if name != pipeline and run.crew is not None and not run.ended:
+                for task in run.crew.plan.tasks:
+                    if task.need != NOTHING:
+                        taken[task.worker] = total((taken.get(task.worker, NOTHING), task.need))
+        return taken
 
     def _stop(self, event: StopRequested, now: float) -> list[Command]:
         run = self.runs.get(event.pipeline)

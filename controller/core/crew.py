@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from headrace.controller.core.joints import Joints
@@ -15,6 +15,7 @@ from headrace.controller.core.messages import (
     TaskFailed,
     TaskReady,
 )
+from headrace.controller.core.placement import Need
 from headrace.controller.core.places import WorkerFacts
 from headrace.controller.core.planner import move
 from headrace.controller.core.plans import Plan, TaskPlan
@@ -62,9 +63,9 @@ class Crew:
         reason = f"not ready after {START_S_MAX:.0f} s"
         return [TaskFailed(task.plan.name, task.attempt, reason, final=False) for task in self.roster.late(now)]
 
-    def move(self, lost: str, workers: Sequence[WorkerFacts]) -> None:
+    def move(self, lost: str, workers: Sequence[WorkerFacts], taken: Mapping[str, Need]) -> None:
         """Plan the tasks of a lost worker on the ones with the fewest tasks. PipelineError if no link can join them."""
-        self.plan = move(self.plan, lost, workers)
+        self.plan = move(self.plan, lost, workers, taken)
         for task in self.roster:
             task.plan = self.plan.task(task.plan.name)
 

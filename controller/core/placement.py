@@ -55,8 +55,11 @@ class Placement:
 class Stock:
     """What is left of each worker's cores and memory while a plan is made."""
 
-    def __init__(self, workers: Sequence[WorkerFacts]) -> None:
+    def __init__(self, workers: Sequence[WorkerFacts], taken: Mapping[str, Need] | None = None) -> None:
         self._left = {worker.name: [float(max(1, worker.cores)), float(worker.memory_bytes)] for worker in workers}
+        for name, need in (taken or {}).items():
+            if name in self._left:
+                self.take(name, need, 1)
         self._memory_known = {worker.name for worker in workers if worker.memory_bytes}
 
     def holds(self, worker: str, need: Need) -> int | None:
@@ -94,12 +97,13 @@ def place(
     workers: Sequence[WorkerFacts],
     places: Mapping[Chain, str],
     wanted: Mapping[Chain, int | None],
+    taken: Mapping[str, Need] | None = None,
 ) -> Placement:
     """Distribute the replicas of every chain. `wanted` None: as many as the worker has cores for.
 
-    PipelineError with the numbers if the workers cannot hold them.
+    `taken` is what other pipelines reserve, by worker. PipelineError with the numbers if the workers cannot hold them.
     """
-    stock, placed = Stock(workers), Placement()
+    stock, placed = Stock(workers, taken), Placement()
     needs = {chain: need_of(pipeline, chain) for chain in chains}
     columns: dict[str, list[Chain]] = {}
     for chain in chains:

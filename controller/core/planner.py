@@ -74,13 +74,14 @@ def plan(
     transports: Mapping[str, str] | None = None,
     counts: Mapping[str, int] | None = None,
     current: Plan | None = None,
+    taken: Mapping[str, Need] | None = None,
 ) -> Plan:
     """Tasks and links for a pipeline on these workers. PipelineError if they cannot hold it.
 
     `replicas` are the tasks of each stage that does not say, 0 for as many as there are cores; `places` gives stages
     their place, before what the pipeline says; `transports` gives links one, by the stage that they lead to;
     `counts` gives stages their tasks, before what the pipeline says. What stands in `current` keeps its name and worker
-    where the plan has a task for those stages there.
+    where the plan has a task for those stages there; `taken` is what other pipelines reserve, by worker.
     """
     if not workers:
         raise PipelineError(f"pipeline {pipeline.name!r}: no worker is registered; start one with `headrace worker`")
@@ -89,7 +90,7 @@ def plan(
     counts = counts or {}
     chains = groups(pipeline, fuse=fuse, places=where, counts=counts)
     wanted = {chain: counts.get(chain[0]) or pipeline.stage(chain[0]).replicas or replicas or None for chain in chains}
-    placed = place(pipeline, chains, workers, {chain: where[chain[0]] for chain in chains}, wanted)
+    placed = place(pipeline, chains, workers, {chain: where[chain[0]] for chain in chains}, wanted, taken)
     tasks: list[TaskPlan] = []
     standing = Standing(current)
     for chain in chains:
@@ -105,7 +106,12 @@ def plan(
     return Plan(tuple(tasks), tuple(made), {"+".join(chain): reason for chain, reason in placed.reasons.items()})
 
 
-def move(current: Plan, lost: str | Collection[str], workers: Sequence[WorkerFacts]) -> Plan:
+def move(
+    current: Plan,
+    lost: str | Collection[str],
+    workers: Sequence[WorkerFacts],
+    taken: Mapping[str, Need] | None = None,
+) -> Plan:
     """The plan with every task of one or more lost workers on others; what was bound to one place stays together.
 
     Of the workers that may have them and have room for what they reserve, the one with the fewest tasks does; what may
@@ -115,7 +121,7 @@ def move(current: Plan, lost: str | Collection[str], workers: Sequence[WorkerFac
     staying = [worker for worker in workers if worker.name not in gone]
     lost_tasks: dict[tuple[str, str], list[TaskPlan]] = {}
     load = dict.fromkeys((worker.name for worker in staying), 0)
-    stock = Stock(staying)
+    stock = Stock(staying, taken)
     for task in current.tasks:
         if task.worker in gone:
             lost_tasks.setdefault((task.worker, task.place), []).append(task)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from headrace.controller.core.allowance import ANY_LOSS, Allowance
@@ -20,6 +20,7 @@ from headrace.controller.core.messages import (
     Outcome,
     ReportRun,
 )
+from headrace.controller.core.placement import Need
 from headrace.controller.core.places import WorkerFacts
 from headrace.controller.core.plans import Change, Plan
 from headrace.controller.core.run_states import ENDED, TRANSITIONS, RunState, RunTurn
@@ -60,6 +61,7 @@ class RunBase:
         inherited: Plan | None = None,
         snapshot_entries: int = SNAPSHOT_ENTRIES,
         drained: Collection[str] = (),
+        beside: Callable[[], Mapping[str, Need]] = dict,
     ) -> None:
         self.pipeline = pipeline
         self.version = pipeline.version()
@@ -89,6 +91,8 @@ class RunBase:
         self._rejoin_at: float | None = None
         #: Tasks of a stage that somebody asked for since; which workers get none is the controller's to say.
         self._counts, self._drained = dict[str, int](), drained
+        #: What the tasks of other runs reserve now, by worker.
+        self._beside = beside
         #: Somebody wants the run to stand still, or planned otherwise, in this order; why a change was not made.
         self.pause_wanted, self.refused_change = False, ""
         self.changes: list[Change] = []

@@ -103,7 +103,7 @@ class Changes(Opening):
         current = self.crew.plan
         if change.leave:
             staying = [worker for worker in self._fit_workers() if worker.name != change.leave]
-            made = move(current, change.leave, staying)
+            made = move(current, change.leave, staying, self._beside())
             if left := [task for task in made.tasks if task.worker == change.leave]:
                 where = f", which is placed on {left[0].place!r}" if left[0].place else ""
                 raise PipelineError(

@@ -59,6 +59,7 @@ class Opening(Adoption):
             transports={**self._transports, **(transports or {})},
             counts={**self._counts, **(counts or {})},
             current=self.crew.plan if self.crew else None,
+            taken=self._beside(),
         )
 
     def _accept(self, commands: list[Command], warnings: tuple[str, ...]) -> None:

@@ -62,7 +62,7 @@ class Tasks(RunBase):
         for lost, (_, reason) in list(self._away.items()):
             if lost not in self._workers and self._fit_workers():
                 try:
-                    self.crew.move(lost, self._fit_workers())
+                    self.crew.move(lost, self._fit_workers(), self._beside())
                 except PipelineError as error:
                     return self._fail(f"worker {lost} was lost ({reason}), and {error}")
             if lost in self._workers or not any(task.plan.worker == lost for task in self.crew):

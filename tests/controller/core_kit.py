@@ -71,7 +71,9 @@ class Stand:
 
     def __init__(self, log: list[Entry] | None = None, *, name: str = "a", standby: bool = False) -> None:
         self.core = Controller({"host": name, "pid": 1}, standby=standby)
+        #: The log of the first dataset; every other one has its own.
         self.log = [] if log is None else log
+        self._logs: dict[str, list[Entry]] = {}
         self.now = 0.0
         self.leader_alive: bool | None = None
         #: Answer writes with an error, and do not write.
@@ -90,7 +92,7 @@ class Stand:
             for command in self.core.handle(queue.pop(0), self.now):
                 match command:
                     case m.ReadLog():
-                        behind = tuple(enumerate(self.log))[command.after + 1 :]
+                        behind = tuple(enumerate(self._log_of(command.log)))[command.after + 1 :]
                         queue.append(m.LogRead(command.log, behind, self.leader_alive))
                     case m.WriteEntry():
                         queue.append(self._write(command))
@@ -101,16 +103,20 @@ class Stand:
                         said.append(command)
         return said
 
+    def _log_of(self, uri: str) -> list[Entry]:
+        return self._logs.setdefault(uri, [] if self._logs else self.log)
+
     def _write(self, command: m.WriteEntry) -> object:
         if self.unresolved:
             return m.EntryUnresolved(command.log, command.number, "no answer")
-        if command.number < len(self.log):
-            standing = self.log[command.number]
+        log = self._log_of(command.log)
+        if command.number < len(log):
+            standing = log[command.number]
             mine = standing == command.entry
             written = m.EntryWritten(command.log, command.number)
             return written if mine else m.EntryRefused(command.log, command.number, standing)
-        assert command.number == len(self.log)
-        self.log.append(command.entry)
+        assert command.number == len(log)
+        log.append(command.entry)
         return m.EntryWritten(command.log, command.number)
 
     def later(self, seconds: float) -> list[m.Command]:

@@ -1,10 +1,13 @@
 """A run that is paused, resumed, scaled or drained: sealed before anything moves, and nothing read twice."""
 
+from dataclasses import replace
+
 import pytest
 from core_kit import Stand, fragment, make_pipeline, of
 
 from headrace.controller.core import messages as m
 from headrace.controller.core.run_states import RunState
+from headrace.pipeline.graph import Pipeline
 from headrace.store.entries import Range
 
 A, B = fragment(0), fragment(1)
@@ -235,3 +238,34 @@ def test_a_worker_that_is_not_here_cannot_be_drained() -> None:
     stand.join("w1")
     answer, _ = drained(stand, "w9")
     assert answer.reason == "no worker 'w9'; there are: w1"
+
+
+# -- several pipelines --
+
+
+def hungry(name: str) -> Pipeline:
+    """A pipeline of one task that takes two cores."""
+    made = make_pipeline(name=name)
+    first, *rest = (replace(stage, replicas=1) for stage in made.stages)
+    return Pipeline(name, f"file:///{name}", (replace(first, cores=2.0), *rest))
+
+
+def test_two_pipelines_share_what_a_worker_has() -> None:
+    stand = Stand()
+    stand.join("w1", "w2", cores=3)
+    stand.apply(hungry("one"))
+    stand.apply(hungry("two"))
+    places = {name: [task.plan.worker for task in run.crew or ()] for name, run in stand.core.runs.items()}
+    assert places == {"one": ["w1"], "two": ["w2"]}
+    (answer,) = of(m.AnswerRequest, stand.apply(hungry("three")))
+    assert not answer.accepted
+    assert "w1: 1 cores" in answer.reason
+
+
+def test_what_an_ended_pipeline_reserved_is_free_again() -> None:
+    stand = Stand()
+    stand.join("w1", cores=3)
+    stand.apply(hungry("one"))
+    stand.tell(m.StopRequested("one", cancel=True))
+    (answer,) = of(m.AnswerRequest, stand.apply(hungry("two")))
+    assert answer.accepted
