@@ -69,7 +69,7 @@ def build(input: str, output: str) -> Pipeline:
     source = read(input, fragment_bytes=1 << 20, batch_bytes=1 << 16)
     return Pipeline.chain("small", output, source, tokens, write_tokens(tokens, seq_len=512, shard_bytes=1 << 17))
 """
-KILLS = {"kind": "kill", "target": "task", "after_entries": [4, 20], "every_entries": [2, 20], "count": 3}
+KILLS = {"kind": "kill", "target": "task", "after_commits": [4, 20], "every_commits": [2, 20], "count": 3}
 #: Bytes of the first file that the seeded runs read.
 SMALL_BYTES = 8 << 20
 

@@ -38,11 +38,11 @@ SLOW_RUNS_S = 0.02
 
 @dataclass(slots=True)
 class Fired:
-    """A firing that took place. Times in seconds since the run began; `entry` is how many the ledger had."""
+    """A firing that took place. Times in seconds since the run began; `commits` is how many there had been."""
 
     planned: Planned
     at_s: float
-    entry: int
+    commits: int
     victims: tuple[str, ...]
     ended_s: float
     #: Until the first entry after its end that closed records; None where none was to come.
@@ -229,14 +229,14 @@ class Conductor:
                 self._search_at = now + _SEARCH_S
 
     def _is_due(self, planned: Planned, now: float) -> bool:
-        base_s, base_entries = 0.0, 0
+        base_s, base_commits = 0.0, 0
         if planned.base is not None:
             before = next((f for f in self._fired if (f.planned.fault, f.planned.nth) == planned.base), None)
             if before is None:
                 return False
-            base_s, base_entries = before.at_s, before.entry
-        if planned.unit is Unit.ENTRIES:
-            return self._timeline.entries >= base_entries + planned.after
+            base_s, base_commits = before.at_s, before.commits
+        if planned.unit is Unit.COMMITS:
+            return self._timeline.closes >= base_commits + planned.after
         return now >= base_s + planned.after
 
     def _fire(self, planned: Planned) -> bool:
@@ -265,7 +265,7 @@ class Conductor:
 
     def _note(self, planned: Planned, victims: tuple[str, ...], handles: list[Handle]) -> None:
         now = self._now()
-        fired = Fired(planned, now, self._timeline.entries, victims, ended_s=now)
+        fired = Fired(planned, now, self._timeline.closes, victims, ended_s=now)
         self._fired.append(fired)
         if planned.for_s:
             self._lasting.append(_Lasting(fired, handles, now + planned.for_s))

@@ -94,11 +94,11 @@ def page(facts: Mapping[str, Any], about: str = "") -> str:
     lines += ["", *details] if details else []
     lines += ["", "## What was done to it", ""]
     lines += _table(
-        ("at", "entry", "fault", "to", "lasted", "next close after"),
+        ("at", "commits", "fault", "to", "lasted", "next close after"),
         [
             (
                 f"{f['at_s']:.2f} s",
-                f["entry"],
+                f["commits"],
                 f["kind"],
                 _cell(f["victims"]),
                 f"{f['lasted_s']:.2f} s" if f["lasted_s"] else "",
@@ -134,7 +134,7 @@ def _fired(item: Fired) -> dict[str, Any]:
         "kind": item.planned.kind.value,
         "target": item.planned.target,
         "at_s": round(item.at_s, 3),
-        "entry": item.entry,
+        "commits": item.commits,
         "victims": list(item.victims),
         "lasted_s": round(item.ended_s - item.at_s, 3),
         "recovered_s": None if item.recovered_s is None else round(item.recovered_s, 3),

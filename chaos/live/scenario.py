@@ -22,7 +22,7 @@ FAULT_S_MAX = 3_600.0
 TARGETS = ("task", "sink", "stage:NAME", "worker", "controller", "command", "everything")
 _PLAIN_TARGETS = frozenset(TARGETS) - {"stage:NAME"}
 _RUN_KEYS = frozenset({"fuse", "replicas"})
-_MOMENT_KEYS = frozenset({"after_entries", "after_s", "every_entries", "every_s", "count", "follows"})
+_MOMENT_KEYS = frozenset({"after_commits", "after_s", "every_commits", "every_s", "count", "follows"})
 _FAULT_KEYS = frozenset({"kind", "target", "for_s"}) | _MOMENT_KEYS
 
 
@@ -44,7 +44,8 @@ class Kind(Enum):
 class Unit(Enum):
     """What a moment is counted in."""
 
-    ENTRIES = "ledger entries"
+    #: Entries that close records: heartbeats and listings do not count.
+    COMMITS = "commits"
     SECONDS = "seconds"
 
 
@@ -137,7 +138,7 @@ def draw(scenario: Scenario, seed: int) -> tuple[Planned, ...]:
     chance = random.Random(seed)
     planned: list[Planned] = []
     for number, fault in enumerate(scenario.faults):
-        whole = fault.unit is Unit.ENTRIES
+        whole = fault.unit is Unit.COMMITS
         for nth in range(fault.count):
             span = fault.every if nth and fault.follows < 0 else fault.after
             after, for_s = span.draw(chance, whole=whole), fault.for_s.draw(chance, whole=False)
@@ -198,7 +199,7 @@ def _fault(table: Any, where: str) -> Fault:
     ):
         raise UsageError(f"{where}: target is {target!r}; it is one of {', '.join(TARGETS)}")
     unit = _unit(table, where)
-    key = "entries" if unit is Unit.ENTRIES else "s"
+    key = "commits" if unit is Unit.COMMITS else "s"
     after = _span(table.get(f"after_{key}"), f"{where}: after_{key}")
     every = _span(table.get(f"every_{key}", table.get(f"after_{key}")), f"{where}: every_{key}")
     count = table.get("count", 1)
@@ -216,11 +217,11 @@ def _fault(table: Any, where: str) -> Fault:
 
 
 def _unit(table: Mapping[str, Any], where: str) -> Unit:
-    given = [key for key in ("after_entries", "after_s") if key in table]
+    given = [key for key in ("after_commits", "after_s") if key in table]
     if len(given) != 1:
-        raise UsageError(f"{where}: give one of after_entries and after_s, a number or [low, high]")
-    unit = Unit.ENTRIES if given == ["after_entries"] else Unit.SECONDS
-    wrong = "every_s" if unit is Unit.ENTRIES else "every_entries"
+        raise UsageError(f"{where}: give one of after_commits and after_s, a number or [low, high]")
+    unit = Unit.COMMITS if given == ["after_commits"] else Unit.SECONDS
+    wrong = "every_s" if unit is Unit.COMMITS else "every_commits"
     if wrong in table:
         raise UsageError(f"{where}: {wrong} does not go with {given[0]}; count both in the same")
     return unit

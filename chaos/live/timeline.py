@@ -24,11 +24,17 @@ class Timeline:
     def __init__(self, dataset: pathlib.Path) -> None:
         self._folder = dataset / "ledger"
         self.commits: list[Commit] = []
+        self._closes = 0
 
     @property
     def entries(self) -> int:
         """How many there are."""
         return len(self.commits)
+
+    @property
+    def closes(self) -> int:
+        """How many of them close records."""
+        return self._closes
 
     def look(self, at_s: float) -> None:
         """Take in what has come."""
@@ -42,6 +48,7 @@ class Timeline:
                 changes = decode_entry(file.read()).changes
             records = sum(change.counts.records for change in changes if isinstance(change, Closed))
             self.commits.append(Commit(len(self.commits), at_s, records))
+            self._closes += records > 0
 
     def next_close(self, after_s: float) -> float | None:
         """When the first entry after a moment came that closes records."""

@@ -8,7 +8,11 @@ from headrace.chaos.live.conductor import Conductor, Outcome
 from headrace.chaos.live.processes import Marked, Process, Role, matching
 from headrace.chaos.live.run import ways_of
 from headrace.chaos.live.scenario import draw, scenario_of
+from headrace.chaos.live.timeline import Timeline
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
+from headrace.store.entries import Beat, Closed, Counts, Entry, Led, Range, encode_entry
+from headrace.store.log import Log
+from headrace.store.objects import open_store
 
 #: Appends a line to `starts`; `body` then runs with `started`, how often it began.
 SCRIPT = """
@@ -70,6 +74,19 @@ def test_a_process_that_outlives_its_command_is_named(tmp_path: Path, monkeypatc
     outcome = conduct(tmp_path, body)
     assert len(outcome.left) == 1
     assert "time.sleep(60)" in outcome.left[0]
+
+
+def test_moments_are_counted_in_entries_that_close_records(tmp_path: Path) -> None:
+    dataset = tmp_path / "out"
+    log = Log(open_store(str(dataset)))
+    counts = Counts(kept=3)
+    closed = Closed("write", "v", 1, (Range(bytes(16), 0, 3),), (), counts)
+    timeline = Timeline(dataset)
+    for number, change in enumerate((Led(1, {}), Beat(1), closed, Beat(1), closed)):
+        log.append(number, encode_entry(Entry(1, (change,))))
+    timeline.look(1.0)
+    assert (timeline.entries, timeline.closes) == (5, 2)
+    assert [commit.records for commit in timeline.commits] == [0, 0, 3, 0, 3]
 
 
 def test_targets_name_processes_by_role_and_by_stage() -> None:

@@ -10,7 +10,7 @@ from headrace.chaos.live.scenario import Kind, Unit, draw, read_scenario, scenar
 from headrace.cli.errors import UsageError
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "chaos"
-KILL: dict[str, Any] = {"kind": "kill", "target": "task", "after_entries": [3, 9]}
+KILL: dict[str, Any] = {"kind": "kill", "target": "task", "after_commits": [3, 9]}
 
 
 def refusal(*faults: dict[str, Any], **rest: Any) -> str:
@@ -28,10 +28,10 @@ def test_a_seed_draws_the_same_schedule_each_time_and_another_seed_another(path:
 
 
 def test_moments_lie_in_their_ranges_and_later_firings_count_from_the_one_before() -> None:
-    scenario = scenario_of({"fault": [{**KILL, "every_entries": 2, "count": 3}]}, "x.toml")
+    scenario = scenario_of({"fault": [{**KILL, "every_commits": 2, "count": 3}]}, "x.toml")
     first, *later = draw(scenario, 1)
     assert first.base is None
-    assert first.unit is Unit.ENTRIES
+    assert first.unit is Unit.COMMITS
     assert 3 <= first.after <= 9
     assert [(item.base, item.after) for item in later] == [((0, 0), 2.0), ((0, 1), 2.0)]
 
@@ -53,9 +53,9 @@ def test_what_is_not_understood_is_refused_by_table_and_key() -> None:
     assert "fault 0: target is 'tasks'" in refusal({**KILL, "target": "tasks"})
     assert "fault 0: target is 'stage:'" in refusal({**KILL, "target": "stage:"})
     assert "no key 'when'" in refusal({**KILL, "when": 3})
-    assert "one of after_entries and after_s" in refusal({"kind": "kill", "target": "task"})
-    assert "every_s does not go with after_entries" in refusal({**KILL, "every_s": 1})
-    assert "expected 0 <= low <= high" in refusal({**KILL, "after_entries": [9, 3]})
+    assert "one of after_commits and after_s" in refusal({"kind": "kill", "target": "task"})
+    assert "every_s does not go with after_commits" in refusal({**KILL, "every_s": 1})
+    assert "expected 0 <= low <= high" in refusal({**KILL, "after_commits": [9, 3]})
     assert "for_s means nothing for 'kill'" in refusal({**KILL, "for_s": 1})
     assert "the limit is 1000" in refusal({**KILL, "count": 900}, {**KILL, "count": 900})
     assert "a fault further up" in refusal({**KILL, "follows": 0})

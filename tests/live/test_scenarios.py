@@ -64,7 +64,7 @@ def test_a_dataset_that_is_not_that_of_the_reference_fails_and_says_how_to_repla
     manifest = json.loads((other / "manifest.json").read_text())
     manifest["shards"].pop()
     (other / "manifest.json").write_text(json.dumps(manifest))
-    (tmp_path / "x.toml").write_text('[[fault]]\nkind = "freeze"\ntarget = "task"\nafter_entries = 1\nfor_s = 0.1\n')
+    (tmp_path / "x.toml").write_text('[[fault]]\nkind = "freeze"\ntarget = "task"\nafter_commits = 1\nfor_s = 0.1\n')
     done = call(
         home, "chaos", "run", str(tmp_path / "x.toml"), "small.py", *inputs(home), "--reference", str(other),
         "--folder", str(tmp_path), "--report", str(tmp_path / "report"), "--rebuilds", "0",

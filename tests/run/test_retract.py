@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from conftest import DEADLINE_S
+from dataset_kit import fates
 from kill_kit import headrace
 
 from headrace.loader.dataset import open_dataset
@@ -69,3 +71,34 @@ def test_an_id_that_is_not_there_retracts_nothing(undisturbed: Path, tmp_path: P
     assert done.returncode == 1
     assert "'nobody': none retracted" in done.stderr
     assert Dataset.open(str(dataset)).state.version == 1
+
+
+def test_all_that_was_read_from_one_source_is_retracted_and_nothing_else(undisturbed: Path, tmp_path: Path) -> None:
+    dataset = tmp_path / "copy"
+    shutil.copytree(undisturbed, dataset)
+    shards = json.loads((dataset / "manifest.json").read_text())["shards"]
+    tables = {shard["tokens"]: pq.read_table(dataset / shard["documents"]) for shard in shards}
+    verdicts = pa.concat_tables([pq.read_table(dataset / shard["verdicts"]) for shard in shards])
+    source = tables[shards[0]["tokens"]].column("source").to_pylist()[0]
+    before = fates(dataset)
+    done = answer("retract", str(dataset), "--source", source)
+    rows = {
+        key: [row for row, one in enumerate(table.column("source").to_pylist()) if one == source]
+        for key, table in tables.items()
+    }
+    others = sum(len(table) for table in tables.values()) - sum(map(len, rows.values()))
+    assert others, "the corpus has several files"
+    assert done["documents"] == sum(map(len, rows.values()))
+    assert done["records"] == done["documents"] + verdicts.column("source").to_pylist().count(source)
+    retracted = json.loads((dataset / "manifest.json").read_text())["retracted"]
+    told = {item["tokens"]: item["documents"] for item in retracted}
+    assert told == {key: found for key, found in rows.items() if found}
+    opened = Dataset.open(str(dataset))
+    left = [read_documents(opened, shard).table.column("source").to_pylist() for shard in token_shards(opened)]
+    assert sum(map(len, left)) == others
+    assert not any(source in names for names in left)
+    assert fates(dataset) == before, "the tokens stay where they lie"
+    assert call("verify", str(dataset)).returncode == 0
+    again = call("retract", str(dataset), "--source", "file:///nowhere")
+    assert again.returncode == 1
+    assert "none retracted" in again.stderr
