@@ -1,6 +1,5 @@
-"""Coverage-guided fuzzing of everything that reads bytes of a peer. Slow, and skipped where atheris is not there."""
+"""Coverage-guided fuzzing of everything that reads bytes of a peer: a second each here, longer in the slow suite."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -9,15 +8,14 @@ from pathlib import Path
 import pytest
 
 HARNESS = Path(__file__).with_name("fuzz_decoders.py")
-#: Time for each target, in seconds; FUZZ_S in the environment makes a longer session of it.
+#: Time for each target in the slow suite, in seconds; FUZZ_S in the environment makes a longer session of it.
 FUZZ_S = int(os.environ.get("FUZZ_S", "10"))
+#: Time for each target in the default suite, in seconds.
+GLIMPSE_S = 1
 #: The canary is found in some seconds; this is what a crowded machine is given.
 CANARY_S = 120
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed"),
-]
+TARGETS = ["frame", "control", "ticket", "stream", "credit"]
 
 
 def fuzz(target: str, folder: Path, seconds: int) -> "subprocess.CompletedProcess[str]":
@@ -28,9 +26,10 @@ def fuzz(target: str, folder: Path, seconds: int) -> "subprocess.CompletedProces
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60)
 
 
-@pytest.mark.parametrize("target", ["frame", "control", "ticket", "stream", "credit"])
-def test_no_bytes_break_a_decoder(target: str, tmp_path: Path) -> None:
-    done = fuzz(target, tmp_path, FUZZ_S)
+@pytest.mark.parametrize("seconds", [GLIMPSE_S, pytest.param(FUZZ_S, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_bytes_break_a_decoder(target: str, seconds: int, tmp_path: Path) -> None:
+    done = fuzz(target, tmp_path, seconds)
     assert done.returncode == 0, (
         f"{HARNESS.name} {target}: {[path.name for path in tmp_path.glob('crash-*')]}\n{done.stderr[-3000:]}"
     )
