@@ -1,6 +1,6 @@
 """How long a run takes to be back at full flow after a death; and whether a record is lost, twice, or read for nothing.
 
-    python benchmarks/recovery.py INPUT.jsonl [--victim task|worker] [--seeds 5] [--json]
+    python benchmarks/recovery.py INPUT.jsonl [--victim task|worker|controller] [--seeds 5] [--json]
 
 Method, flow: a controller and two workers of half the cores each, started by hand, run examples/plain.py at default
 settings. The controller is asked every 0.05 s how many bytes the sources have read; tasks report every 0.2 s. When
@@ -10,6 +10,11 @@ the kill until the flow over the next second is 90 % again; 0 if it never fell b
 10 s for a worker; `ratio` is the measurement over the limit. The input must last: with less than about 10 s of work the
 flow ends before it is back. Where tasks share cores with others, those that live take what the dead one leaves, and the
 dip is smaller than on a machine of their own.
+
+Method, controller: two controllers of one root, the second a standby; the first is killed. `recovery_s` is the time
+until the dataset's ledger has a new entry, which only the standby can have written; the limit is 10 s. `closed_s` is
+the time until one closes records, and `outage_share` the flow from the kill until the standby tells of it, as a share
+of `before_mb_s`: the tasks go on meanwhile.
 
 Method, records: `read_again` is what all attempts read beyond the dataset's records, by their own reports. At most what
 the dead had read by their last report (`dead_had_read`) may be read again: what living sinks hold must not. Then, for
@@ -42,12 +47,13 @@ from headrace.chaos.live.evidence import compare, read_fates
 from headrace.chaos.live.processes import Marked
 from headrace.chaos.live.run import Request, carry_out
 from headrace.chaos.live.scenario import scenario_of
-from headrace.cli.client import ENDED, Client, RunOptions
+from headrace.chaos.live.timeline import Timeline
+from headrace.cli.client import ENDED, Client, ControllerSilent, RunOptions
 from headrace.cli.load import load
 from headrace.cli.progress import input_bytes_read
 from headrace.protos import control_pb2 as pb
 
-LIMIT_S = {"task": 2.0, "worker": 10.0}
+LIMIT_S = {"task": 2.0, "worker": 10.0, "controller": 10.0}
 SHARE = 0.9
 BEFORE_S = 2.0
 WINDOW_S = 1.0
@@ -83,24 +89,39 @@ class Sample:
 
 
 @contextlib.contextmanager
-def daemons(folder: Path) -> Iterator[tuple[Client, list[Marked]]]:
-    """A controller and two workers; the workers can be found by their marks."""
+def daemons(folder: Path, *, standby: bool = False) -> Iterator[tuple[Client, list[Marked], list[Marked]]]:
+    """One controller, or two of one root, and two workers: a client of the first, the workers, the controllers."""
     cores = max(1, len(os.sched_getaffinity(0)) // 2)
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context(open(folder / "controller.log", "wb"))
-        controller = _started(stack, Marked(_command("controller", "--listen", "127.0.0.1:0"), folder), log)
-        address = _address(folder / "controller.log", controller)
+        controllers: list[Marked] = []
+        addresses: list[str] = []
+        for name in ("controller", "standby")[: 1 + standby]:
+            log = stack.enter_context(open(folder / f"{name}.log", "wb"))
+            root = ("--root", str(folder / "root")) if standby else ()
+            controllers.append(Marked(_command("controller", "--listen", "127.0.0.1:0", *root), folder))
+            process = _started(stack, controllers[-1], log)
+            addresses.append(_address(folder / f"{name}.log", process))
+            _wait_for(Client(addresses[0]), 0)
+        address = ",".join(addresses)
         workers: list[Marked] = []
         for name in ("one", "two"):
             arguments = ("worker", "--controller", address, "--name", name, "--cores", str(cores))
             workers.append(Marked(_command(*arguments), folder))
             _started(stack, workers[-1], stack.enter_context(open(folder / f"{name}.log", "wb")))
         client = stack.enter_context(Client(address))
-        deadline = time.monotonic() + START_S
-        while len(client.status().workers) < len(workers):
-            assert time.monotonic() < deadline, f"two workers did not register within {START_S:.0f} s"
-            time.sleep(SAMPLE_S)
-        yield client, workers
+        _wait_for(client, len(workers))
+        yield client, workers, controllers
+
+
+def _wait_for(client: Client, workers: int) -> None:
+    """Until the first controller leads, and has so many workers."""
+    deadline = time.monotonic() + START_S
+    while True:
+        with contextlib.suppress(ControllerSilent):
+            if len(client.status().workers) >= workers:
+                return
+        assert time.monotonic() < deadline, f"no leader with {workers} workers within {START_S:.0f} s"
+        time.sleep(SAMPLE_S)
 
 
 def flow(source: str, victim: str, seed: int) -> dict[str, Any]:
@@ -108,7 +129,7 @@ def flow(source: str, victim: str, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         pipeline = load(PLAIN, [f"input={source}", f"output={folder}/out"])
-        with daemons(folder) as (client, workers):
+        with daemons(folder) as (client, workers, _):
             client.apply(pipeline, RunOptions())
             samples, killed_s, had_read, status = watch(client, pipeline.name, workers, victim, random.Random(seed))
         total = sum(
@@ -127,6 +148,50 @@ def flow(source: str, victim: str, seed: int) -> dict[str, Any]:
         "records": total,
         "read_again": read - total,
         "dead_had_read": had_read,
+    }
+
+
+def failover(source: str) -> dict[str, Any]:
+    """One run at default settings in which the leading controller dies and a standby takes over."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pipeline = load(PLAIN, [f"input={source}", f"output={folder}/out"])
+        timeline, samples = Timeline(folder / "out"), list[Sample]()
+        killed_s = told_s = 0.0
+        status: pb.PipelineStatus | None = None
+        with daemons(folder, standby=True) as (client, _, controllers):
+            client.apply(pipeline, RunOptions())
+            deadline = time.monotonic() + RUN_S_MAX
+            while status is None or status.state not in ENDED:
+                assert time.monotonic() < deadline, f"the run did not end within {RUN_S_MAX:.0f} s"
+                timeline.look(time.monotonic())
+                with contextlib.suppress(ControllerSilent, IndexError):
+                    status = client.status(pipeline.name).pipelines[0]
+                    samples.append(Sample(time.monotonic(), input_bytes_read(status)))
+                    if killed_s and not told_s and samples[-1].read > max(item.read for item in samples[:-1]):
+                        told_s = samples[-1].at_s
+                    if not killed_s and status.input_bytes and samples[-1].read >= KILL_AT * status.input_bytes:
+                        killed_s = time.monotonic()
+                        controllers[0].kill()
+                time.sleep(SAMPLE_S)
+            timeline.look(time.monotonic())
+        assert killed_s, "the run was over before the kill; give it more input"
+    before = _flow(samples, killed_s - BEFORE_S, killed_s)
+    entry_s = next((commit.at_s for commit in timeline.commits if commit.at_s > killed_s), None)
+    closed_s = timeline.next_close(killed_s)
+    recovery = None if entry_s is None else entry_s - killed_s
+    counts = next(iter(status.counts.values()))
+    total = counts.kept + counts.filtered + counts.duplicate + counts.quarantined
+    return {
+        "state": status.state,
+        "before_mb_s": round(before, 2),
+        "outage_share": round(_flow(samples, killed_s - SAMPLE_S, told_s) / before, 3) if told_s else None,
+        "recovery_s": None if recovery is None else round(recovery, 2),
+        "closed_s": None if closed_s is None else round(closed_s - killed_s, 2),
+        "limit_s": LIMIT_S["controller"],
+        "ratio": None if recovery is None else round(recovery / LIMIT_S["controller"], 3),
+        "records": total,
+        "read_again": next(stage.records for stage in status.stages) - total,
     }
 
 
@@ -257,9 +322,17 @@ def main() -> None:
     args = parser.parse_args()
     pattern = Path(args.input)
     first = min(Path(pattern.anchor or ".").glob(str(pattern.relative_to(pattern.anchor))))
-    result = {"victim": args.victim, **flow(args.input, args.victim, args.seed), **seeded(str(first), args.seeds)}
+    controller = args.victim == "controller"
+    flowed = failover(args.input) if controller else flow(args.input, args.victim, args.seed)
+    result = {"victim": args.victim, **flowed, **seeded(str(first), args.seeds)}
     if args.json:
         print(json.dumps(result))
+        return
+    if controller:
+        print(f"an entry after {result['recovery_s']} s, records closed after {result['closed_s']} s", end="; ")
+        print(f"flow meanwhile {result['outage_share']} of {result['before_mb_s']} MB/s")
+        print(f"{result['read_again']} records read again")
+        print(f"{result['kills']} kills in {result['seeds']} runs: lost {result['lost']}, twice {result['twice']}")
         return
     back = "not back at 90 %" if result["recovery_s"] is None else f"back at 90 % after {result['recovery_s']:.2f} s"
     print(f"{back} of {result['before_mb_s']:.1f} MB/s (limit {result['limit_s']:.0f} s)")
