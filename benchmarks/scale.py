@@ -1,18 +1,21 @@
 """How planning, the ledger and the commit path grow.
 
-    python benchmarks/scale.py [--part plan|ledger|commit]... [--store URI] [--svg FILE] [--json]
+    python benchmarks/scale.py [--part plan|ledger|commit]... [--store URI|s3] [--svg FILE] [--json]
 
 plan    A pipeline of three stages with 10 tasks a worker is planned on 100 to 10,000 workers of racks of 100, and again
-        after a rack is lost; process time of one thread, the median of `--rounds`. Wanted: 2 s and 0.5 s at 10,000
-        workers and 100,000 tasks; the growth from 100 to 10,000 no worse than n log n.
-ledger  10,000 fragments of 100,000 records, closed in ranges of 1,000, fifty ranges a shard, out of order, so that
+        after a rack is lost; process time of one thread, which looks for cyclic garbage as seldom as the controller
+        does, the median of `--rounds`, of more where a plan is small. Wanted: 2 s and 0.5 s at 10,000 workers and
+        100,000 tasks; the growth from 100 to 10,000 no worse than n log n.
+ledger  10,260 fragments of 100,000 records, closed in ranges of 1,000, fifty ranges a shard, out of order, so that
         every second range of a fragment stays apart from its neighbours until the end; one fragment of ten is left
         with such holes. The fold is written as a snapshot and opened from it in a process of its own. Wanted: under
         1 GB (peak resident set of that process) and under 5 s, interpreter and imports included.
 commit  Proposals of 1,000 records in ten ranges, as their bytes come from the wire, from `--sinks` sinks that each wait
         for the answer before they propose again: decoded, judged, queued, written as entries by group commit into a
         real store and folded. The controller's own classes; gRPC's transport is left out. Wanted: 500 shards/s on
-        file://, 100/s on S3 (`--store s3://...`).
+        file://, 100/s on S3: `--store s3` starts a SeaweedFS on this machine, `--store s3://...` takes another.
+
+Last result: docs/performance.md.
 """
 
 import argparse
@@ -31,14 +34,18 @@ from typing import Any
 PARTS = ("plan", "ledger", "commit")
 WORKERS = (100, 300, 1_000, 3_000, 10_000)
 PLAN_S_MAX, AGAIN_S_MAX = 2.0, 0.5
-FRAGMENTS, FRAGMENT_RECORDS, RANGE_RECORDS = 10_000, 100_000, 1_000
+#: One fragment of ten keeps a quarter of its records open, so that a billion are closed.
+FRAGMENTS, FRAGMENT_RECORDS, RANGE_RECORDS = 10_260, 100_000, 1_000
 OPEN_S_MAX, RSS_BYTES_MAX = 5.0, 1e9
 WANTED_PER_S = {"file": 500.0, "s3": 100.0}
 MIB = 1 << 20
 
 
 def plan_part(rounds: int) -> dict[str, Any]:
-    rows = [_planned(count, rounds) for count in WORKERS]
+    from headrace.controller.process import look_for_cycles_seldom
+
+    look_for_cycles_seldom()
+    rows = [_planned(count, rounds * max(1, 1000 // count)) for count in WORKERS]
     first, last = rows[0], rows[-1]
 
     def growth(name: str) -> float:
@@ -157,9 +164,18 @@ def open_ledger(folder: str) -> dict[str, Any]:
 
 def commit_part(uri: str, sinks: int, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
+        uri = _served() if uri == "s3" else uri
         kind = "s3" if uri.startswith("s3:") else "file"
         answer = asyncio.run(_commit(uri or f"{folder}/dataset", sinks, seconds))
     return {"store": kind, "sinks": sinks, **answer, "shards_per_s_wanted": WANTED_PER_S[kind]}
+
+
+def _served() -> str:
+    """A place in a real S3 server that is started here and ends with this process."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+    from s3_server import shared_server
+
+    return shared_server().uri("scale")
 
 
 async def _commit(uri: str, sinks: int, seconds: float) -> dict[str, Any]:
@@ -259,37 +275,47 @@ def _offers(fragments: list[Any]) -> Any:
     return next_of
 
 
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 620, 360, 70, 130, 30, 40
+COLOURS = {"plan_s": "#1f6f8b", "again_s": "#c2571a", "n log n": "#777777"}
+WORDS = {"plan_s": "planned", "again_s": "a rack lost"}
+
+
 def plot(rows: list[dict[str, Any]]) -> str:
     """An SVG of both costs over the tasks, on logarithmic axes, beside n log n."""
-    width, height, left, bottom = 560, 320, 60, 40
     tasks = [row["tasks"] for row in rows]
-    lines = {name: [row[name] for row in rows] for name in ("plan_s", "again_s")}
+    lines = {name: [row[name] for row in rows] for name in WORDS}
     base = lines["plan_s"][0] / (tasks[0] * math.log(tasks[0]))
     lines["n log n"] = [base * n * math.log(n) for n in tasks]
     values = [value for line in lines.values() for value in line]
-    low, high = math.log10(min(values)), math.log10(max(values))
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
 
-    def point(n: float, value: float) -> str:
-        x = left + (math.log10(n / tasks[0]) / math.log10(tasks[-1] / tasks[0])) * (width - left - 110)
-        y = height - bottom - (math.log10(value) - low) / (high - low) * (height - bottom - 20)
-        return f"{x:.1f},{y:.1f}"
+    def x(n: float) -> float:
+        return LEFT + math.log10(n / tasks[0]) / math.log10(tasks[-1] / tasks[0]) * (WIDTH - LEFT - RIGHT)
 
-    colours = {"plan_s": "#1f6f8b", "again_s": "#c2571a", "n log n": "#888888"}
-    words = {"plan_s": "planned", "again_s": "a rack lost", "n log n": "n log n"}
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">']
-    parts.append(f'<rect width="{width}" height="{height}" fill="white"/>')
+    def y(value: float) -> float:
+        return HEIGHT - BOTTOM - (math.log10(value) - low) / (high - low) * (HEIGHT - BOTTOM - TOP)
+
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">']
+    parts.append(f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>')
+    for power in range(low, high + 1):
+        level = f'y1="{y(10**power):.1f}" y2="{y(10**power):.1f}"'
+        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" {level} stroke="#dddddd"/>')
+        parts.append(_text(LEFT - 6, y(10**power) + 4, f"{10.0**power:g}", "end"))
+    parts += [_text(x(n), HEIGHT - 20, f"{n:,}", "middle") for n in tasks]
     for name, line in lines.items():
-        points = " ".join(point(n, value) for n, value in zip(tasks, line, strict=True))
-        dash = ' stroke-dasharray="5 4"' if name == "n log n" else ""
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colours[name]}" stroke-width="2"{dash}/>')
-        x, y = point(tasks[-1], line[-1]).split(",")
-        label = words[name] if name == "n log n" else f"{words[name]} {line[-1]:.2f} s"
-        parts.append(f'<text x="{float(x) + 6:.1f}" y="{y}" font-size="12" fill="{colours[name]}">{label}</text>')
-    for n in tasks:
-        x = point(n, 10**low).split(",")[0]
-        parts.append(f'<text x="{x}" y="{height - 14}" font-size="11" text-anchor="middle">{n:,}</text>')
-    parts.append(f'<text x="{left}" y="14" font-size="12">seconds (log) over tasks (log)</text></svg>')
-    return "\n".join(parts) + "\n"
+        points = " ".join(f"{x(n):.1f},{y(value):.1f}" for n, value in zip(tasks, line, strict=True))
+        dash = "" if name in WORDS else ' stroke-dasharray="5 4"'
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[name]}" stroke-width="2"{dash}/>')
+        label = f"{WORDS[name]}: {line[-1]:.2f} s" if name in WORDS else "n log n"
+        aside = 4 if name in WORDS else -10
+        parts.append(_text(x(tasks[-1]) + 6, y(line[-1]) + aside, label, "start", COLOURS[name]))
+    parts.append(_text(LEFT, 16, "seconds of one core", "start"))
+    parts.append(_text((WIDTH - RIGHT + LEFT) / 2, HEIGHT - 4, "tasks", "middle"))
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _text(x: float, y: float, text: str, anchor: str, colour: str = "#222222") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="12" text-anchor="{anchor}" fill="{colour}">{text}</text>'
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from headrace.controller.core.cluster import Controller
 from headrace.controller.core.leadership import SNAPSHOT_ENTRIES
 from headrace.controller.guard import Guard, server_credentials
 from headrace.controller.joining import Door
-from headrace.controller.process import identity
+from headrace.controller.process import identity, look_for_cycles_seldom
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.controller.status import reply
@@ -180,6 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     setproctitle.setproctitle("headrace controller")
+    look_for_cycles_seldom()
     try:
         cluster = ClusterFiles.read(args.cluster) if args.cluster else None
     except ClusterFilesError as error:
