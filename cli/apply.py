@@ -6,15 +6,21 @@ import json
 import sys
 from pathlib import Path
 
+from rich.text import Text
+
 from headrace.cli.client import Client, ControllerAt, RunOptions, pipeline_of, plain
 from headrace.cli.errors import EXIT_INTERRUPTED, CliError
 from headrace.cli.load import load
-from headrace.cli.page import FAINT, console, facts_page, megabytes, number, plain_table, title
+from headrace.cli.page import FAINT, console, facts_page, megabytes, number, plain_table, safe, title
 from headrace.cli.plan import show_plan
 from headrace.cli.progress import closed_line, input_bytes_read, progress_for
 from headrace.cli.report import balance_of, read_ledger
 from headrace.cli.run import Interrupts, catch_signals, watch_to_end
 from headrace.protos import control_pb2 as pb
+from headrace.stages.environment import ENVIRONMENT_OF
+
+#: Distributions of another version that `status` names for a worker; `--json` has all of them.
+DIFFERENCES_SHOWN = 5
 
 
 def apply_file(
@@ -65,6 +71,21 @@ def _show_end(status: pb.PipelineStatus, *, as_json: bool) -> None:
     out = console(sys.stdout)
     out.print(title(status.pipeline, status.state, good=status.state == "completed"))
     out.print(balance_page(balance))
+    for line in environments(status):
+        out.print(Text(f"note  {safe(line)}", style="yellow"))
+
+
+def environments(status: pb.PipelineStatus) -> list[str]:
+    """A line for each worker that has something in another version than where the pipeline was declared."""
+    workers = {f"{ENVIRONMENT_OF}{task.task}": task.worker for task in status.tasks}
+    unlike = {workers[name]: words for name, words in sorted(status.facts.items()) if name in workers}
+    return [f"worker {worker} has {_first(words)}: what it makes may differ" for worker, words in unlike.items()]
+
+
+def _first(words: str) -> str:
+    items = words.split("; ")
+    more = f" and {len(items) - DIFFERENCES_SHOWN} more" if len(items) > DIFFERENCES_SHOWN else ""
+    return "; ".join(items[:DIFFERENCES_SHOWN]) + more
 
 
 def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
@@ -108,6 +129,7 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
     ]
     facts += [("to change", words) for words in status.changes]
     facts += [("not changed", status.refused_change)] if status.refused_change else []
+    facts += [("environment", words) for words in environments(status)]
     facts += [("failure", status.failure)] if status.failure else []
     out.print(facts_page(facts))
     rows = [(task.task, ", ".join(task.stages), task.worker, task.state, task.restarts) for task in status.tasks]

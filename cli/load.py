@@ -16,12 +16,15 @@ from headrace.cli.errors import CliError, UsageError
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
 from headrace.pipeline.validate import validate
+from headrace.stages.environment import environment
 from headrace.stages.errors import InputError
+from headrace.stages.modules import forget_modules
+from headrace.stages.shipping import has_user_code, modules_of
 
 #: The name under which a pipeline file is imported, here and in each task.
 MODULE = "pipeline"
-#: Distributions that decide the bytes of a dataset beside Headrace's own code.
-DISTRIBUTIONS = ("headrace", "gigatoken", "numpy", "orjson", "pyarrow", "safetensors", "tokenizers", "xxhash")
+#: The folder of the pipeline file in sys.path, where this module has put it there.
+_BESIDE: list[str] = []
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 
@@ -47,13 +50,11 @@ def load(path: Path, given: Sequence[str]) -> Pipeline:
 
 def complete(pipeline: Pipeline, modules: Mapping[str, str]) -> Pipeline:
     """The pipeline with an absolute dataset, the user's code that it refers to, and its environment; checked."""
-    used = {name: text for name, text in modules.items() if _refers_to(pipeline, name)}
-    shipped = {**pipeline.modules, **used}
     whole = replace(
         pipeline,
         dataset=absolute_uri(pipeline.dataset),
-        modules=shipped,
-        environment=environment(everything=bool(shipped)),
+        modules={**pipeline.modules, **modules_of(pipeline, modules)},
+        environment=environment(everything=has_user_code(pipeline)),
     )
     validate(whole)
     from headrace.stages.preflight import preflight
@@ -76,6 +77,8 @@ def load_build(path: Path) -> Callable[..., Any]:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise UsageError(f"pipeline file {str(path)!r} {what}: give the path of a Python file with a function build()")
+    forget_modules()
+    _search_beside(path)
     module = types.ModuleType(MODULE)
     module.__file__ = str(path.resolve())
     try:
@@ -94,6 +97,17 @@ def load_build(path: Path) -> Callable[..., Any]:
             f"{path.name} has no function build(): define `def build(input: str, output: str) -> Pipeline`"
         )
     return typing.cast("Callable[..., Any]", build)
+
+
+def _search_beside(path: Path) -> None:
+    """Let the file import what lies beside it, and no longer what lay beside the file before it."""
+    while _BESIDE:
+        sys.path.remove(_BESIDE.pop())
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        # At the end: it hides nothing that is installed.
+        sys.path.append(folder)
+        _BESIDE.append(folder)
 
 
 def parse_parameters(given: Sequence[str]) -> dict[str, str]:
@@ -202,35 +216,6 @@ def _type_name(kind: Any) -> str:
     return str(kind).replace("typing.", "").replace("NoneType", "None")
 
 
-def environment(*, everything: bool) -> dict[str, str]:
-    """Names and versions of what is installed and decides what a record becomes.
-
-    Headrace's own stages depend on a known few; the user's code may import anything.
-    """
-    found = {"python": ".".join(str(part) for part in sys.version_info[:3])}
-    wanted = set(DISTRIBUTIONS)
-    for folder in sys.path:
-        for info in Path(folder or ".").glob("*.dist-info"):
-            name, _, version = info.name.removesuffix(".dist-info").rpartition("-")
-            name = name.lower().replace("_", "-")
-            if name and (everything or name in wanted):
-                found.setdefault(name, version)
-    return dict(sorted(found.items()))
-
-
-def _refers_to(pipeline: Pipeline, module: str) -> bool:
-    """Whether a stage names something in that module, in its target or anywhere in its parameters."""
-
-    def inside(value: Any) -> bool:
-        if isinstance(value, str):
-            return value.startswith(f"{module}:")
-        if isinstance(value, Mapping):
-            return any(inside(item) for item in value.values())
-        return isinstance(value, (list, tuple)) and any(inside(item) for item in value)
-
-    return any(inside(stage.target) or inside(stage.parameters) for stage in pipeline.stages)
-
-
 def _from_user_code(error: Exception, path: Path) -> Exception:
     """An error raised by the user's file, with the line where it came from; our own errors as they are."""
     if isinstance(error, (CliError, PipelineError, InputError)):
@@ -244,11 +229,4 @@ def _from_user_code(error: Exception, path: Path) -> Exception:
             line = trace.tb_lineno
         trace = trace.tb_next
     where = path.name if line is None else f"{path.name}:{line}"
-    advice = ""
-    if (
-        isinstance(error, ModuleNotFoundError)
-        and error.name
-        and (path.parent / f"{error.name.split('.')[0]}.py").exists()
-    ):
-        advice = "; a pipeline file travels alone, so install what it imports as a package"
-    return CliError(f"{where}: {type(error).__name__}: {error}{advice}")
+    return CliError(f"{where}: {type(error).__name__}: {error}")

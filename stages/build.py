@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import importlib.abc
-import importlib.machinery
-import linecache
-import sys
-import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +26,7 @@ from headrace.stages.batch import (
 )
 from headrace.stages.contract import Transform
 from headrace.stages.errors import InputError, StageContractError
+from headrace.stages.modules import install_modules
 from headrace.stages.records import cut_raw
 from headrace.store.parts import keys_of, rows_of
 
@@ -65,48 +61,6 @@ def load_target(target: str, stage: str) -> Any:
     if found is None:
         raise PipelineError(f'stage "{stage}": {module_name} has no {attribute!r}; check the name')
     return found
-
-
-def install_modules(modules: Mapping[str, str]) -> None:
-    """Make the user's modules importable from their text, for this process; the same text is loaded once."""
-    finder = next((item for item in sys.meta_path if isinstance(item, _Shipped)), None)
-    if finder is None:
-        finder = _Shipped()
-        sys.meta_path.insert(0, finder)
-    for name, text in modules.items():
-        if finder.texts.get(name) != text:
-            finder.texts[name] = text
-            sys.modules.pop(name, None)
-            # So that a traceback shows the lines of a file that this machine may not have.
-            linecache.cache[_filename(name)] = (len(text), None, text.splitlines(keepends=True), _filename(name))
-
-
-def _filename(module: str) -> str:
-    return f"{module}.py (shipped)"
-
-
-class _Shipped(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Finds and loads modules whose text travelled with the pipeline."""
-
-    def __init__(self) -> None:
-        self.texts: dict[str, str] = {}
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """The module, if its text is here."""
-        del path, target
-        if fullname not in self.texts:
-            return None
-        return importlib.machinery.ModuleSpec(fullname, self, origin=_filename(fullname))
-
-    def get_source(self, fullname: str) -> str:
-        """The module's text."""
-        return self.texts[fullname]
-
-    def get_code(self, fullname: str) -> types.CodeType:
-        """The module's text, compiled under the name that tracebacks show."""
-        return compile(self.texts[fullname], _filename(fullname), "exec", dont_inherit=True)
 
 
 def process_safely(transform: Transform, batch: Batch, stage_name: str) -> Batch:

@@ -211,7 +211,7 @@ def write_jsonl(*, shard_bytes: int = 256 * MIB, name: str = "lines") -> Stage:
 def map_records(function: Callable[[dict[str, Any]], Any] | str, *, splits: bool = False, name: str = "") -> Stage:
     """Call `function(record) -> record | None` on each record: {"id", "text", "metadata"}; None filters it.
 
-    `function` stands at the top level of the pipeline file or of an installed module, or is its import path. With
+    `function` stands at the top level of the pipeline file or of a module, or is its import path. With
     `splits` it returns a list of records, the parts of this one; part n is called `<id>/<n>`.
     """
     return _custom(
@@ -329,7 +329,7 @@ def _import_path(function: Callable[..., Any]) -> str:
     if "<" in qualified or module == "__main__":
         raise PipelineError(
             f"function {qualified!r} cannot be found by its name in another process: "
-            "define it with def at the top level of the pipeline file or of an installed module"
+            "define it with def at the top level of the pipeline file or of a module"
         )
     return f"{module}:{qualified}"
 

@@ -46,7 +46,8 @@ def _check_tokenizer(stage: Stage, pipeline: Pipeline) -> None:
 
 
 def _check_function(stage: Stage, pipeline: Pipeline) -> None:
-    from headrace.stages.build import install_modules, load_target
+    from headrace.stages.build import load_target
+    from headrace.stages.modules import install_modules
 
     install_modules(pipeline.modules)
     function = stage.parameters["function"]

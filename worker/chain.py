@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
-from headrace.stages.build import build_stage, install_modules, process_safely
+from headrace.stages.build import build_stage, process_safely
 from headrace.stages.contract import FragmentEnd, Sink, Source, Transform
+from headrace.stages.modules import install_modules
 from headrace.store.entries import Fragment, Range
 from headrace.store.intervals import Gap
 from headrace.worker.alone import ONE_BY_ONE, Sentences, reading_one_by_one, singly, try_writing

@@ -24,6 +24,7 @@ from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentChanged, FragmentEnd, InputError, Sink
+from headrace.stages.environment import ENVIRONMENT_OF, unlike
 from headrace.stages.errors import StageContractError
 from headrace.store.entries import Fragment
 from headrace.store.errors import StoreError, StoreRefused
@@ -67,6 +68,8 @@ class Task:
         self._epoch = order.epoch
         pipeline = Pipeline.from_dict(json.loads(order.pipeline_json))
         self._chain = Chain(pipeline, list(order.stages), hands, alone=order.alone)
+        if unlike_here := unlike(pipeline.environment):
+            self._chain.facts[f"{ENVIRONMENT_OF}{self._task}"] = "; ".join(unlike_here)
         self._reading = Reading()
         self._sweeping = Sweeping()
         self._remote = _remote(order)

@@ -7,7 +7,31 @@ import pytest
 
 from headrace.cli import load
 from headrace.cli.errors import CliError, UsageError
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Pipeline, Stage, StageKind, difference
+from headrace.stages.environment import environment
+from headrace.stages.shipping import has_user_code, modules_of
+
+OWN = """
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
+from headrace.stages.library import map_records
+import words_up
+
+def keep(record):
+    from words_own.deep import lists
+    return record if len(record["text"]) > lists.SHORTEST else None
+
+def build(input, output):
+    source = Stage("read", StageKind.SOURCE, "headrace.stages.x:Read")
+    sink = Stage("write", StageKind.SINK, "headrace.stages.x:Write")
+    return Pipeline.chain("own", output, source, map_records(keep), map_records("words_up:shout"), sink)
+"""
+OWN_MODULES = {
+    "words_own/deep/lists.py": "from ... import x\nfrom words_own.nowhere import y\nfrom . import *\nSHORTEST = 3\n",
+    "words_own/deep/__init__.py": "import numpy, json\n",
+    "words_up.py": "import os, numpy.linalg\ndef shout(record):\n    return 3\n",
+    "beside.py": "raise SystemExit\n",
+}
 
 
 def build(input: str, output: str, seq_len: int = 2048, ratio: float = 0.5, shuffle: bool = False) -> None: ...  # noqa: A002
@@ -92,12 +116,35 @@ def test_a_file_that_cannot_be_used_is_told_with_its_line(tmp_path: Path, text: 
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-def test_a_module_beside_the_file_cannot_be_imported_and_the_remedy_is_told(tmp_path: Path) -> None:
-    (tmp_path / "helpers_beside.py").write_text("")
-    file = tmp_path / "p.py"
-    file.write_text("import helpers_beside\n")
-    with pytest.raises(CliError, match="travels alone"):
-        load.load_build(file)
+def test_what_a_file_imports_from_beside_it_travels_with_it_wherever_the_import_stands(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(OWN)
+    for name, text in OWN_MODULES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for _ in range(2):
+        pipeline = load.load(tmp_path / "p.py", ["input=x", "output=y"])
+        assert sorted(pipeline.modules) == [
+            "pipeline",
+            "words_own",
+            "words_own.deep",
+            "words_own.deep.lists",
+            "words_up",
+        ]
+        version = pipeline.version()
+    (tmp_path / "words_up.py").write_text(OWN_MODULES["words_up.py"].replace("3", "4"))
+    changed = load.load(tmp_path / "p.py", ["input=x", "output=y"])
+    assert changed.version() != version
+    assert "source of words_up" in "".join(difference(pipeline.identity(), changed.identity()))
+
+
+def test_a_module_that_cannot_be_read_as_python_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(OWN.replace("import words_up", "..."))
+    for name, text in OWN_MODULES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "words_own" / "deep" / "lists.py").write_text("x = 1\nx = = 2\n")
+    with pytest.raises(PipelineError, match=r"module words_own\.deep\.lists: line 2: invalid syntax"):
+        load.load(tmp_path / "p.py", ["input=x", "output=y"])
 
 
 def test_build_must_return_a_pipeline(tmp_path: Path) -> None:
@@ -114,15 +161,19 @@ def test_an_error_inside_build_names_the_line_of_the_file(tmp_path: Path) -> Non
         load.load(file, [])
 
 
-def test_only_the_modules_that_stages_name_are_shipped() -> None:
+def test_only_what_the_stages_name_travels_and_nothing_that_is_installed() -> None:
     own = Stage("own", StageKind.TRANSFORM, "headrace.stages.custom:MapRecords", {"function": "pipeline:f"})
     other = Stage("other", StageKind.TRANSFORM, "headrace.stages.tokenizer:Tokenize", {"tokenizer": "x"})
-    assert load._refers_to(Pipeline("p", "d", (own,)), "pipeline")
-    assert not load._refers_to(Pipeline("p", "d", (other,)), "pipeline")
+    third = Stage("third", StageKind.TRANSFORM, "numpy:array", {"function": "json:loads", "x": ["y:z"]})
+    texts = {"pipeline": "import numpy, os.path, headrace.store.log, nobody_has_this"}
+    assert modules_of(Pipeline("p", "d", (own,)), texts) == texts
+    assert modules_of(Pipeline("p", "d", (other,)), texts) == {}
+    assert modules_of(Pipeline("p", "d", (third,)), texts) == {}
+    assert [has_user_code(Pipeline("p", "d", (stage,))) for stage in (own, other, third)] == [True, False, True]
 
 
 def test_the_environment_names_what_decides_the_bytes() -> None:
-    few, many = load.environment(everything=False), load.environment(everything=True)
+    few, many = environment(everything=False), environment(everything=True)
     assert {"python", "pyarrow", "numpy", "gigatoken"} <= set(few)
     assert len(many) > len(few)
     assert list(few) == sorted(few)

@@ -175,11 +175,11 @@ def test_records_that_harm_their_tasks_are_quarantined_alone_and_not_run_again_b
     for shard in deadly:
         verdicts_of = next(item for item in shard.closed.objects if item.role == "verdicts")
         rebuild = ("dataset", "rebuild", str(tmp_path / "out"), Path(verdicts_of.key).name.partition(".")[0], "--json")
-        again = answer_of(rebuild, tmp_path)
+        again = answer_of(rebuild, tmp_path / "out")
         assert again.returncode == 0, again.stderr
         assert json.loads(again.stdout)["differing"] == []
     (tmp_path / "out" / verdicts_of.key).unlink()
-    refused = answer_of(rebuild, tmp_path)
+    refused = answer_of(rebuild, tmp_path / "out")
     assert refused.returncode == 1
     assert "records of this shard killed their processes" in refused.stderr
 
@@ -229,8 +229,7 @@ def test_a_stage_that_kills_every_process_fails_the_run_with_its_name(tmp_path: 
 
 
 def answer_of(arguments: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    return subprocess.run(headrace(*arguments), capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
+    return subprocess.run(headrace(*arguments), capture_output=True, text=True, timeout=DEADLINE_S, cwd=folder)
 
 
 def title(pid: int) -> str:
