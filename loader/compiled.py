@@ -7,14 +7,17 @@ when that is; tests hold both ways to one reference.
 """
 
 import atexit
+import functools
 import os
 import threading
+from collections.abc import Sequence
+from math import isqrt
 from typing import Any, Final
 
 import numpy as np
 
 from headrace.loader.assemble import NO_SOURCES, NO_STATE, Batch, Buffers
-from headrace.loader.order import I64, distinct
+from headrace.loader.order import I64, U64, distinct
 from headrace.loader.segments import NOTHING, Shards
 from headrace.loader.shard import Shard
 
@@ -35,6 +38,11 @@ class Kernels:
     def get(self) -> Any:
         """The module of the loops, or None where they are not loaded."""
         return self._module
+
+    @functools.cached_property
+    def walk(self) -> "CompiledWalk":
+        """The permutation of positions by the loops, which must be loaded."""
+        return CompiledWalk(self._module)
 
     def request(self) -> None:
         """Have them loaded by a thread; a second call does nothing."""
@@ -71,6 +79,19 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+class CompiledWalk:
+    """See `headrace.loader.order.walk_forth`; `kernels` is what `Kernels.get` gave."""
+
+    def __init__(self, kernels: Any) -> None:
+        self._kernels = kernels
+
+    def __call__(self, values: U64, n: int, keys: Sequence[U64]) -> U64:
+        """The same images."""
+        images = np.empty_like(values)
+        self._kernels.walk(np.ascontiguousarray(values), n, isqrt(n - 1) + 1, np.stack(keys), images)
+        return images
 
 
 class CompiledAssembly:

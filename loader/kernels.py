@@ -23,6 +23,10 @@ _array_at: Any = carray
 config: Any = numba.config  # pyright: ignore[reportPrivateImportUsage]
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
+_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_B = np.uint64(0x94D049BB133111EB)
+_U_32 = np.uint64(32)
+
 _IGNORED_LABEL = np.int32(-100)
 _NOTHING = -1
 _LINE_BYTES = 64
@@ -30,6 +34,7 @@ _LINE_BYTES = 64
 _LINE_TOKENS = 16
 
 _U64 = types.Array(types.uint64, 1, "C")
+_U64_2 = types.Array(types.uint64, 2, "C")
 _I64 = types.Array(types.int64, 1, "C")
 _I64_2 = types.Array(types.int64, 2, "C")
 _I32 = types.Array(types.int32, 1, "C")
@@ -87,6 +92,28 @@ def _prefetch(_context: Any, _address: Any) -> Any:
         return _context.get_dummy_value()
 
     return types.void(types.uint64), generate
+
+
+@_compiled(types.void(_U64, types.uint64, types.uint64, _U64_2, _U64))
+def walk(values: Any, n: Any, side: Any, keys: Any, images: Any) -> None:
+    """See `headrace.loader.order.walk_forth`; `keys` [rounds, 1 or k], `side` is the root of n, rounded up."""
+    own = keys.shape[1] > 1
+    for at in range(values.size):
+        value = values[at]
+        column = at if own else 0
+        while True:
+            left = value // side
+            right = value - left * side
+            for number in range(keys.shape[0]):
+                mixed = (right ^ keys[number, column]) * _MIX_A
+                mixed = (mixed ^ (mixed >> _U_32)) * _MIX_B
+                total = left + (((mixed >> _U_32) * side) >> _U_32)
+                left = right
+                right = total - side if total >= side else total
+            value = left * side + right
+            if value < n:
+                break
+        images[at] = value
 
 
 @_compiled(types.int64(_U64, _I64, _I64))

@@ -164,24 +164,38 @@ def _walk(values: U64, n: int, keys: Sequence[U64], step: Callable[[U64, np.uint
     return out
 
 
+def walk_forth(values: U64, n: int, keys: Sequence[U64]) -> U64:
+    """Images [k] of `values` [k], each below n, by the network of `keys`, which hold one key for all, or one each."""
+    return _walk(values, n, keys, _network)
+
+
+def _walk_back(values: U64, n: int, keys: Sequence[U64]) -> U64:
+    return _walk(values, n, keys, _network_back)
+
+
+#: like `walk_forth`; a shell that has compiled it passes its own, which must give the same
+Walk: TypeAlias = Callable[[U64, int, Sequence[U64]], U64]
+
+
 class Permutation:
     """A keyed permutation of [0, n), 1 <= n <= 2^62, computed per value; memory does not depend on n."""
 
-    __slots__ = ("_keys", "n")
+    __slots__ = ("_keys", "_walk", "n")
 
-    def __init__(self, n: int, key: int) -> None:
+    def __init__(self, n: int, key: int, walk: Walk = walk_forth) -> None:
         if not 1 <= n <= SAMPLES_MAX:
             raise ValueError(f"a permutation needs 1 to 2^62 values, got {n}")
         self.n = n
         self._keys = _round_keys(np.array([key & _MASK], dtype=np.uint64))
+        self._walk = walk
 
     def apply(self, values: U64) -> U64:
         """Images of `values` (each below n), of the same shape [k]."""
-        return _walk(values, self.n, self._keys, _network)
+        return self._walk(values, self.n, self._keys)
 
     def inverse(self, values: U64) -> U64:
         """The values whose images are `values` (each below n), of the same shape [k]."""
-        return _walk(values, self.n, self._keys, _network_back)
+        return _walk_back(values, self.n, self._keys)
 
     def at(self, value: int) -> int:
         """`apply` for one Python int: some microseconds, where a one-element array costs a hundred."""
@@ -278,6 +292,7 @@ class Order:
         "_blocks",
         "_permutation",
         "_row_key",
+        "_walk",
         "block_rows",
         "layout",
         "mode",
@@ -294,6 +309,7 @@ class Order:
         mode: OrderMode = OrderMode.WINDOWED,
         window_blocks: int = WINDOW_BLOCKS_DEFAULT,
         block_rows: int = BLOCK_ROWS_DEFAULT,
+        walk: Walk = walk_forth,
     ) -> None:
         for name, value in (("seed", seed), ("pass", pass_)):
             if not 0 <= value <= _MASK:
@@ -306,14 +322,15 @@ class Order:
         self.mode = mode
         self.window_blocks = window_blocks
         self.block_rows = block_rows
+        self._walk = walk
         self._row_key = derive_key(seed, pass_, _LEVEL_ROWS)
         samples = max(layout.samples, 1)
         if mode is OrderMode.FULL:
-            self._permutation = Permutation(samples, derive_key(seed, pass_, _LEVEL_FULL))
+            self._permutation = Permutation(samples, derive_key(seed, pass_, _LEVEL_FULL), walk)
             self._blocks = _Blocks(block_rows, samples, 0, 0)
         else:
             count = -(-samples // block_rows)
-            self._permutation = Permutation(count, derive_key(seed, pass_, _LEVEL_BLOCKS))
+            self._permutation = Permutation(count, derive_key(seed, pass_, _LEVEL_BLOCKS), walk)
             last = int(self._permutation.inverse(np.array([count - 1], dtype=np.uint64))[0])
             self._blocks = _Blocks(block_rows, samples, last, count * block_rows - samples)
 
@@ -323,7 +340,7 @@ class Order:
         if self.mode is OrderMode.FULL:
             places = self._permutation.apply(places.view(np.uint64)).view(np.int64)
         elif self.mode is OrderMode.WINDOWED and places.size:
-            slots, offsets = self._blocks.find(self._within_windows(places, self._blocks.find(places)[0], _network))
+            slots, offsets = self._blocks.find(self._within_windows(places, self._blocks.find(places)[0], self._walk))
             blocks = self._permutation.apply(slots.view(np.uint64)).view(np.int64)
             places = blocks * self.block_rows + offsets
         return self.layout.split(places)
@@ -337,7 +354,7 @@ class Order:
             blocks = rows // self.block_rows
             slots = self._permutation.inverse(blocks.view(np.uint64)).view(np.int64)
             places = self._blocks.start(slots) + rows - blocks * self.block_rows
-            rows = self._within_windows(places, slots, _network_back)
+            rows = self._within_windows(places, slots, _walk_back)
         return rows.view(np.uint64)
 
     def _checked(self, positions: U64) -> I64:
@@ -346,7 +363,7 @@ class Order:
             raise IndexError(f"position {values.max()} is past the end of a pass of {self.layout.samples} samples")
         return values.view(np.int64)
 
-    def _within_windows(self, places: I64, slots: I64, step: Callable[[U64, np.uint64, Sequence[U64]], U64]) -> I64:
+    def _within_windows(self, places: I64, slots: I64, walk: Walk) -> I64:
         """Permute each place among the places of its window; `slots` are the slots that the places lie in."""
         windows = slots // self.window_blocks
         starts = self._blocks.start(windows * self.window_blocks)
@@ -357,10 +374,10 @@ class Order:
         keys = _round_keys(_mix_array(np.uint64(self._row_key) + numbers * _U_GOLDEN))
         local = (places - starts).view(np.uint64)
         if same:
-            return starts + _walk(local, int(sizes[0]), keys, step).view(np.int64)
+            return starts + walk(local, int(sizes[0]), keys).view(np.int64)
         out = np.empty_like(places)
         for size in distinct(sizes).tolist():
             chosen = np.flatnonzero(sizes == size)
-            moved = _walk(local[chosen], size, [key[chosen] for key in keys], step)
+            moved = walk(local[chosen], size, [key[chosen] for key in keys])
             out[chosen] = starts[chosen] + moved.view(np.int64)
         return out

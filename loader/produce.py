@@ -121,11 +121,13 @@ class _Planned:
     def __init__(self, task: Task, steps: I64, positions: I64, buffers: Buffers) -> None:
         began = time.perf_counter()
         self._size = size = task.cut.batch_size
+        kernels = KERNELS.get()
+        if kernels is not None:
+            task.mixture.walk_by(KERNELS.walk)
         shards, rows = task.mixture.locate(positions)
         self._sources = np.full(size * steps.size, -1, dtype=np.int32)
         self._sources[: shards.size] = task.mixture.source_of(shards)
         in_pass = positions - task.pass_ * task.mixture.samples
-        kernels = KERNELS.get()
         self._assembly: Assembly | CompiledAssembly
         if kernels is None or not task.sources.can_hold(distinct(shards).tolist()):
             self._assembly = Assembly(task.sources, in_pass, shards, rows, size, steps.size, buffers)

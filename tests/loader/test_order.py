@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.loader.order import SAMPLES_MAX, Layout, Order, OrderMode, Permutation, derive_key
+from headrace.loader.compiled import KERNELS
+from headrace.loader.order import SAMPLES_MAX, Layout, Order, OrderMode, Permutation, derive_key, walk_forth
 
 ANY_SIZE = st.one_of(st.integers(1, 3000), st.integers(1, 1_000_000))
 
@@ -202,3 +203,22 @@ def test_a_window_spreads_batches_as_the_documentation_says(window_blocks: int):
 def test_the_full_order_spreads_batches_as_independent_draws_do():
     order = Order(Layout(np.full(100, 3000)), 1, 0, OrderMode.FULL)
     assert spread_of_batch_means(order, 128) == pytest.approx(1, abs=0.05)
+
+
+@given(n=st.integers(1, SAMPLES_MAX), key=st.integers(0, 2**64 - 1), own_keys=st.booleans(), data=st.data())
+@settings(deadline=None)
+def test_the_compiled_network_gives_the_same_images(n: int, key: int, own_keys: bool, data: st.DataObject):
+    assert KERNELS.wait(60), KERNELS.error
+    values = np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20)), dtype=np.uint64)
+    offsets = np.arange(values.size if own_keys else 1, dtype=np.uint64)
+    keys = [np.uint64(derive_key(key, 0, number)) + offsets for number in range(6)]
+    assert np.array_equal(KERNELS.walk(values, n, keys), walk_forth(values, n, keys))
+
+
+def test_a_pass_over_many_windows_is_the_same_by_the_compiled_network():
+    assert KERNELS.wait(60), KERNELS.error
+    positions = np.arange(5000, dtype=np.uint64)
+    for mode in OrderMode:
+        plain, compiled = (Order(layout_of(5000), 3, 1, mode, 4, 16, walk) for walk in (walk_forth, KERNELS.walk))
+        for expected, found in zip(plain.locate(positions), compiled.locate(positions), strict=True):
+            assert np.array_equal(expected, found)
