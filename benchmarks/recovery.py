@@ -52,6 +52,7 @@ from headrace.cli.client import ENDED, Client, ControllerSilent, RunOptions
 from headrace.cli.load import load
 from headrace.cli.progress import input_bytes_read
 from headrace.protos import control_pb2 as pb
+from headrace.transport.log_lines import as_text
 
 LIMIT_S = {"task": 2.0, "worker": 10.0, "controller": 10.0}
 SHARE = 0.9
@@ -303,7 +304,7 @@ def _address(log: Path, controller: "subprocess.Popen[bytes]") -> str:
     """The controller says in its log where it serves."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and controller.poll() is None:
-        found = [line for line in log.read_text().splitlines() if "serves on" in line]
+        found = [line for line in map(as_text, log.read_bytes().splitlines()) if "serves on" in line]
         if found:
             return found[0].split("serves on", 1)[1].strip()
         time.sleep(SAMPLE_S)

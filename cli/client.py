@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -188,6 +188,14 @@ class Client:
 
         threading.Thread(target=listen, name="watch", daemon=True).start()
         return found
+
+    def logs(self, search: pb.LogSearch) -> Iterator[pb.LogPage]:
+        """Pages of log lines: what there is, up to a page with `last`, then what comes, where that is asked for."""
+        deadline = None if search.follow else ANSWER_S
+        try:
+            yield from self._stub.Logs(search, timeout=deadline)
+        except grpc.RpcError as error:
+            raise _silence(self.address, error) from error
 
     def reconnect(self) -> None:
         """Open the connection anew, where the controller was started again."""

@@ -201,7 +201,9 @@ class Embedded:
         child = next(child for child in self._children if child.name == name)
         size = os.fstat(child.log.fileno()).st_size
         tail = os.pread(child.log.fileno(), STORY_BYTES, max(0, size - STORY_BYTES))
-        lines = tail.decode(errors="replace").splitlines()[-STORY_LINES:]
+        from headrace.transport.log_lines import as_text
+
+        lines = [text for line in tail.splitlines()[-STORY_LINES:] for text in as_text(line).splitlines()]
         return [f"{name}: {line}" for line in lines]
 
 

@@ -64,6 +64,10 @@ Metrics = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Serve metrics for Prometheus there; loopback if no host is given.")
 ]
 
+LogsFolder = Annotated[
+    str, typer.Option(metavar="DIR", help="Keep logs in files there, of bounded size; else HEADRACE_LOGS.")
+]
+
 MaxQuarantined = Annotated[
     str, typer.Option(metavar="N|N%", help="End a run that quarantines more records than this; else none is too many.")
 ]
@@ -126,13 +130,16 @@ def controller(
     cluster: ClusterFolder = "",
     root: Annotated[str, typer.Option(metavar="URI", help="Store of the cluster's log; others of it stand by.")] = "",
     metrics: Metrics = "",
+    logs: LogsFolder = "",
 ) -> int:
     """Serve as the controller: plan pipelines, write ledgers."""
     from headrace.cli.client import cluster_folder
     from headrace.controller.server import main as serve
+    from headrace.transport.logbook import logs_folder
 
     folder = cluster_folder(cluster)
-    return serve(["--listen", listen, "--root", root, "--metrics", metrics, *(["--cluster", folder] if folder else [])])
+    arguments = ["--listen", listen, "--root", root, "--metrics", metrics, "--logs", logs_folder(logs)]
+    return serve([*arguments, *(["--cluster", folder] if folder else [])])
 
 
 @app.command()
@@ -145,11 +152,13 @@ def worker(
     ] = [],  # noqa: B006 - typer copies it
     join: Annotated[str, typer.Option(metavar="TOKEN", help="Join the token's cluster first; once is enough.")] = "",
     state: Annotated[str, typer.Option(metavar="DIR", help="Where a member keeps its key; else HEADRACE_STATE.")] = "",
+    logs: LogsFolder = "",
 ) -> int:
     """Serve as a worker: run the tasks that the controller gives it."""
     import socket
 
     from headrace.cli.embedded import usable_cores
+    from headrace.transport.logbook import logs_folder
     from headrace.worker.daemon import main as work
 
     arguments = ["--name", name or socket.gethostname(), "--cores", str(cores or usable_cores())]
@@ -157,7 +166,7 @@ def worker(
     arguments += [argument for item in label for argument in ("--label", item)]
     if folder := state or os.environ.get("HEADRACE_STATE", ""):
         arguments += ["--state", folder]
-    return work([*arguments, "--join", join])
+    return work([*arguments, "--join", join, "--logs", logs_folder(logs)])
 
 
 @app.command()

@@ -19,7 +19,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="Return when it has come true
 
 def add_to(app: typer.Typer) -> None:
     """Give an application these commands."""
-    for command in (status, top, pause, resume, scale, move, relink, drain, stop, cancel):
+    for command in (status, top, logs, pause, resume, scale, move, relink, drain, stop, cancel):
         app.command()(command)
 
 
@@ -48,6 +48,29 @@ def top(
     from headrace.cli.top import show_top
 
     return show_top(controller_at(controller, cluster), pipeline, once=once, as_json=json)
+
+
+def logs(
+    pipeline: Annotated[str, typer.Option(help="Lines about this pipeline.")] = "",
+    stage: Annotated[str, typer.Option(help="Lines of the tasks of this stage; name the pipeline too.")] = "",
+    task: Annotated[str, typer.Option(help="Lines about this task, such as plain/read.0.")] = "",
+    cause: Annotated[
+        str, typer.Option(help="What a cause led to, on every node; it stands at the end of a line.")
+    ] = "",
+    level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error, and what is worse.")] = "",
+    since: Annotated[str, typer.Option(metavar="AGO|TIME", help="30s, 10m, 2h, 1d ago, or 2026-05-04T12:30.")] = "",
+    lines: Annotated[int, typer.Option(min=1, metavar="N", help="The newest N lines of what there is.")] = 500,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Show what the controller, the workers and the tasks say, in the order of time."""
+    from headrace.cli.client import controller_at
+    from headrace.cli.logs import search_for, show_logs
+
+    search = search_for(pipeline, stage, task, cause, level, since, follow=follow)
+    return show_logs(controller_at(controller, cluster), search, lines_max=lines, as_json=json)
 
 
 def pause(

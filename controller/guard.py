@@ -26,6 +26,7 @@ MAY_CALL: dict[str, frozenset[Role]] = {
     "Watch": _PEOPLE,
     "Stop": _PEOPLE,
     "Steer": _PEOPLE,
+    "Logs": _PEOPLE,
 }
 
 

@@ -38,6 +38,7 @@ from headrace.protos import control_pb2_grpc as rpc
 from headrace.store.errors import StoreError
 from headrace.store.objects import below, open_store
 from headrace.transport.join_wire import PORT_OFFSET
+from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
 
 logger = logging.getLogger("headrace.controller")
@@ -64,6 +65,8 @@ class Service:
     snapshot_entries: int = SNAPSHOT_ENTRIES
     #: Where Prometheus finds the metrics, as HOST:PORT; empty: nowhere.
     metrics: str = ""
+    #: What this process says.
+    book: Logbook | None = None
 
 
 async def serve(service: Service) -> int:
@@ -82,7 +85,7 @@ async def serve(service: Service) -> int:
         logger.error("%s", error)
         return 2
     core = Controller(identity(), log=log, snapshot_entries=service.snapshot_entries)
-    shell = Shell(core, ticket_key=cluster.key if cluster else os.urandom(CLUSTER_KEY_BYTES))
+    shell = Shell(core, cluster.key if cluster else os.urandom(CLUSTER_KEY_BYTES), service.book)
     options = [
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -175,10 +178,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", default="", help="store of the cluster's log; controllers of one root stand by")
     parser.add_argument("--snapshot-entries", type=int, default=SNAPSHOT_ENTRIES, help=argparse.SUPPRESS)
     parser.add_argument("--metrics", default="", help="serve metrics for Prometheus there, as HOST:PORT")
+    parser.add_argument("--logs", default="", help="a folder in which it keeps its log")
     parser.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    book = keep_logbook("controller", args.logs)
     setproctitle.setproctitle("headrace controller")
     look_for_cycles_seldom()
     try:
@@ -196,6 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 args.lifeline_fd,
                 args.snapshot_entries,
                 args.metrics,
+                book,
             )
         )
     )

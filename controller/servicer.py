@@ -164,6 +164,11 @@ class Servicer(rpc.ControlServicer):
         answer = await asyncio.wait_for(answered, STEER_S)
         return pb.SteerReply(accepted=answer.accepted, reason=answer.reason, changes=answer.warnings)
 
+    async def Logs(self, request: pb.LogSearch, context: Any) -> AsyncIterator[pb.LogPage]:  # noqa: N802
+        """Lines of this controller, of its workers and of their tasks."""
+        async for page in self._shell.searches.search(request, list(self._shell.sessions)):
+            yield page
+
     def _refusal(self, register: pb.Register) -> str:
         if register.version != self._version:
             return f"worker {register.worker} is Headrace {register.version}, the controller {self._version}"
@@ -177,8 +182,13 @@ class Servicer(rpc.ControlServicer):
         try:
             while True:
                 message = await asyncio.wait_for(anext(messages), SILENCE_S)
-                if message.WhichOneof("message") == "task":
-                    self._shell.task_event(message.task, task_event(message.task))
+                match message.WhichOneof("message"):
+                    case "task":
+                        self._shell.task_event(message.task, task_event(message.task))
+                    case "logs":
+                        self._shell.searches.told(session.worker, message.logs)
+                    case _:
+                        pass
         except (StopAsyncIteration, TimeoutError, grpc.RpcError, asyncio.CancelledError) as error:
             logger.info("worker %s: session over (%s)", session.worker, type(error).__name__)
         finally:

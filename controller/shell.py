@@ -8,26 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import itertools
 import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Iterable, Mapping
 
+from headrace.controller.causes import Causes
 from headrace.controller.commits import CommitTimes
 from headrace.controller.convert import to_worker
 from headrace.controller.core import messages as core
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.leadership import LeaderState
 from headrace.controller.core.tokens import TokenOffered
+from headrace.controller.log_search import LogSearches
 from headrace.controller.logs import Logs
 from headrace.controller.progress import RunProgress
+from headrace.controller.telling import tell_command, tell_entry, tell_event
 from headrace.controller.tickets import link_ticket
 from headrace.protos import control_pb2 as pb
 from headrace.store.dataset import Dataset, write_manifest
 from headrace.store.entries import EntryError
 from headrace.store.errors import StoreError, StoreRefused
 from headrace.store.fold import FoldError
+from headrace.transport.log_lines import caused_by, current_cause
+from headrace.transport.logbook import Logbook
 
 logger = logging.getLogger("headrace.controller")
 
@@ -49,8 +55,10 @@ class Session:
 class Shell:
     """Runs one Controller."""
 
-    def __init__(self, controller: Controller, ticket_key: bytes) -> None:
+    def __init__(self, controller: Controller, ticket_key: bytes, book: Logbook | None = None) -> None:
         self.core = controller
+        self.searches = LogSearches(book or Logbook("controller"), self.tell_worker)
+        self._causes = Causes()
         self._ticket_key = ticket_key
         self.sessions: dict[str, Session] = {}
         self.progress: dict[str, RunProgress] = {}
@@ -59,20 +67,27 @@ class Shell:
         self.changed = asyncio.Event()
         self._logs = Logs()
         self.commits = CommitTimes()
-        self._events: deque[object] = deque()
+        #: Events that wait, each with its cause.
+        self._events: deque[tuple[object, str]] = deque()
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def post(self, event: object) -> None:
-        """Give one event to the core, and execute what follows. Called on the loop's thread."""
-        self._events.append(event)
+    def post(self, event: object, cause: str = "") -> None:
+        """Give one event to the core, and execute what follows. Called on the loop's thread.
+
+        What follows bears the event's cause: `cause`, or one of its own where it begins by itself.
+        """
+        self._events.append((event, self._causes.of(event, cause)))
         if self._draining:
             return
         self._draining = True
         try:
             while self._events:
-                self._step(self._events.popleft())
+                following, cause = self._events.popleft()
+                with caused_by(cause):
+                    tell_event(following)
+                    self._step(following)
         finally:
             self._draining = False
         self._set_timer()
@@ -100,7 +115,14 @@ class Shell:
         if progress is not None:
             progress.take(message)
         if event is not None:
-            self.post(event)
+            self.post(event, message.cause)
+
+    def tell_worker(self, worker: str, message: pb.ToWorker) -> None:
+        """Say something to a worker that is no command of the core; one that is gone is not told."""
+        session = self.sessions.get(worker)
+        if session is not None:
+            message.term = self.term
+            session.outbox.put_nowait(message)
 
     def note_facts(self, tasks: Iterable[pb.RunningTask]) -> None:
         """What tasks had said of themselves to an earlier leader."""
@@ -143,6 +165,7 @@ class Shell:
 
     def _execute(self, commands: Iterable[core.Command]) -> None:
         for command in commands:
+            tell_command(command)
             match command:
                 case core.ReadLog():
                     self._start(self._read(command))
@@ -159,11 +182,9 @@ class Shell:
                     if waiting is not None and not waiting.done():
                         waiting.set_result(command)
                 case core.StepDown():
-                    logger.warning("%s", command.reason)
                     self._send_away(command.reason)
                     self._wake_watchers()
                 case core.ReportRun():
-                    logger.info("pipeline %s: %s %s", command.pipeline, command.outcome, command.reason)
                     self._wake_watchers()
                 case _:
                     self._send(command)
@@ -180,7 +201,9 @@ class Shell:
         session = self.sessions.get(getattr(command, "worker", ""))
         if session is None or message is None:
             return
-        message.term = self.term
+        message.term, message.cause = self.term, current_cause()
+        if message.WhichOneof("message") == "task":
+            message.task.cause = message.cause
         if run is not None:
             message.log, message.log_term = run.leadership.log, run.leadership.term
         session.outbox.put_nowait(message)
@@ -246,7 +269,9 @@ class Shell:
                 self._set_timer()
                 return
         if isinstance(event, core.EntryWritten):
-            self.commits.take(time.monotonic() - began)
+            seconds = time.monotonic() - began
+            self.commits.take(seconds)
+            tell_entry(command.log, command.number, command.entry, seconds)
         self.post(event)
         self._wake_watchers()
 
@@ -275,7 +300,8 @@ class Shell:
             self._timer = None
         if wake_at is not None:
             delay = max(0.0, wake_at - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(delay, self.post, core.TimePassed())
+            own = contextvars.Context()
+            self._timer = asyncio.get_running_loop().call_later(delay, self.post, core.TimePassed(), context=own)
 
     def _wake_watchers(self) -> None:
         self.changed.set()

@@ -625,17 +625,19 @@ class Heartbeat(_message.Message):
     def __init__(self, sent: _Optional[int] = ...) -> None: ...
 
 class FromWorker(_message.Message):
-    __slots__ = ("register", "task", "heartbeat")
+    __slots__ = ("register", "task", "heartbeat", "logs")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
     register: Register
     task: TaskEvent
     heartbeat: Heartbeat
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., task: _Optional[_Union[TaskEvent, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    logs: LogPage
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., task: _Optional[_Union[TaskEvent, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogPage, _Mapping]] = ...) -> None: ...
 
 class ToWorker(_message.Message):
-    __slots__ = ("term", "welcome", "task", "link", "kill", "refusal", "heartbeat", "log", "log_term")
+    __slots__ = ("term", "welcome", "task", "link", "kill", "refusal", "heartbeat", "logs", "log", "log_term", "cause")
     TERM_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -643,8 +645,10 @@ class ToWorker(_message.Message):
     KILL_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     LOG_TERM_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
     term: int
     welcome: Welcome
     task: TaskCommand
@@ -652,9 +656,55 @@ class ToWorker(_message.Message):
     kill: KillTask
     refusal: Refusal
     heartbeat: Heartbeat
+    logs: LogsAsked
     log: str
     log_term: int
-    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., log: _Optional[str] = ..., log_term: _Optional[int] = ...) -> None: ...
+    cause: str
+    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogsAsked, _Mapping]] = ..., log: _Optional[str] = ..., log_term: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
+
+class LogSearch(_message.Message):
+    __slots__ = ("pipeline", "stage", "task", "cause", "level", "since", "lines_max", "follow")
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    LINES_MAX_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    pipeline: str
+    stage: str
+    task: str
+    cause: str
+    level: str
+    since: float
+    lines_max: int
+    follow: bool
+    def __init__(self, pipeline: _Optional[str] = ..., stage: _Optional[str] = ..., task: _Optional[str] = ..., cause: _Optional[str] = ..., level: _Optional[str] = ..., since: _Optional[float] = ..., lines_max: _Optional[int] = ..., follow: _Optional[bool] = ...) -> None: ...
+
+class LogsAsked(_message.Message):
+    __slots__ = ("number", "search", "end")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SEARCH_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    search: LogSearch
+    end: bool
+    def __init__(self, number: _Optional[int] = ..., search: _Optional[_Union[LogSearch, _Mapping]] = ..., end: _Optional[bool] = ...) -> None: ...
+
+class LogPage(_message.Message):
+    __slots__ = ("number", "lines", "last", "missing", "lost")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    lines: _containers.RepeatedScalarFieldContainer[bytes]
+    last: bool
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    lost: int
+    def __init__(self, number: _Optional[int] = ..., lines: _Optional[_Iterable[bytes]] = ..., last: _Optional[bool] = ..., missing: _Optional[_Iterable[str]] = ..., lost: _Optional[int] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
     __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "changed_input", "places", "transports", "dry_run")

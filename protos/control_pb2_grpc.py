@@ -64,6 +64,11 @@ class ControlStub:
                 request_serializer=headrace_dot_protos_dot_control__pb2.SteerRequest.SerializeToString,
                 response_deserializer=headrace_dot_protos_dot_control__pb2.SteerReply.FromString,
                 _registered_method=True)
+        self.Logs = channel.unary_stream(
+                '/headrace.control.v1.Control/Logs',
+                request_serializer=headrace_dot_protos_dot_control__pb2.LogSearch.SerializeToString,
+                response_deserializer=headrace_dot_protos_dot_control__pb2.LogPage.FromString,
+                _registered_method=True)
 
 
 class ControlServicer:
@@ -106,6 +111,13 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Logs(self, request, context):
+        """Lines of the logs of this controller, of its workers, and of their tasks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -138,6 +150,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Steer,
                     request_deserializer=headrace_dot_protos_dot_control__pb2.SteerRequest.FromString,
                     response_serializer=headrace_dot_protos_dot_control__pb2.SteerReply.SerializeToString,
+            ),
+            'Logs': grpc.unary_stream_rpc_method_handler(
+                    servicer.Logs,
+                    request_deserializer=headrace_dot_protos_dot_control__pb2.LogSearch.FromString,
+                    response_serializer=headrace_dot_protos_dot_control__pb2.LogPage.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -302,6 +319,33 @@ class Control:
             '/headrace.control.v1.Control/Steer',
             headrace_dot_protos_dot_control__pb2.SteerRequest.SerializeToString,
             headrace_dot_protos_dot_control__pb2.SteerReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Logs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/headrace.control.v1.Control/Logs',
+            headrace_dot_protos_dot_control__pb2.LogSearch.SerializeToString,
+            headrace_dot_protos_dot_control__pb2.LogPage.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import contextvars
+import itertools
 import logging
 import os
 import signal
@@ -26,6 +28,8 @@ import setproctitle
 import uvloop
 
 from headrace.protos import control_pb2 as pb
+from headrace.transport.log_lines import about, caused_by, current_cause
+from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
 from headrace.worker.addresses import host_id, own_addresses
 from headrace.worker.attendance import Attendance
@@ -34,6 +38,7 @@ from headrace.worker.core.obedience import Obedience
 from headrace.worker.core.roll import Roll
 from headrace.worker.core.watching import LOOK_S
 from headrace.worker.joining import JoinError, Membership
+from headrace.worker.log_desk import LogDesk
 from headrace.worker.member import check_plain, membership, network_of
 from headrace.worker.processes import Processes, TaskProcess
 
@@ -48,13 +53,24 @@ WAITING_MESSAGES_MAX = 100_000
 class Daemon:
     """One worker."""
 
-    def __init__(self, name: str, cores: int, *, labels: Sequence[str] = (), member: Membership | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        cores: int,
+        book: Logbook,
+        *,
+        labels: Sequence[str] = (),
+        member: Membership | None = None,
+    ) -> None:
         self.name, self.cores, self._labels = name, cores, tuple(labels)
         self._member = member
         self._supervisor = core.Supervisor()
         self._obedience = Obedience()
         self._roll = Roll()
-        self._processes = Processes(self._said, self._exited)
+        self._processes = Processes(self._said, self._exited, book)
+        self._desk = LogDesk(book, self._say_page)
+        #: Deaths get a cause of their own, by this number.
+        self._deaths = itertools.count(1)
         self._orders: dict[tuple[str, int], pb.TaskCommand] = {}
         self._outbox: asyncio.Queue[pb.FromWorker] = asyncio.Queue(WAITING_MESSAGES_MAX)
         #: What is told of the deaths that are being handled.
@@ -72,8 +88,9 @@ class Daemon:
 
     def look(self) -> None:
         """See how long stages have been at their batches, and how much memory tasks have; again and again."""
-        for item in self._processes.judge(time.monotonic()):
-            self._do(core.KillAsked(item.task, item.attempt))
+        with caused_by(""):
+            for item in self._processes.judge(time.monotonic()):
+                self._do(core.KillAsked(item.task, item.attempt))
         asyncio.get_running_loop().call_later(LOOK_S, self.look)
 
     def close(self) -> None:
@@ -81,6 +98,7 @@ class Daemon:
         self._processes.kill_all()
 
     def _register(self) -> pb.Register:
+        self._desk.forget()
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         register = pb.Register(
             worker=self.name,
@@ -112,15 +130,27 @@ class Daemon:
         if not self._obedience.obeys(message.term, message.log, message.log_term):
             logger.warning("a command of term %d is void: a later leader has spoken", message.log_term or message.term)
             return
+        with caused_by(message.cause):
+            self._obey(message)
+
+    def _obey(self, message: pb.ToWorker) -> None:
         match message.WhichOneof("message"):
             case "welcome":
+                logger.info(
+                    "attends the controller, which is process %s, term %d", message.welcome.controller, message.term
+                )
                 notify(f"STATUS=attends controller {message.welcome.controller} as {self.name}")
             case "task":
                 self._task_command(message.task)
             case "link":
                 self._link(message.link)
             case "kill":
-                self._do(core.KillAsked(message.kill.task, message.kill.attempt))
+                kill = message.kill
+                logger.warning("kill it: %s", kill.reason, extra=about(task=kill.task, attempt=kill.attempt))
+                self._processes.note_end(kill.task, kill.attempt, message.cause)
+                self._do(core.KillAsked(kill.task, kill.attempt))
+            case "logs":
+                self._desk.asked(message.logs)
             case _:
                 pass
 
@@ -133,6 +163,7 @@ class Daemon:
             return
         self._processes.send(message.task, message.attempt, message)
         if message.WhichOneof("command") == "stop":
+            self._processes.note_end(message.task, message.attempt, message.cause)
             self._do(core.StopAsked(message.task, message.attempt))
 
     def _link(self, message: pb.MakeLink) -> None:
@@ -152,7 +183,14 @@ class Daemon:
             self._outbox.put_nowait(pb.FromWorker(task=event))
 
     def _exited(self, item: TaskProcess, code: int) -> None:
+        with caused_by(item.ended_for or f"exit.{self.name}.{next(self._deaths)}"):
+            self._ended(item, code)
+
+    def _ended(self, item: TaskProcess, code: int) -> None:
         exited = pb.TaskExited(story=self._processes.story(item)[-4000:], killed_for=item.killed_for)
+        ending = f"signal {-code}" if code < 0 else f"exit code {code}"
+        level = logging.INFO if code == 0 else logging.WARNING
+        logger.log(level, "process %d ended with %s", item.pid, ending, extra={"facts": {**item.facts, "code": code}})
         for held in item.hands.read():
             for inner in held.items:
                 exited.in_hand.add(stage=inner.stage, range=pb.Range(**asdict(inner.range)))
@@ -168,6 +206,8 @@ class Daemon:
                     order = self._orders.pop((command.task, command.attempt))
                     self._roll.started(command.task, command.attempt, order.start.version, order.start.epoch)
                     self._processes.spawn(command.task, command.attempt, order)
+                    where = about(task=command.task, attempt=command.attempt, stages="+".join(order.start.stages))
+                    logger.info("is started", extra=where)
                 case core.KillProcess():
                     self._processes.kill(command.task, command.attempt)
                 case core.CutLinks():
@@ -179,8 +219,12 @@ class Daemon:
     def _report_exit(self, command: core.ReportExit) -> None:
         exited = self._stories.get((command.task, command.attempt), pb.TaskExited())
         exited.code = command.code
-        event = pb.TaskEvent(task=command.task, attempt=command.attempt, exited=exited)
+        event = pb.TaskEvent(task=command.task, attempt=command.attempt, cause=current_cause(), exited=exited)
         self._outbox.put_nowait(pb.FromWorker(task=event))
+
+    def _say_page(self, page: pb.LogPage) -> None:
+        if not self._outbox.full():
+            self._outbox.put_nowait(pb.FromWorker(logs=page))
 
     def _set_timer(self) -> None:
         wake_at = self._supervisor.wake_at()
@@ -189,12 +233,14 @@ class Daemon:
             self._timer = None
         if wake_at is not None:
             delay = max(0.0, wake_at - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(delay, self._do, core.TimePassed())
+            own = contextvars.Context()
+            self._timer = asyncio.get_running_loop().call_later(delay, self._do, core.TimePassed(), context=own)
 
 
 async def work(
     controller: str,
     *,
+    book: Logbook,
     name: str,
     cores: int,
     labels: Sequence[str] = (),
@@ -209,7 +255,7 @@ async def work(
         loop.add_signal_handler(number, told.set)
     if lifeline_fd >= 0:
         loop.add_reader(lifeline_fd, told.set)
-    daemon = Daemon(name, cores, labels=labels, member=member)
+    daemon = Daemon(name, cores, book, labels=labels, member=member)
     daemon.open()
     notify(f"READY=1\nSTATUS=looks for a controller at {controller}")
     watched = asyncio.create_task(keep_alive())
@@ -259,10 +305,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--label", action="append", default=[], help="a label of this worker, such as disk=ssd")
     parser.add_argument("--join", default="", metavar="TOKEN", help="become a member of the token's cluster first")
     parser.add_argument("--state", type=Path, help="the folder that holds this member's key and certificate")
+    parser.add_argument("--logs", default="", help="a folder in which it keeps its log, and those of its tasks")
     parser.add_argument("--controller-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    book = keep_logbook(f"worker {args.name}", args.logs)
     try:
         member = membership(args.join, args.state)
         controller = args.controller or (",".join(member.controllers) if member else DEFAULT_CONTROLLER)
@@ -273,10 +320,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         logger.error("%s", error)
         return 1
     name = member.name if member else args.name
+    book.process = f"worker {name}"
     setproctitle.setproctitle(f"headrace worker {name}")
     return uvloop.run(
         work(
             controller,
+            book=book,
             name=name,
             cores=args.cores,
             labels=args.label,

@@ -8,12 +8,14 @@ import os
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgpack
 
 from headrace.protos import control_pb2 as pb
+from headrace.transport.log_lines import LINE_BYTES_MAX, about, current_cause
+from headrace.transport.logbook import Logbook
 from headrace.transport.ring_memory import RingOwner, create_ring
 from headrace.worker.births import Births
 from headrace.worker.channel import Channel, ChannelClosed
@@ -38,12 +40,17 @@ class TaskProcess:
     limits: Limits
     #: The end that is read here of the pipe that is the task's standard error.
     errors: int
+    #: Where its lines go, and what its worker knows of it.
+    book: Logbook
+    facts: Mapping[str, object]
     #: 0 until the nursery has started it.
     pid: int = 0
     #: Set where it was to be killed before it was there.
     doomed: bool = False
     #: Why this worker killed it, if it did.
     killed_for: str = ""
+    #: The cause of the order to end it, if there was one.
+    ended_for: str = ""
     story: deque[str] = field(default_factory=lambda: deque[str](maxlen=STORY_LINES))
     _rest: bytes = b""
 
@@ -54,11 +61,11 @@ class TaskProcess:
         except BlockingIOError:
             return True
         lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop() if data else b""
-        for line in lines:
-            text = line.decode("utf-8", "replace")
-            self.story.append(text)
-            logger.warning("task %s: %s", self.task, text)
+        self._rest = lines.pop()[:LINE_BYTES_MAX] if data else b""
+        for line in filter(None, lines):
+            told = self.book.take(line, self.facts)
+            if told.level != "info":
+                self.story.append(told.message)
         return bool(data)
 
     def kill(self) -> None:
@@ -78,9 +85,15 @@ class _Ring:
 class Processes:
     """Every task process of this worker. Called on the event loop's thread."""
 
-    def __init__(self, said: Callable[[TaskProcess, pb.TaskEvent], None], exited: Callable[[TaskProcess, int], None]):
+    def __init__(
+        self,
+        said: Callable[[TaskProcess, pb.TaskEvent], None],
+        exited: Callable[[TaskProcess, int], None],
+        book: Logbook,
+    ):
         self._said = said
         self._exited = exited
+        self._book = book
         self._processes: dict[str, TaskProcess] = {}
         self._rings: dict[str, _Ring] = {}
         self._births = Births(self._born, self._stillborn)
@@ -102,7 +115,8 @@ class Processes:
         os.close(write_end)
         hands = Hands(page)
         os.close(page)
-        item = TaskProcess(task, attempt, Channel(ours), hands, _limits(order.start.limits), errors)
+        facts = about(task=task, attempt=attempt, stages="+".join(order.start.stages))["facts"]
+        item = TaskProcess(task, attempt, Channel(ours), hands, _limits(order.start.limits), errors, self._book, facts)
         self._processes[task] = self._awaited[number] = item
         loop = asyncio.get_running_loop()
         loop.add_reader(item.channel.fileno(), self._readable, item)
@@ -121,6 +135,12 @@ class Processes:
         if item.channel.wants_to_write:
             asyncio.get_running_loop().add_writer(item.channel.fileno(), self._writable, item)
 
+    def note_end(self, task: str, attempt: int, cause: str) -> None:
+        """Remember what led to the order that ends an attempt."""
+        item = self._processes.get(task)
+        if item is not None and item.attempt == attempt:
+            item.ended_for = cause
+
     def kill(self, task: str, attempt: int) -> None:
         """SIGKILL."""
         item = self._processes.get(task)
@@ -136,7 +156,7 @@ class Processes:
                 continue
             item.killed_for = fault(item.hands.read(), _resident_bytes(item.pid), item.limits, now)
             if item.killed_for:
-                logger.warning("task %s attempt %d is killed: %s", item.task, item.attempt, item.killed_for)
+                logger.warning("kills its process: %s", item.killed_for, extra={"facts": item.facts})
                 guilty.append(item)
         return guilty
 
@@ -159,7 +179,7 @@ class Processes:
         handles = create_ring(message.link, generation=generation, **window)
         described = msgpack.packb(handles.describe())
         for (task, attempt), end in zip(ends, (message.sender_end, message.receiver_end), strict=True):
-            command = pb.TaskCommand(task=task, attempt=attempt)
+            command = pb.TaskCommand(task=task, attempt=attempt, cause=current_cause())
             command.open.link.CopyFrom(end)
             command.open.transport, command.open.handles = "ring", described
             self.send(task, attempt, command, handles.descriptors())
@@ -175,7 +195,7 @@ class Processes:
             ),
         )
         for task, attempt, end in ends:
-            command = pb.TaskCommand(task=task, attempt=attempt)
+            command = pb.TaskCommand(task=task, attempt=attempt, cause=current_cause())
             command.open.link.CopyFrom(end)
             command.open.transport = message.transport
             self.send(task, attempt, command)
@@ -187,7 +207,7 @@ class Processes:
                 self._drop_ring(name, reason)
                 for peer, other in ring.ends:
                     if peer != task:
-                        close = pb.TaskCommand(task=peer, attempt=other)
+                        close = pb.TaskCommand(task=peer, attempt=other, cause=current_cause())
                         close.close.link, close.close.reason = name, reason
                         self.send(peer, other, close)
 

@@ -8,6 +8,7 @@ is nothing to do; only a sink's writes run beside it.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import socket
@@ -33,6 +34,8 @@ from headrace.store.objects import open_store
 from headrace.transport.contract import LinkEnd, Receiver, Sender
 from headrace.transport.errors import TransportError
 from headrace.transport.frame import Frame, FrameKind
+from headrace.transport.log_lines import about, caused_by
+from headrace.transport.logbook import keep_logbook
 from headrace.worker.chain import Chain
 from headrace.worker.channel import Channel, ChannelClosed
 from headrace.worker.core.gathering import SealPolicy
@@ -48,10 +51,14 @@ from headrace.worker.wire import batch_to_frame, frame_to_batch, sweep_frame
 if TYPE_CHECKING:
     from headrace.worker.remote import Remote
 
+logger = logging.getLogger("headrace.task")
+
 #: Seconds between two reports of progress.
 PROGRESS_S = 0.2
 #: Fragments in one page of a listing.
 PAGE_FRAGMENTS = 512
+#: What a task says in answer to a command bears the command's cause.
+_ANSWERS = {"ready": "start", "listed": "list", "swept": "sweep"}
 #: Exit code of a task that was told to stop.
 STOPPED = 0
 #: Exit code of a task whose worker is gone.
@@ -67,6 +74,8 @@ class Task:
         self._task, self._attempt = start.task, start.attempt
         self._epoch = order.epoch
         pipeline = Pipeline.from_dict(json.loads(order.pipeline_json))
+        #: The cause of the last command of each kind.
+        self._causes = {"start": start.cause}
         self._chain = Chain(pipeline, list(order.stages), hands, alone=order.alone)
         if unlike_here := unlike(pipeline.environment):
             self._chain.facts[f"{ENVIRONMENT_OF}{self._task}"] = "; ".join(unlike_here)
@@ -99,6 +108,8 @@ class Task:
     def run(self) -> int:
         """Work until told to stop; the exit code."""
         addresses = self._remote.addresses() if self._remote is not None else []
+        with caused_by(self._causes["start"]):
+            logger.info("is ready", extra=about(**self._chain.facts))
         self._say(ready=pb.TaskReady(facts=self._chain.facts, addresses=addresses))
         while not self._stopping:
             self._take_commands()
@@ -210,6 +221,8 @@ class Task:
             self._sink.tick()
             for proposal in self._sink.take_proposals():
                 self._report(now)
+                with caused_by(self._causes.pop("seal", "")):
+                    _log_proposal(proposal)
                 self._say(proposed=proposal)
         if now >= self._progress_at:
             self._report(now)
@@ -252,6 +265,11 @@ class Task:
             self._command(pb.TaskCommand.FromString(data))
 
     def _command(self, message: pb.TaskCommand) -> None:
+        self._causes[message.WhichOneof("command") or ""] = message.cause
+        with caused_by(message.cause):
+            self._obey(message)
+
+    def _obey(self, message: pb.TaskCommand) -> None:
         match message.WhichOneof("command"):
             case "list":
                 assert self._chain.source is not None
@@ -274,6 +292,7 @@ class Task:
             case "close":
                 self._close_link(message.close.link)
             case "stop":
+                logger.info("ends: %s", message.stop.reason)
                 self._stopping = True
             case other:
                 raise ValueError(f"a task knows no command {other!r}")
@@ -291,6 +310,7 @@ class Task:
             end = attach(message, (popped[0], popped[1], popped[2]))
             self._close_link(name)
         self._links[name] = end
+        logger.info("%s link %s of %s", "sends on" if message.link.sends else "receives on", name, message.transport)
         if message.link.sends:
             self._outbox.open(message.link.stage, name, cast("Sender", end))
         else:
@@ -310,6 +330,7 @@ class Task:
         generation = self._generations.get(name)
         if generation is not None:
             self._close_link(name)
+            logger.warning("link %s is cut: %s", name, reason)
             self._say(lost=pb.LinkLost(link=name, generation=generation, reason=reason))
 
     def _report(self, now: float) -> None:
@@ -331,8 +352,20 @@ class Task:
         self._say(progress=progress)
 
     def _say(self, **event: object) -> None:
-        message = pb.TaskEvent(task=self._task, attempt=self._attempt, **event)  # type: ignore[arg-type]
+        cause = self._causes.get(_ANSWERS.get(next(iter(event)), ""), "")
+        message = pb.TaskEvent(task=self._task, attempt=self._attempt, cause=cause, **event)  # type: ignore[arg-type]
         self._channel.send(message.SerializeToString())
+
+
+def _log_proposal(proposal: pb.Proposed) -> None:
+    counts = proposal.counts
+    logger.info(
+        "proposes a shard: %d ranges, %d records kept, %d bytes",
+        len(proposal.ranges),
+        counts.kept,
+        sum(item.size for item in proposal.objects),
+        extra=about(stage=proposal.sink, proposal=proposal.proposal, quarantined=counts.quarantined or None),
+    )
 
 
 def _remote(order: pb.StartTask) -> Remote | None:
@@ -392,6 +425,7 @@ def live(control: int, hands: int) -> int:
     try:
         start = _first_command(channel)
         task, attempt = start.task, start.attempt
+        keep_logbook(task, memory=False)
         setproctitle.setproctitle(f"headrace task {task} attempt {attempt}")
         return Task(channel, start, Hands(hands)).run()
     except ChannelClosed:

@@ -19,7 +19,17 @@ ROOT = Path(__file__).resolve().parents[2]
 #: (docs/decisions/0014).
 NO_LINKS = {
     f"transport.{module}"
-    for module in ("certificates", "credential_files", "errors", "join_wire", "notify", "ticket", "token")
+    for module in (
+        "certificates",
+        "credential_files",
+        "errors",
+        "join_wire",
+        "log_lines",
+        "logbook",
+        "notify",
+        "ticket",
+        "token",
+    )
 }
 
 #: What each folder may import of ours, beside itself.

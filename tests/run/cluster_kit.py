@@ -16,6 +16,7 @@ from kill_kit import Marked, headrace
 from headrace.cli.client import Client, ControllerSilent, RunOptions
 from headrace.cli.load import load
 from headrace.protos import control_pb2 as pb
+from headrace.transport.log_lines import as_text
 
 PATIENCE_S = 60.0
 LOOK_S = 0.02
@@ -70,7 +71,7 @@ class Daemon:
         return until(look, f"{self.name} says {words!r}")
 
     def text(self) -> str:
-        return self.log.read_text()
+        return "\n".join(as_text(line) for line in self.log.read_bytes().splitlines())
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None

@@ -8,6 +8,8 @@ from conftest import DEADLINE_S
 from dataset_kit import fates
 from kill_kit import Marked, headrace
 
+from headrace.transport.log_lines import as_text
+
 
 def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(headrace(*arguments), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
@@ -54,7 +56,7 @@ def _address(controller: "subprocess.Popen[bytes]") -> str:
     assert controller.stderr is not None
     for line in controller.stderr:
         if b"serves on" in line:
-            return line.decode().split("serves on", 1)[1].strip()
+            return as_text(line).split("serves on", 1)[1].strip()
     raise AssertionError("the controller ended before it served")
 
 

@@ -1,74 +1,18 @@
 """Paused, scaled and drained under load, by the commands of an operator: the dataset is the same, record by record."""
 
-import json
-import subprocess
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import DEADLINE_S
 from dataset_kit import fates
-from kill_kit import Marked, count_entries, headrace
-
-LOOK_S_MAX = 60.0
-
-
-@dataclass(slots=True)
-class House:
-    """A controller, its workers, and the commands that are given to it."""
-
-    home: Path
-    address: str = ""
-    started: list[tuple[Marked, "subprocess.Popen[bytes]"]] = field(default_factory=list)
-
-    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        marked = Marked(headrace(*arguments), self.home)
-        self.started.append((marked, marked.start()))
-        return self.started[-1][1]
-
-    def call(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = headrace(*arguments, "--controller", self.address)
-        return subprocess.run(command, capture_output=True, text=True, cwd=self.home, timeout=DEADLINE_S)
-
-    def good(self, *arguments: str) -> dict[str, Any]:
-        done = self.call(*arguments, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    def pipeline(self) -> dict[str, Any]:
-        return self.good("status", "small")["pipelines"][0]
-
-    def until(self, what: str, so: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + LOOK_S_MAX
-        while not so():
-            assert time.monotonic() < deadline, f"{what}: not after {LOOK_S_MAX} s: {self.pipeline()}"
+from house_kit import House, a_house, begin
+from kill_kit import count_entries
 
 
 @pytest.fixture
 def house(home: Path) -> Iterator[House]:
-    made = House(home)
-    controller = made.start("controller", "--listen", "127.0.0.1:0")
-    assert controller.stderr is not None
-    made.address = next(
-        line.decode().split("serves on", 1)[1].strip() for line in controller.stderr if b"serves on" in line
-    )
-    for name in ("one", "two"):
-        made.start("worker", "--controller", made.address, "--name", name, "--cores", "1")
-    made.until("two workers", lambda: len(made.good("status")["workers"]) == 2)
-    yield made
-    for marked, process in made.started:
-        marked.kill()
-        process.communicate(timeout=DEADLINE_S)
-
-
-def begin(house: House, output: Path, *arguments: str) -> None:
-    """The pipeline runs, and has written something."""
-    given = ("apply", "small.py", "-p", f"input={house.home}/corpus/*.jsonl", "-p", f"output={output}")
-    house.good(*given, *arguments)
-    house.until("the first shard", lambda: count_entries(output / "ledger") > 4)
+    with a_house(home) as made:
+        yield made
 
 
 def test_what_is_paused_scaled_and_drained_under_load_gives_the_same_dataset(

@@ -1,0 +1,49 @@
+"""Names for what begins something in the cluster: `kind.run.number`, where `run` is this process's own.
+
+What follows from an event bears its name: the commands of the core, the entries that are written for it, and what
+workers and tasks say and do on these commands. So `headrace logs --cause` shows one story, over all processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+
+from headrace.controller.core import messages as core
+from headrace.controller.core.tokens import TokenOffered
+from headrace.transport.log_lines import current_cause
+
+#: The kind of what begins by itself; anything else goes on with the cause that it comes with.
+_BEGINNINGS: dict[type[object], str] = {
+    core.PipelineRequested: "apply",
+    core.StopRequested: "stop",
+    core.SteerRequested: "steer",
+    core.DrainRequested: "drain",
+    core.WorkerRegistered: "joined",
+    core.WorkerLost: "lost",
+    core.TimePassed: "timer",
+    core.ShutdownAsked: "shutdown",
+    TokenOffered: "token",
+    core.TaskExited: "exit",
+    core.TaskFailed: "fault",
+    core.LinkLost: "cut",
+    core.FragmentWasRead: "read",
+    core.ShardProposed: "shard",
+}
+
+
+class Causes:
+    """Gives names."""
+
+    def __init__(self) -> None:
+        self._run = secrets.token_hex(2)
+        self._numbers = itertools.count(1)
+
+    def of(self, event: object, told: str = "") -> str:
+        """The cause of an event: the one that it came with, else that of this context, else a new one."""
+        if told:
+            return told
+        kind = _BEGINNINGS.get(type(event))
+        if kind is None and (going_on := current_cause()):
+            return going_on
+        return f"{kind or 'start'}.{self._run}.{next(self._numbers)}"

@@ -1,0 +1,106 @@
+"""`headrace logs`: one story of a controller, two workers and their tasks, told by its causes."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import DEADLINE_S
+from house_kit import House, a_house, begin
+from kill_kit import headrace
+
+
+@pytest.fixture(scope="module")
+def house(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A pipeline runs, and stands still half-way."""
+    with a_house(home) as made:
+        begin(made, tmp_path_factory.mktemp("out") / "out")
+        made.good("pause", "small", "--wait")
+        yield made
+
+
+def lines_of(house: House, *arguments: str) -> list[dict[str, Any]]:
+    told = house.good("logs", *arguments)
+    assert told["missing"] == []
+    return told["lines"]
+
+
+def test_what_somebody_asked_for_is_followed_from_the_controller_to_the_tasks(house: House) -> None:
+    asked = next(line for line in lines_of(house) if line["message"] == "somebody applies the pipeline")
+    story = lines_of(house, "--cause", asked["cause"])
+    assert {line["process"] for line in story} == {
+        "controller",
+        "worker one",
+        "worker two",
+        "small/read.0",
+        "small/read.1",
+    }
+    assert story == sorted(story, key=lambda line: line["time"])
+    started = [line for line in story if line["message"] == "is started"]
+    assert {(line["pipeline"], line["stages"]) for line in started} == {("small", "read+has_many_lines+tokenize+write")}
+
+
+def test_a_death_and_what_was_done_about_it_are_one_story(house: House) -> None:
+    ready = [line for line in lines_of(house, "--task", "small/read.0") if line["message"] == "is ready"]
+    os.kill(pid_of(house, "small/read.0"), signal.SIGKILL)
+    house.until("the next attempt", lambda: attempts(house) > len(ready))
+    died = next(line for line in lines_of(house, "--level", "warning") if "signal 9" in line["message"])
+    story = [(line["process"], line["message"]) for line in lines_of(house, "--cause", died["cause"])]
+    worker = next(process for process, message in story if "ended with signal 9" in message)
+    assert ("controller", "task small/read.0 ended by signal 9") in story
+    assert died["cause"] == f"exit.{worker.split()[1]}.1"
+
+
+def attempts(house: House) -> int:
+    lines = lines_of(house, "--task", "small/read.0")
+    return sum(line["message"] == "is ready" for line in lines)
+
+
+def pid_of(house: House, task: str) -> int:
+    """A task's process, by its title."""
+    marks = {marked.mark for marked, _ in house.started}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                title, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if f"headrace task {task} ".encode() in title and any(mark.encode() in environment for mark in marks):
+                return int(entry.name)
+    raise AssertionError(f"no process of task {task}")
+
+
+def test_what_comes_is_told_as_it_comes(house: House) -> None:
+    command = headrace("logs", "--follow", "--json", "--pipeline", "small", "--controller", house.address)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=house.home) as following:
+        assert following.stdout is not None
+        assert json.loads(following.stdout.readline())["pipeline"] == "small"
+        house.good("resume", "small")
+        heard = (json.loads(line)["message"] for line in following.stdout)
+        assert any(message == "somebody wants it otherwise: resume" for message in heard)
+        following.terminate()
+        following.wait(DEADLINE_S)
+
+
+def test_people_are_shown_a_line_each(house: House) -> None:
+    shown = house.call("logs", "--lines", "3", "--since", "10m")
+    assert shown.returncode == 0, shown.stderr
+    assert len(shown.stdout.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--since", "yesterday"), "give how long ago, such as 30s, 10m, 2h or 1d"),
+        (("--level", "loud"), "give one of debug, info, warning, error"),
+        (("--stage", "read"), "name its pipeline too"),
+    ],
+)
+def test_wrong_usage_is_told(house: House, arguments: tuple[str, str], reason: str) -> None:
+    told = house.call("logs", *arguments)
+    assert told.returncode == 2
+    assert reason in told.stderr
