@@ -69,8 +69,9 @@ class Embedded:
         self._cores, self._worker_restarts = cores, 0
         self._children: list[_Child] = []
         try:
-            self._start("controller", "headrace.controller.server", controller, ready_write)
-            self._start("worker", "headrace.worker.daemon", worker, told_read)
+            # The worker first: a run waits for its nursery (worker/nursery.py) longer than for a controller.
+            self._start("worker", "headrace.worker", worker, told_read)
+            self._start("controller", "headrace.controller", controller, ready_write)
         except BaseException:
             self.close()
             raise
@@ -113,7 +114,7 @@ class Embedded:
         lifeline = str(self._lifeline_read)
         arguments = ["--listen", self._address, "--ready-fd", str(ready_write), "--lifeline-fd", lifeline]
         try:
-            self._start("controller", "headrace.controller.server", arguments, ready_write)
+            self._start("controller", "headrace.controller", arguments, ready_write)
         finally:
             os.close(ready_write)
         self._served()
@@ -156,12 +157,12 @@ class Embedded:
         self._children.remove(dead)
         dead.log.close()
         arguments = ["--controller", self._address, "--name", "local", "--cores", str(self._cores)]
-        self._start("worker", "headrace.worker.daemon", [*arguments, "--lifeline-fd", str(self._lifeline_read)])
+        self._start("worker", "headrace.worker", [*arguments, "--lifeline-fd", str(self._lifeline_read)])
         return True
 
     def pids(self) -> tuple[int, ...]:
         """The process ids of controller and worker."""
-        return tuple(child.process.pid for child in self._children)
+        return tuple(child.process.pid for child in sorted(self._children, key=lambda child: child.name))
 
     def close(self) -> None:
         """Let go of the lifeline, and see both end; kill what stays."""
@@ -171,11 +172,9 @@ class Embedded:
         self._lifeline = self._lifeline_read = self._ready = self._told = -1
         deadline = time.monotonic() + END_S
         for child in self._children:
-            try:
-                child.process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            if not _ends(child.process, max(0.1, deadline - time.monotonic())):
                 child.process.kill()
-                child.process.wait()
+            child.process.wait()
             child.log.close()
         self._children.clear()
 
@@ -205,6 +204,18 @@ class Embedded:
 
         lines = [text for line in tail.splitlines()[-STORY_LINES:] for text in as_text(line).splitlines()]
         return [f"{name}: {line}" for line in lines]
+
+
+def _ends(process: subprocess.Popen[bytes], within_s: float) -> bool:
+    """Whether a process ends in time. Popen.wait looks every 50 ms; the kernel tells at once."""
+    if process.poll() is not None:
+        return True
+    descriptor, poll = os.pidfd_open(process.pid), select.poll()
+    poll.register(descriptor, select.POLLIN)
+    try:
+        return bool(poll.poll(within_s * 1000))
+    finally:
+        os.close(descriptor)
 
 
 def _ending(code: int) -> str:

@@ -6,6 +6,8 @@ anything heavy is imported here.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -480,7 +482,12 @@ def main() -> None:
             f"headrace: Linux is required (this is {sys.platform}): it needs memfd, futexes and pidfds", file=sys.stderr
         )
         raise SystemExit(EXIT_FAULT)
-    raise SystemExit(invoke())
+    code = invoke()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    # What is left is Python taking its modules apart, for which whoever waits for us would wait a tenth of a second.
+    atexit._run_exitfuncs()
+    os._exit(code)
 
 
 if __name__ == "__main__":

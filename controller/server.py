@@ -1,7 +1,7 @@
 """The controller as a process: a gRPC server around the shell.
 
-    python -m headrace.controller.server --listen 127.0.0.1:7420
-    python -m headrace.controller.server --listen 10.0.0.1:7420 --cluster DIR
+    python -m headrace.controller --listen 127.0.0.1:7420
+    python -m headrace.controller --listen 10.0.0.1:7420 --cluster DIR
 
 With `--ready-fd` it writes the address it serves to a file descriptor; with `--lifeline-fd` it ends when that
 descriptor reaches its end, so that an embedded controller never outlives whoever started it.
@@ -19,17 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from wsgiref.simple_server import WSGIServer
+from typing import TYPE_CHECKING
 
 import grpc
 import setproctitle
 import uvloop
 
-from headrace.controller.cluster_files import CLUSTER_KEY_BYTES, ClusterFiles, ClusterFilesError
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.leadership import SNAPSHOT_ENTRIES
-from headrace.controller.guard import Guard, server_credentials
-from headrace.controller.joining import Door
 from headrace.controller.process import identity, look_for_cycles_seldom
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
@@ -37,9 +34,15 @@ from headrace.controller.status import reply
 from headrace.protos import control_pb2_grpc as rpc
 from headrace.store.errors import StoreError
 from headrace.store.objects import below, open_store
-from headrace.transport.join_wire import PORT_OFFSET
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
+from headrace.transport.ticket import KEY_BYTES_MIN
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
+    from headrace.controller.cluster_files import ClusterFiles
+    from headrace.controller.joining import Door
 
 logger = logging.getLogger("headrace.controller")
 
@@ -85,20 +88,16 @@ async def serve(service: Service) -> int:
         logger.error("%s", error)
         return 2
     core = Controller(identity(), log=log, snapshot_entries=service.snapshot_entries)
-    shell = Shell(core, cluster.key if cluster else os.urandom(CLUSTER_KEY_BYTES), service.book)
+    shell = Shell(core, cluster.key if cluster else os.urandom(KEY_BYTES_MIN), service.book)
     options = [
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.so_reuseport", 0),
     ]
-    guards = [Guard(cluster.authority.certificate())] if cluster else []
-    server = grpc.aio.server(options=options, interceptors=guards)
+    server = grpc.aio.server(options=options, interceptors=_guards(cluster))
     rpc.add_ControlServicer_to_server(Servicer(shell), server)  # type: ignore[no-untyped-call]
     try:
-        if cluster:
-            port = server.add_secure_port(listen, server_credentials(cluster.controller))
-        else:
-            port = server.add_insecure_port(listen)
+        port = _add_port(server, listen, cluster)
         door = await _open_door(service, shell, port)
         scraped = _serve_metrics(service.metrics, shell)
     except (RuntimeError, OSError):
@@ -127,6 +126,24 @@ async def serve(service: Service) -> int:
     return 0
 
 
+def _guards(cluster: ClusterFiles | None) -> list[grpc.aio.ServerInterceptor]:
+    """Who stands before every method; a controller without a cluster imports nothing of certificates."""
+    if cluster is None:
+        return []
+    from headrace.controller.guard import Guard
+
+    return [Guard(cluster.authority.certificate())]
+
+
+def _add_port(server: grpc.aio.Server, listen: str, cluster: ClusterFiles | None) -> int:
+    """Listen, with mutual TLS in a cluster; the port."""
+    if cluster is None:
+        return int(server.add_insecure_port(listen))
+    from headrace.controller.guard import server_credentials
+
+    return int(server.add_secure_port(listen, server_credentials(cluster.controller)))
+
+
 def _serve_metrics(address: str, shell: Shell) -> WSGIServer | None:
     """Let Prometheus read this controller, from a thread that asks the loop."""
     if not address:
@@ -147,6 +164,9 @@ async def _open_door(service: Service, shell: Shell, port: int) -> Door | None:
     cluster = service.cluster
     if cluster is None:
         return None
+    from headrace.controller.joining import Door
+    from headrace.transport.join_wire import PORT_OFFSET
+
     door = Door(cluster, shell.spend if service.root else cluster.spend)
     joins = await door.open(service.listen.rpartition(":")[0], port + PORT_OFFSET)
     logger.info("nodes of cluster %s join on port %d", cluster.name, joins)
@@ -185,11 +205,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     book = keep_logbook("controller", args.logs)
     setproctitle.setproctitle("headrace controller")
     look_for_cycles_seldom()
-    try:
-        cluster = ClusterFiles.read(args.cluster) if args.cluster else None
-    except ClusterFilesError as error:
-        logger.error("%s", error)
-        return 2
+    cluster: ClusterFiles | None = None
+    if args.cluster:
+        from headrace.controller.cluster_files import ClusterFiles, ClusterFilesError
+
+        try:
+            cluster = ClusterFiles.read(args.cluster)
+        except ClusterFilesError as error:
+            logger.error("%s", error)
+            return 2
     return uvloop.run(
         serve(
             Service(
@@ -204,7 +228,3 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         )
     )
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -127,12 +127,17 @@ class Servicer(rpc.ControlServicer):
         """The status again and again, at least each `interval_s`, and at once when a run ends."""
         interval = max(0.05, request.interval_s or 1.0)
         while True:
-            changed = self._shell.changed
+            changed, over = self._shell.changed, self._over(request.pipeline)
             yield reply(self._shell, self._version, request.pipeline)
             earliest = time.monotonic() + min(interval, 0.05)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), interval)
-            await asyncio.sleep(max(0.0, earliest - time.monotonic()))
+            if over or not self._over(request.pipeline):
+                await asyncio.sleep(max(0.0, earliest - time.monotonic()))
+
+    def _over(self, pipeline: str) -> bool:
+        run = self._shell.core.runs.get(pipeline)
+        return run is not None and run.over
 
     async def Stop(self, request: pb.StopRequest, context: Any) -> pb.StopReply:  # noqa: N802
         """Stop a pipeline, with what is held committed, or cancel it."""

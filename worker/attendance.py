@@ -12,8 +12,8 @@ import grpc
 
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
-from headrace.worker.joining import Membership
 from headrace.worker.member import open_channel
+from headrace.worker.membership import Membership
 
 logger = logging.getLogger("headrace.worker")
 

@@ -8,25 +8,16 @@ import itertools
 import logging
 import os
 import signal
-import socket
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Sequence
 
 import msgpack
 
 from headrace.worker.channel import Channel, ChannelClosed
+from headrace.worker.cradle import Nursery, start_nursery
 
 logger = logging.getLogger("headrace.worker")
 
-#: A task is one of as many as there are cores and keeps to its own; threads of linear algebra, which numpy makes when
-#: it is imported, cost a process a third of its start-up. Who wants them sets the variable.
-#: jemalloc, which Arrow brings and does not use here, would have one in the nursery, and a fork is better off alone.
-_ONE_THREAD = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-}
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -46,18 +37,11 @@ class Births:
         self._pidfd = -1
         self._bore = False
 
-    def open(self) -> None:
-        """Start the nursery, so that it is ready when the first task is wanted."""
+    def open(self, started: Nursery | None = None) -> None:
+        """Have a nursery, this one if it is started already, so that it is ready when the first task is wanted."""
         # A task's parent ends as soon as it is forked: the task becomes the child of this process.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._process = subprocess.Popen(  # noqa: S603 - this interpreter, and a module of our own
-            [sys.executable, "-m", "headrace.worker.nursery", "--control-fd", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env=_ONE_THREAD | os.environ,
-        )
-        theirs.close()
+        self._process, ours = started or start_nursery()
         self._channel, self._bore = Channel(ours), False
         loop = asyncio.get_running_loop()
         loop.add_reader(ours.fileno(), self._readable, self._channel)

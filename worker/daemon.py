@@ -1,6 +1,6 @@
 """The worker daemon: attends a controller, and supervises the task processes of one node.
 
-    python -m headrace.worker.daemon --controller 127.0.0.1:7420 --name node1
+    python -m headrace.worker --controller 127.0.0.1:7420 --name node1
 
 Tasks talk to it over socket pairs and it passes their words on; what it decides itself (when a process must be killed,
 which links are cut) is decided by worker/core/supervisor.py. When the controller is gone the tasks go on with what
@@ -37,9 +37,10 @@ from headrace.worker.core import supervisor as core
 from headrace.worker.core.obedience import Obedience
 from headrace.worker.core.roll import Roll
 from headrace.worker.core.watching import LOOK_S
-from headrace.worker.joining import JoinError, Membership
+from headrace.worker.cradle import Nursery
 from headrace.worker.log_desk import LogDesk
 from headrace.worker.member import check_plain, membership, network_of
+from headrace.worker.membership import JoinError, Membership
 from headrace.worker.processes import Processes, TaskProcess
 
 logger = logging.getLogger("headrace.worker")
@@ -81,9 +82,9 @@ class Daemon:
         """This worker's sessions with whichever of these controllers leads."""
         return Attendance(addresses, self._register, self._take, self._outbox, self._member)
 
-    def open(self) -> None:
+    def open(self, nursery: Nursery | None = None) -> None:
         """Make ready for the first task, and begin to look at tasks."""
-        self._processes.open()
+        self._processes.open(nursery)
         self.look()
 
     def look(self) -> None:
@@ -245,6 +246,7 @@ async def work(
     cores: int,
     labels: Sequence[str] = (),
     member: Membership | None = None,
+    nursery: Nursery | None = None,
     controller_fd: int = -1,
     lifeline_fd: int = -1,
 ) -> int:
@@ -256,7 +258,7 @@ async def work(
     if lifeline_fd >= 0:
         loop.add_reader(lifeline_fd, told.set)
     daemon = Daemon(name, cores, book, labels=labels, member=member)
-    daemon.open()
+    daemon.open(nursery)
     notify(f"READY=1\nSTATUS=looks for a controller at {controller}")
     watched = asyncio.create_task(keep_alive())
     attending = asyncio.create_task(_attend(daemon, controller, controller_fd))
@@ -294,8 +296,8 @@ def _read_line(descriptor: int) -> str:
         return pipe.readline().strip()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parse arguments and work."""
+def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> int:
+    """Parse arguments and work, with this nursery if one is started already."""
     parser = argparse.ArgumentParser(prog="headrace worker", description="Run the tasks of one node.")
     parser.add_argument(
         "--controller", default="", help=f"the controllers, by commas; else the cluster's, else {DEFAULT_CONTROLLER}"
@@ -330,11 +332,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             cores=args.cores,
             labels=args.label,
             member=member,
+            nursery=nursery,
             controller_fd=args.controller_fd,
             lifeline_fd=args.lifeline_fd,
         )
     )
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

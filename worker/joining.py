@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -42,21 +41,9 @@ from headrace.transport.join_wire import (
     encode_message,
 )
 from headrace.transport.token import JoinToken, read_token
+from headrace.worker.membership import JoinError, Membership
 
 NODE = "node"
-
-
-class JoinError(Exception):
-    """The node did not become a member; says why and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """What a member knows of its cluster and itself."""
-
-    name: str
-    controllers: tuple[str, ...]
-    credentials: Credentials
 
 
 def read_membership(folder: Path) -> Membership | None:

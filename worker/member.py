@@ -9,9 +9,8 @@ from typing import Any
 import grpc
 
 from headrace.protos import control_pb2 as pb
-from headrace.transport.certificates import Role, role_host
 from headrace.worker.addresses import own_addresses
-from headrace.worker.joining import JoinError, Membership, join, read_membership
+from headrace.worker.membership import JoinError, Membership
 
 #: Plain text is spoken to controllers of this host only.
 LOOPBACK = ("127.", "localhost", "[::1]")
@@ -26,6 +25,8 @@ def membership(token: str, state: Path | None) -> Membership | None:
         if token:
             raise JoinError("--join needs --state: the folder in which this node keeps its key and certificate")
         return None
+    from headrace.worker.joining import join, read_membership
+
     member = join(token, state) if token else read_membership(state)
     if member is None:
         raise JoinError(f"{state} holds no membership: join a cluster with --join TOKEN")
@@ -49,6 +50,8 @@ def open_channel(address: str, member: Membership | None, options: Sequence[tupl
                 f"plain text is allowed on loopback only, and the controller is at {address}: join a cluster"
             )
         return grpc.aio.insecure_channel(address, options=options)
+    from headrace.transport.certificates import Role, role_host
+
     credentials = member.credentials
     tls = grpc.ssl_channel_credentials(credentials.authority_pem, credentials.key_pem, credentials.certificate_pem)
     # Whoever answers must have a controller's certificate; under which name or address it was found is no matter.

@@ -29,11 +29,11 @@ from collections.abc import Sequence
 import msgpack
 import setproctitle
 
-from headrace.worker import task
 from headrace.worker.channel import Channel, ChannelClosed
 
 #: What is imported before the first task is asked for. What is missing is missed by the task that wants it.
 PRELOADED = (
+    "headrace.worker.task",
     "pyarrow.compute",
     "pyarrow.parquet",
     "headrace.stages.jsonl",
@@ -63,14 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setproctitle.setproctitle("headrace nursery")
-    for name in PRELOADED:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            continue
-    # What lives now lives on in every task: collecting it would copy its pages.
-    gc.collect()
-    gc.freeze()
+    _import_all()
     channel = Channel(socket.socket(fileno=args.control_fd))
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
@@ -85,6 +78,21 @@ def main(argv: Sequence[str] | None = None) -> int:
                 channel.send(msgpack.packb([msgpack.unpackb(number), pid]))
     except ChannelClosed:
         return 0
+
+
+def _import_all() -> None:
+    """Import what is preloaded. It lives on in every task: to look for garbage in it would copy its pages there.
+
+    Nor is it looked at meanwhile, which is a tenth of the time that imports take.
+    """
+    gc.disable()
+    for name in PRELOADED:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+    gc.freeze()
+    gc.enable()
 
 
 def _bear(nursery: Channel, worker: int, brought: tuple[int, ...]) -> int:
@@ -123,6 +131,8 @@ def _live(between: int, worker: int, brought: tuple[int, ...]) -> int:
         if os.getppid() != worker:
             return STRAY
         _seed_anew()
+        from headrace.worker import task
+
         code = task.live(control, hands)
         sys.stdout.flush()
         sys.stderr.flush()

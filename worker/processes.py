@@ -20,6 +20,7 @@ from headrace.transport.ring_memory import RingOwner, create_ring
 from headrace.worker.births import Births
 from headrace.worker.channel import Channel, ChannelClosed
 from headrace.worker.core.watching import MEMORY_SHARE, RECORD_S, Limits, fault
+from headrace.worker.cradle import Nursery
 from headrace.worker.hands import Hands
 
 logger = logging.getLogger("headrace.worker")
@@ -100,9 +101,9 @@ class Processes:
         #: Asked for and not there yet, by the number of the order.
         self._awaited: dict[int, TaskProcess] = {}
 
-    def open(self) -> None:
+    def open(self, nursery: Nursery | None = None) -> None:
         """Make ready for the first task."""
-        self._births.open()
+        self._births.open(nursery)
 
     def spawn(self, task: str, attempt: int, order: pb.TaskCommand) -> None:
         """Start a process and give it the order that it is born with."""

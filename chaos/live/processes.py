@@ -39,8 +39,8 @@ class Role(Enum):
 
 
 _MODULES = {
-    Role.CONTROLLER: "headrace.controller.server",
-    Role.WORKER: "headrace.worker.daemon",
+    Role.CONTROLLER: "headrace.controller",
+    Role.WORKER: "headrace.worker",
     Role.NURSERY: "headrace.worker.nursery",
     Role.COMMAND: "headrace.cli.main",
 }

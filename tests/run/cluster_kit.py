@@ -100,7 +100,7 @@ class Cluster:
         listen = self.addresses.get(name, "127.0.0.1:0")
         daemon = Daemon(self.folder, name, "controller", "--listen", listen, "--root", root or self.root)
         if self.snapshot_entries:
-            own = ["-m", "headrace.controller.server", *daemon.marked.command[5:]]
+            own = ["-m", "headrace.controller", *daemon.marked.command[5:]]
             daemon.marked.command[2:] = [*own, "--snapshot-entries", str(self.snapshot_entries)]
         daemon.start()
         self.controllers[name] = daemon
