@@ -39,6 +39,8 @@ class TokenSink:
         overlap: int = 0,
     ) -> None:
         self.name = name
+        #: whether shards have checksums of their blocks; those of before have none
+        self.blocks = True
         self.overlap = overlap
         self.seq_len = seq_len
         self.shard_bytes = shard_bytes
@@ -74,6 +76,7 @@ class TokenSink:
             pad_id=self.pad_id,
             metadata=self._facts,
             overlap=self.overlap,
+            blocks=self.blocks,
         )
         tokens = create_object(store, "tokens", prefix, ".safetensors", built.parts)
         sidecars = write_sidecars(ordered, store, prefix, documents_table(ordered, lengths))

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from headrace.store.blocks import BLOCKS, HEADER_CHECK, describe_blocks, seal
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
 from headrace.store.header import HEADER_BYTES_MAX, malformed, read_plain_header
 from headrace.store.objects import Buffer, ObjectStore
@@ -77,6 +78,7 @@ def build_tokens(
     pad_id: int,
     metadata: Mapping[str, str],
     overlap: int = 0,
+    blocks: bool = True,
 ) -> ShardBytes:
     """Pack documents into a token shard.
 
@@ -84,8 +86,9 @@ def build_tokens(
     when put together; they are not put together, so that beside the documents there is one copy of them. `lengths`
     `[documents]` are the tokens of each, in the order of the documents table. `dtype` is uint16 or uint32. `metadata`
     is what the caller knows of the dataset; the layout's own facts (`seq_len`, `pad_id`, counts) are added to it. The
-    same arguments give the same bytes. With an `overlap` the shard says how many tokens each piece repeats. Raises
-    ValueError where they do not fit together.
+    same arguments give the same bytes. With an `overlap` the shard says how many tokens each piece repeats. Without
+    `blocks` it has no checksums of its blocks, as shards of before them. Raises ValueError where they do not fit
+    together.
     """
     kind = np.dtype(dtype)
     sizes = np.asarray(lengths, dtype=np.int64).reshape(-1)
@@ -116,9 +119,10 @@ def build_tokens(
     }
     facts = {name: str(value) for name, value in own.items()}
     wrong = sorted(name for name in facts.keys() & metadata.keys() if metadata[name] != facts[name])
+    wrong += sorted({BLOCKS, HEADER_CHECK} & metadata.keys())
     if wrong:
         raise ValueError(f"shard metadata {wrong} contradict what the format says of itself; leave them out")
-    parts = _safetensors(arrays, {**metadata, **facts})
+    parts = _safetensors(arrays, {**metadata, **facts}, blocks)
     return ShardBytes(parts, packing, sum(memoryview(part).nbytes for part in parts), count)
 
 
@@ -170,9 +174,9 @@ def _scatter(
     return tokens
 
 
-def _safetensors(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) -> list[Buffer]:
+def _safetensors(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str], blocks: bool) -> list[Buffer]:
     """Return the parts of a safetensors file: widest type first and then by name, as the library orders them."""
-    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+    header: dict[str, Any] = {"__metadata__": {}}
     bodies: list[Buffer] = []
     offset = 0
     for name, array in sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])):
@@ -185,8 +189,12 @@ def _safetensors(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, 
         offset += little.nbytes
         if little.nbytes:
             bodies.append(little.reshape(-1).data.cast("B"))
+    described = describe_blocks(bodies) if blocks else {}
+    header["__metadata__"] = dict(sorted({**metadata, **described}.items()))
     text = orjson.dumps(header)
     text += b" " * (-len(text) % _ALIGNMENT_BYTES)
+    if blocks:
+        text = seal(text)
     if len(text) > HEADER_BYTES_MAX:
         raise ValueError(f"shard header of {len(text)} bytes, the limit is {HEADER_BYTES_MAX}; shorten the metadata")
     return [len(text).to_bytes(8, "little") + text, *bodies]

@@ -63,6 +63,7 @@ IMPURE = {
 #: The pure files outside the `core/` folders and `pipeline/`.
 PURE_FILES = {
     "loader/order.py",
+    "store/blocks.py",
     "store/cluster_changes.py",
     "store/cluster_fold.py",
     "store/entries.py",

@@ -17,8 +17,9 @@ from headrace.stages.errors import StageContractError
 from headrace.stages.tokenizer import Tokenize
 from headrace.stages.tokens import TokenSink
 from headrace.stages.vocabulary import resolve_tokenizer
-from headrace.store.entries import StoredObject
+from headrace.store.entries import Closed, Counts, StoredObject
 from headrace.store.objects import open_store
+from headrace.worker.rebuild import _written
 
 MakeBatch = Callable[..., Batch]
 
@@ -135,3 +136,16 @@ def test_objects_are_named_by_their_bytes(tmp_path: pathlib.Path, batch_of: Make
 def test_records_without_tokens_are_a_fault_of_the_pipeline(batch_of: MakeBatch) -> None:
     with pytest.raises(StageContractError, match="put tokenize"):
         sink().measure(batch_of(["a"]))
+
+
+def test_a_shard_of_before_the_checksums_of_blocks_is_made_again_as_it_was(
+    tmp_path: pathlib.Path, batch_of: MakeBatch
+) -> None:
+    batches = [with_tokens(batch_of(["a", "b"]), [[1, 2, 3], [4, 5]])]
+    store = open_store(str(tmp_path))
+    older = sink()
+    older.blocks = False
+    for writer in (older, sink()):
+        named = {item.role: item for item in writer.write(batches, store, "shards/0/").objects}
+        closed = Closed("write", "", 0, (), tuple(named.values()), Counts())
+        assert _written(sink(), batches, open_store(str(tmp_path / "scratch")), closed, named) == named
