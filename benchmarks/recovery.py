@@ -46,7 +46,7 @@ from typing import Any
 from headrace.chaos.live.evidence import compare, read_fates
 from headrace.chaos.live.processes import Marked
 from headrace.chaos.live.run import Request, carry_out
-from headrace.chaos.live.scenario import scenario_of
+from headrace.chaos.live.scenario_file import scenario_of
 from headrace.chaos.live.timeline import Timeline
 from headrace.cli.client import ENDED, Client, ControllerSilent, RunOptions
 from headrace.cli.load import load

@@ -23,6 +23,15 @@ _DAY_S = 86400
 
 def init(folder: Path, name: str, controllers: list[str]) -> int:
     """Make a cluster: its authority, its keys, and the first token. The token is all that goes to standard output."""
+    files = make_cluster(folder, name, controllers)
+    mark = fingerprint(files.authority.certificate())[:16]
+    print(f"headrace: cluster {name} in {folder}, authority {mark}; a worker's token:", file=sys.stderr)
+    print(make_token(files, "", 1))
+    return 0
+
+
+def make_cluster(folder: Path, name: str, controllers: list[str]) -> ClusterFiles:
+    """Make the folder of a cluster. Raises CliError."""
     for address in controllers:
         if not _ADDRESS.fullmatch(address):
             raise UsageError(f"--controller {address!r}: give the address that workers shall use, as HOST:PORT")
@@ -39,17 +48,14 @@ def init(folder: Path, name: str, controllers: list[str]) -> int:
     write_secret(folder / "cluster.key", secrets.token_bytes(CLUSTER_KEY_BYTES))
     # Last, since it says that the rest is there.
     write_public(folder / "cluster.json", json.dumps({"name": name, "controllers": controllers}).encode())
-    mark = fingerprint(authority.certificate())[:16]
-    print(f"headrace: cluster {name} in {folder}, authority {mark}; a worker's token:", file=sys.stderr)
-    print(_token(_read(folder), "", 1))
-    return 0
+    return _read(folder)
 
 
 def token(folder: Path, name: str, days: int) -> int:
     """Print a token for one more worker."""
     if name:
         _check_name("--name", name)
-    print(_token(_read(folder), name, days))
+    print(make_token(_read(folder), name, days))
     return 0
 
 
@@ -60,7 +66,8 @@ def _read(folder: Path) -> ClusterFiles:
         raise CliError(str(error)) from error
 
 
-def _token(files: ClusterFiles, name: str, days: int) -> str:
+def make_token(files: ClusterFiles, name: str, days: int) -> str:
+    """A token with which one worker may join within so many days; under a name of its own where none is given."""
     made = JoinToken(
         authority=fingerprint(files.authority.certificate()),
         identifier=secrets.token_bytes(IDENTIFIER_BYTES),

@@ -282,6 +282,9 @@ def chaos_run(
     folder: Annotated[
         Path | None, typer.Option(help="Where both datasets are made; else the temporary folder.")
     ] = None,
+    store: Annotated[
+        str, typer.Option(metavar="s3://...?endpoint=...", help="Make the dataset of the run with faults there.")
+    ] = "",
     report: Annotated[Path, typer.Option(help="The folder of report.md and report.json.")] = Path("chaos-report"),
     rebuilds: Annotated[int, typer.Option(min=0, help="Shards that are made again from the source.")] = 3,
     keep: Annotated[bool, typer.Option("--keep", help="Keep datasets and logs when all is well too.")] = False,
@@ -303,6 +306,7 @@ def chaos_run(
         keep=keep,
         rebuilds=rebuilds,
         id_key=id_key,
+        store=store,
     )
     return start(request, as_json=json)
 

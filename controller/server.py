@@ -70,6 +70,8 @@ class Service:
     metrics: str = ""
     #: What this process says.
     book: Logbook | None = None
+    #: Where workers are told to find this controller while it leads, as HOST:PORT; empty: where it listens.
+    advertise: str = ""
 
 
 async def serve(service: Service) -> int:
@@ -107,7 +109,7 @@ async def serve(service: Service) -> int:
     await server.start()
     address = f"{listen.rsplit(':', 1)[0]}:{port}"
     logger.info("controller serves on %s", address)
-    shell.begin(_advertised(listen, port))
+    shell.begin(service.advertise or _advertised(listen, port))
     if service.ready_fd >= 0:
         os.write(service.ready_fd, f"{address}\n".encode())
         os.close(service.ready_fd)
@@ -197,6 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cluster", type=Path, help="the folder of `headrace cluster init`: serve with mutual TLS")
     parser.add_argument("--root", default="", help="store of the cluster's log; controllers of one root stand by")
     parser.add_argument("--snapshot-entries", type=int, default=SNAPSHOT_ENTRIES, help=argparse.SUPPRESS)
+    parser.add_argument("--advertise", default="", help="where workers find it behind a forwarder, as HOST:PORT")
     parser.add_argument("--metrics", default="", help="serve metrics for Prometheus there, as HOST:PORT")
     parser.add_argument("--logs", default="", help="a folder in which it keeps its log")
     parser.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
@@ -225,6 +228,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 args.snapshot_entries,
                 args.metrics,
                 book,
+                args.advertise,
             )
         )
     )

@@ -16,10 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.chaos.live.disk import Disk
-from headrace.chaos.live.processes import Handle, Marked, hold, matching
+from headrace.chaos.live.house import House
+from headrace.chaos.live.processes import Handle, Marked, Subjects, hold, matching
 from headrace.chaos.live.scenario import Kind, Planned, Unit
 from headrace.chaos.live.timeline import Commit, Timeline
+from headrace.chaos.live.tools import TOOLED, Begun, Tools
+from headrace.store.objects import ObjectStore
 
 LOOK_S = 0.005
 #: Seconds between the end of a command and its next start, doubled up to the second while it fails at once.
@@ -76,12 +78,13 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Lasting:
-    """A fault that lasts: the processes that are held, and when it ends."""
+    """A fault that lasts: the processes that are held, or what a tool has begun, and when it ends."""
 
     fired: Fired
     handles: list[Handle]
     until_s: float
     stopped: bool = True
+    begun: Begun | None = None
 
 
 @dataclass(slots=True)
@@ -100,12 +103,16 @@ class Conductor:
     """Carries out one schedule on one command."""
 
     marked: Marked
-    dataset: pathlib.Path
+    dataset: pathlib.Path | ObjectStore
     logs: pathlib.Path
     schedule: Sequence[Planned]
     ways: Mapping[str, Sequence[str]]
     limit_s: float
-    disk: Disk | None = None
+    tools: Tools = field(default_factory=Tools)
+    #: The daemons that the command talks to; None for a run that brings its own, or a cluster of others.
+    house: House | None = None
+    #: The processes that faults befall; None: those of the command and of the house.
+    subjects: Subjects | None = None
     _timeline: Timeline = field(init=False)
     _waiting: list[Planned] = field(init=False)
     _fired: list[Fired] = field(default_factory=list[Fired])
@@ -145,6 +152,8 @@ class Conductor:
             self._let_go()
             self.marked.kill()
             running.process.wait()
+            if self.house is not None:
+                self.house.reap()
         return self._outcome(answer, left, problem)
 
     # -- the command --
@@ -207,6 +216,8 @@ class Conductor:
     def _rest(self) -> tuple[str, ...]:
         """What is still there when all should be gone. Faults that last are ended first."""
         self._let_go()
+        if self.house is not None:
+            self.house.close()
         deadline = time.monotonic() + REST_S
         while (living := self.marked.alive()) and time.monotonic() < deadline:
             time.sleep(_SEARCH_S)
@@ -218,6 +229,8 @@ class Conductor:
         """Take in what the ledger has, end what is over, fire what is due."""
         now = self._now()
         self._timeline.look(now)
+        if self.house is not None:
+            self.house.look()
         for lasting in list(self._lasting):
             self._carry(lasting, now)
         if now < self._search_at:
@@ -241,18 +254,17 @@ class Conductor:
 
     def _fire(self, planned: Planned) -> bool:
         """Do it; False if there is nobody to do it to yet."""
-        if planned.kind is Kind.FULL_DISK:
-            assert self.disk is not None
-            self.disk.fill()
-            self._note(planned, ("the disk of the output",), [])
+        if planned.kind in TOOLED:
+            begun = self.tools.begin(planned)
+            self._note(planned, begun.victims, [], begun)
             return True
-        found = matching(planned.target, self.marked.alive(), self.ways)
+        found = matching(planned.target, self._living().alive(), self.ways)
         if not found:
             return False
         everything = planned.target == "everything"
         chosen = found if everything else [found[int(planned.pick * len(found))]]
         if planned.kind is Kind.KILL and everything:
-            self._note(planned, tuple(process.title for process in self.marked.kill()), [])
+            self._note(planned, tuple(process.title for process in self._living().kill()), [])
             return True
         number = {Kind.KILL: signal.SIGKILL, Kind.RESTART: signal.SIGTERM}.get(planned.kind, signal.SIGSTOP)
         handles = hold(chosen)
@@ -263,12 +275,16 @@ class Conductor:
                 handle.close()
         return True
 
-    def _note(self, planned: Planned, victims: tuple[str, ...], handles: list[Handle]) -> None:
+    def _note(
+        self, planned: Planned, victims: tuple[str, ...], handles: list[Handle], begun: Begun | None = None
+    ) -> None:
         now = self._now()
         fired = Fired(planned, now, self._timeline.closes, victims, ended_s=now)
         self._fired.append(fired)
         if planned.for_s:
-            self._lasting.append(_Lasting(fired, handles, now + planned.for_s))
+            self._lasting.append(_Lasting(fired, handles, now + planned.for_s, begun=begun))
+        elif begun is not None:
+            begun.end()
 
     def _carry(self, lasting: _Lasting, now: float) -> None:
         """End a fault whose time is over; let a slow process run its small share."""
@@ -284,9 +300,8 @@ class Conductor:
 
     def _end(self, lasting: _Lasting) -> None:
         self._lasting.remove(lasting)
-        if lasting.fired.planned.kind is Kind.FULL_DISK:
-            assert self.disk is not None
-            self.disk.free()
+        if lasting.begun is not None:
+            lasting.begun.end()
         for handle in lasting.handles:
             if not self._held_by_another(handle):
                 handle.send(signal.SIGCONT)
@@ -295,6 +310,9 @@ class Conductor:
 
     def _held_by_another(self, handle: Handle) -> bool:
         return any(other.process.pid == handle.process.pid for item in self._lasting for other in item.handles)
+
+    def _living(self) -> Subjects:
+        return self.subjects or self.marked
 
     def _let_go(self) -> None:
         for lasting in list(self._lasting):

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import IO
+from typing import IO, Protocol
 
 MARK = "HEADRACE_CHAOS_MARK"
 #: Seconds in which processes that were sent SIGKILL must be gone.
@@ -67,11 +67,17 @@ class Marked:
 
     def start(self, out: IO[bytes], errors: IO[bytes]) -> subprocess.Popen[bytes]:
         """Start it once; its output goes to the two files."""
-        return subprocess.Popen(  # noqa: S603 - the command of this run
-            list(self.command),
+        return self.spawn(self.command, out, errors, {})
+
+    def spawn(
+        self, command: Sequence[str], out: IO[bytes], errors: IO[bytes], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        """Start another command under the same mark."""
+        return subprocess.Popen(  # noqa: S603 - a command of this run
+            list(command),
             cwd=self.cwd,
             # SPT_NOENV: a process title must not be written over the environment that the mark stands in.
-            env={**os.environ, **self.environment, MARK: self.mark, "SPT_NOENV": "1"},
+            env={**os.environ, **self.environment, **environment, MARK: self.mark, "SPT_NOENV": "1"},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=errors,
@@ -105,6 +111,18 @@ class Marked:
                     os.kill(process.pid, signal.SIGKILL)
             time.sleep(_PAUSE_S)
         return list(killed.values())
+
+
+class Subjects(Protocol):
+    """The processes that faults befall."""
+
+    def alive(self) -> list[Process]:
+        """Those that live, by title."""
+        ...
+
+    def kill(self) -> list[Process]:
+        """SIGKILL to all; those that were hit."""
+        ...
 
 
 class Handle:
@@ -161,7 +179,9 @@ def _described(pid: int, cmdline: bytes) -> Process:
             return Process(pid, role, title)
         if f" -m {module} " in f"{title} ":
             # The command keeps the title that it was started with; the others set theirs as soon as they can.
-            return Process(pid, role, "headrace run" if role is Role.COMMAND else f"headrace {role.value}, starting")
+            return Process(
+                pid, role, "headrace, the command" if role is Role.COMMAND else f"headrace {role.value}, starting"
+            )
     return Process(pid, Role.OTHER, title[:TITLE_MAX])
 
 

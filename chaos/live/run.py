@@ -21,16 +21,22 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from headrace.chaos.gates.network import NetworkGates
 from headrace.chaos.live.checker import Finding, check_dataset, check_run
 from headrace.chaos.live.conductor import Conductor, Outcome
 from headrace.chaos.live.disk import Disk, enter_namespace
+from headrace.chaos.live.house import OWNER, House
+from headrace.chaos.live.place import Place, place_for
 from headrace.chaos.live.processes import Marked
 from headrace.chaos.live.report import ChaosReport
-from headrace.chaos.live.scenario import Planned, Scenario, draw, read_scenario
+from headrace.chaos.live.scenario import NETWORK, STORE, Planned, Scenario, draw
+from headrace.chaos.live.scenario_file import read_scenario
+from headrace.chaos.live.tools import Tools
 from headrace.cli.errors import EXIT_FAULT, CliError, UsageError
 from headrace.cli.load import load
 from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.store.dataset import Dataset
+from headrace.store.objects import open_store
 
 #: The run with faults may take this many times the time of the one without, and beside that the seconds below.
 LIMIT_TIMES = 20.0
@@ -57,12 +63,18 @@ class Request:
     keep: bool = False
     rebuilds: int = 3
     id_key: str = "id"
+    #: An S3 store for the dataset of the run with faults; "": a folder.
+    store: str = ""
 
     def replay(self) -> tuple[str, ...]:
         """The command line that does it again."""
         parameters = [part for pair in self.parameters for part in ("-p", pair)]
         given = ["--seed", str(self.seed), "--rebuilds", str(self.rebuilds)]
-        for name, value, usual in (("output", self.output, "output"), ("id-key", self.id_key, "id")):
+        for name, value, usual in (
+            ("output", self.output, "output"),
+            ("id-key", self.id_key, "id"),
+            ("store", self.store, ""),
+        ):
             given += [f"--{name}", value] if value != usual else []
         return ("headrace", "chaos", "run", str(self.scenario), str(self.pipeline), *parameters, *given)
 
@@ -86,49 +98,101 @@ def chaos_run(request: Request, *, as_json: bool) -> int:
 
 def carry_out(request: Request, scenario: Scenario, folder: pathlib.Path, *, say: Any) -> ChaosReport:
     """Run without faults and with them below `folder`, and check. Raises CliError where the first run fails."""
-    dataset, schedule = folder / "faulted", draw(scenario, request.seed)
-    pipeline = load(request.pipeline, (*request.parameters, f"{request.output}={dataset}"))
-    if pathlib.Path(pipeline.dataset.removeprefix("file://")) != dataset.resolve():
-        raise UsageError(
-            f"{request.pipeline.name} writes to {pipeline.dataset} whatever its parameter {request.output!r} says; "
-            "name the parameter that is the output with --output"
-        )
-    started = time.monotonic()
-    reference = request.reference or _reference(request, scenario, folder, say)
-    reference_s = 0.0 if request.reference else time.monotonic() - started
-    _same_pipeline(reference, pipeline)
-    say(f"{len(schedule)} faults are planned (seed {request.seed})")
-    before = _shared_memory()
-    disk = Disk(dataset) if scenario.fills_disk else None
-    checked = False
-    try:
-        outcome = Conductor(
-            marked=Marked(_command(request, scenario, dataset), pathlib.Path.cwd(), _logs(folder / "logs")),
-            dataset=dataset,
+    if scenario.has(STORE) and not request.store:
+        raise UsageError("this scenario has faults of the store: give an S3 store with --store s3://...?endpoint=...")
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(place_for(request.store, folder, request.seed))
+        pipeline = load(request.pipeline, (*request.parameters, f"{request.output}={place.uri}"))
+        _writes_there(request, pipeline, place)
+        started = time.monotonic()
+        reference = request.reference or _reference(request, scenario, folder, say)
+        reference_s = 0.0 if request.reference else time.monotonic() - started
+        _same_pipeline(reference, pipeline)
+        schedule = draw(scenario, request.seed)
+        say(f"{len(schedule)} faults are planned (seed {request.seed})")
+        before = _shared_memory()
+        stage = stack.enter_context(_stage(request, scenario, place, pipeline, folder))
+        conductor = Conductor(
+            marked=stage.marked,
+            dataset=open_store(place.direct) if place.gate else pathlib.Path(place.direct),
             logs=folder / "logs",
             schedule=schedule,
             ways=ways_of(pipeline, fuse=scenario.fuse),
             limit_s=_limit_s(reference_s, schedule),
-            disk=disk,
-        ).run()
+            tools=stage.tools,
+            house=stage.house,
+        )
+        outcome = conductor.run()
         say(f"{len(outcome.fired)} faults were fired, {len(outcome.starts)} starts, {outcome.seconds:.1f} s; checking")
-        findings = [*check_run(outcome), _memory_left(before)]
-        findings += _findings(request, reference, dataset, outcome)
-        checked = all(finding.passed is not False for finding in findings)
-    finally:
-        if disk is not None:
-            disk.close(keep=request.keep or not checked)
+        findings = [*check_run(outcome), _memory_left(before), *_felt(outcome, stage.tools)]
+        if not outcome.problem:
+            findings += _dataset_findings(request, reference, place.fetch(folder / "faulted"), outcome)
+        stage.good = all(finding.passed is not False for finding in findings)
+        if stage.good and not request.keep:
+            place.remove()
     return ChaosReport(
         scenario=scenario,
         seed=request.seed,
         replay=request.replay(),
         pipeline_version=pipeline.version(),
-        facts=_facts(),
+        facts=_facts(scenario, request),
         reference_s=reference_s,
         schedule=schedule,
         outcome=outcome,
         findings=tuple(findings),
     )
+
+
+@dataclass(slots=True)
+class _Stage:
+    """What the run with faults is run by and in; `good` says at its end whether nothing has to be kept."""
+
+    marked: Marked
+    tools: Tools
+    house: House | None = None
+    good: bool = False
+
+
+@contextlib.contextmanager
+def _stage(
+    request: Request, scenario: Scenario, place: Place, pipeline: Pipeline, folder: pathlib.Path
+) -> Iterator[_Stage]:
+    """The daemons, gates and disk that the scenario asks for, and the command."""
+    logs = folder / "logs"
+    # Where controller and worker of an embedded run write; each start of the command writes over what was before.
+    marked = Marked((), pathlib.Path.cwd(), {"HEADRACE_LOGS": str(logs)})
+    logs.mkdir(parents=True, exist_ok=True)
+    disk = Disk(pathlib.Path(place.direct)) if scenario.fills_disk else None
+    stage = _Stage(marked, Tools(disk=disk, store=place.gate))
+    try:
+        if scenario.cluster is None:
+            marked.command = _run_command(request, scenario, place.uri)
+            yield stage
+            return
+        with NetworkGates(request.seed, OWNER) as gates:
+            house = House(folder, scenario.cluster, marked, gates, place.root)
+            marked.command = _apply_command(request, scenario, place.uri, house, pipeline)
+            stage.house = house
+            stage.tools = Tools(disk, gates, place.gate, house.workers, house.controllers)
+            house.open()
+            yield stage
+    finally:
+        marked.kill()
+        if disk is not None:
+            disk.close(keep=request.keep or not stage.good)
+
+
+def _felt(outcome: Outcome, tools: Tools) -> list[Finding]:
+    """Whether the faults of network and store befell anything, where there were any."""
+    found: list[Finding] = []
+    for word, kinds, struck in (
+        ("network", NETWORK, tools.gates.weather.struck if tools.gates else 0),
+        ("store", STORE, tools.store.struck if tools.store else 0),
+    ):
+        if any(item.planned.kind in kinds for item in outcome.fired):
+            unit = "pieces" if word == "network" else "requests"
+            found.append(Finding(f"the faults of the {word} were felt", struck > 0, f"{struck} {unit} met one"))
+    return found
 
 
 def ways_of(pipeline: Pipeline, *, fuse: bool) -> dict[str, tuple[str, ...]]:
@@ -151,9 +215,9 @@ def _upstream(pipeline: Pipeline, name: str) -> tuple[str, ...]:
     return tuple(way)
 
 
-def _findings(request: Request, reference: pathlib.Path, dataset: pathlib.Path, outcome: Outcome) -> list[Finding]:
-    if outcome.problem:
-        return []
+def _dataset_findings(
+    request: Request, reference: pathlib.Path, dataset: pathlib.Path, outcome: Outcome
+) -> list[Finding]:
     return check_dataset(
         reference,
         dataset,
@@ -164,10 +228,22 @@ def _findings(request: Request, reference: pathlib.Path, dataset: pathlib.Path, 
     )
 
 
+def _writes_there(request: Request, pipeline: Pipeline, place: Place) -> None:
+    if place.gate:
+        there = open_store(pipeline.dataset).uri == open_store(place.uri).uri
+    else:
+        there = pathlib.Path(pipeline.dataset.removeprefix("file://")) == pathlib.Path(place.uri).resolve()
+    if not there:
+        raise UsageError(
+            f"{request.pipeline.name} writes to {pipeline.dataset} whatever its parameter {request.output!r} says; "
+            "name the parameter that is the output with --output"
+        )
+
+
 def _reference(request: Request, scenario: Scenario, folder: pathlib.Path, say: Any) -> pathlib.Path:
     say("a run without faults")
     dataset = folder / "reference"
-    command = _command(request, scenario, dataset)
+    command = _run_command(request, scenario, str(dataset))
     with open(folder / "reference.out", "wb") as out, open(folder / "reference.err", "w+b") as errors:
         done = subprocess.run(  # noqa: S603
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, timeout=REFERENCE_S_MAX, check=False
@@ -179,18 +255,24 @@ def _reference(request: Request, scenario: Scenario, folder: pathlib.Path, say: 
     return dataset
 
 
-def _command(request: Request, scenario: Scenario, dataset: pathlib.Path) -> list[str]:
+def _run_command(request: Request, scenario: Scenario, output: str) -> list[str]:
+    return _headrace("run", request, scenario, output)
+
+
+def _apply_command(request: Request, scenario: Scenario, output: str, house: House, pipeline: Pipeline) -> list[str]:
+    """The command for a cluster of our own; links are made to be QUIC, also between tasks of one worker."""
+    where = ["--controller", house.address, "--cluster", str(house.folder), "--wait"]
+    if not scenario.fuse:
+        where += [part for stage in pipeline.stages if stage.after for part in ("--transport", f"{stage.name}=quic")]
+    return [*_headrace("apply", request, scenario, output), *where]
+
+
+def _headrace(verb: str, request: Request, scenario: Scenario, output: str) -> list[str]:
     parameters = [part for pair in request.parameters for part in ("-p", pair)]
     options = [] if scenario.fuse else ["--no-fuse"]
     options += ["--replicas", str(scenario.replicas)] if scenario.replicas else []
-    command = [sys.executable, "-P", "-m", "headrace.cli.main", "run", str(request.pipeline), *parameters]
-    return [*command, "-p", f"{request.output}={dataset}", *options, "--json"]
-
-
-def _logs(folder: pathlib.Path) -> dict[str, str]:
-    """Where controller and worker write; each start of the command writes over the files of the one before."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return {"HEADRACE_LOGS": str(folder)}
+    command = [sys.executable, "-P", "-m", "headrace.cli.main", verb, str(request.pipeline), *parameters]
+    return [*command, "-p", f"{request.output}={output}", *options, "--json"]
 
 
 def _limit_s(reference_s: float, schedule: Sequence[Planned]) -> float:
@@ -220,9 +302,15 @@ def _memory_left(before: frozenset[str]) -> Finding:
     return Finding("no shared memory is left", not left, said, tuple(left))
 
 
-def _facts() -> Mapping[str, str]:
+def _facts(scenario: Scenario, request: Request) -> Mapping[str, str]:
     cores = len(os.sched_getaffinity(0))
-    return {"headrace": version("headrace"), "python": platform.python_version(), "cores": str(cores)}
+    facts = {"headrace": version("headrace"), "python": platform.python_version(), "cores": str(cores)}
+    if scenario.cluster is not None:
+        shape = scenario.cluster
+        facts["cluster"] = f"{shape.controllers} controllers, {shape.workers} workers, on this host"
+    if request.store:
+        facts["store"] = request.store
+    return facts
 
 
 @contextlib.contextmanager

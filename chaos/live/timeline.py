@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from dataclasses import dataclass
 
 from headrace.store.entries import Closed, decode_entry
+from headrace.store.errors import StoreError
+from headrace.store.objects import ObjectStore
+
+#: Seconds between two looks into a store.
+STORE_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +23,14 @@ class Commit:
 
 
 class Timeline:
-    """Follows the log of a dataset in a local folder. Numbers have no gaps, so one name is looked up at a time."""
+    """Follows the log of a dataset, in a folder or a store. Numbers have no gaps, so one name is looked up at a time.
 
-    def __init__(self, dataset: pathlib.Path) -> None:
-        self._folder = dataset / "ledger"
+    A store is asked every STORE_LOOK_S, and what it cannot answer is asked again.
+    """
+
+    def __init__(self, dataset: pathlib.Path | ObjectStore) -> None:
+        self._dataset = dataset
+        self._again_at = 0.0
         self.commits: list[Commit] = []
         self._closes = 0
 
@@ -38,17 +46,26 @@ class Timeline:
 
     def look(self, at_s: float) -> None:
         """Take in what has come."""
-        while True:
-            path = self._folder / f"{len(self.commits):020d}.msgpack"
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return
-            with os.fdopen(descriptor, "rb") as file:
-                changes = decode_entry(file.read()).changes
+        while (data := self._entry(len(self.commits), at_s)) is not None:
+            changes = decode_entry(data).changes
             records = sum(change.counts.records for change in changes if isinstance(change, Closed))
             self.commits.append(Commit(len(self.commits), at_s, records))
             self._closes += records > 0
+
+    def _entry(self, number: int, at_s: float) -> bytes | None:
+        key = f"ledger/{number:020d}.msgpack"
+        if isinstance(self._dataset, pathlib.Path):
+            try:
+                return (self._dataset / key).read_bytes()
+            except FileNotFoundError:
+                return None
+        if at_s < self._again_at:
+            return None
+        try:
+            return self._dataset.get(key)
+        except StoreError:
+            self._again_at = at_s + STORE_LOOK_S
+            return None
 
     def next_close(self, after_s: float) -> float | None:
         """When the first entry after a moment came that closes records."""

@@ -14,9 +14,9 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 
-from s3_proxy import Fault, S3Proxy
 from s3_server import READER_ACCESS_KEY, READER_SECRET_KEY, S3Server, shared_server
 
+from headrace.chaos.gates.s3 import Fault, S3Proxy
 from headrace.store.objects import open_store
 
 #: Enough to open the breaker of a process, whose prober then looks whether the store is back.

@@ -7,7 +7,8 @@ from typing import Any
 from headrace.chaos.live.conductor import Conductor, Outcome
 from headrace.chaos.live.processes import Marked, Process, Role, matching
 from headrace.chaos.live.run import ways_of
-from headrace.chaos.live.scenario import draw, scenario_of
+from headrace.chaos.live.scenario import draw
+from headrace.chaos.live.scenario_file import scenario_of
 from headrace.chaos.live.timeline import Timeline
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.entries import Beat, Closed, Counts, Entry, Led, Range, encode_entry

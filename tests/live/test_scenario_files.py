@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.chaos.live.scenario import Kind, Unit, draw, read_scenario, scenario_of
+from headrace.chaos.live.scenario import Kind, Unit, draw
+from headrace.chaos.live.scenario_file import read_scenario, scenario_of
 from headrace.cli.errors import UsageError
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "chaos"

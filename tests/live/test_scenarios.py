@@ -4,14 +4,19 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from live_kit import call, inputs
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from s3_server import shared_server
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "chaos"
 #: Run with every test; the others take longer.
-QUICK = ("tasks", "power")
+QUICK = ("tasks", "power", "network")
 
 
 def cannot_mount() -> bool:
@@ -31,8 +36,8 @@ def scenarios() -> list[object]:
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
 
 
-def test_six_scenarios_ship() -> None:
-    assert len(list(EXAMPLES.glob("*.toml"))) == 6
+def test_six_scenarios_and_more_ship() -> None:
+    assert len(list(EXAMPLES.glob("*.toml"))) >= 6
 
 
 @pytest.mark.parametrize("name", scenarios())
@@ -42,10 +47,11 @@ def test_the_dataset_after_a_scenario_is_that_of_a_run_without_faults(
     if name == "full-disk" and cannot_mount():
         pytest.skip("neither root nor user namespaces: nothing can be mounted")
     report = tmp_path / "report"
+    store = ["--store", shared_server().uri()] if name == "store" else []
     done = call(
         home, "chaos", "run", str(EXAMPLES / f"{name}.toml"), "small.py", *inputs(home),
         "--seed", "5", "--reference", str(reference), "--folder", str(tmp_path), "--report", str(report),
-        "--rebuilds", "1", "--json",
+        "--rebuilds", "1", "--json", *store,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     answer = json.loads(done.stdout)

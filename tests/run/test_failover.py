@@ -13,12 +13,12 @@ from conftest import DEADLINE_S, run_command
 from dataset_kit import fates
 from kill_kit import Marked, headrace
 
+from headrace.chaos.gates.s3 import Fault, S3Proxy
 from headrace.store.dataset import Dataset
 from headrace.store.objects import open_store
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
 
-from s3_proxy import Fault, S3Proxy
 from s3_server import S3Server, shared_server
 
 TERM = 1 << 20

@@ -10,8 +10,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from s3_proxy import S3Proxy
 from s3_server import S3Server, shared_server
+
+from headrace.chaos.gates.s3 import S3Proxy
 
 
 @pytest.fixture(scope="session")

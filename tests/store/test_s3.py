@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
-from s3_proxy import Fault, S3Proxy
 from s3_server import (
     READER_ACCESS_KEY,
     READER_SECRET_KEY,
@@ -21,6 +20,7 @@ from s3_server import (
     S3Server,
 )
 
+from headrace.chaos.gates.s3 import Fault, S3Proxy
 from headrace.store.errors import ChecksumMismatch, InvalidKey, ObjectMissing, StoreRefused, StoreUnavailable
 from headrace.store.log import Appended, Log, Refused
 from headrace.store.s3 import S3Store

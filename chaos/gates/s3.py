@@ -1,19 +1,26 @@
-"""An HTTP proxy before an S3 server that makes faults, in a thread of the test.
+"""An HTTP proxy before an S3 server that makes faults, in threads of this process.
 
-The Host header is passed on as it came, so signatures stay valid. Requests and answers are held whole.
+The Host header is passed on as it came, so signatures stay valid; a service that routes by host name, such as AWS's
+own, cannot stand behind it. Requests and answers are held whole.
 """
+
+from __future__ import annotations
 
 import enum
 import http.client
 import http.server
+import random
 import socket
 import socketserver
 import threading
 import urllib.parse
+from collections import deque
 from dataclasses import dataclass
 from typing import Self
 
 GATE_S_MAX = 30.0
+#: Requests that are remembered.
+SEEN_MAX = 100_000
 
 
 class Fault(enum.Enum):
@@ -30,6 +37,8 @@ class Fault(enum.Enum):
     HELD = "carried out; the answer waits for the gate"
     CONFLICT = "answered 409 ConditionalRequestConflict, not passed on"
     EXPIRED = "answered 400 ExpiredToken, not passed on"
+    GONE = "the connection closes, not passed on"
+    SLOW = "passed on after a while"
 
 
 @dataclass(slots=True)
@@ -42,15 +51,30 @@ class Rule:
     times: int
 
 
-class S3Proxy:
-    """A proxy to `upstream` (http://host:port); a context manager."""
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A fault that goes on: it befalls `share` of the requests of a method ("": any). `delay_s` is for SLOW."""
 
-    def __init__(self, upstream: str) -> None:
+    fault: Fault
+    share: float = 1.0
+    method: str = ""
+    delay_s: float = 0.0
+
+
+class S3Proxy:
+    """A proxy to `upstream` (http://host:port, or https); a context manager. `seed` draws whom a trouble befalls."""
+
+    def __init__(self, upstream: str, seed: int = 0) -> None:
         self.upstream = urllib.parse.urlsplit(upstream)
         self.gate = threading.Event()
         #: `METHOD path?query` of each request, in order of arrival.
-        self.seen: list[str] = []
+        self.seen: deque[str] = deque(maxlen=SEEN_MAX)
+        #: Requests that a trouble befell.
+        self.struck = 0
         self._rules: list[Rule] = []
+        self._troubles: list[Trouble] = []
+        self._chance = random.Random(seed)
+        self._ended = threading.Event()
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.proxy = self
@@ -65,6 +89,16 @@ class S3Proxy:
         """Let a fault befall the next matching requests."""
         with self._lock:
             self._rules.append(Rule(fault, method, part, times))
+
+    def begin(self, trouble: Trouble) -> None:
+        """A trouble begins."""
+        with self._lock:
+            self._troubles.append(trouble)
+
+    def end(self, trouble: Trouble) -> None:
+        """It is over."""
+        with self._lock:
+            self._troubles.remove(trouble)
 
     def mend(self) -> None:
         """Forget the faults that have not happened."""
@@ -88,7 +122,15 @@ class S3Proxy:
                 if rule.times > 0 and rule.method in ("", method) and rule.part in path:
                     rule.times -= 1
                     return rule.fault
-        return None
+            delay_s, found = 0.0, None
+            for trouble in self._troubles:
+                if trouble.method in ("", method) and self._chance.random() < trouble.share:
+                    self.struck += 1
+                    delay_s += trouble.delay_s
+                    found = trouble.fault if trouble.fault is not Fault.SLOW else found
+        if delay_s:
+            self._ended.wait(delay_s)
+        return found
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -96,6 +138,7 @@ class S3Proxy:
 
     def __exit__(self, *_: object) -> None:
         self.gate.set()
+        self._ended.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -108,7 +151,7 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     proxy: S3Proxy
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is a part of the tests."""
+        """A client that went away is a part of the faults."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -119,6 +162,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self.server.proxy.take(self.command, self.path)
+        if fault is Fault.GONE:
+            return self._close()
         if fault is Fault.BUSY:
             return self._answer(503, _error("SlowDown"))
         if fault is Fault.BROKEN:
@@ -148,7 +193,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _upstream(self) -> http.client.HTTPConnection:
         upstream = self.server.proxy.upstream
-        return http.client.HTTPConnection(upstream.hostname or "", upstream.port, timeout=GATE_S_MAX)
+        kind = http.client.HTTPSConnection if upstream.scheme == "https" else http.client.HTTPConnection
+        return kind(upstream.hostname or "", upstream.port, timeout=GATE_S_MAX)
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = self._upstream()
@@ -192,11 +238,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
-        """Nothing: what came is in `seen`."""
+        """Say nothing: what came is in `seen`."""
 
 
 def _error(code: str) -> bytes:
-    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>as the test wants it</Message></Error>".encode()
+    return (
+        f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>as the scenario wants it</Message></Error>".encode()
+    )
 
 
 def _flip(body: bytes) -> bytes:

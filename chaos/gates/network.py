@@ -1,0 +1,257 @@
+"""Gates of a cluster's own ways: TCP before each controller, UDP before each task that takes links.
+
+All of them run on one loop in a thread of their own. Who stands at either end of a connection is found by the kernel's
+table of sockets and a mark in the environment of the processes: the bytes themselves are encrypted, and stay so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Self, TypeVar, cast
+
+from headrace.chaos.gates.sockets import owner_of
+from headrace.chaos.gates.weather import Storm, Way, Weather
+
+HOST = "127.0.0.1"
+#: Seconds that the loop's thread has to do what it is asked.
+ASK_S_MAX = 10.0
+#: Bytes of a stream that are read at once.
+PIECE_BYTES = 1 << 16
+#: Datagrams that are on their way at most, for one client; more are lost, as in a router.
+FLYING_MAX = 20_000
+T = TypeVar("T")
+
+
+class NetworkGates:
+    """The gates of one cluster, and the weather in them. A context manager.
+
+    `mark` is the environment variable whose value in a process names the worker that it belongs to.
+    """
+
+    def __init__(self, seed: int, mark: str) -> None:
+        self.mark = mark
+        self.weather = Weather(seed)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="gates", daemon=True)
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: What is closed at the end: servers, and the sockets of datagrams.
+        self.open: list[asyncio.AbstractServer | asyncio.BaseTransport] = []
+        self._registry = ""
+        #: Set, and replaced, when the weather changes.
+        self._changed = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._registry = self._ask(self._open_registry())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ask(self._shut())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(ASK_S_MAX)
+        self._loop.close()
+
+    @property
+    def registry(self) -> str:
+        """Where tasks ask for a gate of their own (worker/gate.py), as host:port."""
+        return self._registry
+
+    def control(self, name: str, port: int) -> str:
+        """A gate before the controller `name`, which listens on a port of loopback; where it is, as host:port."""
+        return self._ask(self._open_control(name, port))
+
+    def begin(self, storm: Storm) -> None:
+        """A storm begins."""
+        self._ask(self._change(self.weather.begin, storm))
+
+    def end(self, storm: Storm) -> None:
+        """A storm is over."""
+        self._ask(self._change(self.weather.end, storm))
+
+    # -- on the loop --
+
+    def _ask(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(ASK_S_MAX)
+
+    async def _change(self, work: Callable[[Storm], None], storm: Storm) -> None:
+        work(storm)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def way(self, ends: frozenset[str]) -> None:
+        """Wait while a control session between these is cut: TCP would hold the bytes, and lose none."""
+        while self.weather.is_cut(Way.CONTROL, ends):
+            await self._changed.wait()
+
+    async def _shut(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for item in self.open:
+            item.close()
+        # A transport is closed in the loop's next turn.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def _open_control(self, name: str, port: int) -> str:
+        async def guest(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.ensure_future(self._session(name, port, reader, writer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        server = await asyncio.start_server(guest, HOST, 0)
+        self.open.append(server)
+        return f"{HOST}:{server.sockets[0].getsockname()[1]}"
+
+    async def _session(self, name: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection to a controller, until either side ends it."""
+        try:
+            onward_reader, onward = await asyncio.open_connection(HOST, port)
+        except OSError:
+            writer.close()
+            return
+        peer = writer.get_extra_info("peername")[1]
+        ends = frozenset((name, owner_of("tcp", peer, self.mark)))
+        pumps = [
+            asyncio.ensure_future(_Pump(self, ends, into).run(source))
+            for source, into in ((reader, onward), (onward_reader, writer))
+        ]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            writer.close()
+            onward.close()
+
+    async def _open_registry(self) -> str:
+        transport, _ = await self._loop.create_datagram_endpoint(lambda: _Registry(self), local_addr=(HOST, 0))
+        return f"{HOST}:{transport.get_extra_info('sockname')[1]}"
+
+    async def front(self, port: int) -> int:
+        """The port of a gate before a task's UDP port."""
+        owner = owner_of("udp", port, self.mark)
+        transport, _ = await self._loop.create_datagram_endpoint(
+            lambda: _Front(self, port, owner), local_addr=(HOST, 0)
+        )
+        return int(transport.get_extra_info("sockname")[1])
+
+
+class _Pump:
+    """One direction of a session. The order of the stream is kept, unless a storm says otherwise."""
+
+    def __init__(self, gates: NetworkGates, ends: frozenset[str], into: asyncio.StreamWriter) -> None:
+        self._gates, self._ends, self._into = gates, ends, into
+        self._not_before = 0.0
+
+    async def run(self, source: asyncio.StreamReader) -> None:
+        """Carry what comes from `source`, to its end."""
+        loop = asyncio.get_running_loop()
+        while True:
+            data = await source.read(PIECE_BYTES)
+            if not data:
+                return
+            await self._gates.way(self._ends)
+            for delay_s, is_late, piece in self._gates.weather.passed(data, Way.CONTROL, self._ends):
+                due = loop.time() + delay_s
+                if not is_late:
+                    due = self._not_before = max(due, self._not_before)
+                if due <= loop.time():
+                    self._write(piece)
+                else:
+                    loop.call_at(due, self._write, piece)
+            with contextlib.suppress(ConnectionError):
+                await self._into.drain()
+
+    def _write(self, piece: bytes) -> None:
+        if not self._into.is_closing():
+            self._into.write(piece)
+
+
+class _Registry(asyncio.DatagramProtocol):
+    """Gives each task that asks a gate before its port."""
+
+    def __init__(self, gates: NetworkGates) -> None:
+        self._gates = gates
+        self._fronts: dict[int, asyncio.Task[int]] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._gates.open.append(transport)
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        with contextlib.suppress(ValueError):
+            port = int(data)
+            made = self._fronts.setdefault(port, asyncio.ensure_future(self._gates.front(port)))
+            made.add_done_callback(lambda task: self._transport.sendto(str(task.result()).encode(), addr))
+
+
+class _Front(asyncio.DatagramProtocol):
+    """The gate before one task: a socket of its own for each client, so that answers find their way back."""
+
+    def __init__(self, gates: NetworkGates, port: int, owner: str) -> None:
+        self._gates, self._port, self._owner = gates, port, owner
+        self._backs: dict[tuple[str, int], _Back] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._gates.open.append(transport)
+        self.transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        back = self._backs.get(addr)
+        if back is None:
+            ends = frozenset((self._owner, owner_of("udp", addr[1], self._gates.mark)))
+            back = self._backs[addr] = _Back(self, addr, self._gates, ends)
+            loop = asyncio.get_running_loop()
+            opening = loop.create_datagram_endpoint(lambda: back, remote_addr=(HOST, self._port))
+            back.opening = asyncio.ensure_future(opening)
+        back.carry(data, back.onward)
+
+
+class _Back(asyncio.DatagramProtocol):
+    """What one client says to the task, and the other way."""
+
+    def __init__(self, front: _Front, client: tuple[str, int], gates: NetworkGates, ends: frozenset[str]) -> None:
+        self._front, self._client, self._gates, self._ends = front, client, gates, ends
+        self._transport: asyncio.DatagramTransport | None = None
+        self._flying = 0
+        #: Kept, since the loop itself does not keep it.
+        self.opening: asyncio.Future[Any] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._gates.open.append(transport)
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:  # noqa: ARG002 - the base class's
+        self.carry(data, self.homeward)
+
+    def error_received(self, exc: Exception) -> None:
+        """The task is gone: for QUIC's timers to find."""
+
+    def onward(self, data: bytes) -> None:
+        """To the task; what comes before the socket is made is lost."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.sendto(data)
+
+    def homeward(self, data: bytes) -> None:
+        """To the client."""
+        self._front.transport.sendto(data, self._client)
+
+    def carry(self, data: bytes, send: Callable[[bytes], None]) -> None:
+        """Send what the weather lets through."""
+        loop = asyncio.get_running_loop()
+        for delay_s, _, piece in self._gates.weather.passed(data, Way.LINK, self._ends):
+            if not delay_s:
+                send(piece)
+            elif self._flying < FLYING_MAX:
+                self._flying += 1
+                loop.call_later(delay_s, self._land, piece, send)
+
+    def _land(self, piece: bytes, send: Callable[[bytes], None]) -> None:
+        self._flying -= 1
+        send(piece)

@@ -1,0 +1,100 @@
+"""What befalls the bytes on a way: a datagram of a link, or a piece of a control session's stream.
+
+Nothing here opens a socket: `Weather.passed` says for some bytes which copies arrive, and how late.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import Enum
+
+#: A reordered datagram is held back for up to so many seconds, while others overtake it.
+OVERTAKEN_S_MAX = 0.05
+
+
+class Ill(Enum):
+    """A fault of a network."""
+
+    #: Everything arrives `delay_s` later.
+    DELAY = "delay"
+    LOSS = "loss"
+    REORDER = "reorder"
+    DUPLICATE = "duplicate"
+    #: One bit is another.
+    CORRUPT = "corrupt"
+    #: Nothing arrives.
+    PARTITION = "partition"
+
+
+class Way(Enum):
+    """What the bytes belong to."""
+
+    LINK = "link"
+    CONTROL = "control"
+
+
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """A fault that goes on. It befalls `share` of what passes: of both ways where `way` is None, and where `end` is
+    given (a worker or a controller by name) only what comes from there or goes there."""
+
+    ill: Ill
+    share: float = 1.0
+    delay_s: float = 0.0
+    way: Way | None = None
+    end: str = ""
+
+    def meets(self, way: Way, ends: frozenset[str]) -> bool:
+        """Whether it befalls what passes between these ends on this way."""
+        return self.way in (None, way) and self.end in ("", *ends)
+
+
+class Weather:
+    """All storms of now, and chance, from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self._storms: list[Storm] = []
+        #: Pieces that a storm did something to.
+        self.struck = 0
+
+    def begin(self, storm: Storm) -> None:
+        """A storm begins."""
+        self._storms.append(storm)
+
+    def end(self, storm: Storm) -> None:
+        """It is over."""
+        self._storms.remove(storm)
+
+    def is_cut(self, way: Way, ends: frozenset[str]) -> bool:
+        """Whether nothing passes."""
+        return any(storm.ill is Ill.PARTITION and storm.meets(way, ends) for storm in self._storms)
+
+    def passed(self, data: bytes, way: Way, ends: frozenset[str]) -> list[tuple[float, bool, bytes]]:
+        """The copies that arrive: seconds of delay, whether others may overtake it, and the bytes."""
+        delay_s, copies, is_late = 0.0, 1, False
+        for storm in self._storms:
+            if not storm.meets(way, ends) or self._chance.random() >= storm.share:
+                continue
+            self.struck += 1
+            match storm.ill:
+                case Ill.PARTITION | Ill.LOSS:
+                    copies = 0
+                case Ill.DELAY:
+                    delay_s += storm.delay_s
+                case Ill.REORDER:
+                    delay_s += self._chance.uniform(0.0, OVERTAKEN_S_MAX)
+                    is_late = True
+                case Ill.DUPLICATE:
+                    copies *= 2
+                case Ill.CORRUPT:
+                    data = self._corrupted(data)
+        return [(delay_s, is_late, data)] * copies
+
+    def _corrupted(self, data: bytes) -> bytes:
+        if not data:
+            return data
+        changed = bytearray(data)
+        changed[self._chance.randrange(len(changed))] ^= 1 << self._chance.randrange(8)
+        return bytes(changed)

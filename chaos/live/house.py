@@ -1,0 +1,169 @@
+"""A cluster of one's own for a run with faults: controllers and workers on loopback, and gates on every way between.
+
+Each daemon is started again when it ends, as a service manager with Restart=always does. The ways are those of a
+cluster on several hosts: mutual TLS by gRPC and QUIC, with certificates of an authority that is made for the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.chaos.gates.network import HOST, NetworkGates
+from headrace.chaos.live.processes import Marked
+from headrace.chaos.live.scenario import Cluster
+from headrace.cli.client import Client, ControllerSilent, controller_at
+from headrace.cli.cluster import make_cluster, make_token
+from headrace.cli.errors import CliError
+from headrace.controller.cluster_files import ClusterFiles
+from headrace.transport.join_wire import PORT_OFFSET
+from headrace.worker.gate import VARIABLE as LINK_GATE
+
+#: The variable that names the worker that a process belongs to.
+OWNER = "HEADRACE_CHAOS_OWNER"
+#: Seconds until a daemon is started again, doubled up to the second while it ends at once.
+START_AGAIN_S = 0.2
+START_AGAIN_S_MAX = 2.0
+#: A daemon that lived this long did not end at once, seconds.
+LIVED_S = 5.0
+#: Seconds in which the cluster must be there.
+READY_S = 60.0
+_LOOK_S = 0.05
+
+
+@dataclass(slots=True)
+class _Daemon:
+    name: str
+    arguments: list[str]
+    log: pathlib.Path
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    process: subprocess.Popen[bytes] | None = None
+    begun_at: float = 0.0
+    again_at: float = 0.0
+    delay_s: float = START_AGAIN_S
+    starts: int = 0
+
+
+class House:
+    """The daemons of one run. `marked` is what finds their processes; `root` is the store of the cluster's log."""
+
+    def __init__(self, folder: pathlib.Path, shape: Cluster, marked: Marked, gates: NetworkGates, root: str) -> None:
+        self._marked = marked
+        self.folder = folder / "cluster"
+        self.workers = tuple(f"w{number}" for number in range(shape.workers))
+        self.controllers = tuple(f"c{number}" for number in range(shape.controllers))
+        ports = {name: free_port() for name in self.controllers}
+        #: Where operators find the controllers: not by the gates.
+        self.address = ",".join(f"{HOST}:{port}" for port in ports.values())
+        make_cluster(self.folder, "chaos", self.address.split(","))
+        by_gates = {name: gates.control(name, port) for name, port in ports.items()}
+        logs = folder / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        self._daemons = [
+            _Daemon(name, self._controller(port, root, by_gates[name]), logs / f"{name}.log", {OWNER: name})
+            for name, port in ports.items()
+        ]
+        files = ClusterFiles.read(self.folder)
+        for name in self.workers:
+            token = make_token(files, name, 1)
+            arguments = ["-m", "headrace.worker.daemon", "--join", token, "--state", str(folder / f"state-{name}")]
+            arguments += ["--controller", ",".join(by_gates.values()), "--cores", str(shape.cores)]
+            environment = {OWNER: name, LINK_GATE: gates.registry}
+            self._daemons.append(_Daemon(name, arguments, logs / f"{name}.log", environment))
+
+    def open(self) -> None:
+        """Start all of it, and wait until the workers are registered. Raises CliError."""
+        roles = len(self.controllers)
+        try:
+            for daemon in self._daemons[:roles]:
+                self._start(daemon)
+            self._wait_for(0)
+            for daemon in self._daemons[roles:]:
+                self._start(daemon)
+            self._wait_for(len(self.workers))
+        except BaseException:
+            self.close()
+            raise
+
+    def look(self) -> None:
+        """Start again what has ended."""
+        now = time.monotonic()
+        for daemon in self._daemons:
+            process = daemon.process
+            if process is not None and process.poll() is not None:
+                lived = now - daemon.begun_at >= LIVED_S
+                daemon.delay_s = START_AGAIN_S if lived else min(START_AGAIN_S_MAX, 2 * daemon.delay_s)
+                daemon.process, daemon.again_at = None, now + daemon.delay_s
+            elif process is None and now >= daemon.again_at:
+                self._start(daemon)
+
+    def close(self) -> None:
+        """Ask every daemon to end; who waits for that is the conductor."""
+        for daemon in self._daemons:
+            if daemon.process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    daemon.process.send_signal(signal.SIGTERM)
+
+    def reap(self) -> None:
+        """Collect what has ended, so that no zombie stays."""
+        for daemon in self._daemons:
+            if daemon.process is not None:
+                daemon.process.wait(READY_S)
+
+    @staticmethod
+    def _controller(port: int, root: str, advertised: str) -> list[str]:
+        listen = ["-m", "headrace.controller.server", "--listen", f"{HOST}:{port}"]
+        return [*listen, "--root", root, "--advertise", advertised]
+
+    def _start(self, daemon: _Daemon) -> None:
+        arguments = list(daemon.arguments)
+        if daemon.name in self.controllers:
+            arguments += ["--cluster", str(self.folder)]
+        with open(daemon.log, "ab") as log:
+            command = [sys.executable, "-P", *arguments]
+            daemon.process = self._marked.spawn(command, log, log, daemon.environment)
+        daemon.begun_at = time.monotonic()
+        daemon.starts += 1
+
+    def _wait_for(self, workers: int) -> None:
+        """Until a controller leads, and has so many workers."""
+        deadline = time.monotonic() + READY_S
+        with Client(controller_at(self.address, str(self.folder))) as client:
+            while True:
+                with contextlib.suppress(ControllerSilent):
+                    reply = client.status()
+                    if not reply.standby and len(reply.workers) >= workers:
+                        return
+                if time.monotonic() > deadline:
+                    lines = [line for daemon in self._daemons for line in _tail(daemon.log)]
+                    raise CliError(f"the cluster of the scenario was not ready within {READY_S:.0f} s", lines)
+                self.look()
+                time.sleep(_LOOK_S)
+
+
+def free_port() -> int:
+    """A port of loopback that is free, and so is the one behind it, at which nodes join."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind((HOST, 0))
+            port = int(first.getsockname()[1])
+            with contextlib.suppress(OSError, OverflowError):
+                second.bind((HOST, port + PORT_OFFSET))
+                return port
+
+
+def _tail(log: pathlib.Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        size = os.stat(log).st_size
+        with open(log, "rb") as file:
+            file.seek(max(0, size - 2000))
+            return [f"{log.stem}: {line}" for line in file.read().decode("utf-8", "replace").splitlines()[-5:]]
+    return []

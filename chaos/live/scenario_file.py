@@ -1,0 +1,173 @@
+"""The file of a scenario: TOML, read with errors that name the table and the key."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.chaos.live.scenario import (
+    DELAYS,
+    FAULT_S_MAX,
+    FIRINGS_MAX,
+    LASTING,
+    NETWORK,
+    NETWORK_TARGETS,
+    PROCESS_TARGETS,
+    SHARES,
+    STORE,
+    Cluster,
+    Fault,
+    Kind,
+    Scenario,
+    Span,
+    Unit,
+)
+from headrace.cli.errors import UsageError
+
+#: Daemons of one role that a scenario may bring.
+DAEMONS_MAX = 16
+_RUN_KEYS = frozenset({"fuse", "replicas"})
+_CLUSTER_KEYS = frozenset({"controllers", "workers", "cores"})
+_MOMENT_KEYS = frozenset({"after_commits", "after_s", "every_commits", "every_s", "count", "follows"})
+_FAULT_KEYS = frozenset({"kind", "target", "for_s", "share", "delay_s"}) | _MOMENT_KEYS
+
+
+def read_scenario(path: Path) -> Scenario:
+    """The scenario in a TOML file. Raises UsageError, which names the table and the key."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"scenario {str(path)!r} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"scenario {path.name} is not TOML: {error}") from error
+    return scenario_of(data, path.name)
+
+
+def scenario_of(data: Mapping[str, Any], where: str) -> Scenario:
+    """The scenario that a decoded file declares. Raises UsageError."""
+    _only(data, frozenset({"name", "about", "run", "cluster", "fault"}), where)
+    run = data.get("run", {})
+    tables = data.get("fault", [])
+    if not isinstance(run, dict) or not isinstance(tables, list) or not tables:
+        raise UsageError(f"{where}: a scenario has one [[fault]] or more, and may have a table [run]")
+    _only(run, _RUN_KEYS, f"{where}, [run]")
+    faults = tuple(_fault(table, f"{where}, fault {number}") for number, table in enumerate(tables))
+    for number, fault in enumerate(faults):
+        if fault.follows >= number or (fault.follows >= 0 and fault.count > faults[fault.follows].count):
+            raise UsageError(
+                f"{where}, fault {number}: follows is {fault.follows}; it names a fault further up, counted from 0, "
+                "that is fired as often or more"
+            )
+    firings = sum(fault.count for fault in faults)
+    if firings > FIRINGS_MAX:
+        raise UsageError(f"{where}: {firings} firings, the limit is {FIRINGS_MAX}; lower `count`")
+    fuse, replicas = run.get("fuse", True), run.get("replicas", 0)
+    if not isinstance(fuse, bool) or not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+        raise UsageError(f"{where}, [run]: fuse is true or false, replicas a number from 0 (as many as cores)")
+    cluster = _cluster(data["cluster"], f"{where}, [cluster]") if "cluster" in data else None
+    scenario = Scenario(str(data.get("name", where)), str(data.get("about", "")), faults, fuse, replicas, cluster)
+    if scenario.has(NETWORK) and cluster is None:
+        raise UsageError(f"{where}: faults of the network need a table [cluster]: gates stand before its daemons")
+    return scenario
+
+
+def _cluster(table: Any, where: str) -> Cluster:
+    if not isinstance(table, dict):
+        raise UsageError(f"{where}: write it as a table")
+    _only(table, _CLUSTER_KEYS, where)
+    for key, value in table.items():
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= DAEMONS_MAX:
+            raise UsageError(f"{where}: {key} is {value!r}, expected a whole number from 1 to {DAEMONS_MAX}")
+    return Cluster(**table)
+
+
+def _fault(table: Any, where: str) -> Fault:
+    if not isinstance(table, dict):
+        raise UsageError(f"{where}: write it as a table [[fault]]")
+    _only(table, _FAULT_KEYS, where)
+    try:
+        kind = Kind(table.get("kind"))
+    except ValueError:
+        known = ", ".join(item.value for item in Kind)
+        raise UsageError(f"{where}: kind is {table.get('kind')!r}; it is one of {known}") from None
+    target = _target(table, kind, where)
+    unit = _unit(table, where)
+    key = "commits" if unit is Unit.COMMITS else "s"
+    after = _span(table.get(f"after_{key}"), f"{where}: after_{key}")
+    every = _span(table.get(f"every_{key}", table.get(f"after_{key}")), f"{where}: every_{key}")
+    count = table.get("count", 1)
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= FIRINGS_MAX:
+        raise UsageError(f"{where}: count is {count!r}, expected a whole number from 1 to {FIRINGS_MAX}")
+    if kind not in LASTING and "for_s" in table:
+        raise UsageError(f"{where}: for_s means nothing for {kind.value!r}, which is over at once")
+    for_s = _span(table.get("for_s", LASTING.get(kind, 0.0)), f"{where}: for_s")
+    if for_s.high > FAULT_S_MAX:
+        raise UsageError(f"{where}: for_s is {for_s.high:g}, the limit is {FAULT_S_MAX:g} s")
+    follows = table.get("follows", -1)
+    if not isinstance(follows, int) or isinstance(follows, bool):
+        raise UsageError(f"{where}: follows is {follows!r}, expected the number of a fault further up, from 0")
+    share, delay_s = _share(table, kind, where), _delay(table, kind, where)
+    return Fault(kind, target, unit, after, every, count, for_s, follows, share, delay_s)
+
+
+def _target(table: Mapping[str, Any], kind: Kind, where: str) -> str:
+    if kind is Kind.FULL_DISK or kind in STORE:
+        target = table.get("target", "everything")
+        if target != "everything":
+            raise UsageError(f"{where}: target means nothing for {kind.value!r}, which befalls the output of all")
+        return "everything"
+    known = NETWORK_TARGETS if kind in NETWORK else PROCESS_TARGETS
+    target = table.get("target")
+    is_stage = isinstance(target, str) and "stage:NAME" in known and target.removeprefix("stage:") not in ("", target)
+    if target not in set(known) - {"stage:NAME"} and not is_stage:
+        raise UsageError(f"{where}: target is {target!r}; it is one of {', '.join(known)}")
+    return str(target)
+
+
+def _share(table: Mapping[str, Any], kind: Kind, where: str) -> Span:
+    if "share" not in table:
+        return Span(SHARES.get(kind, 1.0), SHARES.get(kind, 1.0))
+    if kind not in SHARES:
+        raise UsageError(f"{where}: share means nothing for {kind.value!r}, which befalls everything")
+    share = _span(table["share"], f"{where}: share")
+    if share.high > 1:
+        raise UsageError(f"{where}: share is {share.high:g}, it is a part of what passes, from 0 to 1")
+    return share
+
+
+def _delay(table: Mapping[str, Any], kind: Kind, where: str) -> Span:
+    if kind not in DELAYS and "delay_s" in table:
+        raise UsageError(f"{where}: delay_s means nothing for {kind.value!r}")
+    delay_s = _span(table.get("delay_s", DELAYS.get(kind, 0.0)), f"{where}: delay_s")
+    if delay_s.high > FAULT_S_MAX:
+        raise UsageError(f"{where}: delay_s is {delay_s.high:g}, the limit is {FAULT_S_MAX:g} s")
+    return delay_s
+
+
+def _unit(table: Mapping[str, Any], where: str) -> Unit:
+    given = [key for key in ("after_commits", "after_s") if key in table]
+    if len(given) != 1:
+        raise UsageError(f"{where}: give one of after_commits and after_s, a number or [low, high]")
+    unit = Unit.COMMITS if given == ["after_commits"] else Unit.SECONDS
+    wrong = "every_s" if unit is Unit.COMMITS else "every_commits"
+    if wrong in table:
+        raise UsageError(f"{where}: {wrong} does not go with {given[0]}; count both in the same")
+    return unit
+
+
+def _span(value: Any, where: str) -> Span:
+    ends = value if isinstance(value, list) else [value, value]
+    if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in ends):
+        raise UsageError(f"{where} is {value!r}, expected a number or [low, high]")
+    low, high = float(ends[0]), float(ends[1])
+    if not 0 <= low <= high:
+        raise UsageError(f"{where} is {value!r}, expected 0 <= low <= high")
+    return Span(low, high)
+
+
+def _only(table: Mapping[str, Any], known: frozenset[str], where: str) -> None:
+    unknown = sorted(table.keys() - known)
+    if unknown:
+        raise UsageError(f"{where} has no key {unknown[0]!r}; it takes {', '.join(sorted(known))}")
