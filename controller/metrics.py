@@ -1,67 +1,16 @@
 """Metrics of a controller for Prometheus: a reading of its status at each scrape, so nothing is counted twice.
 
-Served over plain HTTP on the address of `--metrics`; they name pipelines, stages and workers, and hold no record.
+Served on the address of `--metrics`; they name pipelines, stages and workers, and hold no record.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from headrace.controller.commits import CommitTimes
 from headrace.protos import control_pb2 as pb
-
-#: Seconds that the event loop has to give a reading.
-READING_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a scrape sees."""
-
-    status: pb.StatusReply
-    commits: CommitTimes
-
-
-class ControllerCollector(Collector):
-    """Reads the controller on its own loop when it is scraped, from another thread."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, read: Callable[[], Reading]) -> None:
-        self._loop = loop
-        self._read = read
-
-    def collect(self) -> Iterable[Metric]:
-        """Every family. Raises TimeoutError if the loop does not turn."""
-
-        async def reading() -> list[Metric]:
-            seen = self._read()
-            return list(families(seen.status, seen.commits))
-
-        return asyncio.run_coroutine_threadsafe(reading(), self._loop).result(READING_S)
-
-
-def registry(loop: asyncio.AbstractEventLoop, read: Callable[[], Reading]) -> CollectorRegistry:
-    """A registry with the controller's metrics alone."""
-    made = CollectorRegistry()
-    # Registering does not scrape: the loop that would answer may be this very thread's.
-    made.register(_Described(ControllerCollector(loop, read)))
-    return made
-
-
-class _Described(Collector):
-    def __init__(self, inner: Collector) -> None:
-        self._inner = inner
-
-    def describe(self) -> Iterable[Metric]:
-        return []
-
-    def collect(self) -> Iterable[Metric]:
-        return self._inner.collect()
 
 
 def families(status: pb.StatusReply, commits: CommitTimes) -> Iterable[Metric]:

@@ -147,17 +147,14 @@ def _add_port(server: grpc.aio.Server, listen: str, cluster: ClusterFiles | None
 
 
 def _serve_metrics(address: str, shell: Shell) -> WSGIServer | None:
-    """Let Prometheus read this controller, from a thread that asks the loop."""
+    """Let Prometheus read this controller, if it is asked for."""
     if not address:
         return None
-    from prometheus_client import start_http_server
+    from headrace.controller.metrics import families
+    from headrace.transport.metrics_page import serve_metrics
 
-    from headrace.controller.metrics import Reading, registry
-
-    host, _, port = address.rpartition(":")
-    made = registry(asyncio.get_running_loop(), lambda: Reading(reply(shell, version("headrace")), shell.commits))
-    server, _thread = start_http_server(int(port), host or "127.0.0.1", made)
-    logger.info("metrics on %s:%d", host or "127.0.0.1", server.server_port)
+    server = serve_metrics(address, lambda: families(reply(shell, version("headrace")), shell.commits))
+    logger.info("metrics on %s:%d", address.rpartition(":")[0] or "127.0.0.1", server.server_port)
     return server
 
 

@@ -402,16 +402,20 @@ class HeldRanges(_message.Message):
     def __init__(self, sink: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("stages", "held_bytes", "links", "busy_s")
+    __slots__ = ("stages", "held_bytes", "links", "busy_s", "open_ranges", "pending_fragments")
     STAGES_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    OPEN_RANGES_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     stages: _containers.RepeatedCompositeFieldContainer[StageProgress]
     held_bytes: int
     links: _containers.RepeatedCompositeFieldContainer[LinkProgress]
     busy_s: float
-    def __init__(self, stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., held_bytes: _Optional[int] = ..., links: _Optional[_Iterable[_Union[LinkProgress, _Mapping]]] = ..., busy_s: _Optional[float] = ...) -> None: ...
+    open_ranges: int
+    pending_fragments: int
+    def __init__(self, stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., held_bytes: _Optional[int] = ..., links: _Optional[_Iterable[_Union[LinkProgress, _Mapping]]] = ..., busy_s: _Optional[float] = ..., open_ranges: _Optional[int] = ..., pending_fragments: _Optional[int] = ...) -> None: ...
 
 class StageProgress(_message.Message):
     __slots__ = ("stage", "records", "bytes", "busy_s", "dropped", "skipped_bytes", "stored_bytes")

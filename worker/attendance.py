@@ -45,11 +45,12 @@ class Attendance:
         member: Membership | None = None,
     ) -> None:
         self.refused = ""
+        #: Whether a controller attends this worker now.
+        self.welcomed = False
         self._addresses = list(dict.fromkeys(addresses))
         self._register, self._take, self._outbox = register, take, outbox
         self._member = member
         self._hint = ""
-        self._welcomed = False
 
     async def attend(self) -> None:
         """Attend whoever leads, again and again, until this worker is refused."""
@@ -57,11 +58,11 @@ class Attendance:
         while not self.refused:
             address = self._hint or self._addresses[turn % len(self._addresses)]
             turn += not self._hint
-            self._hint, self._welcomed = "", False
+            self._hint, self.welcomed = "", False
             ending = await self._session(address)
             if self.refused:
                 return
-            delay = RECONNECT_S if self._welcomed or self._hint else min(RECONNECT_S_MAX, delay * 2)
+            delay = RECONNECT_S if self.welcomed or self._hint else min(RECONNECT_S_MAX, delay * 2)
             logger.warning("controller %s: %s; trying again in %.1f s", address, ending, delay)
             await asyncio.sleep(delay)
 
@@ -82,7 +83,7 @@ class Attendance:
             try:
                 return await self._listen(call, address)
             except TimeoutError:
-                return f"no word for {SILENCE_S if self._welcomed else WELCOME_S:.0f} s"
+                return f"no word for {SILENCE_S if self.welcomed else WELCOME_S:.0f} s"
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.PERMISSION_DENIED:
                     self.refused = str(error.details())
@@ -92,7 +93,7 @@ class Attendance:
 
     async def _listen(self, call: Any, address: str) -> str:
         while True:
-            message = await asyncio.wait_for(call.read(), SILENCE_S if self._welcomed else WELCOME_S)
+            message = await asyncio.wait_for(call.read(), SILENCE_S if self.welcomed else WELCOME_S)
             if not isinstance(message, pb.ToWorker):  # the end of the stream
                 return "it ended the session"
             kind = message.WhichOneof("message")
@@ -103,7 +104,7 @@ class Attendance:
                 elif refusal.leader and refusal.leader != address:
                     self._learn(refusal.leader)
                 return str(refusal.reason)
-            self._welcomed = self._welcomed or kind == "welcome"
+            self.welcomed = self.welcomed or kind == "welcome"
             self._take(message)
 
     def _learn(self, leader: str) -> None:

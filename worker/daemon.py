@@ -19,10 +19,11 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import setproctitle
 import uvloop
@@ -42,6 +43,12 @@ from headrace.worker.log_desk import LogDesk
 from headrace.worker.member import check_plain, membership, network_of
 from headrace.worker.membership import JoinError, Membership
 from headrace.worker.processes import Processes, TaskProcess
+from headrace.worker.tally import Tally
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
+    from prometheus_client.core import Metric
 
 logger = logging.getLogger("headrace.worker")
 
@@ -70,6 +77,9 @@ class Daemon:
         self._roll = Roll()
         self._processes = Processes(self._said, self._exited, book)
         self._desk = LogDesk(book, self._say_page)
+        #: What is counted for metrics, and the sessions of which there is one at a time.
+        self.tally = Tally()
+        self.attended: Attendance | None = None
         #: Deaths get a cause of their own, by this number.
         self._deaths = itertools.count(1)
         self._orders: dict[tuple[str, int], pb.TaskCommand] = {}
@@ -80,7 +90,15 @@ class Daemon:
 
     def attendance(self, addresses: Sequence[str]) -> Attendance:
         """This worker's sessions with whichever of these controllers leads."""
-        return Attendance(addresses, self._register, self._take, self._outbox, self._member)
+        self.attended = Attendance(addresses, self._register, self._take, self._outbox, self._member)
+        return self.attended
+
+    def metrics(self) -> Iterable[Metric]:
+        """What Prometheus reads."""
+        from headrace.worker.metrics import families
+
+        attends = self.attended is not None and self.attended.welcomed
+        return families(self.tally, self._processes.resident_bytes, attends=attends)
 
     def open(self, nursery: Nursery | None = None) -> None:
         """Make ready for the first task, and begin to look at tasks."""
@@ -163,6 +181,8 @@ class Daemon:
             self._do(core.StartAsked(message.task, message.attempt))
             return
         self._processes.send(message.task, message.attempt, message)
+        if message.WhichOneof("command") == "answer":
+            self.tally.answered(message.task, message.attempt, message.answer)
         if message.WhichOneof("command") == "stop":
             self._processes.note_end(message.task, message.attempt, message.cause)
             self._do(core.StopAsked(message.task, message.attempt))
@@ -176,6 +196,7 @@ class Daemon:
 
     def _said(self, _item: TaskProcess, event: pb.TaskEvent) -> None:
         kind = event.WhichOneof("event")
+        self.tally.said(event)
         if kind == "ready":
             self._roll.ready(event.task, event.attempt, event.ready.facts, tuple(event.ready.addresses))
         elif kind == "lost":
@@ -197,6 +218,7 @@ class Daemon:
                 exited.in_hand.add(stage=inner.stage, range=pb.Range(**asdict(inner.range)))
         self._stories[item.task, item.attempt] = exited
         self._roll.exited(item.task, item.attempt)
+        self.tally.ended(item.task, item.attempt, code, item.killed_for)
         self._do(core.ProcessExited(item.task, item.attempt, code))
         self._stories.pop((item.task, item.attempt), None)
 
@@ -205,6 +227,7 @@ class Daemon:
             match command:
                 case core.SpawnProcess():
                     order = self._orders.pop((command.task, command.attempt))
+                    self.tally.began(command.task, command.attempt)
                     self._roll.started(command.task, command.attempt, order.start.version, order.start.epoch)
                     self._processes.spawn(command.task, command.attempt, order)
                     where = about(task=command.task, attempt=command.attempt, stages="+".join(order.start.stages))
@@ -247,6 +270,7 @@ async def work(
     labels: Sequence[str] = (),
     member: Membership | None = None,
     nursery: Nursery | None = None,
+    metrics: str = "",
     controller_fd: int = -1,
     lifeline_fd: int = -1,
 ) -> int:
@@ -258,6 +282,11 @@ async def work(
     if lifeline_fd >= 0:
         loop.add_reader(lifeline_fd, told.set)
     daemon = Daemon(name, cores, book, labels=labels, member=member)
+    try:
+        scraped = _serve_metrics(metrics, daemon)
+    except OSError as error:
+        logger.error("cannot serve metrics on %s: %s; choose another address with --metrics", metrics, error.strerror)
+        return 1
     daemon.open(nursery)
     notify(f"READY=1\nSTATUS=looks for a controller at {controller}")
     watched = asyncio.create_task(keep_alive())
@@ -272,11 +301,23 @@ async def work(
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         daemon.close()
+        if scraped is not None:
+            scraped.shutdown()
     refused = attending.result() if attending.done() and not attending.cancelled() else ""
     if refused:
         logger.error("the controller refuses this worker: %s", refused)
         return 1
     return 0
+
+
+def _serve_metrics(address: str, daemon: Daemon) -> WSGIServer | None:
+    if not address:
+        return None
+    from headrace.transport.metrics_page import serve_metrics
+
+    server = serve_metrics(address, daemon.metrics)
+    logger.info("metrics on %s:%d", address.rpartition(":")[0] or "127.0.0.1", server.server_port)
+    return server
 
 
 async def _attend(daemon: Daemon, controller: str, controller_fd: int) -> str:
@@ -308,6 +349,7 @@ def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> i
     parser.add_argument("--join", default="", metavar="TOKEN", help="become a member of the token's cluster first")
     parser.add_argument("--state", type=Path, help="the folder that holds this member's key and certificate")
     parser.add_argument("--logs", default="", help="a folder in which it keeps its log, and those of its tasks")
+    parser.add_argument("--metrics", default="", help="serve metrics for Prometheus there, as HOST:PORT")
     parser.add_argument("--controller-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -333,6 +375,7 @@ def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> i
             labels=args.label,
             member=member,
             nursery=nursery,
+            metrics=args.metrics,
             controller_fd=args.controller_fd,
             lifeline_fd=args.lifeline_fd,
         )

@@ -161,6 +161,11 @@ class Processes:
                 guilty.append(item)
         return guilty
 
+    def resident_bytes(self, task: str) -> int:
+        """The memory of a task that is its own; 0 for one that is not there."""
+        item = self._processes.get(task)
+        return _resident_bytes(item.pid) if item is not None and item.pid else 0
+
     def story(self, item: TaskProcess) -> str:
         """The end of a task's standard error."""
         while item.errors >= 0 and item.take_errors():

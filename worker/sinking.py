@@ -61,6 +61,11 @@ class Sinking:
         """Bytes of all batches that are not closed."""
         return self._core.held_bytes
 
+    @property
+    def open_ranges(self) -> int:
+        """Ranges of all batches that are not closed."""
+        return len(self._core.held())
+
     def wake_at(self) -> float | None:
         """When `tick` is wanted next."""
         return self._core.wake_at()

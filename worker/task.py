@@ -338,6 +338,8 @@ class Task:
         progress = pb.Progress()
         progress.stages.extend(self._chain.progress(self._sink.busy_s if self._sink else 0.0))
         progress.held_bytes = self._sink.held_bytes if self._sink else 0
+        progress.open_ranges = self._sink.open_ranges if self._sink else 0
+        progress.pending_fragments = self._reading.fragments
         for name, end in self._links.items():
             seen = end.statistics()
             progress.links.append(

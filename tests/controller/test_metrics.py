@@ -4,15 +4,16 @@ import asyncio
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
-from prometheus_client import start_http_server
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.controller.commits import CommitTimes
-from headrace.controller.metrics import Reading, registry
+from headrace.controller.metrics import families
 from headrace.protos import control_pb2 as pb
+from headrace.transport.metrics_page import serve_metrics
 
 
-def reading() -> Reading:
+def reading() -> list[Metric]:
     status = pb.PipelineStatus(pipeline="books", state="running", fragments=5, fragments_done=2, shards=3)
     status.stages.add(stage="read", records=100, bytes=1000, busy_s=1.5, dropped=7)
     status.counts["write"].kept = 90
@@ -28,13 +29,12 @@ def reading() -> Reading:
     commits = CommitTimes()
     commits.take(0.02)
     commits.take(20.0)
-    return Reading(reply, commits)
+    return list(families(reply, commits))
 
 
 async def scrape() -> str:
     """The page, fetched by another thread, as a scraper is one."""
-    made = registry(asyncio.get_running_loop(), reading)
-    server, thread = start_http_server(0, "127.0.0.1", made)
+    server = serve_metrics("127.0.0.1:0", reading)
     try:
         with ThreadPoolExecutor(1) as pool:
             url = f"http://127.0.0.1:{server.server_port}/metrics"
@@ -44,7 +44,6 @@ async def scrape() -> str:
     finally:
         await asyncio.to_thread(server.shutdown)
         server.server_close()
-        thread.join(5)
 
 
 def test_a_scrape_gives_what_the_status_says() -> None:

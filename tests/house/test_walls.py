@@ -26,6 +26,7 @@ NO_LINKS = {
         "join_wire",
         "log_lines",
         "logbook",
+        "metrics_page",
         "notify",
         "ticket",
         "token",

@@ -59,7 +59,8 @@ def a_house(home: Path) -> Iterator[House]:
             as_text(line).split("serves on", 1)[1].strip() for line in controller.stderr if b"serves on" in line
         )
         for name in ("one", "two"):
-            made.start("worker", "--controller", made.address, "--name", name, "--cores", "1")
+            own = ("--name", name, "--cores", "1", "--metrics", "127.0.0.1:0")
+            made.start("worker", "--controller", made.address, *own)
         made.until("two workers", lambda: len(made.good("status")["workers"]) == 2)
         yield made
     finally:

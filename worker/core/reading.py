@@ -50,6 +50,11 @@ class Reading:
         self._pending.clear()
         self._fragments.clear()
 
+    @property
+    def fragments(self) -> int:
+        """How many fragments there are to read."""
+        return len(self._pending)
+
     def pending(self) -> list[tuple[bytes, tuple[Gap, ...]]]:
         """What has not been sent, for a sweep."""
         return [(name, tuple(gaps)) for name, gaps in self._pending.items() if gaps]

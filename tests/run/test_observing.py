@@ -1,9 +1,10 @@
-"""`headrace logs`: one story of a controller, two workers and their tasks, told by its causes."""
+"""`headrace logs` and metrics: what a controller, two workers and their tasks tell of themselves."""
 
 import json
 import os
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from conftest import DEADLINE_S
 from house_kit import House, a_house, begin
 from kill_kit import headrace
+from prometheus_client.parser import text_string_to_metric_families
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,40 @@ def test_what_comes_is_told_as_it_comes(house: House) -> None:
         assert any(message == "somebody wants it otherwise: resume" for message in heard)
         following.terminate()
         following.wait(DEADLINE_S)
+
+
+def scraped(house: House, worker: str) -> dict[str, float]:
+    """Every sample of a worker, by its name and labels."""
+    at = next(
+        line["message"].removeprefix("metrics on ")
+        for line in lines_of(house)
+        if line["process"] == f"worker {worker}" and line["message"].startswith("metrics on ")
+    )
+    with urllib.request.urlopen(f"http://{at}/metrics", timeout=DEADLINE_S) as page:
+        families = text_string_to_metric_families(page.read().decode())
+        return {
+            f"{sample.name} {' '.join(sample.labels.values())}".strip(): sample.value
+            for family in families
+            for sample in family.samples
+        }
+
+
+def test_workers_count_what_the_ledger_holds(house: House) -> None:
+    house.good("pause", "small", "--wait")
+    seen = [scraped(house, "one"), scraped(house, "two")]
+    counts = house.pipeline()["counts"]["write"]
+    for verdict in ("kept", "filtered", "quarantined"):
+        key = f"headrace_worker_closed_records_total small write {verdict}"
+        assert sum(sums.get(key, 0) for sums in seen) == counts[verdict]
+    for sums in seen:
+        assert sums["headrace_worker_attends"] == 1
+        assert sums["headrace_worker_tasks small ready"] == 1
+        assert sum(value for name, value in sums.items() if name.startswith("headrace_worker_open_ranges")) == 0
+        assert sums["headrace_worker_stage_records_total small read"] > 0
+    deaths = [sums.get("headrace_worker_task_ends_total signal small", 0) for sums in seen]
+    assert sum(deaths) == 1
+    assert sum(sums["headrace_worker_task_starts_total small"] for sums in seen) == 3
+    house.good("resume", "small")
 
 
 def test_people_are_shown_a_line_each(house: House) -> None:

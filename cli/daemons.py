@@ -1,0 +1,101 @@
+"""The commands that serve, and those that make a cluster of them.
+
+Like those of `main`, they import what they need when they run.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.arguments import ClusterFolder, ControllerAddress
+
+Metrics = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Serve metrics for Prometheus there; loopback if no host is given.")
+]
+
+LogsFolder = Annotated[
+    str, typer.Option(metavar="DIR", help="Keep logs in files there, of bounded size; else HEADRACE_LOGS.")
+]
+
+cluster_app = typer.Typer(help="Make clusters, and let nodes into them.", no_args_is_help=True, rich_markup_mode=None)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give an application these commands."""
+    app.command()(controller)
+    app.command()(worker)
+    app.add_typer(cluster_app, name="cluster")
+
+
+def controller(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to serve; port 0: any.")] = "127.0.0.1:7420",
+    cluster: ClusterFolder = "",
+    root: Annotated[str, typer.Option(metavar="URI", help="Store of the cluster's log; others of it stand by.")] = "",
+    metrics: Metrics = "",
+    logs: LogsFolder = "",
+) -> int:
+    """Serve as the controller: plan pipelines, write ledgers."""
+    from headrace.cli.client import cluster_folder
+    from headrace.controller.server import main as serve
+    from headrace.transport.logbook import logs_folder
+
+    folder = cluster_folder(cluster)
+    arguments = ["--listen", listen, "--root", root, "--metrics", metrics, "--logs", logs_folder(logs)]
+    return serve([*arguments, *(["--cluster", folder] if folder else [])])
+
+
+def worker(
+    controller: ControllerAddress = "",
+    name: Annotated[str, typer.Option(help="The worker's name; else the host's.")] = "",
+    cores: Annotated[int, typer.Option(min=0, help="Cores to offer; 0: all that this process may use.")] = 0,
+    label: Annotated[
+        list[str], typer.Option("--label", metavar="KEY=VALUE", help="What stages may ask for; may be repeated.")
+    ] = [],  # noqa: B006 - typer copies it
+    join: Annotated[str, typer.Option(metavar="TOKEN", help="Join the token's cluster first; once is enough.")] = "",
+    state: Annotated[str, typer.Option(metavar="DIR", help="Where a member keeps its key; else HEADRACE_STATE.")] = "",
+    metrics: Metrics = "",
+    logs: LogsFolder = "",
+) -> int:
+    """Serve as a worker: run the tasks that the controller gives it."""
+    import socket
+
+    from headrace.cli.embedded import usable_cores
+    from headrace.transport.logbook import logs_folder
+    from headrace.worker.daemon import main as work
+
+    arguments = ["--name", name or socket.gethostname(), "--cores", str(cores or usable_cores())]
+    arguments += ["--controller", controller or os.environ.get("HEADRACE_CONTROLLER", "")]
+    arguments += [argument for item in label for argument in ("--label", item)]
+    if folder := state or os.environ.get("HEADRACE_STATE", ""):
+        arguments += ["--state", folder]
+    return work([*arguments, "--join", join, "--metrics", metrics, "--logs", logs_folder(logs)])
+
+
+@cluster_app.command("init")
+def cluster_init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make; keep it with the controllers.")],
+    controller: Annotated[
+        list[str], typer.Option("--controller", metavar="HOST:PORT", help="Where workers find a controller; each one.")
+    ],
+    name: Annotated[str, typer.Option(help="The cluster's name.")] = "headrace",
+) -> int:
+    """Make a cluster: its authority and keys. Prints a token for the first worker."""
+    from headrace.cli.cluster import init
+
+    return init(folder, name, controller)
+
+
+@cluster_app.command("token")
+def cluster_token(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of `headrace cluster init`.")],
+    name: Annotated[str, typer.Option(help="What the worker is called; else a name is made from its key.")] = "",
+    days: Annotated[int, typer.Option(min=1, help="Days for which the token is good.")] = 1,
+) -> int:
+    """Print a token with which one more worker can join."""
+    from headrace.cli.cluster import token
+
+    return token(folder, name, days)

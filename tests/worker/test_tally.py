@@ -1,0 +1,95 @@
+"""What a worker counts of its tasks."""
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from headrace.protos import control_pb2 as pb
+from headrace.worker.metrics import families
+from headrace.worker.tally import PROPOSALS_MAX, StageSums, Tally
+
+TASK = "books/read.0"
+
+
+def progress(records: int, attempt: int = 1) -> pb.TaskEvent:
+    event = pb.TaskEvent(task=TASK, attempt=attempt)
+    event.progress.stages.add(stage="read", records=records, bytes=10 * records, dropped=1, busy_s=0.5)
+    event.progress.held_bytes, event.progress.open_ranges, event.progress.pending_fragments = 7, 3, 2
+    event.progress.links.add(link="l", bytes=64, frames=2, in_flight_bytes=32, blocked=1)
+    return event
+
+
+def proposal(number: int, quarantined: int = 2) -> pb.TaskEvent:
+    counts = pb.Counts(kept=10, quarantined=quarantined)
+    return pb.TaskEvent(task=TASK, attempt=1, proposed=pb.Proposed(proposal=number, sink="write", counts=counts))
+
+
+def answer(number: int, outcome: "pb.Answer.Outcome") -> pb.Answer:
+    return pb.Answer(proposal=number, outcome=outcome)
+
+
+def test_what_a_dead_attempt_did_is_counted_once() -> None:
+    tally = Tally()
+    for attempt in (1, 2):
+        tally.began(TASK, attempt)
+        tally.said(progress(50, attempt))
+        tally.said(progress(100, attempt))
+        tally.ended(TASK, attempt, -9, "")
+    assert tally.stages() == {("books", "read"): StageSums(200, 2, 2000, 1.0)}
+    assert tally.stages() == tally.stages(), "a reading changes nothing"
+    assert tally.ends == {("books", "signal"): 2}
+
+
+def test_verdicts_are_counted_when_they_are_closed_and_once() -> None:
+    tally = Tally()
+    for number in (1, 2, 3):
+        tally.said(proposal(number))
+    tally.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
+    tally.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
+    tally.answered(TASK, 1, answer(2, pb.Answer.OVERLAPS))
+    tally.ended(TASK, 1, 0, "")
+    tally.answered(TASK, 1, answer(3, pb.Answer.ACCEPTED))
+    assert tally.closed["books", "write", "kept"] == 10
+    assert tally.closed["books", "write", "quarantined"] == 2
+    assert tally.shards == {("books", "write"): 1}
+
+
+def test_proposals_without_an_answer_are_bounded() -> None:
+    tally = Tally()
+    for number in range(PROPOSALS_MAX + 10):
+        tally.said(proposal(number))
+    tally.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
+    assert not tally.shards
+
+
+def test_prometheus_can_read_all_of_it() -> None:
+    tally = Tally()
+    tally.began(TASK, 1)
+    tally.said(pb.TaskEvent(task=TASK, attempt=1, ready=pb.TaskReady()))
+    tally.said(progress(100))
+    tally.said(pb.TaskEvent(task=TASK, attempt=1, lost=pb.LinkLost(link="l")))
+    tally.said(proposal(1))
+    tally.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
+    tally.ended("books/write.0", 1, -9, "it was at one record for 60 s")
+
+    class Once(Collector):
+        def collect(self):  # type: ignore[no-untyped-def]
+            return families(tally, lambda task: 4096, attends=True)
+
+    registry = CollectorRegistry()
+    registry.register(Once())
+    samples = {
+        f"{sample.name} {' '.join(sample.labels.values())}".strip(): sample.value
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+    }
+    assert samples["headrace_worker_attends"] == 1
+    assert samples["headrace_worker_stage_bytes_total books read"] == 1000
+    assert samples["headrace_worker_tasks books ready"] == 1
+    assert samples["headrace_worker_task_ends_total limit books"] == 1
+    assert samples["headrace_worker_link_cuts_total books"] == 1
+    assert samples["headrace_worker_closed_records_total books write kept"] == 10
+    assert samples["headrace_worker_open_ranges books books/read.0"] == 3
+    assert samples["headrace_worker_pending_fragments books books/read.0"] == 2
+    assert samples["headrace_worker_link_in_flight_bytes l books books/read.0"] == 32
+    assert samples["headrace_worker_task_resident_bytes books books/read.0"] == 4096
