@@ -96,7 +96,7 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
             return _swept(task, attempt, message.swept)
         case "lost":
             lost = message.lost
-            return core.LinkLost(task, attempt, lost.link, lost.generation, lost.reason)
+            return core.LinkLost(task, attempt, lost.link, lost.generation, lost.reason, lost.apart)
         case _:
             return None
 
@@ -146,14 +146,15 @@ def to_worker(
     seal: pb.SealPolicy | None = None,
     limits: pb.Limits | None = None,
     ticket: bytes = b"",
+    door: str = "",
 ) -> pb.ToWorker | None:
     """A command of the core for the worker that it names; None if it is none for a worker.
 
-    `seal` and `limits` go with the start of a task, `ticket` with a link.
+    `seal` and `limits` go with the start of a task, `ticket` and `door` (of the receiver's worker) with a link.
     """
     match command:
         case core.MakeLink():
-            return pb.ToWorker(term=term, link=_link(command, ticket))
+            return pb.ToWorker(term=term, link=_link(command, ticket, door))
         case core.KillTask():
             kill = pb.KillTask(task=command.task, attempt=command.attempt, reason=command.reason)
             return pb.ToWorker(term=term, kill=kill)
@@ -208,7 +209,7 @@ def _fill(message: pb.TaskCommand, command: core.Command) -> None:
             raise TypeError(f"no task command: {type(command).__name__}")
 
 
-def _link(command: core.MakeLink, ticket: bytes) -> pb.MakeLink:
+def _link(command: core.MakeLink, ticket: bytes, door: str) -> pb.MakeLink:
     message = pb.MakeLink(
         link=command.link,
         transport=command.transport,
@@ -219,6 +220,7 @@ def _link(command: core.MakeLink, ticket: bytes) -> pb.MakeLink:
         sender_end=pb.LinkEnd(stage=command.receiver_stage, peer=command.receiver, sends=True),
         receiver_end=pb.LinkEnd(stage=command.sender_stage, peer=command.sender, sends=False),
         generation=command.generation,
+        door=door,
     )
     message.sender_end.addresses.extend(command.addresses)
     message.sender_end.peer_worker = command.receiver_worker

@@ -245,4 +245,5 @@ def _registered(register: pb.Register) -> core.WorkerRegistered:
         host_id=register.host_id,
         addresses=tuple(register.addresses),
         labels=tuple(register.labels),
+        door=register.door,
     )

@@ -193,11 +193,16 @@ class Shell:
         name = command.sender if isinstance(command, core.MakeLink) else getattr(command, "task", "")
         pipeline = name.split("/", 1)[0]
         run = self.core.runs.get(pipeline)
-        ticket = link_ticket(command, run, self._ticket_key) if isinstance(command, core.MakeLink) and run else b""
+        ticket, door = b"", ""
+        if isinstance(command, core.MakeLink) and run is not None:
+            ticket = link_ticket(command, run, self._ticket_key)
+            door = (
+                self.core.workers[command.receiver_worker].door if command.receiver_worker in self.core.workers else ""
+            )
         term, seal, limits = run.leadership.term if run else 0, None, None
         if run is not None and isinstance(command, core.StartTask):
             seal, limits = _policy(run.seal), _limits(run.limits)
-        message = to_worker(command, term, seal, limits, ticket)
+        message = to_worker(command, term, seal, limits, ticket, door)
         session = self.sessions.get(getattr(command, "worker", ""))
         if session is None or message is None:
             return

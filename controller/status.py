@@ -75,7 +75,7 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
                     link=link.name,
                     sender=link.sender,
                     receiver=link.receiver,
-                    transport=link.transport,
+                    transport=run.crew.joints.transport(link),
                     generation=run.crew.joints.generation(link.name),
                     trouble=run.crew.joints.trouble(link.name),
                 )

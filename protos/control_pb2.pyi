@@ -253,14 +253,16 @@ class Answer(_message.Message):
     def __init__(self, proposal: _Optional[int] = ..., outcome: _Optional[_Union[Answer.Outcome, str]] = ..., overlaps: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class OpenLink(_message.Message):
-    __slots__ = ("link", "transport", "handles")
+    __slots__ = ("link", "transport", "handles", "far")
     LINK_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
+    FAR_FIELD_NUMBER: _ClassVar[int]
     link: LinkEnd
     transport: str
     handles: bytes
-    def __init__(self, link: _Optional[_Union[LinkEnd, _Mapping]] = ..., transport: _Optional[str] = ..., handles: _Optional[bytes] = ...) -> None: ...
+    far: bool
+    def __init__(self, link: _Optional[_Union[LinkEnd, _Mapping]] = ..., transport: _Optional[str] = ..., handles: _Optional[bytes] = ..., far: _Optional[bool] = ...) -> None: ...
 
 class CloseLink(_message.Message):
     __slots__ = ("link", "reason")
@@ -322,14 +324,16 @@ class TaskReady(_message.Message):
     def __init__(self, facts: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LinkLost(_message.Message):
-    __slots__ = ("link", "generation", "reason")
+    __slots__ = ("link", "generation", "reason", "apart")
     LINK_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    APART_FIELD_NUMBER: _ClassVar[int]
     link: str
     generation: int
     reason: str
-    def __init__(self, link: _Optional[str] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    apart: bool
+    def __init__(self, link: _Optional[str] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., apart: _Optional[bool] = ...) -> None: ...
 
 class FragmentsListed(_message.Message):
     __slots__ = ("stage", "fragments", "last", "error", "listing")
@@ -506,7 +510,7 @@ class InHand(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., range: _Optional[_Union[Range, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks", "host_id", "addresses", "labels", "links")
+    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks", "host_id", "addresses", "labels", "links", "door")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
@@ -518,6 +522,7 @@ class Register(_message.Message):
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
+    DOOR_FIELD_NUMBER: _ClassVar[int]
     worker: str
     version: str
     cores: int
@@ -529,7 +534,8 @@ class Register(_message.Message):
     addresses: _containers.RepeatedScalarFieldContainer[str]
     labels: _containers.RepeatedScalarFieldContainer[str]
     links: _containers.RepeatedCompositeFieldContainer[RunningLink]
-    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[RunningLink, _Mapping]]] = ...) -> None: ...
+    door: str
+    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[RunningLink, _Mapping]]] = ..., door: _Optional[str] = ...) -> None: ...
 
 class RunningTask(_message.Message):
     __slots__ = ("task", "attempt", "version", "epoch", "ready", "facts", "addresses")
@@ -569,7 +575,7 @@ class RunningLink(_message.Message):
     def __init__(self, link: _Optional[str] = ..., sender_attempt: _Optional[int] = ..., receiver_attempt: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class MakeLink(_message.Message):
-    __slots__ = ("link", "sender", "sender_attempt", "receiver", "receiver_attempt", "transport", "window_bytes", "sender_end", "receiver_end", "generation")
+    __slots__ = ("link", "sender", "sender_attempt", "receiver", "receiver_attempt", "transport", "window_bytes", "sender_end", "receiver_end", "generation", "door")
     LINK_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     SENDER_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -580,6 +586,7 @@ class MakeLink(_message.Message):
     SENDER_END_FIELD_NUMBER: _ClassVar[int]
     RECEIVER_END_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    DOOR_FIELD_NUMBER: _ClassVar[int]
     link: str
     sender: str
     sender_attempt: int
@@ -590,7 +597,8 @@ class MakeLink(_message.Message):
     sender_end: LinkEnd
     receiver_end: LinkEnd
     generation: int
-    def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., sender_attempt: _Optional[int] = ..., receiver: _Optional[str] = ..., receiver_attempt: _Optional[int] = ..., transport: _Optional[str] = ..., window_bytes: _Optional[int] = ..., sender_end: _Optional[_Union[LinkEnd, _Mapping]] = ..., receiver_end: _Optional[_Union[LinkEnd, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
+    door: str
+    def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., sender_attempt: _Optional[int] = ..., receiver: _Optional[str] = ..., receiver_attempt: _Optional[int] = ..., transport: _Optional[str] = ..., window_bytes: _Optional[int] = ..., sender_end: _Optional[_Union[LinkEnd, _Mapping]] = ..., receiver_end: _Optional[_Union[LinkEnd, _Mapping]] = ..., generation: _Optional[int] = ..., door: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("term", "controller", "heartbeat_s")

@@ -254,10 +254,14 @@ class HeaderPage:
 
 
 class RingOwner:
-    """The worker's hold on a ring: it aborts on behalf of an end that died, and it looks at the cursors."""
+    """A worker's hold on a ring: it aborts on behalf of an end that died, and it looks at the cursors.
 
-    def __init__(self, handles: RingHandles) -> None:
-        self._handles = handles
+    Where the two ends are tasks of two workers, the receiver's has a hold too, and aborts as that `party`: each word of
+    the header page is written by one side.
+    """
+
+    def __init__(self, handles: RingHandles, party: Party = Party.OWNER) -> None:
+        self._handles, self._party = handles, party
         self._page = HeaderPage(handles)
 
     @property
@@ -272,6 +276,11 @@ class RingOwner:
         return self._page.state(Party.SENDER) == RingState.CLOSED.value and words[WORD_TAIL] == words[WORD_HEAD]
 
     @property
+    def ended(self) -> bool:
+        """Whether anybody has aborted it."""
+        return any(self._page.state(party) == RingState.ABORTED.value for party in Party)
+
+    @property
     def in_flight_bytes(self) -> int:
         """Bytes between head and tail, with prefixes and padding: the ring's level."""
         tail = self._page.words[WORD_TAIL]
@@ -279,7 +288,7 @@ class RingOwner:
 
     def abort(self, reason: str) -> None:
         """Cut the link: the next verb of either end raises LinkAborted with this reason. Both are woken."""
-        self._page.set_aborted(Party.OWNER, reason)
+        self._page.set_aborted(self._party, reason)
         for descriptor in (self._handles.sender_fd, self._handles.receiver_fd):
             with suppress(BlockingIOError):
                 os.eventfd_write(descriptor, 1)

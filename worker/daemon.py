@@ -75,7 +75,7 @@ class Daemon:
         self._supervisor = core.Supervisor()
         self._obedience = Obedience()
         self._roll = Roll()
-        self._processes = Processes(self._said, self._exited, book)
+        self._processes = Processes(self._said, self._exited, self._lost, book)
         self._desk = LogDesk(book, self._say_page)
         #: What is counted for metrics, and the sessions of which there is one at a time.
         self.tally = Tally()
@@ -129,6 +129,7 @@ class Daemon:
             host_id=host_id(),
             addresses=own_addresses() if self._member else (),
             labels=self._labels,
+            door=self._processes.door,
         )
         for task, entry in self._roll.tasks.items():
             running = pb.RunningTask(task=task, attempt=entry.attempt, version=entry.version, epoch=entry.epoch)
@@ -190,7 +191,7 @@ class Daemon:
     def _link(self, message: pb.MakeLink) -> None:
         ends = (message.sender, message.sender_attempt), (message.receiver, message.receiver_attempt)
         self._roll.linked(message.link, *ends, message.generation)
-        self._processes.link(message)
+        self._processes.link(message, self.name)
 
     # -- the tasks' words --
 
@@ -203,6 +204,13 @@ class Daemon:
             self._roll.cut(event.lost.link, event.lost.generation)
         if not self._outbox.full():
             self._outbox.put_nowait(pb.FromWorker(task=event))
+
+    def _lost(self, end: tuple[str, int], link: str, generation: int, reason: str, apart: bool) -> None:
+        """A link to another worker of this host could not be made, or has ended."""
+        self._roll.cut(link, generation)
+        lost = pb.LinkLost(link=link, generation=generation, reason=reason, apart=apart)
+        if not self._outbox.full():
+            self._outbox.put_nowait(pb.FromWorker(task=pb.TaskEvent(task=end[0], attempt=end[1], cause=current_cause(), lost=lost)))
 
     def _exited(self, item: TaskProcess, code: int) -> None:
         with caused_by(item.ended_for or f"exit.{self.name}.{next(self._deaths)}"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import cycle, islice
 
 import msgpack
@@ -11,6 +13,7 @@ from headrace.protos import control_pb2 as pb
 from headrace.transport.contract import Receiver, Sender
 from headrace.transport.errors import LinkAborted, LinkClosed
 from headrace.transport.frame import Frame
+from headrace.transport.pipe import PipeHandles, PipeReceiver, PipeSender
 from headrace.transport.ring import RingReceiver, RingSender
 from headrace.transport.ring_memory import RingHandles
 
@@ -59,7 +62,33 @@ class Inbox:
         return False
 
 
-def attach(message: pb.OpenLink, descriptors: tuple[int, int, int]) -> Sender | Receiver:
-    """This task's end of a ring."""
-    handles = RingHandles.from_description(msgpack.unpackb(message.handles)).with_descriptors(*descriptors)
-    return RingSender(handles) if message.link.sends else RingReceiver(handles)
+#: Descriptors that travel with an end of a link.
+DESCRIPTORS = {"ring": 3, "pipe": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """This task's end of a link, and the descriptors that it needs and does not close itself."""
+
+    end: Sender | Receiver
+    descriptors: tuple[int, ...] = ()
+
+    def detach(self) -> None:
+        """Let go of the end."""
+        self.end.detach()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+def attach(message: pb.OpenLink, descriptors: tuple[int, ...]) -> Attached:
+    """This task's end of a ring or a pipe."""
+    description, sends = msgpack.unpackb(message.handles), message.link.sends
+    if message.transport == "pipe":
+        pipe = PipeHandles.from_description(description)
+        data, control = descriptors
+        if sends:
+            return Attached(PipeSender(pipe.with_descriptors(-1, data, -1, control)))
+        return Attached(PipeReceiver(pipe.with_descriptors(data, -1, control, -1)))
+    memory, sender, receiver = descriptors
+    ring = RingHandles.from_description(description).with_descriptors(memory, sender, receiver)
+    return Attached(RingSender(ring) if sends else RingReceiver(ring), descriptors)

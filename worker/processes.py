@@ -1,4 +1,4 @@
-"""Task processes and the rings between them: what the supervisor's commands become."""
+"""Task processes and the links between them: what the supervisor's commands become."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ import os
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import msgpack
 
 from headrace.protos import control_pb2 as pb
 from headrace.transport.log_lines import LINE_BYTES_MAX, about, current_cause
 from headrace.transport.logbook import Logbook
-from headrace.transport.ring_memory import RingOwner, create_ring
 from headrace.worker.births import Births
 from headrace.worker.channel import Channel, ChannelClosed
 from headrace.worker.core.watching import MEMORY_SHARE, RECORD_S, Limits, fault
 from headrace.worker.cradle import Nursery
 from headrace.worker.hands import Hands
+from headrace.worker.host_links import HostLinks, Lost
 
 logger = logging.getLogger("headrace.worker")
 
@@ -77,12 +75,6 @@ class TaskProcess:
             self.doomed = True
 
 
-@dataclass(slots=True)
-class _Ring:
-    owner: RingOwner
-    ends: tuple[tuple[str, int], tuple[str, int]]
-
-
 class Processes:
     """Every task process of this worker. Called on the event loop's thread."""
 
@@ -90,13 +82,14 @@ class Processes:
         self,
         said: Callable[[TaskProcess, pb.TaskEvent], None],
         exited: Callable[[TaskProcess, int], None],
+        lost: Lost,
         book: Logbook,
-    ):
+    ) -> None:
         self._said = said
         self._exited = exited
         self._book = book
         self._processes: dict[str, TaskProcess] = {}
-        self._rings: dict[str, _Ring] = {}
+        self._links = HostLinks(self.send, lost)
         self._births = Births(self._born, self._stillborn)
         #: Asked for and not there yet, by the number of the order.
         self._awaited: dict[int, TaskProcess] = {}
@@ -104,6 +97,12 @@ class Processes:
     def open(self, nursery: Nursery | None = None) -> None:
         """Make ready for the first task."""
         self._births.open(nursery)
+        self._links.open()
+
+    @property
+    def door(self) -> str:
+        """Where other workers of this host bring links."""
+        return self._links.door
 
     def spawn(self, task: str, attempt: int, order: pb.TaskCommand) -> None:
         """Start a process and give it the order that it is born with."""
@@ -124,7 +123,7 @@ class Processes:
         loop.add_reader(errors, self._errors, item)
         self.send(task, attempt, order)
 
-    def send(self, task: str, attempt: int, message: pb.TaskCommand, descriptors: tuple[int, ...] = ()) -> None:
+    def send(self, task: str, attempt: int, message: pb.TaskCommand, descriptors: Sequence[int] = ()) -> None:
         """Pass a command on; a task that is gone takes none."""
         item = self._processes.get(task)
         if item is None or item.attempt != attempt:
@@ -173,25 +172,16 @@ class Processes:
                 break
         return "\n".join(item.story)
 
-    def link(self, message: pb.MakeLink) -> None:
-        """Make a ring and bring each end to its task; of a link between workers, bring the ends that are here."""
+    def link(self, message: pb.MakeLink, worker: str) -> None:
+        """Make a link, or the part of it that is this worker's."""
         if message.transport == "quic":
-            self._bring(message)
+            self._introduce(message)
             return
-        ends = ((message.sender, message.sender_attempt), (message.receiver, message.receiver_attempt))
-        self._drop_ring(message.link, "a newer link takes its place")
-        window = {"window_bytes": message.window_bytes} if message.window_bytes else {}
-        generation = (message.sender_attempt << 32) | message.receiver_attempt
-        handles = create_ring(message.link, generation=generation, **window)
-        described = msgpack.packb(handles.describe())
-        for (task, attempt), end in zip(ends, (message.sender_end, message.receiver_end), strict=True):
-            command = pb.TaskCommand(task=task, attempt=attempt, cause=current_cause())
-            command.open.link.CopyFrom(end)
-            command.open.transport, command.open.handles = "ring", described
-            self.send(task, attempt, command, handles.descriptors())
-        self._rings[message.link] = _Ring(RingOwner(handles), ends)
+        sends, receives = (end.peer_worker in ("", worker) for end in (message.receiver_end, message.sender_end))
+        self._links.make(message, sends=sends, receives=receives)
 
-    def _bring(self, message: pb.MakeLink) -> None:
+    def _introduce(self, message: pb.MakeLink) -> None:
+        """Tell the tasks at the ends that are here."""
         ends = (
             (message.sender, message.sender_attempt, message.sender_end),
             (
@@ -207,15 +197,8 @@ class Processes:
             self.send(task, attempt, command)
 
     def cut_links(self, task: str, attempt: int, reason: str) -> None:
-        """Abort every ring that one attempt had an end of."""
-        for name, ring in list(self._rings.items()):
-            if (task, attempt) in ring.ends:
-                self._drop_ring(name, reason)
-                for peer, other in ring.ends:
-                    if peer != task:
-                        close = pb.TaskCommand(task=peer, attempt=other, cause=current_cause())
-                        close.close.link, close.close.reason = name, reason
-                        self.send(peer, other, close)
+        """Abort every link that one attempt had an end of."""
+        self._links.cut((task, attempt), reason)
 
     def kill_all(self) -> None:
         """End every task at once, and wait for the last; those that are still awaited end with their channels."""
@@ -227,12 +210,7 @@ class Processes:
             os.waitpid(item.pid, 0)
         for item in self._awaited.values():
             item.channel.close()
-
-    def _drop_ring(self, name: str, reason: str) -> None:
-        ring = self._rings.pop(name, None)
-        if ring is not None:
-            ring.owner.abort(reason)
-            ring.owner.close()
+        self._links.close()
 
     def _readable(self, item: TaskProcess) -> None:
         try:

@@ -43,7 +43,7 @@ from headrace.worker.core.reading import Reading
 from headrace.worker.core.sweeping import Sweeping
 from headrace.worker.coverage import ConservationError
 from headrace.worker.hands import Hands
-from headrace.worker.links import Inbox, attach
+from headrace.worker.links import DESCRIPTORS, Attached, Inbox, attach
 from headrace.worker.outbox import Outbox
 from headrace.worker.sinking import Sinking
 from headrace.worker.wire import batch_to_frame, frame_to_batch, sweep_frame
@@ -89,7 +89,7 @@ class Task:
         self._open: tuple[Fragment, Iterator[Batch | FragmentEnd]] | None = None
         self._listing: Iterator[Fragment] | None = None
         self._listing_number = 0
-        self._links: dict[str, LinkEnd] = {}
+        self._links: dict[str, Attached] = {}
         self._progress_at = 0.0
         self._stopping = False
         self._sink: Sinking | None = None
@@ -303,13 +303,14 @@ class Task:
             self._close_link(name)
             if self._remote is None:
                 raise TransportError(f"link {name}: this task was started without a certificate, and cannot be reached")
-            end = self._remote.attach(message)
-            self._generations[name] = message.link.generation
+            attached = Attached(self._remote.attach(message))
         else:
-            popped = [self._channel.descriptors.popleft() for _ in range(3)]
-            end = attach(message, (popped[0], popped[1], popped[2]))
+            descriptors = [self._channel.descriptors.popleft() for _ in range(DESCRIPTORS[message.transport])]
+            attached = attach(message, tuple(descriptors))
             self._close_link(name)
-        self._links[name] = end
+        self._links[name], end = attached, attached.end
+        if message.far or message.transport == "quic":
+            self._generations[name] = message.link.generation
         logger.info("%s link %s of %s", "sends on" if message.link.sends else "receives on", name, message.transport)
         if message.link.sends:
             self._outbox.open(message.link.stage, name, cast("Sender", end))
@@ -319,11 +320,10 @@ class Task:
 
     def _close_link(self, name: str) -> None:
         if name in self._links:
-            end = self._links.pop(name)
             self._outbox.close(name)
             self._inbox.close(name)
-            if self._generations.pop(name, None) is not None:
-                end.detach()
+            self._generations.pop(name, None)
+            self._links.pop(name).detach()
 
     def _cut(self, name: str, reason: str) -> None:
         """A link between workers is cut while both tasks live: the controller has it made again."""
@@ -340,8 +340,8 @@ class Task:
         progress.held_bytes = self._sink.held_bytes if self._sink else 0
         progress.open_ranges = self._sink.open_ranges if self._sink else 0
         progress.pending_fragments = self._reading.fragments
-        for name, end in self._links.items():
-            seen = end.statistics()
+        for name, attached in self._links.items():
+            seen = attached.end.statistics()
             progress.links.append(
                 pb.LinkProgress(
                     link=name,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from headrace.controller.core.places import WorkerFacts, transport_of
+from headrace.controller.core.places import WorkerFacts, fallback_of, transport_of
 from headrace.controller.core.plans import LinkPlan, Plan, TaskPlan
 from headrace.pipeline.graph import Pipeline
 
@@ -54,10 +54,12 @@ def rejoined(made: Plan, workers: Sequence[WorkerFacts], moved: Collection[str])
     links: list[LinkPlan] = []
     for link in made.links:
         if link.sender in moved or link.receiver in moved:
-            ends = [facts.get(made.task(end).worker) for end in (link.sender, link.receiver)]
-            if ends[0] is not None and ends[1] is not None:
+            sender, receiver = (facts.get(made.task(end).worker) for end in (link.sender, link.receiver))
+            if sender is not None and receiver is not None:
                 edge = (link.sender_stage, link.receiver_stage)
-                link = replace(link, transport=transport_of(ends[0], ends[1], edge, link.forced))
+                transport = transport_of(sender, receiver, edge, link.forced)
+                fallback = fallback_of(sender, receiver, transport, link.forced)
+                link = replace(link, transport=transport, fallback=fallback)
         links.append(link)
     return Plan(made.tasks, tuple(links), made.reasons)
 
@@ -98,7 +100,8 @@ def _link(
     workers: Mapping[str, WorkerFacts],
     forced: str,
 ) -> LinkPlan:
-    transport = transport_of(workers[sender.worker], workers[receiver.worker], edge, forced)
+    places = workers[sender.worker], workers[receiver.worker]
+    transport = transport_of(*places, edge, forced)
     return LinkPlan(
         f"{sender.name}->{receiver.name.removeprefix(name + '/')}",
         sender.name,
@@ -107,4 +110,5 @@ def _link(
         edge[1],
         transport,
         forced,
+        fallback_of(*places, transport, forced),
     )

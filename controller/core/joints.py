@@ -1,13 +1,14 @@
 """The links of one run: which stand, between which attempts, and when one that was cut is made again.
 
 A link inside a worker lives and dies with the tasks at its ends. One between workers can be cut while both live; then
-an end of it says so, and it is made again with a higher generation, so that news of the old one moves nothing.
+an end of it says so, and it is made again with a higher generation, so that news of the old one moves nothing. Where
+two workers of one host turn out to be unable to pass memory to each other, it is made by QUIC.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.controller.core.messages import LinkLost, MakeLink, RunningLink
 from headrace.controller.core.places import QUIC
@@ -21,6 +22,8 @@ REMAKE_S_MAX = 5.0
 HEALED_S = 20.0
 #: Seconds that two workers may be unable to reach each other before the run gives up.
 CUT_S_MAX = 600.0
+#: Times in a row that two workers may fail to pass memory before QUIC takes its place: one may have been starting.
+APART_MAX = 2
 #: Makings of a link in one term: those of a later leader have higher numbers.
 MAKINGS_A_TERM = 1 << 20
 
@@ -38,6 +41,8 @@ class _Joint:
     cuts: int = 0
     cut_since: float = 0.0
     trouble: str = ""
+    #: Whether its workers have been found unable to pass memory to each other.
+    apart: bool = False
 
 
 class Joints:
@@ -93,6 +98,10 @@ class Joints:
         """Why the link was cut last, while it is not healed; for people."""
         return self._joints[link].trouble
 
+    def transport(self, link: LinkPlan) -> str:
+        """What the link is made of: what was planned, or what takes its place."""
+        return link.fallback if self._joints[link.name].apart and link.fallback else link.transport
+
     def wake_at(self) -> float | None:
         """When a link that was cut is due."""
         return min((joint.due_at for joint in self._joints.values() if joint.pair is None and joint.cuts), default=None)
@@ -107,6 +116,7 @@ class Joints:
         joint.pair, joint.trouble = None, event.reason
         joint.due_at = now + min(REMAKE_S_MAX, REMAKE_S * 2**joint.cuts)
         joint.cuts += 1
+        joint.apart = joint.apart or (event.apart and joint.cuts >= APART_MAX)
         if now >= joint.cut_since + CUT_S_MAX:
             return f"link {event.link} could not be kept up for {CUT_S_MAX:.0f} s: {event.reason}"
         return ""
@@ -130,7 +140,8 @@ class Joints:
                 continue
             joint.generation += 1
             workers = dict.fromkeys((sender.plan.worker, receiver.plan.worker))
-            commands += [_make(link, joint.generation, worker, sender, receiver, epoch) for worker in workers]
+            made = replace(link, transport=self.transport(link))
+            commands += [_make(made, joint.generation, worker, sender, receiver, epoch) for worker in workers]
         return commands
 
 

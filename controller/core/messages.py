@@ -58,6 +58,8 @@ class LinkLost:
     link: str
     generation: int
     reason: str
+    #: The two workers cannot pass memory to each other.
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,10 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, chain_order
 
 RING = "ring"
+PIPE = "pipe"
 QUIC = "quic"
-#: Why a transport that a user asks for by name cannot join two tasks anywhere.
-NEVER_BETWEEN_TASKS = {
-    "inline": "it is a call inside one task; stages are fused by themselves where they can be",
-    "pipe": "it joins a task and an executable that runs as its stage",
-}
+#: What joins stages of one task: no link of a plan.
+INLINE = "inline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,8 @@ class WorkerFacts:
     addresses: tuple[str, ...] = ()
     #: 0 where a worker did not say.
     memory_bytes: int = 0
+    #: Whether other workers of its host can bring it memory.
+    door: bool = False
 
     def of(self, kind: str) -> tuple[str, ...]:
         """Its labels of one kind: `rack=r1` is of kind `rack`."""
@@ -71,15 +71,20 @@ def eligible(workers: Sequence[WorkerFacts], stage: str, place: str) -> tuple[Wo
 def transport_of(sender: WorkerFacts, receiver: WorkerFacts, edge: tuple[str, str], forced: str = "") -> str:
     """What joins a task of one worker to a task of another. PipelineError, with the reason, if `forced` cannot."""
     where = f"stages {edge[0]!r} on worker {sender.name!r} and {edge[1]!r} on worker {receiver.name!r}"
-    if forced in NEVER_BETWEEN_TASKS:
-        raise PipelineError(f"{where} cannot be joined by {forced}: {NEVER_BETWEEN_TASKS[forced]}")
-    if forced not in ("", RING, QUIC):
-        raise PipelineError(f"{where}: there is no transport {forced!r}; a link can be made to be {RING} or {QUIC}")
-    if sender.name == receiver.name and forced != QUIC:
-        return RING
-    if forced == RING:
-        apart = "they are on different hosts" if sender.host != receiver.host else "each worker has its own"
-        raise PipelineError(f"{where} cannot be joined by a ring: it is memory of one worker, and {apart}")
+    if forced == INLINE:
+        raise PipelineError(
+            f"{where} cannot be joined by inline: it is a call inside one task, and these two are not fused; "
+            "stages of the same tasks and the same place are, unless --no-fuse says otherwise"
+        )
+    if forced not in ("", RING, PIPE, QUIC):
+        raise PipelineError(
+            f"{where}: there is no transport {forced!r}; a link can be made to be {RING}, {PIPE} or {QUIC}"
+        )
+    apart = _why_apart(sender, receiver)
+    if forced in (RING, PIPE) and apart:
+        raise PipelineError(f"{where} cannot be joined by a {forced}: it is of one host, and {apart}")
+    if forced != QUIC and not apart:
+        return forced or RING
     for worker in (sender, receiver):
         if not worker.addresses:
             raise PipelineError(
@@ -87,6 +92,24 @@ def transport_of(sender: WorkerFacts, receiver: WorkerFacts, edge: tuple[str, st
                 "make a cluster with `headrace cluster init`, and have the worker join it"
             )
     return QUIC
+
+
+def fallback_of(sender: WorkerFacts, receiver: WorkerFacts, transport: str, forced: str) -> str:
+    """What joins two tasks where two workers turn out to be unable to pass memory to each other; empty for nothing."""
+    passed = transport == RING and sender.name != receiver.name and not forced
+    return QUIC if passed and sender.addresses and receiver.addresses else ""
+
+
+def _why_apart(sender: WorkerFacts, receiver: WorkerFacts) -> str:
+    """Why the two cannot share memory or descriptors; empty if they can."""
+    if sender.name == receiver.name:
+        return ""
+    if not sender.host or sender.host != receiver.host:
+        return "they are on different hosts"
+    for worker in (sender, receiver):
+        if not worker.door:
+            return f"worker {worker.name!r} has no door through which another could bring it"
+    return ""
 
 
 def check_forced(pipeline: Pipeline, forced: Mapping[str, str]) -> None:

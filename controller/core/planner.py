@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heapreplace
 
 from headrace.controller.core.edges import edges, rejoined
 from headrace.controller.core.placement import NOTHING, Need, Stock, need_of, place, total
-from headrace.controller.core.places import WorkerFacts, check_forced, places_of
+from headrace.controller.core.places import INLINE, WorkerFacts, check_forced, places_of
 from headrace.controller.core.plans import Plan, TaskPlan
 from headrace.controller.core.standing import Standing
 from headrace.pipeline.errors import PipelineError
@@ -31,12 +31,14 @@ def groups(
     fuse: bool,
     places: Mapping[str, str] | None = None,
     counts: Mapping[str, int] | None = None,
+    transports: Mapping[str, str] | None = None,
 ) -> list[tuple[str, ...]]:
     """The stages in chains that run in one task each, in graph order. `places` are those of all stages.
 
-    `counts` are the tasks of stages, before what the pipeline says.
+    `counts` are the tasks of stages, before what the pipeline says. A stage for whose link `transports` has anything
+    but inline is not fused to the one before: it is to have that link.
     """
-    places, counts = places or {}, counts or {}
+    places, counts, transports = places or {}, counts or {}, transports or {}
 
     def wanted(stage: str) -> int | None:
         return counts.get(stage) or pipeline.stage(stage).replicas
@@ -53,6 +55,7 @@ def groups(
             and len(pipeline.downstream(upstream)) == 1
             and wanted(upstream) == wanted(stage.name)
             and places.get(upstream) == places.get(stage.name)
+            and transports.get(stage.name, INLINE) == INLINE
         )
         if joined and upstream is not None:
             chain = tail[upstream]
@@ -88,7 +91,7 @@ def plan(
     check_forced(pipeline, transports or {})
     where = places_of(pipeline, places or {})
     counts = counts or {}
-    chains = groups(pipeline, fuse=fuse, places=where, counts=counts)
+    chains = groups(pipeline, fuse=fuse, places=where, counts=counts, transports=transports)
     wanted = {chain: counts.get(chain[0]) or pipeline.stage(chain[0]).replicas or replicas or None for chain in chains}
     placed = place(pipeline, chains, workers, {chain: where[chain[0]] for chain in chains}, wanted, taken)
     tasks: list[TaskPlan] = []

@@ -37,6 +37,8 @@ class LinkPlan:
     transport: str = RING
     #: What the user asked for; empty for nothing.
     forced: str = ""
+    #: What takes its place where the two workers cannot pass memory to each other; empty for nothing.
+    fallback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_name", {task.name: task for task in self.tasks})
-        ends = (end for link in self.links if link.transport == QUIC for end in (link.sender, link.receiver))
+        quic = (link for link in self.links if QUIC in (link.transport, link.fallback))
+        ends = (end for link in quic for end in (link.sender, link.receiver))
         object.__setattr__(self, "_listening", frozenset(ends))
 
     def task(self, name: str) -> TaskPlan:

@@ -45,11 +45,15 @@ class WorkerRegistered:
     #: Where its tasks can be reached; none without a certificate.
     addresses: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    #: Where other workers of its host bring memory; empty for nowhere.
+    door: str = ""
 
     def facts(self) -> WorkerFacts:
         """What a plan needs to know of it."""
         host = self.host_id or self.host
-        return WorkerFacts(self.worker, self.cores, host, self.labels, self.addresses, self.memory_bytes)
+        return WorkerFacts(
+            self.worker, self.cores, host, self.labels, self.addresses, self.memory_bytes, bool(self.door)
+        )
 
 
 @dataclass(frozen=True, slots=True)

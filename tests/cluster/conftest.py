@@ -11,6 +11,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "run"))
 
+from gated_kit import write_pipeline
 from kill_kit import headrace
 
 ROOT = Path(__file__).parents[2]
@@ -48,3 +49,19 @@ def undisturbed(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def inputs(texts: Path, output: Path) -> list[str]:
     return ["-p", f"input={texts}/*.jsonl", "-p", f"output={output}", "-p", "seq_len=512"]
+
+
+@pytest.fixture(scope="session")
+def reference(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the gated pipeline makes on one host, with its gate open."""
+    folder = tmp_path_factory.mktemp("gated")
+    (folder / "gate").touch()
+    gated = write_pipeline(folder)
+    done = subprocess.run(
+        headrace("run", str(gated), "-p", f"input={texts}/*.jsonl", "-p", f"output={folder}/out", "--json"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "out"

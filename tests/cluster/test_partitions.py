@@ -3,117 +3,12 @@
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from dataset_kit import fates
-from kill_kit import headrace
-from netns_kit import Cluster, Host, cluster_of, wait_for
-
-#: The last two thirds of the records come when the gate is open.
-PIPELINE = '''"""Text to tokens through a gate: records behind the first wait until a file is there."""
-
-import os
-import time
-
-from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import map_records, read_jsonl, tokenize, write_tokens
-
-
-def gate(record):
-    if int(record["id"][1:]) >= 500:
-        while not os.path.exists(GATE):
-            time.sleep(0.01)
-    return record if len(record["text"]) % 7 else None
-
-
-def build(input: str, output: str) -> Pipeline:
-    tokens = tokenize("deepseek")
-    return Pipeline.chain(
-        "gated",
-        output,
-        read_jsonl(input, batch_bytes=1 << 14),
-        map_records(gate),
-        tokens,
-        write_tokens(tokens, seq_len=512, shard_bytes=1 << 17),
-    )
-
-
-GATE = "@gate@"
-'''
-
-
-@pytest.fixture(scope="module")
-def reference(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the gated pipeline makes on one host, with its gate open."""
-    folder = tmp_path_factory.mktemp("gated")
-    (folder / "gate").touch()
-    gated = write_pipeline(folder)
-    done = subprocess.run(
-        headrace("run", str(gated), "-p", f"input={texts}/*.jsonl", "-p", f"output={folder}/out", "--json"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return folder / "out"
-
-
-def write_pipeline(folder: Path) -> Path:
-    path = folder / "gated.py"
-    # The gate's path must not make another pipeline of it: it is no part of what a record becomes.
-    path.write_text(PIPELINE.replace("@gate@", str(folder / "gate")))
-    return path
-
-
-class Gated:
-    """The gated pipeline, reading on one host and writing on another."""
-
-    def __init__(self, cluster: Cluster, ctl: Host, texts: Path, folder: Path) -> None:
-        self.cluster, self.ctl, self.folder = cluster, ctl, folder
-        done = cluster.call(
-            ctl, "apply", str(write_pipeline(folder)), "-p", f"input={texts}/*.jsonl", "-p", f"output={folder}/out",
-            "--place", "read=one", "--place", "write=two",
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        wait_for(lambda: self.link()["generation"] == 1, "the link made")
-
-    def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = self.cluster.status(self.ctl)["pipelines"][0]
-        return status
-
-    def link(self) -> dict[str, Any]:
-        (link,) = self.status()["links"]
-        return dict(link)
-
-    def in_flight(self) -> int:
-        """Bytes that the sender has sent and not had granted back."""
-        reports = [task["progress"]["links"] for task in self.status()["tasks"] if "read" in task["stages"]]
-        return sum(int(link["in_flight_bytes"]) for links in reports for link in links)
-
-    def open_gate(self) -> None:
-        (self.folder / "gate").touch()
-
-    def finish(self) -> dict[tuple[str, int], tuple[Any, ...]]:
-        wait_for(lambda: self.status()["state"] in ("completed", "failed"), "the end of the run")
-        assert self.status()["state"] == "completed", self.status()["failure"]
-        return fates(self.folder / "out")
-
-
-def task_processes(host: Host) -> list[int]:
-    """The processes of tasks that run on a host."""
-    listed = subprocess.run(["ip", "netns", "pids", host.namespace], capture_output=True, text=True, timeout=10)
-    found = []
-    for pid in listed.stdout.split():
-        try:
-            title = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"headrace task" in title:
-            found.append(int(pid))
-    return found
+from gated_kit import Gated, task_processes
+from netns_kit import cluster_of, wait_for
 
 
 def test_a_short_cut_of_a_host_is_survived_by_the_very_same_link(texts: Path, reference: Path, tmp_path: Path) -> None:

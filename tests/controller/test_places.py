@@ -14,6 +14,9 @@ A = WorkerFacts("a", 2, "host1", ("disk=ssd", "rack=1"), ("10.0.0.1",))
 B = WorkerFacts("b", 1, "host2", ("disk=ssd", "rack=2"), ("10.0.0.2",))
 C = WorkerFacts("c", 1, "host3", (), ("10.0.0.3",))
 PLAIN = WorkerFacts("d", 1, "host1")
+#: Two workers of one host, of a cluster and of none.
+BESIDE = [WorkerFacts(name, 1, "host9", (), ("10.0.0.9",), door=True) for name in ("e", "f")]
+BARE = [WorkerFacts(name, 1, "host9", door=True) for name in ("g", "h")]
 
 
 def shape(made: Plan) -> list[tuple[str, str]]:
@@ -59,22 +62,47 @@ def test_unfused_columns_of_a_label_have_rings_inside_and_no_links_between() -> 
          "there are: a disk=ssd rack=1; b disk=ssd rack=2")),
         ([A, B], {"wirte": "a"}, {}, "a place is asked for stage 'wirte', which is not here: read, keep, write"),
         ([A, B], {"write": "b"}, {"write": "ring"}, "cannot be joined by a ring: .* they are on different hosts"),
-        ([A, PLAIN], {"write": "d"}, {"write": "ring"}, "cannot be joined by a ring: .* each worker has its own"),
+        ([A, PLAIN], {"write": "d"}, {"write": "ring"}, "cannot be joined by a ring: .* worker 'a' has no door"),
         ([A, PLAIN], {"write": "d"}, {}, "worker 'd' has no certificate: make a cluster with `headrace cluster init`"),
         ([A, B], {"write": "b"}, {"write": "inline"}, "cannot be joined by inline: it is a call inside one task"),
-        ([A, B], {"write": "b"}, {"write": "pipe"}, "cannot be joined by pipe: it joins a task and an executable"),
+        ([A, B], {"write": "b"}, {"write": "pipe"}, "cannot be joined by a pipe: .* they are on different hosts"),
+        (BARE, {"read": "g", "write": "h"}, {"write": "quic"}, "can only be joined by QUIC, .* 'g' has no certificate"),
         ([A, B], {"write": "b"}, {"write": "tcp"}, "there is no transport .tcp.; a link can be made"),
         ([A, B], {}, {"read": "quic"}, "stage 'read' reads from no other"),
         ([A, B], {}, {"rade": "quic"}, "a transport is asked for stage 'rade', which is not here"),
     ],
     ids=["no such place", "place of no stage", "a ring between hosts", "a ring between workers", "no certificate",
-         "inline", "pipe", "no such transport", "of a source", "of no stage"],
+         "inline", "a pipe between hosts", "QUIC in plain text", "no such transport", "of a source", "of no stage"],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_with_the_reason(
     workers: list[WorkerFacts], places: dict[str, str], transports: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(PipelineError, match=reason):
         plan(make_pipeline(), workers, places=places, transports=transports)
+
+
+@pytest.mark.parametrize(
+    ("workers", "forced", "transport", "listens"),
+    [(BESIDE, "", "ring", True), (BARE, "", "ring", False), (BESIDE, "ring", "ring", False),
+     (BARE, "pipe", "pipe", False), (BESIDE, "quic", "quic", True)],
+    ids=["members", "plain", "a ring asked for", "a pipe asked for", "QUIC asked for"],
+)  # fmt: skip
+def test_two_workers_of_one_host_are_joined_by_a_ring_and_by_what_is_asked_for(
+    workers: list[WorkerFacts], forced: str, transport: str, listens: bool
+) -> None:
+    one, two = (worker.name for worker in workers)
+    transports = {"write": forced} if forced else {}
+    made = plan(make_pipeline(), workers, places={"read": one, "write": two}, transports=transports)
+    assert edges(made) == [(one, transport, two)]
+    # Where memory cannot be passed after all QUIC takes its place, and its ends are made ready for that.
+    assert made.listens(made.tasks[0].name) is listens
+
+
+def test_stages_between_which_a_link_is_asked_for_are_not_fused() -> None:
+    made = plan(make_pipeline(), [B], transports={"write": "pipe"})
+    assert (shape(made), edges(made)) == ([("read+keep", "b"), ("write", "b")], [("b", "pipe", "b")])
+    fused = plan(make_pipeline(), [B], transports={"write": "inline"})
+    assert edges(fused) == [], "a call inside one task is no link"
 
 
 def test_quic_inside_a_worker_is_used_where_it_is_asked_for() -> None:
@@ -94,23 +122,26 @@ def test_tasks_of_a_lost_worker_move_where_their_place_allows_and_their_links_fo
 class Apart:
     """A run whose source is on one worker and whose sink is on another, all tasks ready."""
 
-    def __init__(self) -> None:
+    def __init__(self, one: WorkerFacts = A, two: WorkerFacts = B) -> None:
         self.stand = Stand()
-        for worker in (A, B):
+        for worker in (one, two):
+            door = "door" if worker.door else ""
             self.stand.tell(
                 m.WorkerRegistered(
-                    worker.name, worker.name, 1, 1 << 30, host_id=worker.host, addresses=worker.addresses
+                    worker.name, worker.name, 1, 1 << 30, host_id=worker.host, addresses=worker.addresses, door=door
                 )
             )
-        request = m.PipelineRequested(1, make_pipeline().to_dict(), places={"read": "a", "write": "b"})
+        places = {"read": one.name, "write": two.name}
+        request = m.PipelineRequested(1, make_pipeline().to_dict(), places=places)
         starts = of(m.StartTask, self.stand.tell(request))
         assert [start.listens for start in starts] == [True, True]
         ready = [m.TaskReady(start.task, start.attempt, addresses=(f"{start.worker}:7",)) for start in starts]
         self.links = of(m.MakeLink, self.stand.tell(*ready))
 
-    def lose(self, generation: int) -> list[m.MakeLink]:
+    def lose(self, generation: int, *, apart: bool = False) -> list[m.MakeLink]:
         task, attempt = self.stand.task()
-        return of(m.MakeLink, self.stand.tell(m.LinkLost(task, attempt, self.links[0].link, generation, "cut")))
+        lost = m.LinkLost(task, attempt, self.links[0].link, generation, "cut", apart)
+        return of(m.MakeLink, self.stand.tell(lost))
 
 
 def test_both_workers_are_told_of_a_link_between_them_and_where_its_receiver_listens() -> None:
@@ -125,6 +156,16 @@ def test_a_link_that_was_cut_is_made_again_once_with_a_higher_generation() -> No
     assert apart.lose(1) == [], "the other end says so too"
     again = of(m.MakeLink, apart.stand.later(REMAKE_S_MAX))
     assert [(link.worker, link.generation) for link in again] == [("a", 2), ("b", 2)]
+
+
+def test_two_workers_of_one_host_that_cannot_pass_memory_are_joined_by_quic_the_second_time() -> None:
+    apart = Apart(*BESIDE)
+    assert {link.transport for link in apart.links} == {"ring"}
+    found = []
+    for generation in (1, 2, 3):
+        apart.lose(generation, apart=True)
+        found.append({link.transport for link in of(m.MakeLink, apart.stand.later(REMAKE_S_MAX))})
+    assert found == [{"ring"}, {"quic"}, {"quic"}]
 
 
 def test_a_cut_link_makes_the_run_look_for_what_was_on_it() -> None:
