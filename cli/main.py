@@ -56,7 +56,7 @@ Places = Annotated[
     list[str], typer.Option("--place", metavar="STAGE=PLACE", help="Run a stage on a worker, or on those of a label.")
 ]
 Transports = Annotated[
-    list[str], typer.Option("--transport", metavar="STAGE=ring|quic", help="Join a stage to the one before it so.")
+    list[str], typer.Option("--transport", metavar="STAGE=ring|pipe|quic", help="Join a stage to the one before it so.")
 ]
 
 

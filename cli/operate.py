@@ -136,7 +136,9 @@ def move(
 def relink(
     pipeline: Name,
     stage: Stage,
-    transport: Annotated[str, typer.Argument(metavar="ring|quic", help="What is to join it to the one before it.")],
+    transport: Annotated[
+        str, typer.Argument(metavar="ring|pipe|quic", help="What is to join it to the one before it.")
+    ],
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",
     wait: Wait = False,

@@ -81,7 +81,7 @@ async def until(what: Callable[[], object]) -> None:
     deadline = asyncio.get_running_loop().time() + PATIENCE_S
     while not what():
         assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.005)
+        await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.005)
 
 
 @pytest.mark.parametrize("first", ["the sender", "the receiver"])
@@ -90,8 +90,8 @@ def test_a_link_comes_through_whoever_is_first(first: str) -> None:
         if first == "the receiver":
             ends.expect()
         ends.bring()
-        await asyncio.sleep(0.02)
         if first == "the sender":
+            await until(lambda: ends.far._brought)
             ends.expect()
         await until(lambda: ends.taken)
 
@@ -214,7 +214,7 @@ def test_who_says_nothing_is_sent_away_and_no_more_than_a_few_may_stand(monkeypa
 
     async def scene(ends: Ends) -> None:
         silent = [Stranger(ends.far.name) for _ in range(STRANGERS_MAX)]
-        await asyncio.sleep(0.05)
+        await until(lambda: len(ends.far._strangers) == STRANGERS_MAX)
         assert "others stand at the door" in await asyncio.to_thread(Stranger(ends.far.name).hear)
         for stranger in silent:
             assert "nothing that is expected here came" in await asyncio.to_thread(stranger.hear)
