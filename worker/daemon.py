@@ -210,7 +210,9 @@ class Daemon:
         self._roll.cut(link, generation)
         lost = pb.LinkLost(link=link, generation=generation, reason=reason, apart=apart)
         if not self._outbox.full():
-            self._outbox.put_nowait(pb.FromWorker(task=pb.TaskEvent(task=end[0], attempt=end[1], cause=current_cause(), lost=lost)))
+            self._outbox.put_nowait(
+                pb.FromWorker(task=pb.TaskEvent(task=end[0], attempt=end[1], cause=current_cause(), lost=lost))
+            )
 
     def _exited(self, item: TaskProcess, code: int) -> None:
         with caused_by(item.ended_for or f"exit.{self.name}.{next(self._deaths)}"):
