@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -51,6 +52,7 @@ class Attendance:
         self._register, self._take, self._outbox = register, take, outbox
         self._member = member
         self._hint = ""
+        self._speaking: asyncio.Task[None] | None = None
 
     async def attend(self) -> None:
         """Attend whoever leads, again and again, until this worker is refused."""
@@ -79,8 +81,10 @@ class Attendance:
         """One session, to its end; why it ended."""
         async with self.channel(address) as channel:
             stub = rpc.ControlStub(channel)  # type: ignore[no-untyped-call]
-            call = stub.Attend(self._messages())
+            call = stub.Attend()
             try:
+                with contextlib.suppress(asyncio.InvalidStateError):  # it has ended: the reading says why
+                    await asyncio.wait_for(call.write(pb.FromWorker(register=self._register())), WELCOME_S)
                 return await self._listen(call, address)
             except TimeoutError:
                 return f"no word for {SILENCE_S if self.welcomed else WELCOME_S:.0f} s"
@@ -89,6 +93,7 @@ class Attendance:
                     self.refused = str(error.details())
                 return f"{error.code().name} {error.details()}"
             finally:
+                await self._fall_silent()
                 call.cancel()
 
     async def _listen(self, call: Any, address: str) -> str:
@@ -104,7 +109,9 @@ class Attendance:
                 elif refusal.leader and refusal.leader != address:
                     self._learn(refusal.leader)
                 return str(refusal.reason)
-            self.welcomed = self.welcomed or kind == "welcome"
+            if kind == "welcome" and not self.welcomed:
+                self.welcomed = True
+                self._speaking = asyncio.create_task(self._speak(call))
             self._take(message)
 
     def _learn(self, leader: str) -> None:
@@ -113,11 +120,24 @@ class Attendance:
             self._addresses.append(leader)
         self._hint = leader
 
-    async def _messages(self) -> AsyncIterator[pb.FromWorker]:
-        """What this worker says in one session: who it is, then everything that waits."""
-        yield pb.FromWorker(register=self._register())
-        while True:
-            try:
-                yield await asyncio.wait_for(self._outbox.get(), HEARTBEAT_S)
-            except TimeoutError:
-                yield pb.FromWorker(heartbeat=pb.Heartbeat(sent=time.monotonic_ns()))
+    async def _speak(self, call: Any) -> None:
+        """Say everything that waits. Only who was welcomed is told: another would refuse, and what it was told be lost.
+
+        Nobody but the session that stands may take from the outbox, so this ends before the next one begins.
+        """
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                try:
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        message = await self._outbox.get()
+                except TimeoutError:
+                    message = pb.FromWorker(heartbeat=pb.Heartbeat(sent=time.monotonic_ns()))
+                await call.write(message)
+
+    async def _fall_silent(self) -> None:
+        """The session is over. What was on its way is lost, which the next registration makes good."""
+        speaking, self._speaking = self._speaking, None
+        if speaking is not None:
+            speaking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await speaking

@@ -1,0 +1,108 @@
+"""A worker's sessions: what it says reaches whoever welcomed it, and nobody else takes it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from headrace.protos import control_pb2 as pb
+from headrace.protos import control_pb2_grpc as rpc
+from headrace.worker.attendance import Attendance
+
+DEADLINE_S = 10.0
+
+
+class Scripted(rpc.ControlServicer):
+    """A controller that refuses, or welcomes and hangs up, or welcomes for good: a word of the script a session."""
+
+    def __init__(self, *script: str) -> None:
+        self.script = list(script)
+        self.heard: list[list[str]] = []
+        self.changed = asyncio.Event()
+
+    async def Attend(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.FromWorker], context: Any
+    ) -> AsyncIterator[pb.ToWorker]:
+        act = self.script.pop(0)
+        said: list[str] = []
+        self.heard.append(said)
+        said.append(str((await anext(request_iterator)).WhichOneof("message")))
+        self.changed.set()
+        if act == "refuse":
+            yield pb.ToWorker(refusal=pb.Refusal(reason="on standby", elsewhere=True))
+            return
+        yield pb.ToWorker(welcome=pb.Welcome(controller="scripted"))
+        if act == "hang up":
+            return
+        async for message in request_iterator:
+            if message.WhichOneof("message") == "task":
+                said.append(message.task.task)
+                self.changed.set()
+
+    async def until(self, sessions: int, *words: str) -> None:
+        """Return when the last of so many sessions has heard these words."""
+        async with asyncio.timeout(DEADLINE_S):
+            while len(self.heard) < sessions or self.heard[-1] != ["register", *words]:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@contextlib.asynccontextmanager
+async def attended(*script: str) -> AsyncIterator[tuple[Scripted, "asyncio.Queue[pb.FromWorker]"]]:
+    """A worker that attends a scripted controller, and its outbox."""
+    controller = Scripted(*script)
+    server = grpc.aio.server()
+    rpc.add_ControlServicer_to_server(controller, server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    outbox: asyncio.Queue[pb.FromWorker] = asyncio.Queue()
+    attendance = Attendance([f"127.0.0.1:{port}"], pb.Register, lambda _message: None, outbox)
+    attending = asyncio.create_task(attendance.attend())
+    try:
+        yield controller, outbox
+    finally:
+        attending.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await attending
+        await server.stop(0)
+
+
+def event(name: str) -> pb.FromWorker:
+    return pb.FromWorker(task=pb.TaskEvent(task=name))
+
+
+def test_what_is_said_between_two_sessions_reaches_the_second() -> None:
+    async def scenario() -> list[list[str]]:
+        async with attended("refuse", "stay") as (controller, outbox):
+            await controller.until(1)
+            # The first session is over, or about to be; whoever still listened to the outbox for it would take these.
+            for name in ("a", "b", "c"):
+                outbox.put_nowait(event(name))
+            await controller.until(2, "a", "b", "c")
+            return controller.heard
+
+    assert asyncio.run(scenario()) == [["register"], ["register", "a", "b", "c"]]
+
+
+def test_what_is_said_after_a_session_broke_reaches_the_next() -> None:
+    async def scenario() -> list[list[str]]:
+        async with attended("hang up", "stay") as (controller, outbox):
+            await controller.until(2)
+            for name in ("a", "b"):
+                outbox.put_nowait(event(name))
+            await controller.until(2, "a", "b")
+            return controller.heard
+
+    assert asyncio.run(scenario()) == [["register"], ["register", "a", "b"]]
+
+
+def test_what_waited_is_not_told_to_one_who_refuses() -> None:
+    async def scenario() -> list[list[str]]:
+        async with attended("refuse", "refuse", "stay") as (controller, outbox):
+            outbox.put_nowait(event("a"))
+            await controller.until(3, "a")
+            return controller.heard
+
+    assert asyncio.run(scenario()) == [["register"], ["register"], ["register", "a"]]
