@@ -35,6 +35,9 @@ search: $(VENV)/.dev  ## the property tests on fresh examples, ten times as many
 chaos: $(VENV)/.dev  ## the example scenarios of headrace chaos run, each against a run without faults
 	$(BIN)/python -m pytest -m slow tests/live $(PYTEST_ARGS)
 
+recovery: $(VENV)/.dev  ## 200 seeded runs that lose tasks, workers and controllers; ten minutes
+	$(BIN)/python benchmarks/recovery.py --seeds 200
+
 format: $(VENV)/.dev  ## put imports and layout in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

@@ -1,0 +1,21 @@
+"""Runs that lose tasks, workers and controllers come to what they come to without faults: twenty seeds of the 200."""
+
+from pathlib import Path
+
+from headrace.chaos.live.standing import VICTIMS, burn
+
+SEEDS = 20
+#: Seconds from a kill until records are closed again, whoever dies.
+CLOSED_S_MAX = 10.0
+
+
+def test_twenty_runs_lose_nothing_whoever_dies(tmp_path: Path) -> None:
+    burnt = list(burn(tmp_path, range(SEEDS)))
+
+    assert [item for item in burnt if not item.passed] == []
+    for victim in VICTIMS:
+        hit = [item for item in burnt if item.victim == victim]
+        assert len(hit) == SEEDS // len(VICTIMS)
+        assert sum(item.kills for item in hit) >= len(hit), f"kills of {victim} met nobody"
+    assert sum(item.read_again for item in burnt) > 0, "no kill met a record on its way"
+    assert max(item.closed_s or 0.0 for item in burnt) < CLOSED_S_MAX
