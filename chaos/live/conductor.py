@@ -74,6 +74,8 @@ class Outcome:
     left: tuple[str, ...]
     seconds: float
     problem: str = ""
+    #: How often the epoch of the dataset was raised; the first run over it raises it once.
+    epochs: int = 0
 
 
 @dataclass(slots=True)
@@ -332,4 +334,5 @@ class Conductor:
             left=left,
             seconds=self._now(),
             problem=problem,
+            epochs=self._timeline.epochs,
         )

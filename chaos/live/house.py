@@ -74,7 +74,7 @@ class House:
         files = ClusterFiles.read(self.folder)
         for name in self.workers:
             token = make_token(files, name, 1)
-            arguments = ["-m", "headrace.worker.daemon", "--join", token, "--state", str(folder / f"state-{name}")]
+            arguments = ["-m", "headrace.worker", "--join", token, "--state", str(folder / f"state-{name}")]
             arguments += ["--controller", ",".join(by_gates.values()), "--cores", str(shape.cores)]
             environment = {OWNER: name, LINK_GATE: gates.registry}
             self._daemons.append(_Daemon(name, arguments, logs / f"{name}.log", environment))
@@ -120,7 +120,7 @@ class House:
 
     @staticmethod
     def _controller(port: int, root: str, advertised: str) -> list[str]:
-        listen = ["-m", "headrace.controller.server", "--listen", f"{HOST}:{port}"]
+        listen = ["-m", "headrace.controller", "--listen", f"{HOST}:{port}"]
         return [*listen, "--root", root, "--advertise", advertised]
 
     def _start(self, daemon: _Daemon) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from dataclasses import dataclass
 
-from headrace.store.entries import Closed, decode_entry
+from headrace.store.entries import Closed, EpochRaised, decode_entry
 from headrace.store.errors import StoreError
 from headrace.store.objects import ObjectStore
 
@@ -33,6 +33,8 @@ class Timeline:
         self._again_at = 0.0
         self.commits: list[Commit] = []
         self._closes = 0
+        #: How often the epoch was raised.
+        self.epochs = 0
 
     @property
     def entries(self) -> int:
@@ -51,6 +53,7 @@ class Timeline:
             records = sum(change.counts.records for change in changes if isinstance(change, Closed))
             self.commits.append(Commit(len(self.commits), at_s, records))
             self._closes += records > 0
+            self.epochs += sum(isinstance(change, EpochRaised) for change in changes)
 
     def _entry(self, number: int, at_s: float) -> bytes | None:
         key = f"ledger/{number:020d}.msgpack"
