@@ -99,6 +99,8 @@ def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
         return 0
     out = console(sys.stdout)
     out.print(title(f"controller {at.address}", f"process {reply.controller}, Headrace {reply.version}"))
+    if reply.trouble:
+        out.print(Text(f"  waits: the cluster's log: {safe(reply.trouble)}", style="yellow"))
     workers = [
         (item.worker, item.state, item.cores, item.host, item.pid, " ".join(item.labels), " ".join(item.addresses))
         for item in reply.workers
@@ -130,6 +132,7 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
     facts += [("to change", words) for words in status.changes]
     facts += [("not changed", status.refused_change)] if status.refused_change else []
     facts += [("environment", words) for words in environments(status)]
+    facts += [("waits", words) for words in status.waits]
     facts += [("failure", status.failure)] if status.failure else []
     out.print(facts_page(facts))
     rows = [(task.task, ", ".join(task.stages), task.worker, task.state, task.restarts) for task in status.tasks]

@@ -91,6 +91,20 @@ def input_bytes_stored(status: pb.PipelineStatus) -> int:
     return min(done, whole) if whole else done
 
 
+class Waits:
+    """Tells once when a run begins to wait for a store, and once when it goes on."""
+
+    def __init__(self) -> None:
+        self._waiting = False
+
+    def changed(self, status: pb.PipelineStatus) -> list[str]:
+        """The lines to say now. What waits after the first is not said again: it is the same store."""
+        before, self._waiting = self._waiting, bool(status.waits)
+        if self._waiting and not before:
+            return [f"waits: {status.waits[0]}; nothing is lost, and it goes on by itself"]
+        return ["goes on"] if before and not self._waiting else []
+
+
 class LivePage:
     """A page on a terminal that renews itself and is gone when the run ends."""
 
@@ -101,6 +115,7 @@ class LivePage:
         self._meter, self._stored = Meter(), Meter()
         self._began_at = time.monotonic()
         self._status = pb.PipelineStatus(pipeline=name, state="starting")
+        self._waits = Waits()
         self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._page)
 
     def __enter__(self) -> Self:
@@ -118,6 +133,8 @@ class LivePage:
         self._meter.take(now, input_bytes_read(status))
         self._stored.take(now, input_bytes_stored(status))
         self._status = status
+        for line in self._waits.changed(status):
+            self.note(f"{self._name}: {line}")
 
     def note(self, line: str) -> None:
         """Show a line that stays above the page."""
@@ -161,6 +178,8 @@ class LivePage:
         return line
 
     def _foot(self, status: pb.PipelineStatus) -> Text:
+        if status.waits:
+            return Text(f"  waits: {safe(status.waits[0])}", style="yellow")
         return Text("  in the ledger: " + closed_line(status), style=FAINT)
 
 
@@ -173,6 +192,7 @@ class Lines:
         self._meter = Meter()
         self._next_at = 0.0
         self._state = ""
+        self._waits = Waits()
 
     def __enter__(self) -> Self:
         return self
@@ -187,6 +207,8 @@ class Lines:
         now = time.monotonic()
         done, whole = input_bytes_stored(status), int(status.input_bytes)
         self._meter.take(now, input_bytes_read(status))
+        for line in self._waits.changed(status):
+            self._print(f"{self._name}: {line}")
         if now < self._next_at and status.state == self._state:
             return
         self._next_at, self._state = now + LINE_S, status.state

@@ -30,7 +30,7 @@ from headrace.controller.tickets import link_ticket
 from headrace.protos import control_pb2 as pb
 from headrace.store.dataset import Dataset, write_manifest
 from headrace.store.entries import EntryError
-from headrace.store.errors import StoreError, StoreRefused
+from headrace.store.errors import StoreError, StoreRefused, StoreStalled
 from headrace.store.fold import FoldError
 from headrace.transport.log_lines import caused_by, current_cause
 from headrace.transport.logbook import Logbook
@@ -285,12 +285,12 @@ class Shell:
         if run is None:
             return
         dataset = Dataset(self._logs.store(command.log), run.ledger)
-        error = ""
+        written = core.ManifestWritten(command.log)
         try:
             await asyncio.to_thread(lambda: write_manifest(dataset.store, dataset.manifest()))
-        except StoreError as problem:
-            error = str(problem)
-        self.post(core.ManifestWritten(command.log, error))
+        except StoreError as error:
+            written = core.ManifestWritten(command.log, str(error), isinstance(error, StoreStalled))
+        self.post(written)
 
     def _progress_of(self, task: str) -> RunProgress | None:
         pipeline = task.split("/", 1)[0]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 
 from headrace.controller.convert import counts_to
-from headrace.controller.core.roster import Task
+from headrace.controller.core.roster import Task, TaskState
 from headrace.controller.core.run import Run
 from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Shell
@@ -29,6 +30,8 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
                 addresses=worker.addresses,
             )
         )
+    if shell.core.log is not None:
+        _, answer.trouble = shell.core.log.trouble(time.monotonic())
     for name, run in shell.core.runs.items():
         if pipeline in ("", name):
             answer.pipelines.append(_pipeline(run, shell.progress.get(name) or RunProgress()))
@@ -63,6 +66,7 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
         stages=progress.stages(),
         changes=[change.words() for change in run.changes],
         refused_change=run.refused_change,
+        waits=_waits(run, progress),
     )
     for sink, counts in run.ledger.counts.items():
         status.counts[sink].CopyFrom(counts_to(counts))
@@ -81,6 +85,16 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
                 )
             )
     return status
+
+
+def _waits(run: Run, progress: RunProgress) -> list[str]:
+    """What holds the run up until it passes: a log or a sink whose store is full, or does not answer."""
+    told = [run.trouble(time.monotonic())]
+    for task in run.crew or ():
+        latest = progress.of(task.plan.name, task.attempt)
+        if latest is not None and task.state is TaskState.READY:
+            told.append(latest.trouble)
+    return sorted({words for words in told if words})
 
 
 def _worker_state(shell: Shell, worker: str) -> str:

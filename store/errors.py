@@ -23,6 +23,13 @@ class StoreUnavailable(StoreError):  # noqa: N818 - named after what is so
     """The store refused or failed an operation that would succeed on a healthy store; trying again may help."""
 
 
+class StoreStalled(StoreUnavailable):
+    """The store is full, or has stopped answering: waiting may be all that it takes.
+
+    Whoever writes what must not be lost holds it, says so, and tries again for as long as it is alive.
+    """
+
+
 class StoreRefused(StoreError):  # noqa: N818 - named after what is so
     """The store understood an operation and will not do it, now or later: no such bucket, no such right."""
 

@@ -20,7 +20,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 
-from headrace.store.errors import InvalidKey, InvalidUri, ObjectMissing, StoreError, StoreUnavailable
+from headrace.store.errors import InvalidKey, InvalidUri, ObjectMissing, StoreError, StoreStalled, StoreUnavailable
 from headrace.store.objects import RESERVED_SEGMENT, Buffer, ObjectInfo, validate_key
 
 #: A temporary file younger than this is left alone: its writer may live in another container or on another host.
@@ -30,6 +30,7 @@ WRITEV_PARTS_MAX = 1024
 
 _TEMP_NAME = re.compile(r"(?P<boot>[0-9a-f]{8})\.(?P<pid>\d+)\.\d+\.[0-9a-f]+\.tmp")
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _REMEDIES = {
     errno.ENOSPC: "free space on the disk, or point the dataset at a larger one",
     errno.EDQUOT: "raise the disk quota, or free space under it",
@@ -245,7 +246,21 @@ class FileStore:
     def _unavailable(self, verb: str, key: str, error: OSError, parts: Sequence[Buffer] = ()) -> StoreUnavailable:
         size = f" ({sum(memoryview(part).nbytes for part in parts)} bytes)" if parts else ""
         remedy = _REMEDIES.get(error.errno or 0, "see that the directory can be read and written, then try again")
-        return StoreUnavailable(f"{self.uri}: cannot {verb} {key!r}{size}: {error.strerror or error}; {remedy}")
+        why = error.strerror or str(error)
+        if error.errno == errno.ENOSPC:
+            why += self._room()
+        kind = StoreStalled if error.errno in _FULL else StoreUnavailable
+        return kind(f"{self.uri}: cannot {verb} {key!r}{size}: {why}; {remedy}")
+
+    def _room(self) -> str:
+        """What is left on the disk, in words: bytes, or files where those have run out."""
+        try:
+            disk = os.statvfs(self._root)
+        except OSError:
+            return ""
+        if disk.f_files and not disk.f_favail:
+            return " (no more files: the file system has no free inode)"
+        return f" ({disk.f_bavail * disk.f_frsize} bytes are free)"
 
 
 def _info(key: str, status: os.stat_result) -> ObjectInfo:

@@ -24,6 +24,8 @@ class Meaning(Enum):
     AGAIN = "again"
     #: The credentials ran out; fetch new ones and ask again.
     EXPIRED = "expired"
+    #: Not until there is room.
+    FULL = "full"
     #: Not at all; asking again changes nothing.
     REFUSED = "refused"
 
@@ -35,6 +37,8 @@ _AGAIN_CODES = {
     *("ConditionalRequestConflict", "BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch", "InvalidDigest"),
     *("RequestTimeoutException", "TooManyRequests", "Throttling", "XAmzContentChecksumMismatch"),
 }
+_FULL_STATUS = 507
+_FULL_CODES = {"QuotaExceeded", "XMinioStorageFull"}
 _BY_STATUS = {304: Meaning.EXISTS, 404: Meaning.MISSING, 412: Meaning.EXISTS, 416: Meaning.PAST_END}
 
 _CREDENTIALS = "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile that the URI names"
@@ -65,6 +69,8 @@ def meaning_of(answer: Answer) -> Meaning:
         return Meaning.REFUSED
     if code in ("ExpiredToken", "ExpiredTokenException"):
         return Meaning.EXPIRED
+    if code in _FULL_CODES or answer.status == _FULL_STATUS:
+        return Meaning.FULL
     if code in _AGAIN_CODES or answer.status in _AGAIN_STATUS:
         return Meaning.AGAIN
     if answer.status == 404 and code not in ("", "NoSuchKey", "NoSuchUpload", "NotFound"):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headrace.store.errors import StoreRefused, StoreUnavailable
+from headrace.store.errors import StoreRefused, StoreStalled, StoreUnavailable
 from headrace.store.s3_answers import Meaning, meaning_of, no_bucket, problem_of, remedy_of
 from headrace.store.s3_config import S3Target
 from headrace.store.s3_patience import Breaker, Patience
@@ -80,7 +80,8 @@ class Asker:
     def ask(self, what: str, attempt: Callable[[], Answer]) -> Reply:
         """Make attempts until one is answered for good. `what` is the deed, for messages: "get 'a/b'".
 
-        Raises `StoreUnavailable` when patience is at its end, `StoreRefused` where asking again is no use.
+        Raises `StoreUnavailable` when patience is at its end (`StoreStalled` where the endpoint has answered before, or
+        is full), `StoreRefused` where asking again is no use.
         """
         started = self._pace.clock()
         failures = 0
@@ -102,6 +103,10 @@ class Asker:
                     continue
                 if meaning in (Meaning.REFUSED, Meaning.EXPIRED):
                     raise StoreRefused(
+                        f"{self.target.uri}: cannot {what}: {problem_of(answer)}; {remedy_of(answer, self.target)}"
+                    )
+                if meaning is Meaning.FULL:
+                    raise StoreStalled(
                         f"{self.target.uri}: cannot {what}: {problem_of(answer)}; {remedy_of(answer, self.target)}"
                     )
                 if meaning is not Meaning.AGAIN:
@@ -160,7 +165,8 @@ class Asker:
         waited = self._pace.clock() - started
         budget = self._patience.budget_s(self.health.was_reached)
         if waited + wait_s > budget:
-            raise StoreUnavailable(
+            kind = StoreStalled if self.health.was_reached else StoreUnavailable
+            raise kind(
                 f"{self.target.uri}: cannot {what}: {problem}; asked {failures} times in {waited:.0f} s; "
                 + (
                     f"see that {self.target.where} is up and not overloaded, then try again"

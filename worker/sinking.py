@@ -14,6 +14,7 @@ from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
 from headrace.stages.contract import Shard, Sink
 from headrace.store.entries import Range
+from headrace.store.errors import StoreStalled
 from headrace.store.objects import ObjectStore
 from headrace.worker.core import gathering as core
 from headrace.worker.coverage import fates, join, part
@@ -66,6 +67,11 @@ class Sinking:
         """Ranges of all batches that are not closed."""
         return len(self._core.held())
 
+    @property
+    def trouble(self) -> str:
+        """Why a shard waits for its store; "" while none does."""
+        return self._core.trouble
+
     def wake_at(self) -> float | None:
         """When `tick` is wanted next."""
         return self._core.wake_at()
@@ -92,10 +98,14 @@ class Sinking:
         self._do(core.SealAsked(reason))
 
     def tick(self) -> None:
-        """Let timers run and take what the writer has finished. Raises what the writer raised."""
+        """Let timers run and take what the writer has finished. Raises what the writer raised, but for a stall."""
         for number in [number for number, future in self._writing.items() if future.done()]:
-            self._written[number] = self._writing.pop(number).result()
-            self._do(core.ShardWritten(number))
+            try:
+                self._written[number] = self._writing.pop(number).result()
+            except StoreStalled as error:
+                self._do(core.ShardStalled(number, str(error)))
+            else:
+                self._do(core.ShardWritten(number))
         self._do(core.TimePassed())
 
     def answered(self, answer: pb.Answer) -> None:

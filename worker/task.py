@@ -340,6 +340,7 @@ class Task:
         progress.held_bytes = self._sink.held_bytes if self._sink else 0
         progress.open_ranges = self._sink.open_ranges if self._sink else 0
         progress.pending_fragments = self._reading.fragments
+        progress.trouble = self._sink.trouble if self._sink else ""
         for name, attached in self._links.items():
             seen = attached.end.statistics()
             progress.links.append(

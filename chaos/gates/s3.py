@@ -27,6 +27,7 @@ class Fault(enum.Enum):
     """What befalls one request."""
 
     BUSY = "answered 503 SlowDown, not passed on"
+    FULL = "answered 507 XMinioStorageFull, not passed on"
     BROKEN = "answered 500 without a body, not passed on"
     LOST_ANSWER = "carried out; the connection closes without an answer"
     BUSY_AFTER = "carried out, then answered 503"
@@ -166,6 +167,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._close()
         if fault is Fault.BUSY:
             return self._answer(503, _error("SlowDown"))
+        if fault is Fault.FULL:
+            return self._answer(507, _error("XMinioStorageFull"))
         if fault is Fault.BROKEN:
             return self._answer(500, b"")
         if fault is Fault.CONFLICT:

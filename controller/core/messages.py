@@ -175,10 +175,11 @@ class TaskSwept:
 
 @dataclass(frozen=True, slots=True)
 class ManifestWritten:
-    """The derived manifest stands; or, with `error`, it could not be written."""
+    """The derived manifest stands; or, with `error`, it could not be written, `stalled` for a reason that may pass."""
 
     log: str
     error: str = ""
+    stalled: bool = False
 
 
 # ---- what people ask, and time ----

@@ -75,11 +75,15 @@ class Run(Changes, Input, Ending):
         joined = [*self._adopt(worker.name, now), *self._settle_away()] if self.crew and self.state in WORKING else []
         return [*joined, *self.handle(TimePassed(), now)]
 
+    def trouble(self, now: float) -> str:
+        """Why the ledger or the manifest is not written just now, for people; "" if nothing is in the way."""
+        return self.leadership.trouble(now)[1] or (self._manifest_trouble if not self.ended else "")
+
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next; None: only on an event."""
         if self.ended:
             return None if self.over else self.leadership.wake_at()
-        times = [self.leadership.wake_at(), self._rejoin_at]
+        times = [self.leadership.wake_at(), self._rejoin_at, self._manifest_at]
         if self.crew and self.state in WORKING:
             times.append(self.crew.wake_at(self._workers))
             times += [since + WORKER_AWAY_S_MAX for since, _ in self._away.values()]
@@ -112,7 +116,7 @@ class Run(Changes, Input, Ending):
             case StopRequested() | SteerRequested() | WorkerDrained():
                 return self._wished(event)
             case ManifestWritten():
-                return self._manifest_written(event)
+                return self._manifest_written(event, now)
             case _:
                 raise TypeError(f"a run knows no {type(event).__name__}")
 
@@ -168,7 +172,7 @@ class Run(Changes, Input, Ending):
 
     def _advance(self, now: float) -> list[Command]:
         commands = self._begin_if_ready(now)
-        commands += self._rejoin_over(now)
+        commands += [*self._rejoin_over(now), *self._manifest_again(now)]
         if self.crew and self.state in WORKING:
             commands += self._given_up(now)
         if self.crew and self.state in WORKING:

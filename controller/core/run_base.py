@@ -122,6 +122,9 @@ class RunBase:
         self._relisted = False
         #: Lost workers whose tasks have no place: since when, and why.
         self._away: dict[str, tuple[float, str]] = {}
+        #: When a manifest that the store did not take is written again, and why it did not.
+        self._manifest_at: float | None = None
+        self._manifest_trouble = ""
 
     def _fit_workers(self) -> list[WorkerFacts]:
         """The workers that may be given tasks."""

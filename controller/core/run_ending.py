@@ -15,6 +15,9 @@ from headrace.store.entries import (
     VersionPublished,
 )
 
+#: Seconds before a manifest is written again that the store took not, but may take later.
+MANIFEST_AGAIN_S = 2.0
+
 
 class Ending(RunBase):
     """From the last closed record, or somebody's wish, to the log's handing over."""
@@ -32,14 +35,25 @@ class Ending(RunBase):
         self.leadership.submit(VersionPublished(self.ledger.version + 1, "stopped"))
         return []
 
-    def _manifest_written(self, event: ManifestWritten) -> list[Command]:
+    def _manifest_written(self, event: ManifestWritten, now: float) -> list[Command]:
         """Only now hand the log over: who sees the run end shall find the manifest."""
         if self.state not in (RunState.PUBLISHING, RunState.EMPTIED):
+            return []
+        self._manifest_trouble = event.error
+        if event.stalled:
+            self._manifest_at = now + MANIFEST_AGAIN_S
             return []
         if event.error:
             return self._fail(f"all is committed, but the manifest could not be written: {event.error}; run it again")
         self.leadership.resign()
         return []
+
+    def _manifest_again(self, now: float) -> list[Command]:
+        """The store may have room again."""
+        if self._manifest_at is None or now < self._manifest_at:
+            return []
+        self._manifest_at = None
+        return [WriteManifest(self.pipeline.dataset)]
 
     def _resigned(self) -> list[Command]:
         self._turn(RunTurn.RESIGNED)

@@ -78,6 +78,8 @@ class Stand:
         self.leader_alive: bool | None = None
         #: Answer writes with an error, and do not write.
         self.unresolved = False
+        #: What the store says to a manifest, for which it has no room just now.
+        self.full = ""
         self.fuse, self.replicas = True, 0
         self.changed_input = ChangedInput.HALT
 
@@ -98,7 +100,7 @@ class Stand:
                         queue.append(self._write(command))
                     case m.WriteManifest():
                         said.append(command)
-                        queue.append(m.ManifestWritten(command.log))
+                        queue.append(m.ManifestWritten(command.log, self.full, bool(self.full)))
                     case _:
                         said.append(command)
         return said

@@ -6,6 +6,7 @@ from core_kit import LOG, Stand, changes, fragment, make_pipeline, of, proposal
 from headrace.controller.core import messages as m
 from headrace.controller.core.leadership import TAKEOVER_S, LeaderState
 from headrace.controller.core.roster import ATTEMPTS_A_TERM
+from headrace.controller.core.run_ending import MANIFEST_AGAIN_S
 from headrace.controller.core.run_states import RunState
 from headrace.store.entries import (
     Beat,
@@ -53,6 +54,21 @@ def test_a_run_reads_closes_publishes_and_hands_the_log_over() -> None:
     assert len(of(m.StopTask, commands)) == 1
     assert stand.run.over
     assert stand.core.wake_at() is None
+
+
+def test_a_manifest_without_room_is_written_again_until_there_is_some() -> None:
+    stand = Stand()
+    stand.full = "no room"
+    commands = complete(stand)
+    for _ in range(10):
+        assert of(m.WriteManifest, commands) == [m.WriteManifest(LOG)]
+        assert of(m.ReportRun, commands) == []
+        assert stand.run.trouble(stand.now) == "no room"
+        assert stand.core.wake_at() is not None
+        commands = stand.later(MANIFEST_AGAIN_S)
+    stand.full = ""
+    assert of(m.ReportRun, stand.later(MANIFEST_AGAIN_S)) == [m.ReportRun("run", "completed")]
+    assert stand.run.trouble(stand.now) == ""
 
 
 def test_nothing_is_started_before_the_epoch_is_durable() -> None:

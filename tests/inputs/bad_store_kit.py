@@ -8,8 +8,9 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import files_kit as files
 
@@ -17,6 +18,7 @@ from headrace.store.dataset import Dataset
 from headrace.store.shards import read_table
 
 RUN_S_MAX = 300.0
+LOOK_S = 0.05
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import read, tokenize, write_tokens
@@ -48,6 +50,41 @@ def run(
         timeout=RUN_S_MAX,
         env={**os.environ, **(environment or {})},
     )
+
+
+class Watched:
+    """A run whose standard error is read while it runs; a context, which leaves no process behind."""
+
+    def __init__(self, folder: pathlib.Path, given: str, output: str) -> None:
+        self._log = folder / "standard-error"
+        with open(self._log, "wb") as log:
+            self.process = subprocess.Popen(
+                command(given, output), cwd=folder, text=True, stdout=subprocess.PIPE, stderr=log
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def says(self, words: str) -> str:
+        """The first line that holds these words, once it is there."""
+        deadline = time.monotonic() + RUN_S_MAX
+        while True:
+            for line in self._log.read_text().splitlines():
+                if words in line:
+                    return line
+            assert self.process.poll() is None, f"it ended before it said {words!r}: {self._log.read_text()}"
+            assert time.monotonic() < deadline, f"{words!r} was not said: {self._log.read_text()}"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(LOOK_S)
+
+    def end(self) -> subprocess.CompletedProcess[str]:
+        """The run at its end."""
+        out, _ = self.process.communicate(timeout=RUN_S_MAX)
+        return subprocess.CompletedProcess(self.process.args, self.process.returncode, out, self._log.read_text())
 
 
 def check_complete(done: subprocess.CompletedProcess[str], output: str) -> dict[str, Any]:

@@ -21,7 +21,14 @@ from s3_server import (
 )
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy
-from headrace.store.errors import ChecksumMismatch, InvalidKey, ObjectMissing, StoreRefused, StoreUnavailable
+from headrace.store.errors import (
+    ChecksumMismatch,
+    InvalidKey,
+    ObjectMissing,
+    StoreRefused,
+    StoreStalled,
+    StoreUnavailable,
+)
 from headrace.store.log import Appended, Log, Refused
 from headrace.store.s3 import S3Store
 from headrace.store.s3_asking import Pace
@@ -262,6 +269,27 @@ def test_many_threads_spare_a_failing_store(store: S3Store, proxy: S3Proxy, fake
         thread.join(THREAD_S_MAX)
     assert len(failed) == 8
     assert len(proxy.seen) < 200
+
+
+def test_a_store_that_is_full_says_so_at_once_and_is_no_worse_for_it(store: S3Store, proxy: S3Proxy) -> None:
+    proxy.plan(Fault.FULL, "PUT", times=100)
+    for _ in range(20):
+        with pytest.raises(
+            StoreStalled, match="it answered 507 XMinioStorageFull; the endpoint's disks are full; free"
+        ):
+            store.create("k", [b"x"])
+    proxy.mend()
+    assert store.create("k", [b"x"]) is True
+
+
+def test_a_store_that_has_answered_and_does_not_any_more_has_stalled(
+    store: S3Store, proxy: S3Proxy, faketime: FakeTime
+) -> None:
+    store.create("k", [b"x"])
+    proxy.plan(Fault.BUSY, times=10_000)
+    store._asker._pace = faketime.pace()
+    with pytest.raises(StoreStalled, match=r"see that .* is up and not overloaded"):
+        store.create("l", [b"x"])
 
 
 def test_an_endpoint_that_cannot_be_reached_is_given_up_soon_with_one_line(faketime: FakeTime) -> None:

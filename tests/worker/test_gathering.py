@@ -9,6 +9,8 @@ from headrace.worker.core.gathering import (
     HELD_TIMES_MAX,
     PROPOSE_AGAIN_S,
     TRANSITIONS,
+    WRITE_AGAIN_S,
+    WRITE_AGAIN_S_MAX,
     BatchGathered,
     Command,
     Gathering,
@@ -18,6 +20,7 @@ from headrace.worker.core.gathering import (
     SealPolicy,
     ShardAccepted,
     ShardOverlapped,
+    ShardStalled,
     ShardState,
     ShardWritten,
     TimePassed,
@@ -124,6 +127,34 @@ def test_a_proposal_without_an_answer_is_made_again() -> None:
     assert gathering.handle(ShardAccepted(0), 7.0) == [ReleaseShard(0)]
     assert gathering.handle(ShardAccepted(0), 7.1) == [], "the second answer finds nothing to do"
     assert gathering.wake_at() is None
+
+
+def test_a_shard_that_stalls_is_held_and_written_again_without_end() -> None:
+    gathering = Gathering(POLICY)
+    (write,) = gathering.handle(batch(0, target=100, held=7), 0.0)
+    assert isinstance(write, WriteShard)
+    now = 0.0
+    for times in range(40):
+        assert gathering.handle(ShardStalled(0, "full"), now) == []
+        assert (gathering.trouble, gathering.held_bytes) == ("full", 7)
+        wake_at = gathering.wake_at()
+        assert wake_at == now + min(WRITE_AGAIN_S_MAX, WRITE_AGAIN_S * 2**times)
+        assert gathering.handle(TimePassed(), wake_at - 0.01) == []
+        assert gathering.handle(TimePassed(), wake_at) == [WriteShard(0, write.ranges, "stall")]
+        assert gathering.trouble == "full", "until it is written"
+        now = wake_at
+    assert gathering.handle(ShardWritten(0), now) == [ProposeShard(0)]
+    assert gathering.trouble == ""
+
+
+def test_behind_a_shard_that_stalls_no_other_is_begun_and_soon_no_batch_taken() -> None:
+    gathering = Gathering(POLICY)
+    gathering.handle(batch(0, target=100), 0.0)
+    gathering.handle(ShardStalled(0, "full"), 0.0)
+    assert gathering.handle(batch(1, target=100), 0.1) == []
+    assert gathering.handle(SealAsked("end"), 0.2) == []
+    assert not gathering.accepts
+    assert gathering.held() == [Range(A, 1, 1), Range(A, 0, 1)]
 
 
 def test_an_overlap_is_cut_out_and_the_rest_is_proposed() -> None:

@@ -4,6 +4,9 @@ A batch is gathered, then part of a shard that is being written, then of a propo
 closed. Until it is closed it is held: its records are in this task's hands and a sweep says so. A shard is sealed when
 the kept rows reach the target size, or the held bytes their limit, or the oldest batch its age, or when the controller
 asks. So nothing stays open for want of kept rows.
+
+A store that is full, or has stopped answering, stalls a shard: it is held, and written again after a while, without
+end. Meanwhile no other is begun, the sink soon takes no batch, and the source stops for want of credit.
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ from headrace.store.intervals import IntervalSet
 
 #: Seconds without an answer after which a proposal is made again; the same proposal gets the same answer.
 PROPOSE_AGAIN_S = 2.0
+#: Seconds before a shard that stalled is written again, doubled for each time in a row up to WRITE_AGAIN_S_MAX.
+WRITE_AGAIN_S = 0.5
+WRITE_AGAIN_S_MAX = 5.0
 #: All that a sink holds, in units of `held_bytes_max`: as much again may be written or proposed as may gather.
 #: Beyond it the sink takes no batch, so a log that does not answer holds up the source and fills no memory.
 HELD_TIMES_MAX = 2
@@ -35,6 +41,7 @@ class ShardState(Enum):
     """Where a shard of this sink stands."""
 
     WRITING = "writing"
+    STALLED = "stalled"
     PROPOSED = "proposed"
     CLOSED = "closed"
 
@@ -43,12 +50,16 @@ class ShardTurn(Enum):
     """What moves a shard."""
 
     WRITTEN = "written"
+    STORE_STALLED = "store stalled"
+    WAITED = "waited"
     ACCEPTED = "accepted"
     OVERLAPS = "overlaps"
 
 
 TRANSITIONS: dict[tuple[ShardState, ShardTurn], ShardState] = {
     (ShardState.WRITING, ShardTurn.WRITTEN): ShardState.PROPOSED,
+    (ShardState.WRITING, ShardTurn.STORE_STALLED): ShardState.STALLED,
+    (ShardState.STALLED, ShardTurn.WAITED): ShardState.WRITING,
     (ShardState.PROPOSED, ShardTurn.ACCEPTED): ShardState.CLOSED,
     (ShardState.PROPOSED, ShardTurn.OVERLAPS): ShardState.WRITING,
 }
@@ -75,6 +86,14 @@ class ShardWritten:
     """The objects of a shard are durable."""
 
     shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStalled:
+    """The store took no more of a shard, for a reason that may pass; for people, `why`."""
+
+    shard: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +139,7 @@ class ReleaseShard:
     shard: int
 
 
-Event = BatchGathered | SealAsked | ShardWritten | ShardAccepted | ShardOverlapped | TimePassed
+Event = BatchGathered | SealAsked | ShardWritten | ShardStalled | ShardAccepted | ShardOverlapped | TimePassed
 Command = WriteShard | ProposeShard | ReleaseShard
 
 
@@ -131,6 +150,9 @@ class _Shard:
     held_bytes: int
     state: ShardState = ShardState.WRITING
     proposed_at: float = 0.0
+    stalls: int = 0
+    again_at: float = 0.0
+    trouble: str = ""
 
     def turn(self, turn: ShardTurn) -> None:
         target = TRANSITIONS.get((self.state, turn))
@@ -162,6 +184,11 @@ class Gathering:
         """Whether another batch may come: what gathers is below its limits, and so is all that is not closed yet."""
         return not self._due_by_size() and self.held_bytes < HELD_TIMES_MAX * self.policy.held_bytes_max
 
+    @property
+    def trouble(self) -> str:
+        """Why a shard waits for its store, until it is written; "" while none does."""
+        return next((shard.trouble for shard in self._shards.values() if shard.trouble), "")
+
     def held(self, fragment: bytes | None = None) -> list[Range]:
         """Every range in this sink's hands, for a sweep; or those of one fragment."""
         everything = [*self._ranges, *(item for shard in self._shards.values() for item in shard.ranges)]
@@ -170,6 +197,7 @@ class Gathering:
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next."""
         times = [shard.proposed_at + PROPOSE_AGAIN_S for shard in self._proposed()]
+        times += [shard.again_at for shard in self._stalled()]
         if self._oldest is not None and not self._writing():
             times.append(self._oldest + self.policy.age_s)
         return min(times, default=None)
@@ -184,12 +212,14 @@ class Gathering:
                 self._seal = event.reason if self._ranges else ""
             case ShardWritten():
                 commands += self._written(event.shard, now)
+            case ShardStalled():
+                self._stall(event, now)
             case ShardAccepted():
                 commands += self._accepted(event.shard)
             case ShardOverlapped():
                 commands += self._overlapped(event)
             case TimePassed():
-                commands += self._propose_again(now)
+                commands += [*self._propose_again(now), *self._write_again(now)]
         return commands + self._seal_if_due(now)
 
     def _gather(self, event: BatchGathered, now: float) -> None:
@@ -219,7 +249,10 @@ class Gathering:
         return [WriteShard(shard.number, shard.ranges, reason)]
 
     def _writing(self) -> bool:
-        return any(shard.state is ShardState.WRITING for shard in self._shards.values())
+        return any(shard.state in (ShardState.WRITING, ShardState.STALLED) for shard in self._shards.values())
+
+    def _stalled(self) -> list[_Shard]:
+        return [shard for shard in self._shards.values() if shard.state is ShardState.STALLED]
 
     def _proposed(self) -> list[_Shard]:
         return [shard for shard in self._shards.values() if shard.state is ShardState.PROPOSED]
@@ -227,8 +260,20 @@ class Gathering:
     def _written(self, number: int, now: float) -> list[Command]:
         shard = self._shards[number]
         shard.turn(ShardTurn.WRITTEN)
-        shard.proposed_at = now
+        shard.proposed_at, shard.trouble, shard.stalls = now, "", 0
         return [ProposeShard(number)]
+
+    def _stall(self, event: ShardStalled, now: float) -> None:
+        shard = self._shards[event.shard]
+        shard.turn(ShardTurn.STORE_STALLED)
+        shard.again_at = now + min(WRITE_AGAIN_S_MAX, WRITE_AGAIN_S * 2.0 ** min(shard.stalls, 20))
+        shard.trouble, shard.stalls = event.why, shard.stalls + 1
+
+    def _write_again(self, now: float) -> list[Command]:
+        due = [shard for shard in self._stalled() if now >= shard.again_at]
+        for shard in due:
+            shard.turn(ShardTurn.WAITED)
+        return [WriteShard(shard.number, shard.ranges, "stall") for shard in due]
 
     def _accepted(self, number: int) -> list[Command]:
         shard = self._shards.get(number)
