@@ -77,7 +77,7 @@ def proportional_bytes(pid: int) -> int:
 
 def measure(files: Sequence[pathlib.Path], corpus: pathlib.Path, options: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=corpus, prefix=".memory-") as folder:
-        command = [sys.executable, "-P", "-m", "headrace.cli.main", "run", str(EXAMPLE), "--json", *options]
+        command = [sys.executable, "-P", "-m", "headrace.cli", "run", str(EXAMPLE), "--json", *options]
         command += ["-p", f"input={','.join(map(str, files))}", "-p", f"output={folder}"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         peak = Peak(process.pid)

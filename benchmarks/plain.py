@@ -233,7 +233,7 @@ def work(plain: dict[str, Any], following: Any, reports: Any, started: float) ->
 
 
 def headrace(given: str, folder: pathlib.Path, args: argparse.Namespace, options: Sequence[str]) -> Timed:
-    command = [sys.executable, "-P", "-m", "headrace.cli.main", "run", str(EXAMPLE), "--json", *options]
+    command = [sys.executable, "-P", "-m", "headrace.cli", "run", str(EXAMPLE), "--json", *options]
     command += ["-p", f"input={given}", "-p", f"output={folder}", "-p", f"tokenizer={args.tokenizer}"]
     started = time.monotonic()
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_S_MAX)

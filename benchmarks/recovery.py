@@ -272,7 +272,7 @@ def _flow(samples: list[Sample], begin_s: float, end_s: float) -> float:
 
 
 def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "headrace.cli.main", *arguments]
+    return [sys.executable, "-P", "-m", "headrace.cli", *arguments]
 
 
 def _started(stack: contextlib.ExitStack, marked: Marked, log: Any) -> "subprocess.Popen[bytes]":

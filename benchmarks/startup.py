@@ -29,7 +29,7 @@ def interpreter_s() -> float:
 
 
 def first_batch_s(source: str, folder: str) -> float:
-    command = [sys.executable, "-m", "headrace.cli.main", "run", str(PLAIN), "--json"]
+    command = [sys.executable, "-m", "headrace.cli", "run", str(PLAIN), "--json"]
     parameters = ["-p", f"input={source}", "-p", f"output={folder}"]
     done = subprocess.run([*command, *parameters], capture_output=True, text=True, timeout=RUN_S_MAX, check=True)
     return float(json.loads(done.stdout)["first_batch_s"]) + interpreter_s()

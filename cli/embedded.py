@@ -1,13 +1,15 @@
 """The controller and the worker of an embedded run: processes that live exactly as long as this one.
 
 Both hold the read end of a pipe, the lifeline, whose write end is here alone: when this process ends, however it
-ends, they read the end of the pipe and go. Both start at once, since most of their start-up is imports; the worker
-is told the controller's address through a pipe of its own as soon as there is one.
+ends, they read the end of the pipe and go. The worker starts first, before the command has imported what it needs. It
+is told through a pipe of its own what its tasks will inherit, once the pipeline is known, and then where the controller
+is that was started meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -15,11 +17,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from headrace.cli.errors import ControllerDied, ProcessDied
+
+if TYPE_CHECKING:
+    from headrace.stages.inherited import Inherited
 
 #: Seconds in which the controller must serve, and the worker register.
 START_S = 30.0
@@ -51,32 +57,19 @@ class Embedded:
         self.started_at = time.monotonic()
         self._address = ""
         self._lifeline_read, self._lifeline = os.pipe()
-        self._ready, ready_write = os.pipe()
+        self._ready = -1
         told_read, self._told = os.pipe()
         self._restarts = 0
-        lifeline = str(self._lifeline_read)
-        controller = ["--listen", "127.0.0.1:0", "--ready-fd", str(ready_write), "--lifeline-fd", lifeline]
-        worker = [
-            "--controller-fd",
-            str(told_read),
-            "--name",
-            "local",
-            "--cores",
-            str(cores),
-            "--lifeline-fd",
-            lifeline,
-        ]
         self._cores, self._worker_restarts = cores, 0
         self._children: list[_Child] = []
         try:
-            # The worker first: a run waits for its nursery (worker/nursery.py) longer than for a controller.
-            self._start("worker", "headrace.worker", worker, told_read)
-            self._start("controller", "headrace.controller", controller, ready_write)
+            # Before the controller: a run waits longest for the worker's nursery, whose imports want a core.
+            arguments = ["--controller-fd", str(told_read), "--name", "local", "--cores", str(cores)]
+            self._start("worker", "headrace.worker", [*arguments, *self._lifeline_arguments()], told_read)
         except BaseException:
             self.close()
             raise
         finally:
-            os.close(ready_write)
             os.close(told_read)
 
     def __enter__(self) -> Self:
@@ -87,14 +80,26 @@ class Embedded:
     ) -> None:
         self.close()
 
+    def start_controller(self) -> None:
+        """Start the controller, if that is not done: `address` will not have to wait for all of its imports."""
+        if not any(child.name == "controller" for child in self._children):
+            self._start_controller("127.0.0.1:0")
+
     def address(self) -> str:
         """Where the controller serves; waits for it, and passes it on to the worker. Raises ProcessDied."""
         if self._address:
             return self._address
+        self.start_controller()
         self._address = self._served()
         with contextlib.suppress(BrokenPipeError):
             os.write(self._told, f"{self._address}\n".encode())
         return self._address
+
+    def preload(self, wanted: Sequence[Inherited]) -> None:
+        """Tell the worker what the tasks to come will inherit; before `address`, or it is too late to matter."""
+        if wanted and not self._address:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._told, f"{json.dumps(wanted)}\n".encode())
 
     def restart_controller(self, why: str) -> None:
         """Start the controller again where it served, once it is dead for certain; the worker finds it by itself.
@@ -110,14 +115,19 @@ class Embedded:
         self._children.remove(child)
         child.log.close()
         os.close(self._ready)
+        self._start_controller(self._address)
+        self._served()
+
+    def _start_controller(self, listen: str) -> None:
         self._ready, ready_write = os.pipe()
-        lifeline = str(self._lifeline_read)
-        arguments = ["--listen", self._address, "--ready-fd", str(ready_write), "--lifeline-fd", lifeline]
+        arguments = ["--listen", listen, "--ready-fd", str(ready_write), *self._lifeline_arguments()]
         try:
             self._start("controller", "headrace.controller", arguments, ready_write)
         finally:
             os.close(ready_write)
-        self._served()
+
+    def _lifeline_arguments(self) -> tuple[str, str]:
+        return "--lifeline-fd", str(self._lifeline_read)
 
     def _served(self) -> str:
         """Wait until the controller serves; where. Raises ProcessDied."""
@@ -157,7 +167,7 @@ class Embedded:
         self._children.remove(dead)
         dead.log.close()
         arguments = ["--controller", self._address, "--name", "local", "--cores", str(self._cores)]
-        self._start("worker", "headrace.worker", [*arguments, "--lifeline-fd", str(self._lifeline_read)])
+        self._start("worker", "headrace.worker", [*arguments, *self._lifeline_arguments()])
         return True
 
     def pids(self) -> tuple[int, ...]:
@@ -204,6 +214,19 @@ class Embedded:
 
         lines = [text for line in tail.splitlines()[-STORY_LINES:] for text in as_text(line).splitlines()]
         return [f"{name}: {line}" for line in lines]
+
+
+_begun: list[Embedded] = []
+
+
+def begin() -> None:
+    """Start a controller and a worker for the run that is going to ask for them."""
+    _begun.append(Embedded(usable_cores()))
+
+
+def begun_or_new() -> Embedded:
+    """Those that were begun, or others."""
+    return _begun.pop() if _begun else Embedded(usable_cores())
 
 
 def _ends(process: subprocess.Popen[bytes], within_s: float) -> bool:

@@ -1,6 +1,6 @@
 """`headrace run`: a pipeline on this machine, from the pipeline file to the balance.
 
-Controller and worker are started first, as processes, and import what they need while the pipeline file is read here.
+The worker is started first, then the controller, as processes that import what they need while this one does.
 From then on this command is a client like any other: it applies, watches, and asks to stop.
 """
 
@@ -17,8 +17,9 @@ from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.embedded import AGAIN, DEATH_S, START_S, Embedded, seconds_since_start, usable_cores
+from headrace.cli.embedded import AGAIN, DEATH_S, START_S, Embedded, begun_or_new, seconds_since_start
 from headrace.cli.errors import EXIT_INTERRUPTED, CliError
+from headrace.stages.inherited import inherited_by
 
 if TYPE_CHECKING:
     from headrace.cli.client import Client, RunOptions
@@ -76,8 +77,10 @@ def run_embedded(
 
     The report, and whether the user ended it. Raises CliError where the run fails or a process dies.
     """
-    with Embedded(usable_cores()) as embedded:
+    with begun_or_new() as embedded:
         pipeline = read()
+        embedded.preload(inherited_by(stage.to_dict() for stage in pipeline.stages))
+        embedded.start_controller()
 
         from headrace.cli.client import Client
 

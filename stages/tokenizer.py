@@ -25,6 +25,9 @@ Encoder: TypeAlias = "Callable[[pa.Array[Any]], tuple[Offsets, Tokens]]"
 GIGATOKEN = "gigatoken"
 TOKENIZERS = "tokenizers"
 
+#: What `preload` has loaded, by the hash of its file; one at most.
+_preloaded: dict[str, tuple[str, Encoder]] = {}
+
 
 class Tokenize:
     """Replaces the column `text` by `tokens`, a list of uint32, with `eos_id` at the end of each if one is given.
@@ -43,7 +46,7 @@ class Tokenize:
                 f'stage "{name}": {tokenizer} has changed since the pipeline was declared (sha256 {sha256[:16]}, '
                 f"now {found[:16]}): put the file back, or run the pipeline file again"
             )
-        self.engine, self._encode = load_encoder(data, tokenizer)
+        self.engine, self._encode = _preloaded.get(sha256) or load_encoder(data, tokenizer)
 
     def process(self, batch: Batch) -> Batch:
         """The batch with tokens in the place of text."""
@@ -59,6 +62,17 @@ class Tokenize:
         columns = [column if index == place else batch.rows.column(index) for index in range(len(names))]
         names[place] = "tokens"
         return batch.with_rows(pa.RecordBatch.from_arrays(columns, names=names))
+
+
+def preload(tokenizer: str, sha256: str, **_others: Any) -> None:
+    """Load the tokenizer of a stage with these parameters, for processes that are forked from this one.
+
+    Of the engines only gigatoken, whose loading starts no thread. It takes the place of what was loaded before.
+    """
+    _preloaded.clear()
+    data = pathlib.Path(tokenizer).read_bytes()
+    if hashlib.sha256(data).hexdigest() == sha256:
+        _preloaded[sha256] = GIGATOKEN, _gigatoken(data)
 
 
 def append_to_each(offsets: Offsets, tokens: Tokens, token: int) -> tuple[Offsets, Tokens]:

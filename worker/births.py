@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgpack
 
+from headrace.stages.inherited import Inherited
 from headrace.worker.channel import Channel, ChannelClosed
 from headrace.worker.cradle import Nursery, start_nursery
 
@@ -36,6 +37,7 @@ class Births:
         self._asked: set[int] = set()
         self._pidfd = -1
         self._bore = False
+        self._preloaded: list[Inherited] = []
 
     def open(self, started: Nursery | None = None) -> None:
         """Have a nursery, this one if it is started already, so that it is ready when the first task is wanted."""
@@ -48,6 +50,17 @@ class Births:
         self._pidfd = os.pidfd_open(self._process.pid)
         loop.add_reader(self._pidfd, self._ended)
 
+    def preload(self, wanted: Sequence[Inherited]) -> None:
+        """Have the nursery load what the next tasks inherit, unless it was told so last.
+
+        A nursery that takes the place of a dead one is not told again: it may have died of that.
+        """
+        for item in wanted:
+            if item not in self._preloaded and self._channel is not None:
+                self._send(msgpack.packb(item))
+        if wanted:
+            self._preloaded = list(wanted)
+
     def ask(self, descriptors: Sequence[int]) -> int:
         """Ask for a task that is given these; the number of the order."""
         if self._channel is None:
@@ -55,13 +68,17 @@ class Births:
         assert self._channel is not None
         number = next(self._numbers)
         self._asked.add(number)
+        self._send(msgpack.packb(number), descriptors)
+        return number
+
+    def _send(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
+        assert self._channel is not None
         try:
-            self._channel.send(msgpack.packb(number), descriptors)
+            self._channel.send(data, descriptors)
         except ChannelClosed:
-            return number  # It has died: `failed` is told when that is seen.
+            return  # It has died: `failed` is told when that is seen.
         if self._channel.wants_to_write:
             asyncio.get_running_loop().add_writer(self._channel.fileno(), self._writable, self._channel)
-        return number
 
     def close(self) -> None:
         """End the nursery. Tasks that it has borne live on."""

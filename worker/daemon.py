@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import contextvars
 import itertools
+import json
 import logging
 import os
 import signal
@@ -29,6 +30,7 @@ import setproctitle
 import uvloop
 
 from headrace.protos import control_pb2 as pb
+from headrace.stages.inherited import Inherited
 from headrace.transport.log_lines import about, caused_by, current_cause
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
@@ -104,6 +106,10 @@ class Daemon:
         """Make ready for the first task, and begin to look at tasks."""
         self._processes.open(nursery)
         self.look()
+
+    def preload(self, wanted: Sequence[Inherited]) -> None:
+        """Have ready what the tasks to come inherit, where it is known before they are asked for."""
+        self._processes.preload(wanted)
 
     def look(self) -> None:
         """See how long stages have been at their batches, and how much memory tasks have; again and again."""
@@ -333,7 +339,7 @@ def _serve_metrics(address: str, daemon: Daemon) -> WSGIServer | None:
 async def _attend(daemon: Daemon, controller: str, controller_fd: int) -> str:
     """Attend until this worker is refused; the reason."""
     if controller_fd >= 0:
-        controller = await asyncio.to_thread(_read_line, controller_fd)
+        controller = await _told_by(controller_fd, daemon)
     addresses = [address.strip() for address in controller.split(",") if address.strip()]
     if not addresses:
         return ""
@@ -342,9 +348,12 @@ async def _attend(daemon: Daemon, controller: str, controller_fd: int) -> str:
     return attendance.refused
 
 
-def _read_line(descriptor: int) -> str:
+async def _told_by(descriptor: int, daemon: Daemon) -> str:
+    """The controller's address, once it is known; lists of what tasks will inherit may come before it."""
     with os.fdopen(descriptor) as pipe:
-        return pipe.readline().strip()
+        while (line := await asyncio.to_thread(pipe.readline)).startswith("["):
+            daemon.preload([(str(module), dict(parameters)) for module, parameters in json.loads(line)])
+    return line.strip()
 
 
 def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> int:

@@ -3,8 +3,9 @@
     python -m headrace.worker.nursery --control-fd N
 
 A task that is forked starts without the imports, which are most of the start of a Python process, and shares their
-memory. The nursery has one thread, opens no file and holds nothing of any task; of Headrace's stages it has imported
-the commonest, of the user's none.
+memory. Of Headrace's stages the nursery has imported the commonest, of the user's none; what they load that is large
+and does not change (`headrace.stages.inherited`) it loads when it is told of it. It has one thread, keeps no file open
+and holds nothing else of any task.
 
 It forks twice. The process between ends at once, and the worker, which has made itself the reaper of orphans
 (prctl(2), PR_SET_CHILD_SUBREAPER), becomes the parent of the task: exit codes reach it as those of any child do, and
@@ -25,10 +26,12 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 import msgpack
 import setproctitle
 
+from headrace.stages import inherited
 from headrace.worker.channel import Channel, ChannelClosed
 
 #: What is imported before the first task is asked for. What is missing is missed by the task that wants it.
@@ -70,12 +73,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         while True:
             poll.poll(1000)
-            for number in channel.receive():
+            for data in channel.receive():
+                asked = msgpack.unpackb(data)
+                if not isinstance(asked, int):
+                    _preload(*asked)
+                    continue
                 brought = tuple(channel.descriptors.popleft() for _ in range(DESCRIPTORS))
                 pid = _bear(channel, worker, brought)
                 for descriptor in brought:
                     os.close(descriptor)
-                channel.send(msgpack.packb([msgpack.unpackb(number), pid]))
+                channel.send(msgpack.packb([asked, pid]))
     except ChannelClosed:
         return 0
 
@@ -93,6 +100,15 @@ def _import_all() -> None:
             continue
     gc.freeze()
     gc.enable()
+
+
+def _preload(module: str, parameters: dict[str, Any]) -> None:
+    """Load what tasks inherit. What cannot be loaded each of them will try itself, and say what is wrong."""
+    try:
+        inherited.preload(module, parameters)
+    except BaseException as error:  # noqa: BLE001 - a panic of Rust code is no Exception
+        print(f"nursery: {module} is not preloaded: {error}", file=sys.stderr, flush=True)
+    gc.freeze()
 
 
 def _bear(nursery: Channel, worker: int, brought: tuple[int, ...]) -> int:

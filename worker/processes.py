@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.protos import control_pb2 as pb
+from headrace.stages.inherited import Inherited, inherited_by
 from headrace.transport.log_lines import LINE_BYTES_MAX, about, current_cause
 from headrace.transport.logbook import Logbook
 from headrace.worker.births import Births
@@ -104,8 +106,14 @@ class Processes:
         """Where other workers of this host bring links."""
         return self._links.door
 
+    def preload(self, wanted: Sequence[Inherited]) -> None:
+        """Have ready what the next tasks inherit."""
+        self._births.preload(wanted)
+
     def spawn(self, task: str, attempt: int, order: pb.TaskCommand) -> None:
         """Start a process and give it the order that it is born with."""
+        stages = json.loads(order.start.pipeline_json)["stages"]
+        self.preload(inherited_by(stage for stage in stages if stage["name"] in order.start.stages))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         page = Hands.create()
         errors, write_end = os.pipe()

@@ -134,7 +134,7 @@ def _rebuilt(dataset: pathlib.Path, chance: random.Random, count: int) -> Findin
 
 def _rebuild(dataset: pathlib.Path, shard: str) -> str:
     """What is wrong with one shard; "" if nothing."""
-    command = [sys.executable, "-P", "-m", "headrace.cli.main", "dataset", "rebuild", str(dataset), shard, "--json"]
+    command = [sys.executable, "-P", "-m", "headrace.cli", "dataset", "rebuild", str(dataset), shard, "--json"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=REBUILD_S_MAX, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:

@@ -39,10 +39,11 @@ class Role(Enum):
 
 
 _MODULES = {
-    Role.CONTROLLER: "headrace.controller",
-    Role.WORKER: "headrace.worker",
-    Role.NURSERY: "headrace.worker.nursery",
-    Role.COMMAND: "headrace.cli.main",
+    "headrace.controller": Role.CONTROLLER,
+    "headrace.worker": Role.WORKER,
+    "headrace.worker.nursery": Role.NURSERY,
+    "headrace.cli": Role.COMMAND,
+    "headrace.cli.main": Role.COMMAND,
 }
 
 
@@ -174,7 +175,7 @@ def _described(pid: int, cmdline: bytes) -> Process:
     if title.startswith("headrace task "):
         name = title.split()[2]
         return Process(pid, Role.TASK, title, name.rpartition("/")[2].rpartition(".")[0])
-    for role, module in _MODULES.items():
+    for module, role in _MODULES.items():
         if title.startswith(f"headrace {role.value}"):
             return Process(pid, role, title)
         if f" -m {module} " in f"{title} ":

@@ -271,7 +271,7 @@ def _headrace(verb: str, request: Request, scenario: Scenario, output: str) -> l
     parameters = [part for pair in request.parameters for part in ("-p", pair)]
     options = [] if scenario.fuse else ["--no-fuse"]
     options += ["--replicas", str(scenario.replicas)] if scenario.replicas else []
-    command = [sys.executable, "-P", "-m", "headrace.cli.main", verb, str(request.pipeline), *parameters]
+    command = [sys.executable, "-P", "-m", "headrace.cli", verb, str(request.pipeline), *parameters]
     return [*command, "-p", f"{request.output}={output}", *options, "--json"]
 
 

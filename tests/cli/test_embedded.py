@@ -28,21 +28,21 @@ def ended(pidfd: int) -> bool:
 
 
 def test_both_serve_and_a_killed_one_is_told_with_its_signal() -> None:
-    with Embedded(1) as embedded:
+    with Embedded(1) as embedded, Client(embedded.address()) as client:
         watched = [os.pidfd_open(pid) for pid in embedded.pids()]
-        with Client(embedded.address()) as client:
-            client.wait_for_worker(DEADLINE_S, embedded.check)
-            reply = client.status()
-            assert [(item.worker, item.cores) for item in reply.workers] == [("local", 1)]
-            with pytest.raises(CliError, match="no stages"):
-                client.apply(Pipeline("p", "file:///nowhere", ()), RunOptions())
-            with pytest.raises(CliError, match="no pipeline 'x'"):
-                client.stop("x", cancel=False)
-            os.kill(embedded.pids()[0], signal.SIGKILL)
-            with pytest.raises(ProcessDied, match=r"controller was killed by signal 9 \(SIGKILL\); run the same"):
-                embedded.check(within_s=DEADLINE_S)
-            with pytest.raises(ControllerSilent):
-                client.status()
+        assert len(watched) == 2
+        client.wait_for_worker(DEADLINE_S, embedded.check)
+        reply = client.status()
+        assert [(item.worker, item.cores) for item in reply.workers] == [("local", 1)]
+        with pytest.raises(CliError, match="no stages"):
+            client.apply(Pipeline("p", "file:///nowhere", ()), RunOptions())
+        with pytest.raises(CliError, match="no pipeline 'x'"):
+            client.stop("x", cancel=False)
+        os.kill(embedded.pids()[0], signal.SIGKILL)
+        with pytest.raises(ProcessDied, match=r"controller was killed by signal 9 \(SIGKILL\); run the same"):
+            embedded.check(within_s=DEADLINE_S)
+        with pytest.raises(ControllerSilent):
+            client.status()
     assert all(ended(pidfd) for pidfd in watched)
 
 
@@ -59,7 +59,9 @@ def test_both_are_gone_when_their_starter_is_killed() -> None:
 
 def test_an_embedded_run_leaves_no_descriptor_behind() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    Embedded(1).close()
+    embedded = Embedded(1)
+    embedded.start_controller()
+    embedded.close()
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -106,7 +106,7 @@ def count_entries(ledger: pathlib.Path) -> int:
 
 
 def headrace(*arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "headrace.cli.main", *arguments]
+    return [sys.executable, "-P", "-m", "headrace.cli", *arguments]
 
 
 def _zombie(pid: int) -> bool:

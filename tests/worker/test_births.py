@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import signal
 import socket
@@ -14,7 +15,10 @@ from typing import Any
 
 import pytest
 
+from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
+from headrace.stages.inherited import inherited_by
+from headrace.stages.library import read, tokenize
 from headrace.worker.births import Births
 from headrace.worker.channel import Channel
 from headrace.worker.hands import Hands
@@ -88,6 +92,18 @@ def parent_of(pid: int) -> int:
         return int(file.read().rpartition(")")[2].split()[1])
 
 
+def private_bytes(pid: int) -> int:
+    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+        return sum(int(line.split()[1]) << 10 for line in file if line.startswith("Private_Dirty:"))
+
+
+async def readable(descriptor: int) -> None:
+    loop, news = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, news.set)
+    await news.wait()
+    loop.remove_reader(descriptor)
+
+
 async def gone(pid: int) -> int:
     """The exit code, as of a child."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -132,6 +148,46 @@ def test_a_nursery_that_dies_is_replaced_and_takes_no_task_with_it() -> None:
         for number, end in ((first, channel), (second, other)):
             end.close()
             assert await gone(ward.pids[number]) == 75
+
+    attended(scene)
+
+
+def test_a_task_inherits_the_tokenizer_that_its_nursery_was_told_to_load() -> None:
+    pipeline = Pipeline.chain("plain", "file:///nowhere", read("*.jsonl"), tokens := tokenize("deepseek"))
+
+    async def private_mib(ward: Ward) -> float:
+        number, channel, _ = ward.ask()
+        order = pb.StartTask(pipeline_json=json.dumps(pipeline.to_dict()), stages=["tokenize"])
+        channel.send(pb.TaskCommand(task="plain/tokenize.0", attempt=1, start=order).SerializeToString())
+        async with asyncio.timeout(DEADLINE_S):
+            while not (said := channel.receive()):
+                await readable(channel.fileno())
+        ready = pb.TaskEvent.FromString(said[0]).ready
+        assert ready.facts["tokenizer_engine"] == "gigatoken"
+        return private_bytes(ward.pids[number]) / (1 << 20)
+
+    async def scene(ward: Ward) -> None:
+        ward.births.open()
+        loaded = await private_mib(ward)
+        ward.births.preload(inherited_by([tokens.to_dict()]))
+        inherited = await private_mib(ward)
+        assert loaded > 60 > 30 > inherited, (
+            f"{loaded:.0f} MiB if it loads it, {inherited:.0f} if it inherits it"
+        )
+        [nursery] = [pid for pid in children() if title(pid) == "headrace nursery"]
+        assert len(os.listdir(f"/proc/{nursery}/task")) == 1, "a thread does not live through a fork"
+
+    attended(scene)
+
+
+def test_a_nursery_that_cannot_load_what_it_is_told_bears_as_ever() -> None:
+    async def scene(ward: Ward) -> None:
+        ward.births.open()
+        ward.births.preload([("headrace.stages.tokenizer", {"tokenizer": "/nowhere.json", "sha256": "0"}), ("os", {})])
+        number, channel, _ = ward.ask()
+        await ward.until(lambda: number in ward.pids)
+        channel.close()
+        assert await gone(ward.pids[number]) == 75
 
     attended(scene)
 
