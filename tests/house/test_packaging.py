@@ -60,7 +60,7 @@ def test_nothing_in_the_folders_stays_behind() -> None:
 def test_the_wheel_carries_licence_and_command(wheel: zipfile.ZipFile) -> None:
     facts = {name.partition(".dist-info/")[2]: name for name in wheel.namelist() if ".dist-info/" in name}
     assert "licenses/LICENSE" in facts
-    assert b"headrace = headrace.cli.main:main" in wheel.read(facts["entry_points.txt"])
+    assert b"headrace = headrace.cli.__main__:main" in wheel.read(facts["entry_points.txt"])
 
 
 def test_each_subfolder_with_code_is_a_package() -> None:
