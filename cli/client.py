@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,8 @@ MESSAGE_BYTES_MAX = 64 << 20
 #: States in which a run stays.
 ENDED = ("completed", "stopped", "cancelled", "failed")
 DEFAULT_CONTROLLER = "127.0.0.1:7420"
+#: No pipeline: a status of it is short.
+_NOBODY = "/"
 #: Plain text is spoken to controllers of this host only.
 LOOPBACK = ("127.", "localhost", "[::1]")
 
@@ -129,8 +132,9 @@ class Client:
             transports=options.transports,
             changed_input=options.changed_input,
             limits=pb.Limits(record_s=options.record_s, task_bytes=options.task_bytes),
+            token=uuid.uuid4().hex,
         )
-        reply: pb.ApplyReply = self._call("Apply", request, APPLY_S)
+        reply: pb.ApplyReply = self._ask("Apply", request, APPLY_S, lambda reply: reply.standby)
         if not reply.accepted:
             raise ApplyRefused(reply.reason, reply.differences)
         return reply
@@ -158,16 +162,48 @@ class Client:
     def stop(self, pipeline: str, *, cancel: bool) -> None:
         """Have a pipeline stop: with what is held committed, or at once. Raises CliError."""
         self.status(pipeline)
-        reply: pb.StopReply = self._call("Stop", pb.StopRequest(pipeline=pipeline, cancel=cancel), ANSWER_S)
+        request = pb.StopRequest(pipeline=pipeline, cancel=cancel)
+        reply: pb.StopReply = self._ask("Stop", request, ANSWER_S, lambda reply: reply.standby)
         if not reply.accepted:
             raise CliError(reply.reason)
 
     def steer(self, request: pb.SteerRequest) -> tuple[str, ...]:
         """Pause, resume or change a run, or drain a worker; what will be otherwise, in words. Raises CliError."""
-        reply: pb.SteerReply = self._call("Steer", request, ANSWER_S)
+        reply: pb.SteerReply = self._ask("Steer", request, ANSWER_S, lambda reply: reply.again)
         if not reply.accepted:
             raise CliError(reply.reason)
         return tuple(reply.changes)
+
+    def _ask(self, method: str, request: Any, within_s: float, again: Callable[[Any], bool]) -> Any:
+        """Ask whoever leads; while a controller takes over, ask again, for up to FAILOVER_S.
+
+        Every request may be made twice: a wish says how it shall be, and an apply has a name of its own.
+        """
+        deadline = time.monotonic() + FAILOVER_S
+        while True:
+            try:
+                reply = self._patiently(method, request, within_s)
+            except ControllerSilent:
+                if len(self.addresses) == 1 or time.monotonic() >= deadline:
+                    raise
+            else:
+                if reply.accepted or not again(reply) or time.monotonic() >= deadline:
+                    return reply
+            time.sleep(BETWEEN_S)
+            self.status(_NOBODY)
+
+    def _patiently(self, method: str, request: Any, within_s: float) -> Any:
+        """A call that may take long. Where there are others, one that answers nothing meanwhile is not waited for."""
+        if len(self.addresses) == 1:
+            return self._call(method, request, within_s)
+        answer = getattr(self._stub, method).future(request, timeout=within_s)
+        while True:
+            try:
+                return answer.result(timeout=LOOK_S)
+            except grpc.FutureTimeoutError:
+                self._call("Status", pb.StatusRequest(pipeline=_NOBODY), LOOK_S)
+            except grpc.RpcError as error:
+                raise _silence(self.address, error) from error
 
     def watch(self, pipeline: str) -> SimpleQueue[pb.StatusReply | StreamBroke]:
         """A queue that gets the status again and again, and a StreamBroke when it ends."""

@@ -32,7 +32,7 @@ SILENCE_S = 10.0
 HEARTBEAT_S = 1.0
 #: Seconds that an apply waits for the dataset's log before it is answered.
 APPLY_S = 60.0
-#: Seconds that the core may take to judge a change of a run: it asks nobody.
+#: Seconds that a wish has to be judged, and to be taken by the cluster's log where there is one.
 STEER_S = 10.0
 
 
@@ -100,6 +100,7 @@ class Servicer(rpc.ControlServicer):
             seal=_seal(request),
             limits={"record_s": request.limits.record_s, "task_bytes": request.limits.task_bytes},
             changed_input=ChangedInput(request.changed_input or ChangedInput.HALT.value),
+            token=request.token,
         )
         if request.dry_run:
             return dry_run(self._shell.core, requested)
@@ -116,7 +117,7 @@ class Servicer(rpc.ControlServicer):
             reason=answer.reason,
             differences=answer.differences,
             warnings=answer.warnings,
-            standby=not self._shell.core.leads,
+            standby=not answer.accepted and self._shell.core.gathers(name, ""),
         )
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:  # noqa: N802
@@ -166,8 +167,16 @@ class Servicer(rpc.ControlServicer):
         """Pause, resume or change a run, or drain a worker; answered once it is known whether a plan can hold it."""
         number, answered = self._shell.expect_answer()
         self._shell.post(_steered(number, request))
-        answer = await asyncio.wait_for(answered, STEER_S)
-        return pb.SteerReply(accepted=answer.accepted, reason=answer.reason, changes=answer.warnings)
+        try:
+            answer = await asyncio.wait_for(answered, STEER_S)
+        except TimeoutError:
+            del self._shell.requests[number]
+            reason = (
+                f"the cluster's log did not take it within {STEER_S:.0f} s; it may be done yet: see `headrace status`"
+            )
+            return pb.SteerReply(accepted=False, reason=reason, again=not self._shell.core.leads)
+        again = not answer.accepted and self._shell.core.gathers(request.pipeline, request.worker)
+        return pb.SteerReply(accepted=answer.accepted, reason=answer.reason, changes=answer.warnings, again=again)
 
     async def Logs(self, request: pb.LogSearch, context: Any) -> AsyncIterator[pb.LogPage]:  # noqa: N802
         """Lines of this controller, of its workers and of their tasks."""

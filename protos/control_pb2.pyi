@@ -721,7 +721,7 @@ class LogPage(_message.Message):
     def __init__(self, number: _Optional[int] = ..., lines: _Optional[_Iterable[bytes]] = ..., last: _Optional[bool] = ..., missing: _Optional[_Iterable[str]] = ..., lost: _Optional[int] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
-    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "changed_input", "places", "transports", "dry_run")
+    __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "changed_input", "places", "transports", "dry_run", "token")
     class PlacesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -748,6 +748,7 @@ class ApplyRequest(_message.Message):
     PLACES_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     pipeline_json: str
     amend: bool
     fuse: bool
@@ -760,7 +761,8 @@ class ApplyRequest(_message.Message):
     places: _containers.ScalarMap[str, str]
     transports: _containers.ScalarMap[str, str]
     dry_run: bool
-    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., changed_input: _Optional[str] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+    token: str
+    def __init__(self, pipeline_json: _Optional[str] = ..., amend: _Optional[bool] = ..., fuse: _Optional[bool] = ..., replicas: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., quarantined_max: _Optional[int] = ..., quarantined_share_max: _Optional[float] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., changed_input: _Optional[str] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., dry_run: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class PlannedTask(_message.Message):
     __slots__ = ("task", "stages", "worker", "cores", "memory_bytes")
@@ -1018,11 +1020,13 @@ class SteerRequest(_message.Message):
     def __init__(self, pipeline: _Optional[str] = ..., pause: _Optional[bool] = ..., replicas: _Optional[_Mapping[str, int]] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., worker: _Optional[str] = ..., back: _Optional[bool] = ...) -> None: ...
 
 class SteerReply(_message.Message):
-    __slots__ = ("accepted", "reason", "changes")
+    __slots__ = ("accepted", "reason", "changes", "again")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     accepted: bool
     reason: str
     changes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., changes: _Optional[_Iterable[str]] = ...) -> None: ...
+    again: bool
+    def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., changes: _Optional[_Iterable[str]] = ..., again: _Optional[bool] = ...) -> None: ...

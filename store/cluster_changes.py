@@ -50,6 +50,31 @@ class RunStopAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSteered:
+    """Somebody wants a run otherwise: `wish` has `pause` (or null), `replicas`, `places` and `transports`."""
+
+    name: str
+    wish: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunChanged:
+    """The oldest wish for another plan is seen to: `plan` is the plan since, and `made` whether the wish came true."""
+
+    name: str
+    plan: Mapping[str, Any]
+    made: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDrainAsked:
+    """Somebody wants a worker to have no task of any run; `back`: to be given tasks again."""
+
+    worker: str
+    back: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """A run came to its end: completed, stopped, cancelled or failed with a reason."""
 
@@ -67,7 +92,18 @@ class TokenSpent:
     key: str
 
 
-ClusterChange = WorkerJoined | WorkerLeft | RunBegun | RunPlanned | RunStopAsked | RunEnded | TokenSpent
+ClusterChange = (
+    WorkerJoined
+    | WorkerLeft
+    | RunBegun
+    | RunPlanned
+    | RunStopAsked
+    | RunEnded
+    | TokenSpent
+    | RunSteered
+    | RunChanged
+    | WorkerDrainAsked
+)
 
 CLUSTER_CHANGES: tuple[type[Any], ...] = (
     WorkerJoined,
@@ -77,4 +113,7 @@ CLUSTER_CHANGES: tuple[type[Any], ...] = (
     RunStopAsked,
     RunEnded,
     TokenSpent,
+    RunSteered,
+    RunChanged,
+    WorkerDrainAsked,
 )

@@ -8,10 +8,13 @@ from typing import Any
 
 from headrace.store.cluster_changes import (
     RunBegun,
+    RunChanged,
     RunEnded,
     RunPlanned,
+    RunSteered,
     RunStopAsked,
     TokenSpent,
+    WorkerDrainAsked,
     WorkerJoined,
     WorkerLeft,
 )
@@ -35,6 +38,10 @@ class RunRecord:
     stop_asked: bool | None = None
     outcome: str = ""
     reason: str = ""
+    #: Whether it is to stand still; what else was wished and came true, merged; and the wishes that wait, in order.
+    paused: bool = False
+    wished: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    waiting: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
 
 
 @dataclass(slots=True)
@@ -45,6 +52,8 @@ class ClusterState(LogState):
     runs: dict[str, RunRecord] = field(default_factory=dict[str, RunRecord])
     #: Spent join tokens, by their fingerprint.
     tokens: dict[str, TokenSpent] = field(default_factory=dict[str, TokenSpent])
+    #: Workers that are to have no task.
+    drained: set[str] = field(default_factory=set[str])
 
     def going_on(self) -> dict[str, RunRecord]:
         """The runs that have not ended."""
@@ -58,7 +67,9 @@ class ClusterState(LogState):
                 self.workers.pop(change.worker, None)
             case RunBegun():
                 self._begun(number, change)
-            case RunPlanned() | RunStopAsked() | RunEnded():
+            case WorkerDrainAsked():
+                (self.drained.discard if change.back else self.drained.add)(change.worker)
+            case RunPlanned() | RunStopAsked() | RunSteered() | RunChanged() | RunEnded():
                 run = self.runs.get(change.name)
                 # A wish and an end can be on their way together: what comes behind the end moves nothing.
                 if run is not None and not run.outcome:
@@ -80,11 +91,22 @@ class ClusterState(LogState):
         self.runs[change.name] = RunRecord(change.pipeline, change.options, number)
 
 
-def _move(run: RunRecord, change: RunPlanned | RunStopAsked | RunEnded) -> None:
+def _move(run: RunRecord, change: RunPlanned | RunStopAsked | RunSteered | RunChanged | RunEnded) -> None:
     match change:
         case RunPlanned():
             run.plan = change.plan
         case RunStopAsked():
             run.stop_asked = bool(run.stop_asked) or change.cancel
+        case RunSteered():
+            wish = dict(change.wish)
+            pause = wish.pop("pause", None)
+            run.paused = run.paused if pause is None else bool(pause)
+            if any(wish.values()):
+                run.waiting.append(wish)
+        case RunChanged():
+            run.plan = change.plan
+            wish = dict(run.waiting.pop(0)) if run.waiting else {}
+            if change.made:
+                run.wished = {key: {**run.wished.get(key, {}), **wish.get(key, {})} for key in {*run.wished, *wish}}
         case RunEnded():
             run.outcome, run.reason, run.plan = change.outcome, change.reason, None

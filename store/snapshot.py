@@ -42,7 +42,7 @@ _LEDGER_FIELDS = (
 _COUNTS = tuple(Counts.__dataclass_fields__)
 #: Every field of a fold stands in a snapshot; a test holds this to the classes.
 LEDGER_COVERED = {*_LOG_FIELDS, *_LEDGER_FIELDS, "fragments", "shards", "accepted", "counts"}
-CLUSTER_COVERED = {*_LOG_FIELDS, "workers", "runs", "tokens"}
+CLUSTER_COVERED = {*_LOG_FIELDS, "workers", "runs", "tokens", "drained"}
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -259,6 +259,7 @@ def _cluster_tables(state: ClusterState) -> dict[str, Any]:
         "workers": [pick(item, _JOINED) for item in state.workers.values()],
         "runs": {name: pick(item, _RUN) for name, item in state.runs.items()},
         "tokens": [pick(item, _TOKEN) for item in state.tokens.values()],
+        "drained": sorted(state.drained),
     }
 
 
@@ -267,6 +268,7 @@ def _cluster(tables: Any) -> ClusterState:
     state.workers = {row[0]: WorkerJoined(*row) for row in tables["workers"]}
     state.runs = {name: RunRecord(*row) for name, row in tables["runs"].items()}
     state.tokens = {row[0]: TokenSpent(*row) for row in tables["tokens"]}
+    state.drained = set(tables.get("drained", ()))
     return state
 
 

@@ -34,30 +34,33 @@ from headrace.controller.core.messages import (
     TaskReady,
     TaskSwept,
     TimePassed,
-    WorkerDrained,
     WorkerLost,
     WorkerRegistered,
 )
 from headrace.controller.core.placement import NOTHING, Need, total
 from headrace.controller.core.planner import plan
-from headrace.controller.core.plans import Plan
-from headrace.controller.core.recording import options_of, plan_from_plain, plan_to_plain, request_of
+from headrace.controller.core.plans import Plan, Wished
+from headrace.controller.core.recording import options_of, plan_from_plain, plan_to_plain, request_of, wished_of
 from headrace.controller.core.run import Run
 from headrace.controller.core.run_states import ENDED, RunState
+from headrace.controller.core.steering import Steering
 from headrace.controller.core.tokens import TokenOffered, Tokens
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
 from headrace.pipeline.validate import validate
 from headrace.store.cluster_changes import (
     RunBegun,
+    RunChanged,
     RunEnded,
     RunPlanned,
+    RunSteered,
     RunStopAsked,
     TokenSpent,
+    WorkerDrainAsked,
     WorkerJoined,
     WorkerLeft,
 )
-from headrace.store.cluster_fold import ENDED_RUNS_MAX, ClusterState
+from headrace.store.cluster_fold import ENDED_RUNS_MAX, ClusterState, RunRecord
 from headrace.store.entries import Beat, Led
 
 #: Seconds for which tasks of a run that this controller does not know may wait for somebody to apply it again.
@@ -95,6 +98,7 @@ class Controller:
         #: Runs whose dataset another controller of this cluster has taken.
         self._usurpations: set[str] = set()
         self._tokens = Tokens()
+        self._steering = Steering(self)
         #: What workers brought of runs that are not begun here.
         self._claims = Claims()
         #: Runs that nobody here knows and workers have tasks of, and until when these may stay.
@@ -116,6 +120,21 @@ class Controller:
     def leader(self) -> Mapping[str, Any]:
         """Who leads the cluster, as far as is known: its `address` among the rest."""
         return self.identity if self.log is None or self.leads else self.log.ledger.leader
+
+    def gathers(self, pipeline: str, worker: str) -> bool:
+        """Whether a wish of this pipeline or this worker is to be asked again: not all is here yet that was before."""
+        run = self.runs.get(pipeline)
+        away = self._known.keys() - self.workers.keys()
+        return not self.leads or worker in away or self._nobody_is_back or (run is not None and run.gathers)
+
+    @property
+    def _known(self) -> Mapping[str, object]:
+        """The workers that attend by the word of the log; those that have not come back to this leader among them."""
+        return self.log.ledger.workers if self.log is not None else {}
+
+    @property
+    def _nobody_is_back(self) -> bool:
+        return bool(self._known) and not self.workers
 
     def handle(self, event: object, now: float) -> list[Command]:
         """Take one event; give the commands that follow from it."""
@@ -150,10 +169,8 @@ class Controller:
                 return self._worker_lost(event, now)
             case PipelineRequested():
                 return self._requested(event)
-            case StopRequested():
-                return self._stop(event, now)
-            case SteerRequested() | DrainRequested():
-                return self._steer(event, now)
+            case StopRequested() | SteerRequested() | DrainRequested():
+                return self._steering.handle(event, now) if self.leads else self._turned_away(event)
             case ManifestWritten():
                 writer = self._by_log(event.log)
                 return writer.handle(event, now) if writer else []
@@ -208,6 +225,8 @@ class Controller:
                 return run.handle(StopRequested(change.name, change.cancel), now) if run else []
             case TokenSpent():
                 return self._tokens.spent(change)
+            case RunSteered() | WorkerDrainAsked():
+                return self._steering.durable(now)
             case Led():
                 return self._take_over()
             case Beat() if self._usurpations:
@@ -218,12 +237,13 @@ class Controller:
     def _take_over(self) -> list[Command]:
         """Go on with every run that has not ended, with the plan that its tasks were started by."""
         assert self.log is not None
+        self.drained |= self.log.ledger.drained
         commands: list[Command] = []
         for name, record in self.log.ledger.going_on().items():
             plan = plan_from_plain(record.plan) if record.plan is not None else None
             if plan is not None:
                 self._planned[name] = plan
-            commands += self._open_run(request_of(record.pipeline, record.options), inherited=plan, resumes=True)
+            commands += self._resume(record, plan)
         return commands
 
     def _open_again(self) -> list[Command]:
@@ -232,8 +252,7 @@ class Controller:
         commands: list[Command] = []
         for name, record in self.log.ledger.going_on().items():
             if name in self._usurpations:
-                again = request_of(record.pipeline, record.options)
-                commands += self._open_run(again, inherited=self._planned.get(name), resumes=True)
+                commands += self._resume(record, self._planned.get(name))
         self._usurpations.clear()
         return commands
 
@@ -261,6 +280,10 @@ class Controller:
             self._planned.pop(command.pipeline, None)
         for name, run in self.runs.items():
             plan = run.crew.plan if run.crew is not None and not run.ended else None
+            if plan is not None and run.seen_to and name in going_on:
+                self._planned[name] = plan
+                self.log.submit(*(RunChanged(name, plan_to_plain(plan), made) for made in run.seen_to))
+            run.seen_to.clear()
             if plan is not None and self._planned.get(name) != plan and name in going_on:
                 self._planned[name] = plan
                 self.log.submit(RunPlanned(name, plan_to_plain(plan)))
@@ -280,7 +303,8 @@ class Controller:
         commands: list[Command] = [
             AnswerRequest(event.request, accepted=False, reason=reason) for event in self._asked.values()
         ]
-        commands += self._tokens.drop(reason)
+        commands += self._tokens.drop(reason) + self._steering.drop(reason)
+        self.drained.clear()
         self.runs.clear()
         self.workers.clear()
         self._asked.clear()
@@ -336,6 +360,8 @@ class Controller:
     # -- what people ask --
 
     def _requested(self, event: PipelineRequested) -> list[Command]:
+        if (known := self._asked_before(event)) is not None:
+            return known
         reason = self._refusal(event)
         if reason:
             return [AnswerRequest(event.request, accepted=False, reason=reason)]
@@ -346,6 +372,29 @@ class Controller:
         self.log.submit(RunBegun(name, event.pipeline, options_of(event)))
         return []
 
+    def _asked_before(self, event: PipelineRequested) -> list[Command] | None:
+        """The answer to a request that is known: whoever asked had none, since a leader died. None for a new one."""
+        name = str(event.pipeline.get("name", ""))
+        record = self.log.ledger.runs.get(name) if self.log is not None and self.leads else None
+        run = self.runs.get(name)
+        begun = (run is not None and run.token, record is not None and record.options.get("token"))
+        if not event.token or event.token not in begun:
+            return None
+        if run is not None and not run.ended:
+            return run.answer_to(event.request)
+        reason = run.reason if run is not None else record.reason if record is not None else ""
+        failed = (run.state.value if run is not None else record.outcome if record is not None else "") == "failed"
+        return [AnswerRequest(event.request, accepted=not failed, reason=reason if failed else "")]
+
+    def _turned_away(self, event: StopRequested | SteerRequested | DrainRequested) -> list[Command]:
+        if isinstance(event, StopRequested):
+            return []
+        return [AnswerRequest(event.request, accepted=False, reason=self._elsewhere())]
+
+    def _elsewhere(self) -> str:
+        leader = self.leader.get("address")
+        return f"this controller is on standby: {f'the one at {leader} leads' if leader else 'nobody leads yet'}"
+
     def _offered(self, event: TokenOffered) -> list[Command]:
         if self.log is None or not self.leads:
             reason = f"this controller admits nobody now; ask the one that leads, at {self.leader.get('address', '?')}"
@@ -355,12 +404,14 @@ class Controller:
     def _refusal(self, event: PipelineRequested) -> str:
         """Why a pipeline cannot be taken up; empty if it can."""
         if not self.leads:
-            return f"this controller is on standby; ask the one that leads, at {self.leader.get('address', '?')}"
+            return self._elsewhere()
         try:
             pipeline = Pipeline.from_dict(event.pipeline)
             validate(pipeline)
         except PipelineError as error:
             return str(error)
+        if self._nobody_is_back:
+            return f"none of the {len(self._known)} workers is back at this controller yet: see `headrace status`"
         if pipeline.name in self._asked:
             return f"pipeline {pipeline.name!r} is being applied by somebody else"
         for run in self.runs.values():
@@ -387,8 +438,18 @@ class Controller:
             taken=self.reserved_beside(pipeline.name),
         )
 
+    def _resume(self, record: RunRecord, inherited: Plan | None) -> list[Command]:
+        """Go on with a run of an earlier leader, as people wished it since it was applied."""
+        again = request_of(record.pipeline, record.options)
+        return self._open_run(again, inherited=inherited, resumes=True, wished=wished_of(record))
+
     def _open_run(
-        self, event: PipelineRequested, *, inherited: Plan | None = None, resumes: bool = False
+        self,
+        event: PipelineRequested,
+        *,
+        inherited: Plan | None = None,
+        resumes: bool = False,
+        wished: Wished | None = None,
     ) -> list[Command]:
         pipeline = Pipeline.from_dict(event.pipeline)
         self.runs.pop(pipeline.name, None)
@@ -415,6 +476,8 @@ class Controller:
             changed_input=event.changed_input,
             drained=self.drained,
             beside=lambda: self.reserved_beside(pipeline.name),
+            wished=wished,
+            token=event.token,
         )
         self.runs[pipeline.name] = run
         return run.open()
@@ -428,43 +491,6 @@ class Controller:
                     if task.need != NOTHING:
                         taken[task.worker] = total((taken.get(task.worker, NOTHING), task.need))
         return taken
-
-    def _stop(self, event: StopRequested, now: float) -> list[Command]:
-        run = self.runs.get(event.pipeline)
-        if run is None:
-            return []
-        if self.log is None:
-            return run.handle(event, now)
-        if event.pipeline in self.log.ledger.going_on():
-            self.log.submit(RunStopAsked(event.pipeline, event.cancel))
-        return []
-
-    def _steer(self, event: SteerRequested | DrainRequested, now: float) -> list[Command]:
-        if isinstance(event, DrainRequested):
-            return self._drain(event, now)
-        run = self.runs.get(event.pipeline)
-        if run is not None and not run.ended:
-            return run.handle(event, now)
-        there = ", ".join(name for name, run in self.runs.items() if not run.ended) or "none"
-        state = f"is {run.state.value}" if run else "is not here"
-        reason = f"pipeline {event.pipeline!r} {state}; there are: {there}"
-        return [AnswerRequest(event.request, accepted=False, reason=reason)]
-
-    def _drain(self, event: DrainRequested, now: float) -> list[Command]:
-        def answer(reason: str = "", *words: str) -> list[Command]:
-            return [AnswerRequest(event.request, accepted=not reason, reason=reason, warnings=words)]
-
-        if event.worker not in self.workers:
-            return answer(f"no worker {event.worker!r}; there are: {', '.join(self.workers) or 'none'}")
-        if event.back:
-            self.drained.discard(event.worker)
-            return answer()
-        for run in self.runs.values():
-            if wrong := run.why_not_without(event.worker):
-                return answer(wrong)
-        self.drained.add(event.worker)
-        told = [run.handle(WorkerDrained(event.worker), now) for run in self.runs.values() if not run.ended]
-        return [*answer(), *(command for commands in told for command in commands)]
 
     def _forget_old(self) -> None:
         ended = [name for name, run in self.runs.items() if run.over]

@@ -26,6 +26,7 @@ from headrace.controller.core.log_messages import TruncateLog as TruncateLog
 from headrace.controller.core.log_messages import WriteEntry as WriteEntry
 from headrace.controller.core.log_messages import WriteSnapshot as WriteSnapshot
 from headrace.controller.core.wishes import DrainRequested as DrainRequested
+from headrace.controller.core.wishes import SteerAdmitted as SteerAdmitted
 from headrace.controller.core.wishes import SteerRequested as SteerRequested
 from headrace.controller.core.wishes import WorkerDrained as WorkerDrained
 from headrace.controller.core.worker_messages import RunningLink as RunningLink
@@ -203,6 +204,8 @@ class PipelineRequested:
     #: What one record and one task may take, as the names and values of Limits; 0: as usual.
     limits: Mapping[str, float] = field(default_factory=dict[str, float])
     changed_input: ChangedInput = ChangedInput.HALT
+    #: The request's own name: sent again, it is the same request. Empty: it has none.
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +249,7 @@ Event: TypeAlias = (
     | StopRequested
     | ShutdownAsked
     | SteerRequested
+    | SteerAdmitted
     | DrainRequested
     | WorkerDrained
     | TimePassed

@@ -65,6 +65,15 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Wished:
+    """What people wished of a run under earlier leaders: to stand still, what came true, and what waits."""
+
+    pause: bool = False
+    made: Change = field(default_factory=Change)
+    waiting: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All tasks and links of one pipeline."""
 

@@ -10,7 +10,8 @@ from headrace.controller.core.allowance import Allowance
 from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.messages import PipelineRequested
 from headrace.controller.core.placement import Need
-from headrace.controller.core.plans import LinkPlan, Plan, TaskPlan
+from headrace.controller.core.plans import Change, LinkPlan, Plan, TaskPlan, Wished
+from headrace.store.cluster_fold import RunRecord
 
 
 def plan_to_plain(plan: Plan) -> dict[str, Any]:
@@ -37,6 +38,21 @@ def plan_from_plain(plain: Mapping[str, Any]) -> Plan:
     return Plan(
         tuple(TaskPlan(**task) for task in tasks), tuple(LinkPlan(**link) for link in links), dict(plain["reasons"])
     )
+
+
+def wish_to_plain(pause: bool | None, change: Change) -> dict[str, Any]:
+    """A wish of a run."""
+    parts = {"replicas": change.replicas, "places": change.places, "transports": change.transports}
+    return {"pause": pause, **{name: dict(part) for name, part in parts.items()}}
+
+
+def wished_of(record: RunRecord) -> Wished:
+    """What people wished of a run, as the log has it."""
+    return Wished(record.paused, _change(record.wished), tuple(_change(wish) for wish in record.waiting))
+
+
+def _change(plain: Mapping[str, Any]) -> Change:
+    return Change(plain.get("replicas", {}), plain.get("places", {}), plain.get("transports", {}))
 
 
 _NOT_OPTIONS = ("request", "pipeline")

@@ -18,6 +18,7 @@ from headrace.controller.core.messages import (
     Outcome,
     ShardProposed,
     SourceListed,
+    SteerAdmitted,
     SteerRequested,
     StopRequested,
     TaskExited,
@@ -113,7 +114,7 @@ class Run(Changes, Input, Ending):
                 return self._link_lost(event, now)
             case WorkerLost():
                 return self._worker_lost(event, now)
-            case StopRequested() | SteerRequested() | WorkerDrained():
+            case StopRequested() | SteerRequested() | SteerAdmitted() | WorkerDrained():
                 return self._wished(event)
             case ManifestWritten():
                 return self._manifest_written(event, now)
@@ -127,12 +128,14 @@ class Run(Changes, Input, Ending):
             return self._fail(event.error)
         return self.leadership.handle(event, now)
 
-    def _wished(self, event: StopRequested | SteerRequested | WorkerDrained) -> list[Command]:
+    def _wished(self, event: StopRequested | SteerRequested | SteerAdmitted | WorkerDrained) -> list[Command]:
         match event:
             case StopRequested():
                 return self._stop(event)
             case SteerRequested():
                 return self._steer(event)
+            case SteerAdmitted():
+                return self._see_to(event)
             case WorkerDrained():
                 return self._leave(event)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.controller.core.messages import Command, KillTask, WorkerLost
-from headrace.controller.core.plans import Plan
+from headrace.controller.core.plans import Change, Plan
 from headrace.controller.core.roster import TaskState
 from headrace.controller.core.run_base import WORKING
 from headrace.controller.core.run_tasks import Tasks
@@ -34,6 +34,8 @@ class Adoption(Tasks):
         first = self.leadership.term * NUMBERS_A_TERM
         self.listing.number = self.intake.sweep = first
         planned = {task.plan.worker for task in self.crew}
+        # A drain that an earlier leader was asked for and did not see to.
+        self.changes += [Change(leave=worker) for worker in sorted(planned & set(self._drained))]
         commands: list[Command] = []
         for worker in sorted(planned & self._workers.keys()):
             commands += self._adopt(worker, now)

@@ -22,7 +22,7 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.placement import Need
 from headrace.controller.core.places import WorkerFacts
-from headrace.controller.core.plans import Change, Plan
+from headrace.controller.core.plans import Change, Plan, Wished
 from headrace.controller.core.run_states import ENDED, TRANSITIONS, RunState, RunTurn
 from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.store.entries import Range
@@ -62,6 +62,8 @@ class RunBase:
         snapshot_entries: int = SNAPSHOT_ENTRIES,
         drained: Collection[str] = (),
         beside: Callable[[], Mapping[str, Need]] = dict,
+        wished: Wished | None = None,
+        token: str = "",
     ) -> None:
         self.pipeline = pipeline
         self.version = pipeline.version()
@@ -82,20 +84,17 @@ class RunBase:
         self.records_resumed = 0
         self.bytes_resumed = 0
         self._amend, self._fuse, self._replicas, self._allowance = amend, fuse, replicas, allowance
-        self._places, self._transports = dict(places or {}), dict(transports or {})
+        self._begin_with(wished or Wished(), dict(places or {}), dict(transports or {}))
         #: When sinks seal, and what a record and a task may take, if the request says so.
         self.seal, self.limits = dict(seal or {}), dict(limits or {})
         #: The plan of an earlier leader, what workers brought of its tasks, and how long absent ones are waited for.
         self._inherited = inherited
         self._claims = claims or Claims()
         self._rejoin_at: float | None = None
-        #: Tasks of a stage that somebody asked for since; which workers get none is the controller's to say.
-        self._counts, self._drained = dict[str, int](), drained
-        #: What the tasks of other runs reserve now, by worker.
-        self._beside = beside
-        #: Somebody wants the run to stand still, or planned otherwise, in this order; why a change was not made.
-        self.pause_wanted, self.refused_change = False, ""
-        self.changes: list[Change] = []
+        #: Which workers get no tasks, and what the tasks of other runs reserve now: the controller's to say.
+        self._drained, self._beside = drained, beside
+        #: The name of the request that began it, so that the same one again is known; and who waits for an answer.
+        self.token = token
         self._request: int | None = request
         self._standby = standby
         self._workers = {worker.name: worker for worker in workers}
@@ -107,6 +106,21 @@ class RunBase:
         self.listing.reread = changed_input is ChangedInput.REREAD
         self._changed_input = changed_input
         self._forget_all()
+
+    def _begin_with(self, wished: Wished, places: dict[str, str], transports: dict[str, str]) -> None:
+        """What people wished in the request and since: places, transports, and tasks of a stage."""
+        self._places, self._transports = {**places, **wished.made.places}, {**transports, **wished.made.transports}
+        self._counts = dict(wished.made.replicas)
+        #: Somebody wants the run to stand still, or planned otherwise, in this order; why a change was not made.
+        self.pause_wanted, self.refused_change = wished.pause, ""
+        self.changes: list[Change] = list(wished.waiting)
+        #: Whether each change that people wished for came true, the oldest first; who writes it down empties it.
+        self.seen_to: list[bool] = []
+
+    @property
+    def gathers(self) -> bool:
+        """Whether it goes on with what an earlier leader began, and waits for its log or for workers to come back."""
+        return self._standby and (self.state is RunState.OPENING or self._rejoin_at is not None)
 
     def _forget_all(self) -> None:
         """What a run learns as it goes: nothing yet."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from headrace.controller.core.messages import AnswerRequest, Command, SteerRequested, WorkerDrained
+from headrace.controller.core.messages import AnswerRequest, Command, SteerAdmitted, SteerRequested, WorkerDrained
 from headrace.controller.core.planner import move
 from headrace.controller.core.plans import Change, Plan
 from headrace.controller.core.run_base import WORKING
@@ -23,22 +23,32 @@ from headrace.pipeline.errors import PipelineError
 class Changes(Opening):
     """Pauses, and other plans for the same pipeline."""
 
+    def considered(self, event: SteerRequested) -> Change:
+        """What a wish asks of the plan. PipelineError, with the reason, where the run or every plan is against it."""
+        if self.state is RunState.DRAINING or self.state not in (RunState.OPENING, *WORKING):
+            raise PipelineError(f"pipeline {self.pipeline.name!r} is {self.state.value}")
+        self._check_links(event.transports)
+        change = self._whole_chains(Change(event.replicas, event.places, event.transports))
+        if not change.empty:
+            self._planned_with(change)
+        return change
+
     def _steer(self, event: SteerRequested) -> list[Command]:
         """Somebody wants the run paused, resumed or changed; refused at once where no plan can hold the change."""
-        if self.state is RunState.DRAINING or self.state not in (RunState.OPENING, *WORKING):
-            return [_answer(event, f"pipeline {self.pipeline.name!r} is {self.state.value}")]
         try:
-            self._check_links(event.transports)
-            change = self._whole_chains(Change(event.replicas, event.places, event.transports))
-            if not change.empty:
-                self._planned_with(change)
+            change = self.considered(event)
         except PipelineError as error:
-            return [_answer(event, str(error))]
-        if event.pause is not None:
-            self.pause_wanted = event.pause
-        if not change.empty:
-            self.changes.append(change)
-        return [_answer(event, words=() if change.empty else (change.words(),))]
+            return [AnswerRequest(event.request, accepted=False, reason=str(error))]
+        return self._see_to(SteerAdmitted(event.request, event.pipeline, event.pause, change))
+
+    def _see_to(self, wish: SteerAdmitted) -> list[Command]:
+        """A wish was judged: take it up, and answer."""
+        if wish.pause is not None:
+            self.pause_wanted = wish.pause
+        if not wish.change.empty:
+            self.changes.append(wish.change)
+        words = () if wish.change.empty else (wish.change.words(),)
+        return [AnswerRequest(wish.request, accepted=True, warnings=words)]
 
     def why_not_without(self, worker: str) -> str:
         """Why this run's tasks cannot leave a worker; empty if they can."""
@@ -82,7 +92,9 @@ class Changes(Opening):
         except PipelineError as error:
             # It could be held when it was asked for; workers have gone since.
             self.refused_change = f"{change.words()}: {error}"
+            self.seen_to += [] if change.leave else [False]
             return []
+        self.seen_to += [] if change.leave else [True]
         self.refused_change = ""
         self._counts |= change.replicas
         self._places |= change.places
@@ -143,7 +155,3 @@ class Changes(Opening):
             chain = next((task.stages for task in tasks if not task.alone and stage in task.stages), (stage,))
             counts |= dict.fromkeys(chain, count)
         return replace(change, replicas=counts)
-
-
-def _answer(event: SteerRequested, reason: str = "", words: tuple[str, ...] = ()) -> AnswerRequest:
-    return AnswerRequest(event.request, accepted=not reason, reason=reason, warnings=words)

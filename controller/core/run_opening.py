@@ -67,6 +67,13 @@ class Opening(Adoption):
             commands.append(AnswerRequest(self._request, accepted=True, warnings=warnings))
             self._request = None
 
+    def answer_to(self, request: int) -> list[Command]:
+        """Whoever applied the run asks again: answered in the place of the first time, if that was not answered."""
+        if self._request is not None:
+            self._request = request
+            return []
+        return [AnswerRequest(request, accepted=True)]
+
     def _refuse(self, reason: str, differences: tuple[str, ...]) -> list[Command]:
         request, self._request = self._request, None
         self.leadership.drop_campaign()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headrace.controller.core.plans import Change
+
 
 @dataclass(frozen=True, slots=True)
 class SteerRequested:
@@ -17,6 +19,16 @@ class SteerRequested:
     replicas: Mapping[str, int] = field(default_factory=dict[str, int])
     places: Mapping[str, str] = field(default_factory=dict[str, str])
     transports: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class SteerAdmitted:
+    """A wish of a run was judged and is durable: the run is to see to it."""
+
+    request: int
+    pipeline: str
+    pause: bool | None
+    change: Change
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.store.cluster_changes import RunBegun, RunEnded, RunPlanned, RunStopAsked, TokenSpent, WorkerJoined
+from headrace.store.cluster_changes import (
+    RunBegun,
+    RunChanged,
+    RunEnded,
+    RunPlanned,
+    RunSteered,
+    RunStopAsked,
+    TokenSpent,
+    WorkerDrainAsked,
+    WorkerJoined,
+)
 from headrace.store.cluster_fold import ClusterState
 from headrace.store.entries import (
     Beat,
@@ -76,6 +86,9 @@ def test_a_clusters_log_comes_back_from_its_snapshot() -> None:
     state.apply(
         1, Entry(1, (*begun, RunStopAsked("p", cancel=False), RunBegun("q", {}, {}), RunEnded("q", "failed", "x")))
     )
+    wish = {"pause": True, "replicas": {"read": 2}, "places": {}, "transports": {}}
+    wishes = RunSteered("p", wish), RunSteered("p", {**wish, "pause": None}), RunChanged("p", {"tasks": []}, made=True)
+    state.apply(2, Entry(1, (*wishes, WorkerDrainAsked("w", back=False))))
     assert decode_snapshot(encode_snapshot(state)) == state
 
 
