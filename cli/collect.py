@@ -1,4 +1,4 @@
-"""`headrace dataset gc` and `retract`: objects that nobody names, and records that nobody may see any more."""
+"""`headrace dataset gc`, `retract` and `rm`: objects that nobody names, and what nobody may see any more."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from headrace.cli.page import console, megabytes, number, title
 from headrace.controller.pen import Pen, with_pen
 from headrace.controller.process import is_alive
 from headrace.store.collect import Collected, collect
-from headrace.store.dataset import Dataset, write_manifest
-from headrace.store.entries import EpochRaised, Retracted, VersionPublished
+from headrace.store.dataset import MANIFEST_KEY, Dataset, write_manifest
+from headrace.store.entries import EpochRaised, Removed, Retracted, VersionPublished
 from headrace.store.errors import DatasetBusy
 from headrace.store.fold import LedgerState
 from headrace.store.retract import Found, find_records, write_rewritten
@@ -22,13 +22,13 @@ KEYS_SHOWN = 10
 
 def collect_garbage(uri: str, *, dry_run: bool, as_json: bool) -> int:
     """Collect one dataset; the exit code."""
-    dataset = Dataset.open(uri)
+    dataset = Dataset.open(uri, removed=True)
     found = collect(dataset.store, dataset.state, dry_run=True)
     busy = "a run writes it" if _is_led(dataset.state) else ""
     if not dry_run:
         if found.undecided and not busy:
             busy = _raise_floor(dataset.uri)
-        state = Dataset.open(uri).state if found.undecided else dataset.state
+        state = Dataset.open(uri, removed=True).state if found.undecided else dataset.state
         found = collect(dataset.store, state, dry_run=False)
     if as_json:
         print(json.dumps(_facts(dataset.uri, found, dry_run=dry_run, busy=busy)))
@@ -105,6 +105,33 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, as_json: bo
     else:
         what = f"{number(documents)} documents, {number(len(found.rewritten))} objects written anew"
         console(sys.stdout).print(title(dataset.uri, f"version {after.state.version}: {what}"))
+    return 0
+
+
+def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:
+    """Remove a dataset; the exit code. Killed on the way, it goes on where it was when it is called again."""
+    dataset = Dataset.open(uri, removed=True)
+    store = dataset.store
+    objects = [item for shard in dataset.shards for item in shard.closed.objects]
+    kept = sum(counts.kept for counts in dataset.state.counts.values())
+    what = f"{number(kept)} kept records in {number(len(objects))} objects"
+    if not agreed:
+        size = megabytes(sum(item.size for item in objects))
+        raise UsageError(f"{dataset.uri} holds {what}, {size}: add --yes to delete them; nobody can bring them back")
+
+    async def removed(pen: Pen) -> None:
+        if not pen.ledger.removed:
+            await pen.commit(EpochRaised("removal"), Removed("removal"))
+
+    with_pen(dataset.uri, removed)
+    # Before the shards, so that nobody who comes now is sent to what is going away.
+    store.delete(MANIFEST_KEY)
+    found = collect(store, Dataset.open(uri, removed=True).state, dry_run=False)
+    if as_json:
+        print(json.dumps({"dataset": dataset.uri, "objects": len(found.keys), "bytes": found.size}))
+    else:
+        gone = f"removed: {number(len(found.keys))} objects, {megabytes(found.size)}"
+        console(sys.stdout).print(title(dataset.uri, gone))
     return 0
 
 

@@ -167,7 +167,9 @@ def list_datasets(root: str, *, as_json: bool) -> int:
     rows: list[dict[str, Any]] = []
     for prefix in _ledgers(store):
         uri = f"{store.uri.rstrip('/')}/{prefix}".rstrip("/")
-        dataset = Dataset.open(uri)
+        dataset = Dataset.open(uri, removed=True)
+        if dataset.state.removed:
+            continue
         balance = balance_of(dataset.state)
         rows.append(
             {

@@ -363,6 +363,31 @@ def dataset_gc(
     return collect_garbage(uri, dry_run=dry_run, as_json=json)
 
 
+@dataset_app.command("compact")
+def dataset_compact(
+    uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")],
+    into: Annotated[str, typer.Argument(help="Where the compacted dataset goes.")],
+    shard_mib: Annotated[int, typer.Option(min=1, help="Merge shards until their tokens have this many MiB.")] = 256,
+    json: Json = False,
+) -> int:
+    """Write a dataset again in fewer and larger shards; the old one stays as it is."""
+    from headrace.cli.compaction import compact_dataset
+
+    return compact_dataset(uri, into, shard_bytes=shard_mib << 20, as_json=json)
+
+
+@dataset_app.command("rm")
+def dataset_rm(
+    uri: Annotated[str, typer.Argument(help="The dataset's URI or folder.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this nothing is deleted.")] = False,
+    json: Json = False,
+) -> int:
+    """Delete a dataset for ever. Its ledger stays and says so: nobody who wakes late can bring it back."""
+    from headrace.cli.collect import remove_dataset
+
+    return remove_dataset(uri, agreed=yes, as_json=json)
+
+
 def invoke(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. Errors of the system around us become a line on standard error."""
     try:

@@ -111,14 +111,19 @@ class Dataset:
         self._shards = tuple(ShardRecord(shard.number, shard.closed) for shard in state.shards)
 
     @staticmethod
-    def open(uri: str) -> Dataset:
-        """Fold the ledger of the dataset at `uri`. Raises `InvalidUri` where there is none, and `FormatError`."""
+    def open(uri: str, *, removed: bool = False) -> Dataset:
+        """Fold the ledger of the dataset at `uri`. Raises `InvalidUri` where there is none, and `FormatError`.
+
+        One that was removed is none, unless its remains are asked for by `removed`.
+        """
         store = open_store(uri)
         state = fold_ledger(store)
         if state.number < 0:
             raise InvalidUri(
                 f"{store.uri} holds no dataset (its ledger has no entry); check the URI, or run a pipeline"
             )
+        if state.removed and not removed:
+            raise InvalidUri(f"{store.uri} holds no dataset: it was removed; run a pipeline to begin another")
         return Dataset(store, state)
 
     @property

@@ -218,6 +218,13 @@ class Retracted:
     replaced: tuple[tuple[str, StoredObject], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Nothing of what stands before this entry is in the dataset any more. Terms and epochs go on."""
+
+    reason: str
+
+
 Change: TypeAlias = (
     Led
     | Resigned
@@ -230,6 +237,7 @@ Change: TypeAlias = (
     | Closed
     | VersionPublished
     | Retracted
+    | Removed
     | ClusterChange
 )
 
@@ -247,6 +255,7 @@ _CHANGES: dict[str, type[Any]] = {
         Closed,
         VersionPublished,
         Retracted,
+        Removed,
         *CLUSTER_CHANGES,
     )
 }

@@ -22,6 +22,7 @@ from headrace.store.entries import (
     FragmentsListed,
     PipelineApplied,
     Range,
+    Removed,
     Retracted,
     VersionPublished,
 )
@@ -95,6 +96,8 @@ class LedgerState(LogState):
     version_number: int = -1
     #: Documents that are shown no more: since which version, the key of the shard's tokens, rows of its documents.
     retracted: list[list[Any]] = field(default_factory=list[list[Any]])
+    #: The dataset was removed, and no pipeline has begun another in its place.
+    removed: bool = False
 
     def conflicts(self, closed: Closed) -> list[Range]:
         """The parts of a proposal's ranges that its sink has closed already, or that were given up."""
@@ -114,6 +117,7 @@ class LedgerState(LogState):
                 self.pipeline, self.pipeline_version = change.pipeline, change.version
                 self.pipeline_number = number
                 self.pipelines[change.version] = change.pipeline
+                self.removed = False
             case EpochRaised():
                 self.epoch = number
             case FragmentsListed():
@@ -128,6 +132,8 @@ class LedgerState(LogState):
                 self.version, self.version_number = change.version, number
             case Retracted():
                 self._retracted(number, change)
+            case Removed():
+                self._removed(number)
             case _:
                 raise FoldError(f"entry {number}: {type(change).__name__} does not belong into a dataset's ledger")
 
@@ -187,6 +193,16 @@ class LedgerState(LogState):
             if any(item.key in fresh for item in shard.closed.objects):
                 objects = tuple(fresh.get(item.key, item) for item in shard.closed.objects)
                 self.shards[index] = ClosedShard(shard.number, replace(shard.closed, objects=objects))
+
+    def _removed(self, number: int) -> None:
+        """Begin anew, in an epoch in which nobody who wrote before may propose: its raising is part of the entry."""
+        if self.epoch != number:
+            raise FoldError(f"entry {number} removes the dataset and does not raise the epoch first")
+        fresh = LedgerState()
+        for name in LedgerState.__slots__:
+            if name != "epoch":
+                setattr(self, name, getattr(fresh, name))
+        self.removed = True
 
     def _known(self, number: int, fragment: bytes) -> FragmentState:
         state = self.fragments.get(fragment)

@@ -38,6 +38,7 @@ _LEDGER_FIELDS = (
     "version",
     "version_number",
     "retracted",
+    "removed",
 )
 _COUNTS = tuple(Counts.__dataclass_fields__)
 #: Every field of a fold stands in a snapshot; a test holds this to the classes.

@@ -23,6 +23,7 @@ from headrace.store.entries import (
     Led,
     PipelineApplied,
     Range,
+    Removed,
     Resigned,
     Retracted,
     StoredObject,
@@ -53,6 +54,7 @@ changes = st.one_of(
         Closed, names, names, numbers, st.lists(ranges, max_size=3).map(tuple), st.lists(objects).map(tuple), counts
     ),
     st.builds(VersionPublished, numbers, names),
+    st.builds(Removed, names),
     st.builds(
         Retracted,
         numbers,

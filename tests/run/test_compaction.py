@@ -1,0 +1,216 @@
+"""`headrace dataset compact` and `rm`: larger shards of the same records, and a dataset that is no more."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import DEADLINE_S, run_command
+from dataset_kit import fates
+from kill_kit import Marked, count_entries, headrace, kill_after_entries
+
+from headrace.cli import compaction
+from headrace.cli.main import invoke
+from headrace.store.dataset import Dataset
+from headrace.store.entries import Closed, Counts, EpochRaised, Range, Removed
+from headrace.store.errors import InvalidUri
+from headrace.store.fold import FoldError, LedgerState
+from headrace.store.objects import open_store
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
+
+from s3_server import shared_server
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """A command in this process: its exit code, its answer, and what it complained of."""
+    code = invoke(["dataset", *arguments, "--json"])
+    said = capsys.readouterr()
+    return code, json.loads(said.out) if said.out else {}, said.err
+
+
+def files(dataset: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(dataset)): path.read_bytes() for path in dataset.rglob("*") if path.is_file()}
+
+
+def fetched(uri: str, into: Path) -> Path:
+    """The dataset as files, for readers that know no S3."""
+    store = open_store(uri)
+    for info in store.list(""):
+        path = into / info.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(store.get(info.key))
+    return into
+
+
+def test_the_same_records_stand_in_fewer_shards_and_the_old_dataset_is_as_it_was(
+    home: Path, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, large = files(undisturbed), tmp_path / "large"
+    code, said, _ = call(capsys, "compact", str(undisturbed), str(large), "--shard-mib", "1")
+    assert code == 0
+    assert said["fresh"]
+    assert said["shards"] * 4 < said["shards_before"]
+    assert said["padding"] < said["padding_before"]
+    assert files(undisturbed) == before
+    assert fates(large) == fates(undisturbed)
+    assert call(capsys, "verify", str(large))[1]["sound"]
+    manifest = json.loads((large / "manifest.json").read_text())
+    assert manifest["pipeline"] == json.loads(before["manifest.json"])["pipeline"]
+    # A merged shard is the one that the sink would have written: it can be made again from the source.
+    shard = Path(manifest["shards"][0]["tokens"]).name.split(".")[0]
+    done = subprocess.run(
+        headrace("dataset", "rebuild", str(large), shard), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    code, said, _ = call(capsys, "compact", str(undisturbed), str(large), "--shard-mib", "1")
+    assert (code, said["fresh"]) == (0, False)
+
+
+def test_a_run_goes_on_with_a_compacted_dataset(
+    home: Path, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large = tmp_path / "large"
+    assert call(capsys, "compact", str(undisturbed), str(large), "--shard-mib", "8")[0] == 0
+    entries = count_entries(large / "ledger")
+    done = subprocess.run(run_command(home, str(large)), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["records_resumed"] == json.loads(done.stdout)["records_read"]
+    assert count_entries(large / "ledger") > entries
+
+
+def test_killed_anywhere_it_goes_on_and_closes_each_record_once(
+    home: Path, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large = tmp_path / "large"
+    command = headrace("dataset", "compact", str(undisturbed), str(large), "--shard-mib", "1")
+    for entries in (2, 5, 7):
+        killed = kill_after_entries(Marked(command, home), lambda: count_entries(large / "ledger"), entries, 0.02)
+        assert killed, f"it was over before entry {entries}"
+    code, said, _ = call(capsys, "compact", str(undisturbed), str(large), "--shard-mib", "1")
+    assert (code, said["fresh"]) == (0, True)
+    assert fates(large) == fates(undisturbed)
+    call(capsys, "gc", str(large))
+    assert call(capsys, "verify", str(large))[1]["unnamed"] == 0
+
+
+def test_a_retracted_record_stays_hidden_and_its_text_does_not_come_back(
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, large = tmp_path / "old", tmp_path / "large"
+    shutil.copytree(undisturbed, old)
+    ids = [fate[1] for fate in fates(old).values() if fate[0] == "kept"][:3]
+    broken = next(fate[1] for fate in fates(old).values() if fate[0] == "quarantined")
+    assert call(capsys, "retract", str(old), *ids, broken)[0] == 0
+    assert call(capsys, "compact", str(old), str(large), "--shard-mib", "1")[0] == 0
+    for name in ids:
+        (fact,) = call(capsys, "trace", str(large), name)[1]["records"]
+        assert fact["retracted"] == 1
+    shown = call(capsys, "show", str(large), "--quarantine")[1]["quarantine"]
+    assert [row["raw"] for row in shown if row["id"] == broken] == [None]
+    assert call(capsys, "verify", str(large))[1]["sound"]
+
+
+def test_a_retraction_in_the_meantime_stops_it(
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, large = tmp_path / "old", tmp_path / "large"
+    shutil.copytree(undisturbed, old)
+    name = next(fate[1] for fate in fates(old).values() if fate[0] == "kept")
+    listed = compaction.retracted_rows, compaction.groups
+
+    def retracting(*arguments: Any) -> Any:
+        yield from listed[1](*arguments)
+        done = subprocess.run(headrace("dataset", "retract", str(old), name), timeout=DEADLINE_S, check=False)
+        assert done.returncode == 0
+
+    monkeypatch.setattr(compaction, "groups", retracting)
+    code, _, complaint = call(capsys, "compact", str(old), str(large), "--shard-mib", "1")
+    assert code == 1
+    assert "were retracted from" in complaint
+    assert not (large / "manifest.json").exists()
+
+
+def test_another_dataset_is_not_compacted_into(
+    home: Path, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    done = subprocess.run(
+        [*run_command(home, str(other)), "-p", "seq_len=128"],
+        capture_output=True, text=True, cwd=home, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    before = files(other / "shards")
+    code, _, complaint = call(capsys, "compact", str(undisturbed), str(other))
+    assert code == 1
+    assert "compact into a new place" in complaint
+    assert files(other / "shards") == before
+    assert call(capsys, "compact", str(other), str(other))[0] == 2
+
+
+def test_a_dataset_on_s3_is_compacted_there_and_removed(
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = shared_server()
+    small, large = server.uri("small"), server.uri("large")
+    assert call(capsys, "compact", str(undisturbed), small, "--shard-mib", "1")[0] == 0
+    assert call(capsys, "compact", small, large, "--shard-mib", "8")[0] == 0
+    assert fates(fetched(large, tmp_path / "large")) == fates(undisturbed)
+    assert call(capsys, "rm", large, "--yes")[0] == 0
+    assert [info.key for info in open_store(large).list("") if not info.key.startswith("ledger/")] == []
+    with pytest.raises(InvalidUri, match="it was removed"):
+        Dataset.open(large)
+    assert Dataset.open(small).state.version == 1
+
+
+def test_a_removed_dataset_is_gone_and_another_may_begin_in_its_place(
+    home: Path, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = tmp_path / "copy"
+    shutil.copytree(undisturbed, dataset)
+    code, _, complaint = call(capsys, "rm", str(dataset))
+    assert code == 2
+    assert "add --yes" in complaint
+    assert files(dataset) == files(undisturbed)
+    assert call(capsys, "rm", str(dataset), "--yes")[0] == 0
+    assert {name.split("/")[0] for name in files(dataset)} == {"ledger"}
+    assert call(capsys, "show", str(dataset))[0] == 1
+    assert call(capsys, "ls", str(tmp_path))[1]["datasets"] == []
+    assert call(capsys, "rm", str(dataset), "--yes")[0] == 0
+    done = subprocess.run(run_command(home, str(dataset)), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    assert fates(dataset) == fates(undisturbed)
+
+
+def test_a_dataset_that_a_run_writes_is_not_removed(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = tmp_path / "written"
+    run = Marked(run_command(home, str(dataset)), home)
+    codes: list[int] = []
+
+    def look() -> int:
+        entries = count_entries(dataset / "ledger")
+        if entries >= 4 and not codes:
+            codes.append(call(capsys, "rm", str(dataset), "--yes")[0])
+        return entries if codes else 0
+
+    assert kill_after_entries(run, look, 4, 0.0)
+    assert codes == [1]
+    assert not Dataset.open(str(dataset)).state.removed
+
+
+def test_who_wakes_after_a_removal_can_close_nothing() -> None:
+    ledger = LedgerState()
+    ledger._change(3, EpochRaised("created"))
+    with pytest.raises(FoldError, match="does not raise the epoch"):
+        ledger._change(4, Removed("removal"))
+    ledger._change(5, EpochRaised("removal"))
+    ledger._change(5, Removed("removal"))
+    late = Closed("write", "v", 3, (Range(b"f", 0, 1),), (), Counts(kept=1))
+    with pytest.raises(FoldError, match="fenced off by 5"):
+        ledger._change(6, late)
+    assert ledger.removed
