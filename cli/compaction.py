@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from headrace.cli.errors import CliError, UsageError
 from headrace.cli.page import console, megabytes, number, title
@@ -83,7 +84,7 @@ async def _compact(pen: Pen, old: Dataset, target: str, shard_bytes: int) -> boo
     for page in _listed(old.state, pen.ledger):
         await pen.commit(*page)
     for group in groups(todo, shard_bytes):
-        await pen.commit(await pen.beside(lambda group=group: merge(old.store, group, store, pen.ledger.epoch)))
+        await pen.commit(await pen.beside(partial(merge, old.store, group, store, pen.ledger.epoch)))
     again = Dataset.open(old.uri)
     if again.state.retracted != old.state.retracted:
         raise CliError(

@@ -178,7 +178,7 @@ def _facts(source: ObjectStore, group: Group) -> tuple[dict[str, str], dict[str,
     for closed in group.shards:
         header = read_plain_header(source, _object(closed, "tokens").key)
         said = header.metadata
-        layout = {name: said[name] for name in ("seq_len", "pad_id", "overlap") if name in said}
+        layout: dict[str, str] = {name: said[name] for name in ("seq_len", "pad_id", "overlap") if name in said}
         layout["dtype"] = str(header.tensors["tokens"]["dtype"])
         found.append(({name: value for name, value in said.items() if name not in _LAYOUT}, layout))
     if any(one != found[0] for one in found):
