@@ -1,8 +1,17 @@
 """Errors of stages that end a run: in the input as a whole, or in the code of a stage. A record's fault is none."""
 
+import errno
+
 
 class InputError(Exception):
     """A source cannot be listed or read: what, where, and what to do. Ends the run with exit code 1."""
+
+
+def unreadable(verb: str, path: str, error: OSError) -> InputError:
+    """The error of a file or folder that the system does not let us read or list."""
+    denied = error.errno in (errno.EACCES, errno.EPERM)
+    remedy = "let this user read it" if denied else "see to the link or the disk"
+    return InputError(f"cannot {verb} {path!r}: {error.strerror}; {remedy}, or take it out of the input")
 
 
 class FragmentChanged(InputError):  # noqa: N818 (named for what happened)

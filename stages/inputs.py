@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.stages.errors import FragmentChanged, InputError
+from headrace.stages.errors import FragmentChanged, InputError, unreadable
 from headrace.stages.patterns import Glob, Place, decode_path, is_glob, order_of, place_of
 from headrace.store.entries import Fragment
 from headrace.store.errors import StoreError
@@ -156,7 +156,7 @@ def _stat(path: str) -> InputObject | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise InputError(f"cannot list {path!r}: {error.strerror}; check its permissions and the disk") from error
+        raise unreadable("list", path, error) from error
     if not stat.S_ISREG(status.st_mode):
         return None
     return InputObject(to_uri(path), status.st_size, file_version(status))
@@ -175,7 +175,7 @@ def _walk(glob: Glob, below: str, above: tuple[tuple[int, int], ...]) -> Iterato
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise InputError(f"cannot list {folder!r}: {error.strerror}; check its permissions and the disk") from error
+        raise unreadable("list", folder, error) from error
     for name in names:
         if not name.endswith("/"):
             if glob.matches(below + name):

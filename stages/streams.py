@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from headrace.stages.errors import DamagedInput, InputError
+from headrace.stages.errors import DamagedInput, InputError, unreadable
 from headrace.stages.inputs import Inputs, changed, file_version, gone, to_path
 from headrace.stages.patterns import codec_of
 from headrace.store.entries import Fragment
@@ -42,7 +42,7 @@ class LocalFile(io.FileIO):
         except FileNotFoundError as error:
             raise gone(fragment) from error
         except OSError as error:
-            raise InputError(f"cannot read {path!r}: {error.strerror}; check its permissions and the disk") from error
+            raise unreadable("read", path, error) from error
 
     def check(self) -> None:
         """Raise FragmentChanged unless this is still the version that was listed."""

@@ -92,6 +92,8 @@ class Asker:
             try:
                 answer = attempt()
             except NoAnswer as error:
+                if error.remedy and not self.health.was_reached:
+                    raise StoreRefused(f"{self.target.uri}: cannot {what}: {error}; {error.remedy}") from error
                 problem = str(error)
                 self._failed()
             else:

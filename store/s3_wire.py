@@ -44,6 +44,9 @@ CONNECTIONS_KEPT = 16
 #: An answer that is no object (a page of a listing has about 1 MiB) and is longer is cut off.
 TEXT_BYTES_MAX = 16 << 20
 
+_WHERE_CA_IS_NAMED = "?ca=, AWS_CA_BUNDLE, ca_bundle of ~/.aws/config, or SSL_CERT_FILE"
+#: OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
+_NAME_MISMATCH = (62, 64)
 _EMPTY = Body(())
 
 
@@ -60,9 +63,11 @@ class Answer:
 class NoAnswer(Exception):  # noqa: N818 - named after what is so
     """No answer came, or only a part of one; the request may or may not have been carried out."""
 
-    def __init__(self, problem: str, is_unreachable: bool) -> None:
+    def __init__(self, problem: str, is_unreachable: bool, remedy: str = "") -> None:
         #: Whether there was not even a connection.
         self.is_unreachable = is_unreachable
+        #: What to do where asking an endpoint again that has never answered is no use; "" where it may be.
+        self.remedy = remedy
         super().__init__(problem)
 
 
@@ -72,8 +77,7 @@ class Wire:
     def __init__(self, target: S3Target, read_timeout_s: float = READ_TIMEOUT_S) -> None:
         self._target = target
         self._read_timeout_s = read_timeout_s
-        if target.ca is not None and not os.path.isfile(target.ca):
-            raise InvalidUri(f"{target.uri}: there is no CA file {target.ca!r}; correct ?ca= or AWS_CA_BUNDLE")
+        self._ca = _authorities(target)
         self._provider: Provider | None = None
         self._connect()
 
@@ -126,7 +130,7 @@ class Wire:
             maxsize=CONNECTIONS_KEPT,
             timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=self._read_timeout_s),
             cert_reqs="CERT_REQUIRED",
-            ca_certs=self._target.ca or os.environ.get("SSL_CERT_FILE") or certifi.where(),
+            ca_certs=self._ca,
         )
         self._provider = credentials_of(self._target)
         self._client: Any = Minio(
@@ -165,6 +169,41 @@ class Wire:
             date=date,
         )
         return headers
+
+
+def _authorities(target: S3Target) -> str:
+    """The file of CA certificates: the one that was named, or else those of certifi. Raises `InvalidUri`."""
+    named = target.ca or os.environ.get("SSL_CERT_FILE")
+    if not named or not target.is_secure:
+        return certifi.where()
+    if not os.path.isfile(named):
+        raise InvalidUri(f"{target.uri}: there is no CA file {named!r}; correct {_WHERE_CA_IS_NAMED}")
+    try:
+        ssl.create_default_context(cafile=named)
+    except (ssl.SSLError, OSError) as error:
+        raise InvalidUri(
+            f"{target.uri}: {named!r} holds no CA certificates in PEM ({error.strerror or error}); "
+            f"correct {_WHERE_CA_IS_NAMED}"
+        ) from None
+    return named
+
+
+def _tls_trouble(error: Exception) -> tuple[str, str]:
+    """What is wrong with a TLS connection, and what to do about it."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        first: object = cause.args[0] if cause.args else None
+        cause = first if isinstance(first, BaseException) else cause.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        if cause.verify_code in _NAME_MISMATCH:
+            return cause.verify_message, "name the endpoint as its certificate does, or have one made for this name"
+        return (
+            f"its certificate is not accepted: {cause.verify_message}",
+            f"name the file of the CA that made it in {_WHERE_CA_IS_NAMED}",
+        )
+    reason = (getattr(cause, "reason", None) or str(error)).replace("_", " ").lower()
+    plain = "wrong version number" in reason or "record layer failure" in reason
+    return reason, "it seems to speak no TLS: write http:// if that is so" if plain else ""
 
 
 def _read(response: Any, method: str, into: memoryview | None) -> Answer:
@@ -208,7 +247,8 @@ def _as_no_answer(where: str) -> Iterator[None]:
     except ConnectTimeoutError as error:
         raise NoAnswer(f"no connection to {where} within {CONNECT_TIMEOUT_S:.0f} s", is_unreachable=True) from error
     except (SSLError, ssl.SSLError) as error:
-        raise NoAnswer(f"no TLS connection to {where} ({error})", is_unreachable=True) from error
+        reason, remedy = _tls_trouble(error)
+        raise NoAnswer(f"no TLS connection to {where} ({reason})", is_unreachable=True, remedy=remedy) from error
     except LocationParseError as error:
         raise InvalidUri(f"endpoint {where} cannot be parsed; write http://host:port") from error
     except (ReadTimeoutError, TimeoutError) as error:

@@ -232,7 +232,9 @@ def test_a_file_that_this_user_may_not_read_is_named(tmp_path: pathlib.Path) -> 
     if not user:
         os.seteuid(NOBODY)
     try:
-        with pytest.raises(InputError, match=r"cannot read .*a\.jsonl': Permission denied; check its permissions"):
+        with pytest.raises(
+            InputError, match=r"cannot read .*a\.jsonl': Permission denied; let this user read it, or take it out"
+        ):
             list(reader.read(fragment, reading.WHOLE))
     finally:
         os.seteuid(user)

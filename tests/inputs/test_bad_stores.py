@@ -11,6 +11,7 @@ import sys
 import time
 
 import bad_store_kit as kit
+import certifi
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
@@ -18,6 +19,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / "run"))
 
 from dataset_kit import fates
 from s3_server import READER_ACCESS_KEY, READER_SECRET_KEY, S3Server, shared_server
+from tls_kit import Authority, TlsProxy
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy
 from headrace.store.objects import open_store
@@ -93,6 +95,20 @@ def test_a_store_that_cannot_be_reached_ends_the_run_with_one_line(home: pathlib
         runs = [start(home, "in.jsonl", f"s3://bucket/out{where}"), start(home, f"s3://bucket/in.jsonl{where}", "out")]
         for process in runs:
             assert "is the right endpoint and can be reached from this host" in kit.the_line(ended(process))
+
+
+def test_a_run_over_tls_knows_its_stores_by_the_ca_of_the_environment_and_ends_with_one_line_without(
+    home: pathlib.Path, server: S3Server, given: str
+) -> None:
+    authority = Authority(home)
+    with TlsProxy(server.endpoint, authority.context()) as proxy:
+        uris = f"{given}?endpoint={proxy.endpoint}", server.uri(endpoint=proxy.endpoint)
+        line = kit.the_line(kit.run(home, *uris, environment={"AWS_CA_BUNDLE": str(certifi.where())}))
+        assert "unable to get local issuer certificate); name the file of the CA that made it in" in line
+        assert not proxy.seen, "nothing was sent to whom we do not know"
+        done = kit.run(home, *uris, environment={"AWS_CA_BUNDLE": str(authority.ca)})
+        assert proxy.count("PUT", "/ledger/") > 3
+    kit.check_complete(done, uris[1].replace(proxy.endpoint, server.endpoint))
 
 
 def test_a_store_that_answers_503_is_waited_for_and_nothing_is_lost(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import files_kit as files
@@ -16,13 +18,16 @@ PLAIN = pathlib.Path(__file__).parents[2] / "examples" / "plain.py"
 RUN_S_MAX = 60.0
 
 
-def headrace(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "headrace.cli.main", *arguments]
+def headrace(folder: pathlib.Path, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*prefix, sys.executable, "-P", "-m", "headrace.cli.main", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=RUN_S_MAX)
 
 
-def run(folder: pathlib.Path, given: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return headrace(folder, "run", str(PLAIN), "-p", f"input={given}", "-p", "output=out", "--json", *options)
+def run(
+    folder: pathlib.Path, given: str, *options: str, prefix: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    parameters = ("-p", f"input={given}", "-p", "output=out", "--json")
+    return headrace(folder, "run", str(PLAIN), *parameters, *options, prefix=prefix)
 
 
 def balance(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -92,6 +97,32 @@ def test_a_file_that_cannot_be_read_at_all_ends_the_run_with_one_line(tmp_path: 
     (line,) = [line for line in done.stderr.splitlines() if not line.startswith("plain: ")]
     assert words in line
     assert "bad." in line
+
+
+def unprivileged() -> list[str]:
+    """What takes from root the right to read what it may not."""
+    return [] if os.geteuid() else ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+
+
+@pytest.mark.parametrize("what", ["secret.jsonl", "folder"])
+def test_input_that_this_user_may_not_read_ends_the_run_with_one_line_and_goes_on_when_it_may(
+    tmp_path: pathlib.Path, what: str
+) -> None:
+    good = [{"id": f"g{index}", "text": f"good {index}"} for index in range(60)]
+    files.write(tmp_path / "in" / "good.jsonl", files.lines(good))
+    files.write(tmp_path / "in" / "folder" / "a.jsonl", files.lines())
+    secret = files.write(tmp_path / "in" / "secret.jsonl", files.lines()).parent / what
+    mode = secret.stat().st_mode
+    secret.chmod(0)
+    done = run(tmp_path, "in", prefix=unprivileged())
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("plain: ")]
+    verb = "list" if what == "folder" else "read"
+    assert f"cannot {verb} '{secret}" in line
+    assert "Permission denied; let this user read it, or take it out of the input" in line
+    secret.chmod(mode)
+    report = balance(run(tmp_path, "in", prefix=unprivileged()))
+    assert (report["records_read"], report["kept"], report["balanced"]) == (180, 180, True)
 
 
 def test_a_folder_that_is_named_like_a_file_is_searched_and_not_read(tmp_path: pathlib.Path) -> None:
