@@ -242,7 +242,7 @@ def test_pieces_that_do_not_fit_are_found(
     closed = writer.shard(FATES)
     arrays = dict(shards.read_shard(store, closed.objects[0].key))
     arrays[name] = np.array(value, arrays[name].dtype)
-    tokens = writer.object("tokens", "shards/1/other.safetensors", shards._safetensors(arrays, {}))
+    tokens = writer.object("tokens", "shards/1/other.safetensors", shards._safetensors(arrays, {}, blocks=True))
     assert problem in _problems(store, writer, dataclasses.replace(closed, objects=(tokens, *closed.objects[1:])))
 
 
