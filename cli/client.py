@@ -67,6 +67,8 @@ class RunOptions:
     task_bytes: int = 0
     #: What becomes of input that changed or vanished while it was open: halt, drop or reread.
     changed_input: str = "halt"
+    #: Seconds after which a sink seals what it holds; 0: as usual.
+    seal_age_s: float = 0.0
     #: Stage to place, and stage to the transport of the links that lead to it.
     places: Mapping[str, str] = field(default_factory=dict[str, str])
     transports: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -132,6 +134,7 @@ class Client:
             transports=options.transports,
             changed_input=options.changed_input,
             limits=pb.Limits(record_s=options.record_s, task_bytes=options.task_bytes),
+            seal=pb.SealPolicy(age_s=options.seal_age_s) if options.seal_age_s else None,
             token=uuid.uuid4().hex,
         )
         reply: pb.ApplyReply = self._ask("Apply", request, APPLY_S, lambda reply: reply.standby)

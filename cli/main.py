@@ -71,6 +71,9 @@ RecordSeconds = Annotated[
 TaskMemory = Annotated[
     int, typer.Option(min=0, metavar="MIB", help="Memory that one task may have; 0: its core's share of 90 %.")
 ]
+SealSeconds = Annotated[
+    float, typer.Option(min=0, metavar="S", help="Seconds after which a sink closes what it holds; 0: 30.")
+]
 ChangedInput = Annotated[
     str,
     typer.Option(metavar="halt|drop|reread", help="What becomes of input that changed or vanished while it was open."),
@@ -91,6 +94,7 @@ def run(
     record_seconds: RecordSeconds = 0.0,
     task_memory: TaskMemory = 0,
     changed_input: ChangedInput = "halt",
+    seal_seconds: SealSeconds = 0.0,
     json: Json = False,
 ) -> int:
     """Run a pipeline on this machine; the same command again goes on where it stopped."""
@@ -111,6 +115,7 @@ def run(
             record_seconds=record_seconds,
             task_memory=task_memory,
             changed_input=changed_input,
+            seal_seconds=seal_seconds,
         )
 
     return run_file(pipeline, parameter, options, as_json=json)
@@ -129,6 +134,7 @@ def apply(
     record_seconds: RecordSeconds = 0.0,
     task_memory: TaskMemory = 0,
     changed_input: ChangedInput = "halt",
+    seal_seconds: SealSeconds = 0.0,
     place: Places = [],  # noqa: B006 - typer copies it
     transport: Transports = [],  # noqa: B006 - typer copies it
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and why, and start nothing.")] = False,
@@ -141,7 +147,16 @@ def apply(
     from headrace.cli.options import make_options
 
     options = make_options(
-        amend, fuse, replicas, max_quarantined, place, transport, record_seconds, task_memory, changed_input
+        amend,
+        fuse,
+        replicas,
+        max_quarantined,
+        place,
+        transport,
+        record_seconds,
+        task_memory,
+        changed_input,
+        seal_seconds,
     )
     at = controller_at(controller, cluster)
     return apply_file(pipeline, parameter, at, options, wait=wait, dry_run=dry_run, as_json=json)

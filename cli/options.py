@@ -21,6 +21,7 @@ def make_options(
     record_seconds: float = 0.0,
     task_memory: int = 0,
     changed_input: str = CHANGED_INPUT[0],
+    seal_seconds: float = 0.0,
 ) -> RunOptions:
     """The options of a run from the command line's. Raises UsageError."""
     records, share = _allowance(max_quarantined)
@@ -37,6 +38,7 @@ def make_options(
         record_s=record_seconds,
         task_bytes=task_memory << 20,
         changed_input=changed_input,
+        seal_age_s=seal_seconds,
     )
 
 

@@ -829,7 +829,7 @@ class WatchRequest(_message.Message):
     def __init__(self, pipeline: _Optional[str] = ..., interval_s: _Optional[float] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "host", "cores", "pid", "state", "labels", "addresses")
+    __slots__ = ("worker", "host", "cores", "pid", "state", "labels", "addresses", "cores_reserved", "memory_reserved_bytes")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
@@ -837,6 +837,8 @@ class WorkerStatus(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    CORES_RESERVED_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_RESERVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     worker: str
     host: str
     cores: int
@@ -844,7 +846,9 @@ class WorkerStatus(_message.Message):
     state: str
     labels: _containers.RepeatedScalarFieldContainer[str]
     addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    cores_reserved: float
+    memory_reserved_bytes: int
+    def __init__(self, worker: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., addresses: _Optional[_Iterable[str]] = ..., cores_reserved: _Optional[float] = ..., memory_reserved_bytes: _Optional[int] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
     __slots__ = ("task", "stages", "worker", "state", "attempt", "restarts", "progress")

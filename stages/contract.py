@@ -43,8 +43,12 @@ class Source(Protocol):
     #: Bytes of the objects, as they are stored, behind `bytes_read`: what the sizes of fragments add up to.
     stored_read: int
 
-    def list(self) -> Iterator[Fragment]:
-        """Every fragment under the source, in a stable order. Raises InputError."""
+    def list(self) -> Iterator[Fragment | None]:
+        """Every fragment under the source, in a stable order. Raises InputError.
+
+        None: there is no other yet; a task asks again after a while, and a run of such a source does not end before
+        its listing does.
+        """
         ...
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:

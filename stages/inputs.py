@@ -88,14 +88,14 @@ class Inputs:
         if os.path.isdir(place.path):
             glob = Glob(place.path.rstrip("/") + "/", self._in_directory)
         elif os.path.exists(place.path) or not is_glob(place.path):
-            found = _stat(place.path)
+            found = file_at(place.path)
             if found is not None:
                 yield order_of(place.path), found
             return
         else:
             glob = Glob.of(place.path)
         for path in _walk(glob, "", ()):
-            found = _stat(path)
+            found = file_at(path)
             if found is not None:
                 yield order_of(path), found
 
@@ -149,7 +149,7 @@ def _object(place: Place, info: ObjectInfo) -> InputObject:
     return InputObject(place.prefix + info.key, info.size, info.version)
 
 
-def _stat(path: str) -> InputObject | None:
+def file_at(path: str) -> InputObject | None:
     """The regular file at a path; None where there is none."""
     try:
         status = os.stat(path)

@@ -67,6 +67,28 @@ def read_jsonl(
     return _source("headrace.stages.jsonl:JsonlSource", name, input, {**parameters, "damaged": damaged})
 
 
+def read_spool(
+    folder: str,
+    *,
+    text_key: str = "text",
+    id_key: str = "id",
+    batch_bytes: int = MIB,
+    batch_records: int = 4096,
+    max_record_bytes: int = 8 * MIB,
+    name: str = "read",
+) -> Stage:
+    """Read the records that are pushed into a spool, as they come, until the spool is closed.
+
+    The folder is that of `headrace.worker.spool_server`, on the worker that runs this stage: in a cluster place it
+    there (`.placed(on=...)`). The rest is as in `read_jsonl`. What a full spool shed is filtered for `shed`.
+    """
+    parameters: dict[str, Any] = {"folder": folder, "text_key": text_key, "id_key": id_key}
+    parameters |= {"batch_bytes": batch_bytes, "batch_records": batch_records, "max_record_bytes": max_record_bytes}
+    check_text(name, "folder", folder)
+    _check_source(name, parameters)
+    return Stage(name, StageKind.SOURCE, "headrace.stages.spool:SpoolSource", parameters, volatile=_BATCHES)
+
+
 def read_parquet(
     input: str,  # noqa: A002
     *,
@@ -270,6 +292,18 @@ def _files_identity(arguments: Sequence[str]) -> dict[str, str]:
 
 def _source(target: str, name: str, given: str, parameters: dict[str, Any]) -> Stage:
     """A source of files; checks the parameters that it has."""
+    _check_source(name, parameters)
+    if parameters["damaged"] not in ("stop", "quarantine"):
+        damaged = parameters["damaged"]
+        raise PipelineError(f'stage "{name}": damaged is {damaged!r}; it must be "stop" or "quarantine"')
+    return Stage(name, StageKind.SOURCE, target, {"input": _patterns(name, given), **parameters}, volatile=_BATCHES)
+
+
+#: What may be otherwise from run to run: it changes no record's fate.
+_BATCHES = ("batch_bytes", "batch_records")
+
+
+def _check_source(name: str, parameters: dict[str, Any]) -> None:
     for key in ("text_key", "id_key"):
         if key in parameters:
             check_text(name, key, parameters[key])
@@ -279,11 +313,6 @@ def _source(target: str, name: str, given: str, parameters: dict[str, Any]) -> S
     for key, (least, most) in _SOURCE_LIMITS.items():
         if key in parameters:
             check_integer(name, key, parameters[key], least, most)
-    if parameters["damaged"] not in ("stop", "quarantine"):
-        damaged = parameters["damaged"]
-        raise PipelineError(f'stage "{name}": damaged is {damaged!r}; it must be "stop" or "quarantine"')
-    volatile = ("batch_bytes", "batch_records")
-    return Stage(name, StageKind.SOURCE, target, {"input": _patterns(name, given), **parameters}, volatile=volatile)
 
 
 def _patterns(stage: str, given: str) -> list[str]:

@@ -100,6 +100,9 @@ def _first(source: Source, limit: int) -> Iterator[Batch]:
     """Batches of the first `limit` records, fragment by fragment."""
     left = limit
     for fragment in source.list():
+        if fragment is None:
+            # More may come: what is there is what a preview shows.
+            return
         if left <= 0:
             return
         for item in source.read(fragment, [Gap(0, UNBOUNDED, 0)]):

@@ -37,7 +37,7 @@ class FileSource:
         self.bytes_skipped = 0
         self.stored_read = 0
 
-    def list(self) -> Iterator[Fragment]:
+    def list(self) -> Iterator[Fragment | None]:
         """Every fragment of every file, in the order of the files' names. Raises InputError, StoreError."""
         for found in self.inputs:
             check_format(to_path(found.uri), self.KIND)

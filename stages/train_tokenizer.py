@@ -72,7 +72,7 @@ def train(
 class _Sample:
     def __init__(self, source: Source, wanted_bytes: int) -> None:
         self.source = source
-        self.fragments = list(source.list())
+        self.fragments = [item for item in source.list() if item is not None]
         total = sum(fragment.size for fragment in self.fragments)
         self.stride = max(1, total // max(1, wanted_bytes))
         self.records = 0

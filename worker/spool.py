@@ -18,17 +18,23 @@ import os
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
+from headrace.stages.spool import CLOSED
 from headrace.store.errors import StoreError
+from headrace.worker.spool_shed import ShedLog
 
 #: Keys of pushes that are remembered; one that comes again later than that is written again.
 KEYS_MAX = 1 << 20
 SEGMENT_BYTES = 64 << 20
 #: Seconds after its first push at which a segment is sealed.
 SEGMENT_AGE_S = 30.0
+#: Journals of segments that are gone which are kept, for the keys in them.
+JOURNALS_KEPT = 1_000
 _OPEN, _SEALED, _JOURNAL = ".jsonl.open", ".jsonl", ".commits"
 
 
@@ -36,22 +42,43 @@ class SpoolFullError(Exception):
     """The spool holds as much as it may; try again when segments are gone."""
 
 
+class SpoolClosedError(Exception):
+    """The spool is closed: nothing comes behind what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The answer to a push: records that are durable, and records of which it is durable that they were shed."""
+
+    records: int
+    shed: int = 0
+
+
 class Spool:
     """One folder of segments, owned by one process. Its verbs may be called from any thread.
 
-    `limit_bytes` bounds all segments together; `segment_bytes` and `age_s` say when one is sealed. Raises StoreError
-    where the folder cannot be used, or another process has it.
+    `limit_bytes` bounds all segments together; `segment_bytes` and `age_s` say when one is sealed. With `sheds`, what a
+    full spool does not take is shed, and written down as that. Raises StoreError where the folder cannot be used, or
+    another process has it.
     """
 
     def __init__(
-        self, folder: Path, *, limit_bytes: int, segment_bytes: int = SEGMENT_BYTES, age_s: float = SEGMENT_AGE_S
+        self,
+        folder: Path,
+        *,
+        limit_bytes: int,
+        segment_bytes: int = SEGMENT_BYTES,
+        age_s: float = SEGMENT_AGE_S,
+        sheds: bool = False,
     ) -> None:
         self._folder = folder
-        self._limit_bytes, self._segment_bytes, self._age_s = limit_bytes, segment_bytes, age_s
+        self.limit_bytes, self._segment_bytes, self._age_s = limit_bytes, segment_bytes, age_s
         self._lock = threading.Lock()
-        self._keys: OrderedDict[str, int] = OrderedDict()
+        self._keys: OrderedDict[str, Taken] = OrderedDict()
+        self._shed, self._sheds = ShedLog(folder), sheds
         self._segment = self._journal = -1
         self._number = self._end = 0
+        self._name = ""
         self._born_at = 0.0
         #: Whether what the disk holds of the open segment is not known any more.
         self._broken = False
@@ -67,10 +94,10 @@ class Spool:
                 f"spool {folder}: {error.strerror}; it must be a folder that this user can write"
             ) from error
 
-    def push(self, data: bytes, key: str = "") -> int:
+    def push(self, data: bytes, key: str = "") -> Taken:
         """Append lines, and return how many records they are once they are durable; blank lines are none.
 
-        Raises SpoolFullError, and OSError where the disk does not take them; in both cases nothing was taken.
+        Raises SpoolFullError, SpoolClosedError, and OSError where the disk does not take them: nothing was taken then.
         """
         lines = [line for line in data.split(b"\n") if line.strip()]
         with self._lock:
@@ -80,33 +107,82 @@ class Spool:
                 raise OSError(
                     errno.EIO, "an earlier push could be neither written nor taken back; start the spool anew"
                 )
+            if self.closed:
+                raise SpoolClosedError("the spool is closed")
             if not lines:
-                return 0
+                return Taken(0)
             body = b"\n".join(lines) + b"\n"
-            if self._used_bytes() + len(body) > self._limit_bytes:
-                raise SpoolFullError(f"the spool holds its {self._limit_bytes} bytes")
-            self._append(body, key, len(lines))
+            if self._used_bytes() + len(body) > self.limit_bytes:
+                return self._refuse(len(lines), len(body), key)
+            taken = Taken(len(lines))
+            self._append(body, key, taken)
             if self._end >= self._segment_bytes:
                 self._seal()
-            return len(lines)
+            return taken
 
     def tick(self) -> None:
         """Seal a segment that has reached its age; to be called every second or so."""
         with self._lock:
-            if self._segment >= 0 and not self._broken and time.monotonic() >= self._born_at + self._age_s:
+            now = time.monotonic()
+            if self._segment >= 0 and not self._broken and now >= self._born_at + self._age_s:
                 self._seal()
+            if self._shed.open and now >= self._shed.born_at + self._age_s:
+                self._shed.seal()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more comes, now and after a restart."""
+        return (self._folder / CLOSED).exists()
+
+    def finish(self) -> None:
+        """Take nothing more, for good: a source that reads this spool ends behind what it holds."""
+        with self._lock:
+            self._seal_all()
+            os.close(os.open(self._folder / CLOSED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            self._sync_folder()
+
+    def release(self, segments: Collection[str]) -> int:
+        """Delete sealed segments by their files' names: what they held is closed elsewhere. How many there were."""
+        with self._lock:
+            gone = [name for name in segments if (self._folder / name).exists() and not name.endswith(_OPEN)]
+            for name in gone:
+                (self._folder / name).unlink()
+            for journal in sorted(self._folder.glob("*" + _JOURNAL))[:-JOURNALS_KEPT]:
+                if not any(self._folder.glob(journal.name.removesuffix(_JOURNAL) + ".jsonl*")):
+                    journal.unlink()
+            return len(gone)
 
     def close(self) -> None:
         """Seal what there is, and let the folder go."""
         with self._lock:
-            if self._segment >= 0 and not self._broken:
-                self._seal()
+            self._seal_all()
             os.close(self._guard)
 
-    def _append(self, body: bytes, key: str, records: int) -> None:
+    def used_bytes(self) -> int:
+        """Bytes of all segments."""
+        with self._lock:
+            return self._used_bytes()
+
+    def _seal_all(self) -> None:
+        if self._segment >= 0 and not self._broken:
+            self._seal()
+        self._shed.seal()
+
+    def _refuse(self, records: int, size: int, key: str) -> Taken:
+        """There is no room: shed, or have the client hold it."""
+        if not self._sheds:
+            raise SpoolFullError(f"the spool holds its {self.limit_bytes} bytes")
+        if not self._shed.open:
+            self._number += 1
+        self._shed.note(self._number, records, size, key)
+        taken = Taken(0, records)
+        self._remember(key, taken)
+        return taken
+
+    def _append(self, body: bytes, key: str, taken: Taken) -> None:
         if self._segment < 0:
             self._begin()
-        entry = {"end": self._end + len(body), "records": records, "key": key}
+        entry = {"end": self._end + len(body), "records": taken.records, "key": key}
         journal_end = os.fstat(self._journal).st_size
         try:
             _write(self._segment, body)
@@ -122,11 +198,11 @@ class Spool:
             self._broken = False
             raise
         self._end += len(body)
-        self._remember(key, records)
+        self._remember(key, taken)
 
     def _begin(self) -> None:
         self._number += 1
-        name = f"{self._number:012d}"
+        self._name = name = f"{self._number:012d}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._journal = os.open(self._folder / (name + _JOURNAL), flags, 0o644)
         self._segment = os.open(self._folder / (name + _OPEN), flags, 0o644)
@@ -137,7 +213,7 @@ class Spool:
         os.close(self._segment)
         os.close(self._journal)
         self._segment = self._journal = -1
-        name = f"{self._number:012d}"
+        name = self._name
         os.rename(self._folder / (name + _OPEN), self._folder / (name + _SEALED))
         self._sync_folder()
 
@@ -152,10 +228,13 @@ class Spool:
                 except orjson.JSONDecodeError:
                     break
                 end = entry["end"]
-                self._remember(entry["key"], entry["records"])
+                self._remember(entry["key"], Taken(entry["records"]))
             segment = self._folder / (name + _OPEN)
             if segment.exists():
                 self._mend(segment, end)
+        for number, noted in self._shed.recover():
+            self._number = max(self._number, number)
+            self._remember(noted["key"], Taken(0, noted["records"]))
 
     def _mend(self, segment: Path, end: int) -> None:
         """Cut an open segment of an earlier process to what was committed, and seal it."""
@@ -168,9 +247,9 @@ class Spool:
             segment.unlink()
         self._sync_folder()
 
-    def _remember(self, key: str, records: int) -> None:
+    def _remember(self, key: str, taken: Taken) -> None:
         if key:
-            self._keys[key] = records
+            self._keys[key] = taken
             if len(self._keys) > KEYS_MAX:
                 self._keys.popitem(last=False)
 

@@ -1,8 +1,10 @@
 """Take records by HTTP into a spool: `python -m headrace.worker.spool_server FOLDER --listen 127.0.0.1:8077`.
 
-`POST /records` with lines of JSON as its body is answered with 200 and {"records": n} when they are durable. A header
-`Idempotency-Key` makes it safe to send the same again. A full spool answers 503 with Retry-After: that is its
-backpressure. SIGTERM seals the open segment.
+`POST /records` with lines of JSON as its body is answered with 200 and {"records": n, "shed": 0} when they are durable.
+A header `Idempotency-Key` makes it safe to send the same again. A full spool answers 503 with Retry-After: that is its
+backpressure. With `--shed` it answers 200 and {"records": 0, "shed": n} instead, once it is durable that it shed them.
+`POST /close` ends it for good: who reads the spool ends behind what it holds. `GET /` says how full it is. SIGTERM
+seals the open segment. With `--dataset`, segments go when that dataset has closed them.
 """
 
 from __future__ import annotations
@@ -12,14 +14,17 @@ import json
 import signal
 import sys
 import threading
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import setproctitle
 
-from headrace.store.errors import StoreError
-from headrace.worker.spool import SEGMENT_AGE_S, SEGMENT_BYTES, Spool, SpoolFullError
+from headrace.store.entries import EntryError
+from headrace.store.errors import FormatError, StoreError
+from headrace.store.log_state import FoldError
+from headrace.worker.spool import SEGMENT_AGE_S, SEGMENT_BYTES, Spool, SpoolClosedError, SpoolFullError
 
 #: Bytes of one push.
 PUSH_BYTES_MAX = 64 << 20
@@ -29,6 +34,8 @@ RETRY_AFTER_S = 2
 CLIENT_S_MAX = 60.0
 KEY_CHARACTERS_MAX = 256
 _TICK_S = 0.5
+#: Seconds between two looks at the dataset for which segments may go.
+RELEASE_S = 2.0
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -36,8 +43,17 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = CLIENT_S_MAX
     spool: Spool
 
+    def do_GET(self) -> None:
+        """How full the spool is."""
+        used = {"used_bytes": self.spool.used_bytes(), "limit_bytes": self.spool.limit_bytes}
+        self._answer(200, {**used, "closed": self.spool.closed})
+
     def do_POST(self) -> None:
-        """Take a push."""
+        """Take a push, or the end of all pushes."""
+        if self.path == "/close":
+            self.spool.finish()
+            self._answer(200, {"closed": True}, close=True)
+            return
         length, key = self.headers.get("Content-Length", ""), self.headers.get("Idempotency-Key", "")
         if self.path != "/records":
             self._answer(404, {"error": f"nothing at {self.path}; push to /records"}, close=True)
@@ -58,9 +74,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         try:
-            self._answer(200, {"records": self.spool.push(data, key)})
+            self._answer(200, asdict(self.spool.push(data, key)))
         except SpoolFullError as error:
             self._answer(503, {"error": str(error)})
+        except SpoolClosedError as error:
+            self._answer(410, {"error": f"{error}: it takes nothing more"})
         except OSError as error:
             self._answer(507, {"error": f"the disk does not take it: {error.strerror}; nothing of it was taken"})
 
@@ -85,6 +103,20 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
 
+def _release(spool: Spool, dataset: str, folder: Path, stop: threading.Event) -> None:
+    """Let go of what the dataset has closed, until the end."""
+    from headrace.worker.spool_release import Releases
+
+    releases: Releases | None = None
+    while not stop.wait(RELEASE_S):
+        try:
+            releases = releases or Releases(dataset, folder)
+            spool.release(releases.closed())
+        except (StoreError, FormatError, EntryError, FoldError, OSError) as error:
+            print(f"headrace: no segment is released: dataset {dataset}: {error}", file=sys.stderr, flush=True)
+            releases = None
+
+
 def main(arguments: list[str]) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m headrace.worker.spool_server")
@@ -93,6 +125,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--limit-bytes", type=int, default=16 << 30)
     parser.add_argument("--segment-bytes", type=int, default=SEGMENT_BYTES)
     parser.add_argument("--age-seconds", type=float, default=SEGMENT_AGE_S)
+    parser.add_argument("--shed", action="store_true", help="shed what a full spool does not take, with a verdict")
+    parser.add_argument("--dataset", default="", help="delete segments that this dataset has closed")
     given = parser.parse_args(arguments)
     host, _, port = given.listen.rpartition(":")
     if not host or not port.isdigit():
@@ -100,7 +134,11 @@ def main(arguments: list[str]) -> int:
     setproctitle.setproctitle(f"headrace spool {given.folder}")
     try:
         spool = Spool(
-            given.folder, limit_bytes=given.limit_bytes, segment_bytes=given.segment_bytes, age_s=given.age_seconds
+            given.folder,
+            limit_bytes=given.limit_bytes,
+            segment_bytes=given.segment_bytes,
+            age_s=given.age_seconds,
+            sheds=given.shed,
         )
         server = _Server((host, int(port)), type("Handler", (_Handler,), {"spool": spool}))
     except (StoreError, OSError) as error:
@@ -111,6 +149,8 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, lambda *_: stop.set())
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": _TICK_S}, daemon=True).start()
     print(f"spool serves on {host}:{server.server_address[1]}", flush=True)
+    if given.dataset:
+        threading.Thread(target=_release, args=(spool, given.dataset, given.folder, stop), daemon=True).start()
     while not stop.wait(_TICK_S):
         spool.tick()
     server.shutdown()

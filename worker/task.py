@@ -57,6 +57,8 @@ logger = logging.getLogger("headrace.task")
 PROGRESS_S = 0.2
 #: Fragments in one page of a listing.
 PAGE_FRAGMENTS = 512
+#: Seconds after which a source that had nothing more to list is asked again.
+LIVE_LOOK_S = 0.5
 #: What a task says in answer to a command bears the command's cause.
 _ANSWERS = {"ready": "start", "listed": "list", "swept": "sweep"}
 #: Exit code of a task that was told to stop.
@@ -87,8 +89,10 @@ class Task:
         self._inbox = Inbox(self._sweeping.closed, self._cut)
         self._outbox = Outbox(self._chain.downstream, self._cut)
         self._open: tuple[Fragment, Iterator[Batch | FragmentEnd]] | None = None
-        self._listing: Iterator[Fragment] | None = None
+        self._listing: Iterator[Fragment | None] | None = None
         self._listing_number = 0
+        #: When a source that had nothing more to list is asked again.
+        self._listing_at = 0.0
         self._links: dict[str, Attached] = {}
         self._progress_at = 0.0
         self._stopping = False
@@ -153,11 +157,16 @@ class Task:
         return True
 
     def _list(self) -> bool:
-        if self._listing is None:
+        if self._listing is None or time.monotonic() < self._listing_at:
             return False
         page = pb.FragmentsListed(stage=self._chain.source_name, listing=self._listing_number)
         try:
             for fragment in self._listing:
+                if fragment is None:
+                    self._listing_at = time.monotonic() + LIVE_LOOK_S
+                    if not page.fragments:
+                        return False
+                    break
                 page.fragments.append(_fragment(fragment))
                 if len(page.fragments) == PAGE_FRAGMENTS:
                     break
@@ -231,6 +240,8 @@ class Task:
         """Until a command, a frame, credit, the writer or a timer."""
         now = time.monotonic()
         deadline = self._progress_at
+        if self._listing is not None and self._listing_at > now:
+            deadline = min(deadline, self._listing_at)
         if self._sink is not None and (wake_at := self._sink.wake_at()) is not None:
             deadline = min(deadline, wake_at)
         poll = select.poll()
@@ -274,6 +285,7 @@ class Task:
             case "list":
                 assert self._chain.source is not None
                 self._listing, self._listing_number = self._chain.source.list(), message.list.listing
+                self._listing_at = 0.0
             case "read":
                 gaps = [Gap(gap.first, gap.end, gap.offset) for gap in message.read.gaps]
                 if self._chain.sentences is not None:

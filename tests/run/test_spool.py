@@ -61,6 +61,22 @@ class Server:
         finally:
             connection.close()
 
+    def post(self, path: str) -> dict[str, object]:
+        return self._ask("POST", path)
+
+    def get(self, path: str) -> dict[str, object]:
+        return self._ask("GET", path)
+
+    def _ask(self, method: str, path: str) -> dict[str, object]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        try:
+            connection.request(method, path, b"" if method == "POST" else None)
+            answer = connection.getresponse()
+            assert answer.status == 200
+            return dict(json.loads(answer.read()))
+        finally:
+            connection.close()
+
 
 def lines(name: str, count: int = RECORDS) -> bytes:
     records = [{"id": f"{name}-{part}", "text": f"{name} {part}"} for part in range(count)]
@@ -123,15 +139,15 @@ def test_a_full_spool_takes_nothing_until_segments_are_gone(tmp_path: Path) -> N
         assert int(answer[2]) > 0
         for path in tmp_path.glob("*.jsonl"):
             path.unlink()
-        assert server.push(lines("y", 4))[:2] == (200, {"records": 4})
+        assert server.push(lines("y", 4))[:2] == (200, {"records": 4, "shed": 0})
     finally:
         server.end(signal.SIGTERM)
 
 
 def test_what_was_not_committed_is_cut_off_and_a_known_key_is_not_written_again(tmp_path: Path) -> None:
     spool = Spool(tmp_path, limit_bytes=1 << 20)
-    assert spool.push(b'{"id": "a"}\n\n{"id": "b"}', "one") == 2
-    assert spool.push(b'{"id": "a"}\n\n{"id": "b"}', "one") == 2
+    assert spool.push(b'{"id": "a"}\n\n{"id": "b"}', "one").records == 2
+    assert spool.push(b'{"id": "a"}\n\n{"id": "b"}', "one").records == 2
     with pytest.raises(StoreError, match="another process has it"):
         Spool(tmp_path, limit_bytes=1 << 20)
     with pytest.raises(SpoolFullError):
@@ -143,7 +159,7 @@ def test_what_was_not_committed_is_cut_off_and_a_known_key_is_not_written_again(
     os.close(spool._guard)
     again = Spool(tmp_path, limit_bytes=1 << 20)
     assert (tmp_path / "000000000001.jsonl").read_bytes() == b'{"id": "a"}\n{"id": "b"}\n'
-    assert again.push(b'{"id": "a"}\n\n{"id": "b"}', "one") == 2
-    assert again.push(b'{"id": "c"}', "two") == 1
+    assert again.push(b'{"id": "a"}\n\n{"id": "b"}', "one").records == 2
+    assert again.push(b'{"id": "c"}', "two").records == 1
     again.close()
     assert (tmp_path / "000000000002.jsonl").read_bytes() == b'{"id": "c"}\n'

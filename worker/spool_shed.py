@@ -1,0 +1,70 @@
+"""What a full spool does not take, where it is told to shed: a line for each push, durable before it is answered.
+
+A segment of such lines, `<number>.shed`, is a fragment like any other: it gives each record that was shed its verdict
+(`headrace.stages.spool`). Of the records it holds the number alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+_OPEN, _SEALED = ".shed.open", ".shed"
+
+
+class ShedLog:
+    """The segments of one folder. Called by its Spool, under its lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._segment = -1
+        self._name = ""
+        self._end = 0
+        self.born_at = 0.0
+
+    @property
+    def open(self) -> bool:
+        """Whether a segment grows."""
+        return self._segment >= 0
+
+    def note(self, number: int, records: int, size: int, key: str) -> None:
+        """Write down that a push was shed; in segment `number` if none is open. OSError: nothing was written down."""
+        if not self.open:
+            self._name = f"{number:012d}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._segment = os.open(self._folder / (self._name + _OPEN), flags, 0o644)
+            self._end, self.born_at = 0, time.monotonic()
+        line = orjson.dumps({"records": records, "bytes": size, "key": key}, option=orjson.OPT_APPEND_NEWLINE)
+        try:
+            if os.write(self._segment, line) < len(line):
+                raise OSError(28, "the disk is full")
+            os.fdatasync(self._segment)
+        except OSError:
+            os.ftruncate(self._segment, self._end)
+            raise
+        self._end += len(line)
+
+    def seal(self) -> None:
+        """End the open segment, if there is one."""
+        if self.open:
+            os.close(self._segment)
+            self._segment = -1
+            os.rename(self._folder / (self._name + _OPEN), self._folder / (self._name + _SEALED))
+
+    def recover(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The lines of every segment with its number; one that an earlier process left open is mended and sealed."""
+        for path in sorted(self._folder.glob("*.shed*")):
+            number, data = int(path.name.split(".", 1)[0]), path.read_bytes()
+            whole = data[: data.rfind(b"\n") + 1]
+            if path.name.endswith(_OPEN):
+                with open(path, "r+b") as file:
+                    file.truncate(len(whole))
+                    os.fsync(file.fileno())
+                os.rename(path, self._folder / (path.name.removesuffix(_OPEN) + _SEALED))
+            for line in whole.splitlines():
+                yield number, orjson.loads(line)
