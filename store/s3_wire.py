@@ -247,8 +247,8 @@ def _as_no_answer(where: str) -> Iterator[None]:
     except ConnectTimeoutError as error:
         raise NoAnswer(f"no connection to {where} within {CONNECT_TIMEOUT_S:.0f} s", is_unreachable=True) from error
     except (SSLError, ssl.SSLError) as error:
-        reason, remedy = _tls_trouble(error)
-        raise NoAnswer(f"no TLS connection to {where} ({reason})", is_unreachable=True, remedy=remedy) from error
+        why, remedy = _tls_trouble(error)
+        raise NoAnswer(f"no TLS connection to {where} ({why})", is_unreachable=True, remedy=remedy) from error
     except LocationParseError as error:
         raise InvalidUri(f"endpoint {where} cannot be parsed; write http://host:port") from error
     except (ReadTimeoutError, TimeoutError) as error:
