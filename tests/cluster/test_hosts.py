@@ -42,8 +42,6 @@ def test_a_pipeline_runs_across_two_hosts_and_inside_each_and_gives_the_same_dat
             "--transport", "write=ring",
         )  # fmt: skip
         assert refused.returncode == 1
-        assert (
-            "cannot be joined by a ring: it is of one host, and they are on different hosts" in refused.stderr
-        )
+        assert "cannot be joined by a ring: it is of one host, and they are on different hosts" in refused.stderr
     for name in ("across", "columns"):
         assert fates(tmp_path / name) == fates(undisturbed)
