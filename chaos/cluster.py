@@ -19,7 +19,7 @@ class Cluster:
         fuse = world.chance(0.5)
         self.corpus = Corpus(world, fused=fuse)
         self.log = SimulatedLog(world)
-        self.objects = SimulatedObjects()
+        self.objects = SimulatedObjects(world)
         self.checker = Checker(self)
         self.log.durable = self.checker.durable
         #: No fault happens any more.

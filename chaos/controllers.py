@@ -24,6 +24,7 @@ class SimulatedController:
         self.cluster, self.name, self.standby = cluster, name, standby
         self.alive = self.frozen = False
         self.life = 0
+        self._clock = cluster.world.clock()
         self.identity = ""
         self.core = Controller({}, standby=standby)
         self.sessions: dict[str, Session] = {}
@@ -95,7 +96,7 @@ class SimulatedController:
         if not isinstance(event, core.TimePassed):
             world.note(self.name, "handles", event)
         try:
-            commands = self.core.handle(event, world.now)
+            commands = self.core.handle(event, self._clock.at(world.now))
         except FoldError as error:
             raise ViolationError(4, f"{self.name} cannot fold its ledger: {error}") from error
         except ViolationError:
@@ -152,7 +153,7 @@ class SimulatedController:
         wake_at = self.core.wake_at()
         if wake_at is not None and (self._timer_at is None or wake_at < self._timer_at):
             self._timer_at = wake_at
-            self.cluster.world.at(wake_at, self._tick, self.life, wake_at)
+            self.cluster.world.at(self._clock.when(wake_at), self._tick, self.life, wake_at)
 
     def _tick(self, life: int, due: float) -> None:
         if life != self.life or not self.alive or self._timer_at != due:
@@ -161,7 +162,7 @@ class SimulatedController:
         if self.frozen:
             return
         wake_at = self.core.wake_at()
-        if wake_at is not None and wake_at <= self.cluster.world.now:
+        if wake_at is not None and wake_at <= self._clock.at(self.cluster.world.now):
             self._handle(core.TimePassed())
         else:
             self._set_timer()

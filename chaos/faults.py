@@ -10,6 +10,8 @@ from headrace.chaos.frames import MARKER_BYTES, Frame
 from headrace.chaos.storage import CALM, TROUBLE
 from headrace.chaos.tasks import SimulatedTask
 from headrace.controller.core import messages as core
+from headrace.store import collect as collection
+from headrace.store.fold import LedgerState
 
 #: More than three, so that three happen even where one finds nobody to happen to.
 FAULTS_MIN, FAULTS_MAX = 5, 9
@@ -40,6 +42,9 @@ class Faults:
             (self.stop_pipeline, 1),
             (self.amend_pipeline, 2),
             (self.steer_pipeline, 4),
+            (self.freeze_task, 3),
+            (self.lose_store, 2),
+            (self.collect_objects, 3),
         ]
 
     def plan(self) -> float:
@@ -64,12 +69,13 @@ class Faults:
     def _quiet(self) -> None:
         self._world.note("faults", "are over")
         self._cluster.quiet = True
-        self._cluster.log.error_share = 0.0
+        self._calm_store()
         for controller in self._cluster.controllers:
             controller.thaw()
         for task in self._tasks():
             if task.sink is not None:
                 task.sink.corrupt = False
+            task.frozen_until = min(task.frozen_until, self._world.now)
 
     def _tasks(self) -> list[SimulatedTask]:
         return [task for worker in self._cluster.workers for task in worker.tasks.values() if task.alive]
@@ -104,6 +110,14 @@ class Faults:
         worker.crash()
         self._world.after(self._world.between(0.5, 5.0), worker.start)
         return True
+
+    def freeze_task(self) -> bool:
+        """A process stops for a while without knowing it, and may wake when it is lost, or in another epoch."""
+        task = self._pick_task()
+        if task is not None:
+            task.frozen_until = self._world.now + self._world.between(0.5, 15.0)
+            self._world.note("faults", "freeze task", task.label)
+        return task is not None
 
     def crash_controller(self) -> bool:
         """A controller dies and comes back."""
@@ -162,13 +176,35 @@ class Faults:
     # -- what lies --
 
     def trouble_store(self) -> bool:
-        """For a while many writes of the log end in an error, whether they took effect or not."""
-        self._cluster.log.error_share = TROUBLE
-        self._world.after(self._world.between(1.0, 6.0), self._calm_store)
+        """For a while many writes end in an error, of the log and of objects, whether they took effect or not."""
+        self._disturb(TROUBLE, self._world.between(1.0, 6.0))
         return True
 
+    def lose_store(self) -> bool:
+        """For a while every write ends in an error."""
+        self._disturb(1.0, self._world.between(0.5, 8.0))
+        return True
+
+    def _disturb(self, share: float, for_s: float) -> None:
+        self._cluster.log.error_share = self._cluster.objects.error_share = share
+        self._world.after(for_s, self._calm_store)
+
     def _calm_store(self) -> None:
-        self._cluster.log.error_share = 0.0 if self._cluster.quiet else CALM
+        share = 0.0 if self._cluster.quiet else CALM
+        self._cluster.log.error_share = self._cluster.objects.error_share = share
+
+    def collect_objects(self) -> bool:
+        """Somebody collects, by a fold that may be old when the last object is deleted."""
+        state = LedgerState()
+        for number, entry in self._cluster.log.behind(-1):
+            state.apply(number, entry)
+        for info in collection.garbage(state, self._cluster.objects.listing()):
+            self._world.after(self._world.between(0.01, 4.0), self._delete, info.key)
+        return True
+
+    def _delete(self, key: str) -> None:
+        self._cluster.checker.deleted(key)
+        self._cluster.objects.delete(key)
 
     def corrupt_shard(self) -> bool:
         """A sink will write a shard that claims a record twice and another not at all."""

@@ -16,6 +16,7 @@ from headrace.chaos.world import ViolationError
 from headrace.controller.core import messages as core
 from headrace.store.entries import Closed, Entry, Led, encode_entry
 from headrace.store.fold import FoldError, LedgerState
+from headrace.store.keys import epoch_of
 from headrace.worker.core.gathering import HELD_TIMES_MAX
 
 #: What a sink may hold: its budget, and the one batch that was let in below it.
@@ -172,6 +173,14 @@ class Checker:
         """16: held bytes are within the budget."""
         if held_bytes > HELD_BYTES_LIMIT:
             raise ViolationError(16, f"{task} holds {held_bytes} bytes, its budget is {HELD_BYTES_LIMIT}")
+
+    def deleted(self, key: str) -> None:
+        """14: what is deleted is below the floor and reached from nothing."""
+        epoch = epoch_of(key)
+        if epoch is None or epoch >= self.ledger.epoch:
+            raise ViolationError(14, f"{key} is deleted in epoch {self.ledger.epoch}: it may still be proposed")
+        if any(stored.key == key for shard in self.ledger.shards for stored in shard.closed.objects):
+            raise ViolationError(14, f"{key} is deleted, and an entry names it")
 
     def frame_refused(self, _task: str) -> None:
         """20: a task refused a frame of another epoch."""

@@ -5,7 +5,7 @@ Each mutant breaks one rule that docs/ledger.md states. `planted(name)` puts it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -28,8 +28,10 @@ from headrace.controller.core.messages import (
 from headrace.controller.core.run import Run
 from headrace.controller.core.run_states import RunState
 from headrace.controller.core.suspicion import Suspicion
+from headrace.store import collect
 from headrace.store.entries import Entry, Led, Range, StoredObject
 from headrace.store.fold import LedgerState
+from headrace.store.objects import ObjectInfo
 from headrace.transport.credit import CreditSender
 from headrace.worker.core.gathering import Gathering
 
@@ -123,6 +125,12 @@ def _neighbour_too(self: Suspicion, hands: Sequence[InHand], story: str, *, cert
 _died_alone = Suspicion.died_alone
 
 
+def _by_age(state: LedgerState, objects: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
+    """What no entry names goes, as if nobody could propose it any more after so long a time."""
+    named = {item.key for shard in state.shards for item in shard.closed.objects}
+    return (info for info in objects if info.key not in named)
+
+
 Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property]
 
 #: Mutants by name: what is patched with what.
@@ -141,6 +149,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "lost-forgotten": ((Intake, "requeue_lost", _none_lost),),
     "suspects-given-to-all": ((Suspicion, "of", _no_suspects),),
     "condemned-untold": ((Suspicion, "condemned", _untold),),
+    "collection-by-age": ((collect, "garbage", _by_age),),
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
 }
 

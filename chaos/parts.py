@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.chaos.corpus import Corpus, Part
 from headrace.chaos.frames import Frame
 from headrace.chaos.storage import SimulatedLog, SimulatedObjects
-from headrace.chaos.world import World
+from headrace.chaos.world import Clock, World
 from headrace.controller.core import messages as core
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class Host(Protocol):
     """A worker, as its tasks see it."""
 
     cluster: Cluster
+    clock: Clock
 
     def said(self, event: core.Event) -> None:
         """Pass on what a task says."""
@@ -84,6 +85,7 @@ class Member(Protocol):
     """A task, as its sink and its worker see it."""
 
     cluster: Cluster
+    clock: Clock
     name: str
     attempt: int
     label: str
@@ -103,6 +105,10 @@ class Member(Protocol):
 
     def wake(self) -> None:
         """There may be something to do."""
+        ...
+
+    def sleeps(self, action: Callable[..., None], *arguments: Any) -> bool:
+        """Whether it is frozen; then the action comes when it wakes."""
         ...
 
     def outlives(self, stage: str, parts: Sequence[Part]) -> bool:

@@ -61,7 +61,7 @@ class SimulatedSink:
 
     def _do(self, event: core.Event) -> None:
         world = self._task.cluster.world
-        for command in self.core.handle(event, world.now):
+        for command in self.core.handle(event, self._task.clock.at(world.now)):
             match command:
                 case core.WriteShard():
                     world.note(self._task.label, "seals a shard", command)
@@ -78,9 +78,11 @@ class SimulatedSink:
         wake_at = self.core.wake_at()
         if wake_at is not None and (self._timer_at is None or wake_at < self._timer_at):
             self._timer_at = wake_at
-            self._task.cluster.world.at(wake_at, self._tick)
+            self._task.cluster.world.at(self._task.clock.when(wake_at), self._tick)
 
     def _tick(self) -> None:
+        if self._task.alive and self._task.sleeps(self._tick):
+            return
         self._timer_at = None
         if self._task.alive:
             self._do(core.TimePassed())
@@ -110,6 +112,14 @@ class SimulatedSink:
         if self._task.alive and not self._task.outlives(SINK, content):
             return
         if not self._task.alive and world.chance(0.5):
+            return
+        if self._task.alive and self._task.sleeps(self._store, shard, content):
+            return
+        if self._task.alive and self._task.cluster.objects.fails():
+            # The upload was torn, or took effect and the answer was lost: the writer cannot tell, and tries again.
+            if world.chance(0.5):
+                self.put(content, shard)
+            world.after(world.between(0.1, 1.0), self._store, shard, content)
             return
         stored = self.put(content, shard)
         if self._task.alive:

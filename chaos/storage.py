@@ -15,6 +15,7 @@ from headrace.chaos.corpus import Part
 from headrace.chaos.world import ViolationError, World
 from headrace.controller.core.messages import EntryRefused, EntryUnresolved, EntryWritten, WriteEntry
 from headrace.store.entries import Entry, StoredObject, decode_entry, encode_entry
+from headrace.store.objects import ObjectInfo
 
 #: Shares of writes that end in an error before or after they took effect: on a good day, and in trouble.
 CALM, TROUBLE = 0.01, 0.35
@@ -72,12 +73,27 @@ class SimulatedLog:
 class SimulatedObjects:
     """Objects by key, with their checksum. `create` never overwrites; `overwrite` is there for a mutant."""
 
+    world: World
     content: dict[str, tuple[str, tuple[Part, ...]]] = field(default_factory=dict[str, tuple[str, tuple[Part, ...]]])
+    #: Share of writes that end in an error.
+    error_share: float = CALM
+
+    def fails(self) -> bool:
+        """Whether a write ends in an error, whether it took effect or not."""
+        return self.world.chance(self.error_share)
+
+    def listing(self) -> list[ObjectInfo]:
+        """Every object, as a store lists them."""
+        return [ObjectInfo(key, 1, "") for key in sorted(self.content)]
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        self.content.pop(key, None)
 
     def create(self, prefix: str, parts: tuple[Part, ...]) -> StoredObject:
         """Store a shard under the hash of its bytes, and say where it lies."""
         checksum, size = checksum_of(parts)
-        key = f"{prefix}/{checksum.rsplit(':', 1)[1]}"
+        key = f"{prefix}/{checksum.rsplit(':', 1)[1]}.shard"
         self.content.setdefault(key, (checksum, parts))
         return StoredObject("shard", key, checksum, size)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from headrace.chaos.corpus import FILTER, RECORD_BYTES, SINK, SOURCE, Part
@@ -29,6 +29,9 @@ class SimulatedTask:
 
     def __init__(self, worker: Host, order: core.StartTask) -> None:
         self.cluster: Cluster = worker.cluster
+        self.clock = worker.clock
+        #: Until when it is stopped and does not know it.
+        self.frozen_until = 0.0
         self.name, self.attempt = order.task, order.attempt
         self.label = f"{order.task.split('/')[1]}#{order.attempt & 0xFFFFF}"
         self.epoch, self.version, self.stages = order.epoch, order.version, order.stages
@@ -72,6 +75,14 @@ class SimulatedTask:
             self.cluster.world.note(self.label, f"dies with {code}:", story)
             self._worker.task_gone(self, code)
 
+    def sleeps(self, action: Callable[..., None], *arguments: object) -> bool:
+        """Whether it is frozen; then the action comes when it wakes, behind what came before."""
+        world = self.cluster.world
+        if world.now < self.frozen_until:
+            world.at(self.frozen_until, action, *arguments)
+            return True
+        return False
+
     def outlives(self, stage: str, parts: Sequence[Part], hand: Range | None = None) -> bool:
         """Whether the process lives on after a stage has had these records; `hand` is what it said that it took."""
         corpus = self.cluster.corpus
@@ -104,14 +115,14 @@ class SimulatedTask:
 
     def arrived(self, link: Input, frame: Frame) -> None:
         """A frame came in on an input."""
-        if self.alive:
+        if self.alive and not self.sleeps(self.arrived, link, frame):
             self._inbox.append((link, frame))
             self.wake()
 
     # -- commands --
 
     def _told(self, message: object) -> None:
-        if not self.alive:
+        if not self.alive or self.sleeps(self._told, message):
             return
         match message:
             case core.ListSource():
@@ -173,6 +184,8 @@ class SimulatedTask:
     # -- one turn of the loop --
 
     def _turn(self) -> None:
+        if self.alive and self.sleeps(self._turn):
+            return
         self._awake = False
         if self.alive and self._step():
             self.wake()

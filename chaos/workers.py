@@ -24,6 +24,7 @@ class SimulatedWorker:
     def __init__(self, cluster: Cluster, name: str, cores: int) -> None:
         self.cluster, self.name, self.cores = cluster, name, cores
         self.alive = False
+        self.clock = cluster.world.clock()
         self.tasks: dict[tuple[str, int], SimulatedTask] = {}
         self.session: Session | None = None
         self._life = 0
@@ -192,7 +193,7 @@ class SimulatedWorker:
             self._stories.pop((task.name, task.attempt), None)
 
     def _supervise(self, event: supervisor.Event) -> None:
-        for command in self._supervisor.handle(event, self.cluster.world.now):
+        for command in self._supervisor.handle(event, self.clock.at(self.cluster.world.now)):
             match command:
                 case supervisor.SpawnProcess():
                     self._spawn(self._orders.pop((command.task, command.attempt)))
@@ -230,7 +231,7 @@ class SimulatedWorker:
         wake_at = self._supervisor.wake_at()
         if wake_at is not None and (self._timer_at is None or wake_at < self._timer_at):
             self._timer_at = wake_at
-            self.cluster.world.at(wake_at, self._tick, self._life)
+            self.cluster.world.at(self.clock.when(wake_at), self._tick, self._life)
 
     def _tick(self, life: int) -> None:
         if life == self._life and self.alive:

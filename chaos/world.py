@@ -9,12 +9,17 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 #: Lines of the story that are kept.
 STORY_LINES_MAX = 400
 #: Characters of one line of the story.
 LINE_CHARACTERS_MAX = 300
+#: How much faster or slower than the world a node's clock may run, as a share.
+SKEW_MAX = 0.1
+#: Seconds by which a sum of floating-point numbers may fall short.
+_ROUNDING_S = 1e-6
 
 
 class ViolationError(AssertionError):
@@ -23,6 +28,22 @@ class ViolationError(AssertionError):
     def __init__(self, number: int, text: str) -> None:
         super().__init__(f"invariant {number}: {text}")
         self.number = number
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A node's own monotonic clock: it began at another number, and runs a little fast or slow."""
+
+    rate: float
+    offset: float
+
+    def at(self, time: float) -> float:
+        """What it shows at a moment of the world."""
+        return self.offset + time * self.rate
+
+    def when(self, moment: float) -> float:
+        """The moment of the world at which it shows this at the latest."""
+        return (moment - self.offset) / self.rate + _ROUNDING_S
 
 
 class World:
@@ -51,6 +72,10 @@ class World:
     def between(self, low: float, high: float) -> float:
         """A number of seconds, evenly drawn."""
         return low + (high - low) * self.rng.random()
+
+    def clock(self) -> Clock:
+        """A clock for a node."""
+        return Clock(self.between(1.0 - SKEW_MAX, 1.0 + SKEW_MAX), self.between(0.0, 10_000.0))
 
     def chance(self, probability: float) -> bool:
         """Whether a die falls this way."""
