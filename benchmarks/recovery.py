@@ -26,12 +26,6 @@ lose three tasks, two workers, the leading controller, or that and a worker at o
 entries of the ledger, and whether stages are fused. Each dataset is compared record by record with one made
 without faults: `lost`, `twice` and `otherwise` must be 0, and `read_again` at most what was open at the kills.
 `closed_s_max` is the longest time from a kill to the next entry that closes records. Results: docs/performance.md.
-
-Two cores, 158 MB of text, other work on the machine:
-
-    victim   before       lowest   back after   limit   read again   the dead had read
-    task     33.7 MB/s    52 %     1.30 s       2 s     4,519        4,519
-    worker   32.9 MB/s    60 %     3.04 s       10 s    3,550        3,550
 """
 
 import argparse
