@@ -141,9 +141,14 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
         out.print(plain_table(("task", "stages", "worker", "state", "restarts"), rows, right=(4,)))
     where = {task.task: task.worker for task in status.tasks}
     links = [
-        (item.link, where.get(item.sender, ""), item.transport, where.get(item.receiver, ""), item.trouble)
+        (item.link, where.get(item.sender, ""), _transport(item), where.get(item.receiver, ""), item.trouble)
         for item in status.links
     ]
     if links:
         out.print()
         out.print(plain_table(("link", "from", "transport", "to", "trouble"), links))
+
+
+def _transport(link: pb.LinkStatus) -> str:
+    """`ring`, or `quic via W` where a third worker relays."""
+    return f"{link.transport} via {link.via}" if link.via else link.transport

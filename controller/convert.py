@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.controller.core import messages as core
+from headrace.controller.tickets import Introduction
 from headrace.protos import control_pb2 as pb
 from headrace.store.entries import Counts, Fragment, Range, StoredObject
 from headrace.store.intervals import Gap
@@ -96,7 +97,7 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
             return _swept(task, attempt, message.swept)
         case "lost":
             lost = message.lost
-            return core.LinkLost(task, attempt, lost.link, lost.generation, lost.reason, lost.apart)
+            return core.LinkLost(task, attempt, lost.link, lost.generation, lost.reason, lost.apart, lost.unreachable)
         case _:
             return None
 
@@ -145,16 +146,19 @@ def to_worker(
     term: int,
     seal: pb.SealPolicy | None = None,
     limits: pb.Limits | None = None,
-    ticket: bytes = b"",
-    door: str = "",
+    introduction: Introduction | None = None,
 ) -> pb.ToWorker | None:
     """A command of the core for the worker that it names; None if it is none for a worker.
 
-    `seal` and `limits` go with the start of a task, `ticket` and `door` (of the receiver's worker) with a link.
+    `seal` and `limits` go with the start of a task, `introduction` with a link and with a relay of one.
     """
     match command:
-        case core.MakeLink():
-            return pb.ToWorker(term=term, link=_link(command, ticket, door))
+        case core.MakeLink() if introduction is not None:
+            return pb.ToWorker(term=term, link=_link(command, introduction))
+        case core.OpenRelay(_, link) if introduction is not None:
+            relay = pb.OpenRelay(link=link.link, generation=link.generation)
+            relay.sender_ticket, relay.receiver_ticket = introduction.sender_knock, introduction.receiver_knock
+            return pb.ToWorker(term=term, relay=relay)
         case core.KillTask():
             kill = pb.KillTask(task=command.task, attempt=command.attempt, reason=command.reason)
             return pb.ToWorker(term=term, kill=kill)
@@ -209,7 +213,7 @@ def _fill(message: pb.TaskCommand, command: core.Command) -> None:
             raise TypeError(f"no task command: {type(command).__name__}")
 
 
-def _link(command: core.MakeLink, ticket: bytes, door: str) -> pb.MakeLink:
+def _link(command: core.MakeLink, introduction: Introduction) -> pb.MakeLink:
     message = pb.MakeLink(
         link=command.link,
         transport=command.transport,
@@ -220,11 +224,14 @@ def _link(command: core.MakeLink, ticket: bytes, door: str) -> pb.MakeLink:
         sender_end=pb.LinkEnd(stage=command.receiver_stage, peer=command.receiver, sends=True),
         receiver_end=pb.LinkEnd(stage=command.sender_stage, peer=command.sender, sends=False),
         generation=command.generation,
-        door=door,
+        door=introduction.door,
     )
     message.sender_end.addresses.extend(command.addresses)
     message.sender_end.peer_worker = command.receiver_worker
     message.receiver_end.peer_worker = command.sender_worker
     for end in (message.sender_end, message.receiver_end):
-        end.link, end.generation, end.ticket = command.link, command.generation, ticket
+        end.link, end.generation, end.ticket = command.link, command.generation, introduction.ticket
+        for worker, addresses in introduction.relays:
+            end.relays.add(worker=worker, addresses=addresses)
+    message.sender_end.knock, message.receiver_end.knock = introduction.sender_knock, introduction.receiver_knock
     return message

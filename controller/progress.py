@@ -32,6 +32,11 @@ class RunProgress:
         """The newest report of one attempt."""
         return self.latest.get((task, attempt))
 
+    def relays(self) -> dict[str, str]:
+        """The workers that relay links, by link, as the newest attempts of their senders say."""
+        newest = sorted(self.latest.items(), key=lambda item: item[0][1])
+        return {link.link: link.via for _, progress in newest for link in progress.links if link.via}
+
     def stages(self) -> list[pb.StageProgress]:
         """The sum over all attempts, a row a stage, in the order first seen."""
         return sum_stages(stage for progress in self.latest.values() for stage in progress.stages)

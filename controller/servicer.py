@@ -255,4 +255,5 @@ def _registered(register: pb.Register) -> core.WorkerRegistered:
         addresses=tuple(register.addresses),
         labels=tuple(register.labels),
         door=register.door,
+        relay_addresses=tuple(register.relay_addresses),
     )

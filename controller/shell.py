@@ -26,7 +26,7 @@ from headrace.controller.log_search import LogSearches
 from headrace.controller.logs import Logs
 from headrace.controller.progress import RunProgress
 from headrace.controller.telling import tell_command, tell_entry, tell_event
-from headrace.controller.tickets import link_ticket
+from headrace.controller.tickets import introduce
 from headrace.protos import control_pb2 as pb
 from headrace.store.dataset import Dataset, write_manifest
 from headrace.store.entries import EntryError
@@ -190,19 +190,17 @@ class Shell:
                     self._send(command)
 
     def _send(self, command: core.Command) -> None:
-        name = command.sender if isinstance(command, core.MakeLink) else getattr(command, "task", "")
+        link = command.link if isinstance(command, core.OpenRelay) else command
+        name = link.sender if isinstance(link, core.MakeLink) else getattr(command, "task", "")
         pipeline = name.split("/", 1)[0]
         run = self.core.runs.get(pipeline)
-        ticket, door = b"", ""
-        if isinstance(command, core.MakeLink) and run is not None:
-            ticket = link_ticket(command, run, self._ticket_key)
-            door = (
-                self.core.workers[command.receiver_worker].door if command.receiver_worker in self.core.workers else ""
-            )
+        introduction = None
+        if isinstance(link, core.MakeLink) and run is not None:
+            introduction = introduce(link, run, self._ticket_key, self.core.workers)
         term, seal, limits = run.leadership.term if run else 0, None, None
         if run is not None and isinstance(command, core.StartTask):
             seal, limits = _policy(run.seal), _limits(run.limits)
-        message = to_worker(command, term, seal, limits, ticket, door)
+        message = to_worker(command, term, seal, limits, introduction)
         session = self.sessions.get(getattr(command, "worker", ""))
         if session is None or message is None:
             return

@@ -73,6 +73,7 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
     for task in run.crew or ():
         status.tasks.append(_task(task, progress))
     if run.crew is not None:
+        via = progress.relays()
         for link in run.crew.plan.links:
             status.links.append(
                 pb.LinkStatus(
@@ -82,6 +83,7 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
                     transport=run.crew.joints.transport(link),
                     generation=run.crew.joints.generation(link.name),
                     trouble=run.crew.joints.trouble(link.name),
+                    via=via.get(link.name, ""),
                 )
             )
     return status

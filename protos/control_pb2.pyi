@@ -113,7 +113,7 @@ class Counts(_message.Message):
     def __init__(self, kept: _Optional[int] = ..., filtered: _Optional[int] = ..., duplicate: _Optional[int] = ..., quarantined: _Optional[int] = ..., filtered_by: _Optional[_Mapping[str, int]] = ..., quarantined_by: _Optional[_Mapping[str, int]] = ..., edited: _Optional[_Mapping[str, int]] = ..., tokens: _Optional[int] = ..., sequences: _Optional[int] = ..., padding: _Optional[int] = ...) -> None: ...
 
 class LinkEnd(_message.Message):
-    __slots__ = ("link", "stage", "peer", "sends", "ticket", "addresses", "peer_worker", "generation")
+    __slots__ = ("link", "stage", "peer", "sends", "ticket", "addresses", "peer_worker", "generation", "relays", "knock")
     LINK_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +122,8 @@ class LinkEnd(_message.Message):
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     PEER_WORKER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RELAYS_FIELD_NUMBER: _ClassVar[int]
+    KNOCK_FIELD_NUMBER: _ClassVar[int]
     link: str
     stage: str
     peer: str
@@ -130,7 +132,17 @@ class LinkEnd(_message.Message):
     addresses: _containers.RepeatedScalarFieldContainer[str]
     peer_worker: str
     generation: int
-    def __init__(self, link: _Optional[str] = ..., stage: _Optional[str] = ..., peer: _Optional[str] = ..., sends: _Optional[bool] = ..., ticket: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., peer_worker: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    relays: _containers.RepeatedCompositeFieldContainer[RelayAt]
+    knock: bytes
+    def __init__(self, link: _Optional[str] = ..., stage: _Optional[str] = ..., peer: _Optional[str] = ..., sends: _Optional[bool] = ..., ticket: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., peer_worker: _Optional[str] = ..., generation: _Optional[int] = ..., relays: _Optional[_Iterable[_Union[RelayAt, _Mapping]]] = ..., knock: _Optional[bytes] = ...) -> None: ...
+
+class RelayAt(_message.Message):
+    __slots__ = ("worker", "addresses")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Network(_message.Message):
     __slots__ = ("certificate", "key", "authority", "addresses")
@@ -324,16 +336,18 @@ class TaskReady(_message.Message):
     def __init__(self, facts: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LinkLost(_message.Message):
-    __slots__ = ("link", "generation", "reason", "apart")
+    __slots__ = ("link", "generation", "reason", "apart", "unreachable")
     LINK_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     APART_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_FIELD_NUMBER: _ClassVar[int]
     link: str
     generation: int
     reason: str
     apart: bool
-    def __init__(self, link: _Optional[str] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., apart: _Optional[bool] = ...) -> None: ...
+    unreachable: bool
+    def __init__(self, link: _Optional[str] = ..., generation: _Optional[int] = ..., reason: _Optional[str] = ..., apart: _Optional[bool] = ..., unreachable: _Optional[bool] = ...) -> None: ...
 
 class FragmentsListed(_message.Message):
     __slots__ = ("stage", "fragments", "last", "error", "listing")
@@ -442,18 +456,20 @@ class StageProgress(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., records: _Optional[int] = ..., bytes: _Optional[int] = ..., busy_s: _Optional[float] = ..., dropped: _Optional[int] = ..., skipped_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
 
 class LinkProgress(_message.Message):
-    __slots__ = ("link", "frames", "bytes", "in_flight_bytes", "blocked")
+    __slots__ = ("link", "frames", "bytes", "in_flight_bytes", "blocked", "via")
     LINK_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_FIELD_NUMBER: _ClassVar[int]
+    VIA_FIELD_NUMBER: _ClassVar[int]
     link: str
     frames: int
     bytes: int
     in_flight_bytes: int
     blocked: int
-    def __init__(self, link: _Optional[str] = ..., frames: _Optional[int] = ..., bytes: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., blocked: _Optional[int] = ...) -> None: ...
+    via: str
+    def __init__(self, link: _Optional[str] = ..., frames: _Optional[int] = ..., bytes: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., blocked: _Optional[int] = ..., via: _Optional[str] = ...) -> None: ...
 
 class TaskFailed(_message.Message):
     __slots__ = ("error", "final")
@@ -512,7 +528,7 @@ class InHand(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., range: _Optional[_Union[Range, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks", "host_id", "addresses", "labels", "links", "door")
+    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks", "host_id", "addresses", "labels", "links", "door", "relay_addresses")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
@@ -525,6 +541,7 @@ class Register(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     DOOR_FIELD_NUMBER: _ClassVar[int]
+    RELAY_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     worker: str
     version: str
     cores: int
@@ -537,7 +554,8 @@ class Register(_message.Message):
     labels: _containers.RepeatedScalarFieldContainer[str]
     links: _containers.RepeatedCompositeFieldContainer[RunningLink]
     door: str
-    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[RunningLink, _Mapping]]] = ..., door: _Optional[str] = ...) -> None: ...
+    relay_addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[RunningLink, _Mapping]]] = ..., door: _Optional[str] = ..., relay_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunningTask(_message.Message):
     __slots__ = ("task", "attempt", "version", "epoch", "ready", "facts", "addresses")
@@ -602,6 +620,18 @@ class MakeLink(_message.Message):
     door: str
     def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., sender_attempt: _Optional[int] = ..., receiver: _Optional[str] = ..., receiver_attempt: _Optional[int] = ..., transport: _Optional[str] = ..., window_bytes: _Optional[int] = ..., sender_end: _Optional[_Union[LinkEnd, _Mapping]] = ..., receiver_end: _Optional[_Union[LinkEnd, _Mapping]] = ..., generation: _Optional[int] = ..., door: _Optional[str] = ...) -> None: ...
 
+class OpenRelay(_message.Message):
+    __slots__ = ("link", "generation", "sender_ticket", "receiver_ticket")
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SENDER_TICKET_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_TICKET_FIELD_NUMBER: _ClassVar[int]
+    link: str
+    generation: int
+    sender_ticket: bytes
+    receiver_ticket: bytes
+    def __init__(self, link: _Optional[str] = ..., generation: _Optional[int] = ..., sender_ticket: _Optional[bytes] = ..., receiver_ticket: _Optional[bytes] = ...) -> None: ...
+
 class Welcome(_message.Message):
     __slots__ = ("term", "controller", "heartbeat_s")
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -651,7 +681,7 @@ class FromWorker(_message.Message):
     def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., task: _Optional[_Union[TaskEvent, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogPage, _Mapping]] = ...) -> None: ...
 
 class ToWorker(_message.Message):
-    __slots__ = ("term", "welcome", "task", "link", "kill", "refusal", "heartbeat", "logs", "log", "log_term", "cause")
+    __slots__ = ("term", "welcome", "task", "link", "kill", "refusal", "heartbeat", "logs", "relay", "log", "log_term", "cause")
     TERM_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -660,6 +690,7 @@ class ToWorker(_message.Message):
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
+    RELAY_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     LOG_TERM_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -671,10 +702,11 @@ class ToWorker(_message.Message):
     refusal: Refusal
     heartbeat: Heartbeat
     logs: LogsAsked
+    relay: OpenRelay
     log: str
     log_term: int
     cause: str
-    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogsAsked, _Mapping]] = ..., log: _Optional[str] = ..., log_term: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogsAsked, _Mapping]] = ..., relay: _Optional[_Union[OpenRelay, _Mapping]] = ..., log: _Optional[str] = ..., log_term: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class LogSearch(_message.Message):
     __slots__ = ("pipeline", "stage", "task", "cause", "level", "since", "lines_max", "follow")
@@ -869,20 +901,22 @@ class TaskStatus(_message.Message):
     def __init__(self, task: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., worker: _Optional[str] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., restarts: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class LinkStatus(_message.Message):
-    __slots__ = ("link", "sender", "receiver", "transport", "generation", "trouble")
+    __slots__ = ("link", "sender", "receiver", "transport", "generation", "trouble", "via")
     LINK_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    VIA_FIELD_NUMBER: _ClassVar[int]
     link: str
     sender: str
     receiver: str
     transport: str
     generation: int
     trouble: str
-    def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., receiver: _Optional[str] = ..., transport: _Optional[str] = ..., generation: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
+    via: str
+    def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., receiver: _Optional[str] = ..., transport: _Optional[str] = ..., generation: _Optional[int] = ..., trouble: _Optional[str] = ..., via: _Optional[str] = ...) -> None: ...
 
 class PipelineStatus(_message.Message):
     __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed", "changes", "refused_change", "waits")

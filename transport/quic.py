@@ -40,6 +40,7 @@ from headrace.transport.quic_core import (
     StreamReceived,
 )
 from headrace.transport.quic_dial import Dial, Dialing
+from headrace.transport.quic_knock import Knocking
 from headrace.transport.quic_links import CheckTicket, LinkState, QuicLink, QuicReceiver, QuicSender, link_key
 from headrace.transport.stream_frames import FrameAssembler
 from headrace.transport.udp import UdpSocket
@@ -103,6 +104,7 @@ class QuicEndpoint:
         #: Asked for by other threads: ends to look at, and to begin with.
         self._posted: deque[QuicLink] = deque()
         self._openings: deque[tuple[QuicLink, tuple[Address, ...]]] = deque()
+        self._relays: deque[tuple[tuple[Address, ...], bytes]] = deque()
         self._sleeping = False
         self._stopping = False
         #: The rest is the thread's alone.
@@ -112,6 +114,7 @@ class QuicEndpoint:
         self._strangers: dict[tuple[int, int], _Stranger] = {}
         #: Senders whose connection is not yet there.
         self._dialing = Dialing()
+        self._knocking = Knocking()
         self._expected: dict[bytes, QuicReceiver] = {}
         self._waiting: dict[bytes, _Waiting] = {}
         #: Senders with something to send.
@@ -123,6 +126,10 @@ class QuicEndpoint:
     def address(self) -> Address:
         """The address that it listens on."""
         return self._socket.address
+
+    def reachable(self, address: Address) -> Address:
+        """Return an address as this endpoint's socket writes it, for comparison with a sender's."""
+        return self._socket.reachable(address)
 
     def open_link(
         self,
@@ -163,6 +170,14 @@ class QuicEndpoint:
         self._openings.append((receiver, ()))
         self._nudge()
         return receiver
+
+    def knock(self, relays: Sequence[Address], data: bytes) -> None:
+        """Make this endpoint known to relays, with `data` from `relay_table.knock`, until a peer is connected.
+
+        A relay tells ends apart by their addresses: an endpoint that knocks has one link, and no other.
+        """
+        self._relays.append((tuple(self._socket.reachable(relay) for relay in relays), data))
+        self._nudge()
 
     def close(self) -> None:
         """End all connections and links, and the thread. Peers are told."""
@@ -211,6 +226,8 @@ class QuicEndpoint:
         self._core.receive(self._socket.receive(RECEIVE_CALLS_MAX), now, datetime.now(UTC))
         self._core.tick(now)
         self._take_events(now)
+        while self._relays:
+            self._knocking.begin(*self._relays.popleft(), now)
         while self._openings:
             self._begin(*self._openings.popleft(), now)
         for dial, address in self._dialing.due(now):
@@ -219,7 +236,7 @@ class QuicEndpoint:
             self._look_at(self._posted.popleft())
         for key, sender in list(self._active.items()):
             self._feed(key, sender)
-        self._socket.send(self._core.transmit(time.monotonic()))
+        self._socket.send((*self._knocking.due(now), *self._core.transmit(time.monotonic())))
         # A close that was sent is an event; so is what it does to links.
         self._take_events(now)
 
@@ -228,11 +245,11 @@ class QuicEndpoint:
             self._writing = not self._writing
             events = select.EPOLLIN | (select.EPOLLOUT if self._writing else 0)
             self._epoll.modify(self._socket.fileno(), events)
-        timers = (self._core.next_timer(), self._dialing.wake_at())
+        timers = (self._core.next_timer(), self._dialing.wake_at(), self._knocking.wake_at())
         timer = min((timer for timer in timers if timer is not None), default=None)
         timeout = _IDLE_S if timer is None else min(_IDLE_S, max(0.0, timer - time.monotonic()))
         self._sleeping = True
-        if self._posted or self._openings or self._stopping:
+        if self._posted or self._openings or self._relays or self._stopping:
             timeout = 0.0
         ready = self._epoll.poll(timeout)
         self._sleeping = False
@@ -255,6 +272,7 @@ class QuicEndpoint:
         match event:
             case PeerConnected(connection, peer):
                 self._peers[connection] = peer
+                self._knocking.end()
                 self._answered(connection, peer)
             case StreamReceived(connection, stream, data, end):
                 link = self._links.get((connection, stream))
@@ -365,6 +383,7 @@ class QuicEndpoint:
     def _say_hello(self, sender: QuicSender, connection: int) -> None:
         stream = self._core.open_stream(connection)
         sender.connection, sender.stream = connection, stream
+        sender.address = self._core.address_of(connection)
         self._links[connection, stream] = sender
         self._core.send(
             connection, stream, encode(Frame(FrameKind.HELLO, 0, link_key(sender.name), 0, 0, sender.ticket, b""))

@@ -90,4 +90,5 @@ class Dialing:
         dial.failures.append(f"{address[0]}:{address[1]}: {reason}")
         if not dial.tried and not dial.left:
             self._dials.remove(dial)
+            dial.sender.unreachable = True
             dial.sender.cut("owner", "; ".join(dial.failures))

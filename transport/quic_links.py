@@ -23,6 +23,7 @@ from headrace.transport.frame import FRAME_LIMIT_BYTES, Frame, decode, encode_pa
 from headrace.transport.stream_frames import FrameAssembler
 from headrace.transport.wake import Wake
 
+Address = tuple[str, int] | tuple[str, int, int, int]
 #: Judges a ticket: why the link is refused, or None.
 CheckTicket = Callable[[bytes, Peer], str | None]
 
@@ -148,6 +149,10 @@ class QuicSender(QuicLink):
         self.ticket = ticket
         #: Who must be at the other end; None for any node of the cluster.
         self.peer_name = peer_name
+        #: Where the receiver was found, as the endpoint's socket writes it.
+        self.address: Address | None = None
+        #: Whether it was looked for at every address and not found.
+        self.unreachable = False
         #: Encoded frames that wait for the driver, and how much of the first it has taken.
         self.outbox: deque[memoryview] = deque()
         self.finish_unsaid = False

@@ -29,6 +29,17 @@ def own_addresses() -> list[str]:
     return outward[:ADDRESSES_MAX] or ["127.0.0.1"]
 
 
+def join_address(host: str, port: int) -> str:
+    """`10.0.0.1:7`, or `[fd00::1]:7`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """The inverse of `join_address`. Raises ValueError for anything else."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def parse_fib_trie(text: str) -> list[str]:
     """The local IPv4 addresses in /proc/net/fib_trie, in its order and each once."""
     found: dict[str, None] = {}

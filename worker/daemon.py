@@ -31,6 +31,7 @@ import uvloop
 
 from headrace.protos import control_pb2 as pb
 from headrace.stages.inherited import Inherited
+from headrace.transport.errors import LinkRefusedError
 from headrace.transport.log_lines import about, caused_by, current_cause
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
@@ -45,6 +46,7 @@ from headrace.worker.log_desk import LogDesk
 from headrace.worker.member import check_plain, membership, network_of
 from headrace.worker.membership import JoinError, Membership
 from headrace.worker.processes import Processes, TaskProcess
+from headrace.worker.relaying import Relaying
 from headrace.worker.tally import Tally
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ logger = logging.getLogger("headrace.worker")
 
 DEFAULT_CONTROLLER = "127.0.0.1:7420"
 
+#: Instead of a port: this worker relays for nobody.
+NO_RELAY = -1
 #: Messages that wait for a controller that is away; tasks repeat what matters (proposals), so older ones may go.
 WAITING_MESSAGES_MAX = 100_000
 
@@ -89,6 +93,7 @@ class Daemon:
         #: What is told of the deaths that are being handled.
         self._stories: dict[tuple[str, int], pb.TaskExited] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._relaying: Relaying | None = None
 
     def attendance(self, addresses: Sequence[str]) -> Attendance:
         """This worker's sessions with whichever of these controllers leads."""
@@ -102,8 +107,10 @@ class Daemon:
         attends = self.attended is not None and self.attended.welcomed
         return families(self.tally, self._processes.resident_bytes, attends=attends)
 
-    def open(self, nursery: Nursery | None = None) -> None:
-        """Make ready for the first task, and begin to look at tasks."""
+    def open(self, nursery: Nursery | None = None, relay_port: int = NO_RELAY) -> None:
+        """Make ready for the first task, and begin to look at tasks. A member of a cluster may relay for others."""
+        if self._member is not None and relay_port != NO_RELAY:
+            self._relaying = Relaying(relay_port)
         self._processes.open(nursery)
         self.look()
 
@@ -121,6 +128,8 @@ class Daemon:
     def close(self) -> None:
         """End every task."""
         self._processes.kill_all()
+        if self._relaying is not None:
+            self._relaying.close()
 
     def _register(self) -> pb.Register:
         self._desk.forget()
@@ -136,6 +145,7 @@ class Daemon:
             addresses=own_addresses() if self._member else (),
             labels=self._labels,
             door=self._processes.door,
+            relay_addresses=self._relaying.addresses() if self._relaying else (),
         )
         for task, entry in self._roll.tasks.items():
             running = pb.RunningTask(task=task, attempt=entry.attempt, version=entry.version, epoch=entry.epoch)
@@ -168,6 +178,9 @@ class Daemon:
                 notify(f"STATUS=attends controller {message.welcome.controller} as {self.name}")
             case "task":
                 self._task_command(message.task)
+            case "relay":
+                if self._relaying is not None:
+                    self._relaying.open(message.relay)
             case "link":
                 self._link(message.link)
             case "kill":
@@ -287,6 +300,7 @@ async def work(
     member: Membership | None = None,
     nursery: Nursery | None = None,
     metrics: str = "",
+    relay_port: int = NO_RELAY,
     controller_fd: int = -1,
     lifeline_fd: int = -1,
 ) -> int:
@@ -303,7 +317,11 @@ async def work(
     except OSError as error:
         logger.error("cannot serve metrics on %s: %s; choose another address with --metrics", metrics, error.strerror)
         return 1
-    daemon.open(nursery)
+    try:
+        daemon.open(nursery, relay_port)
+    except LinkRefusedError as error:
+        logger.error("%s; choose another port with --relay-port", error)
+        return 1
     notify(f"READY=1\nSTATUS=looks for a controller at {controller}")
     watched = asyncio.create_task(keep_alive())
     attending = asyncio.create_task(_attend(daemon, controller, controller_fd))
@@ -369,6 +387,7 @@ def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> i
     parser.add_argument("--state", type=Path, help="the folder that holds this member's key and certificate")
     parser.add_argument("--logs", default="", help="a folder in which it keeps its log, and those of its tasks")
     parser.add_argument("--metrics", default="", help="serve metrics for Prometheus there, as HOST:PORT")
+    parser.add_argument("--relay-port", type=int, default=0, help=f"UDP port to relay on; 0: any, {NO_RELAY}: do not")
     parser.add_argument("--controller-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -395,6 +414,7 @@ def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> i
             member=member,
             nursery=nursery,
             metrics=args.metrics,
+            relay_port=args.relay_port,
             controller_fd=args.controller_fd,
             lifeline_fd=args.lifeline_fd,
         )

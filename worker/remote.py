@@ -6,57 +6,94 @@ nowhere. The worker lends its certificate, so that a peer knows which worker it 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from headrace.protos import control_pb2 as pb
 from headrace.transport.certificates import Credentials, Peer, Role
 from headrace.transport.contract import Receiver, Sender
 from headrace.transport.errors import LinkRefusedError
 from headrace.transport.quic import QuicEndpoint, QuicSettings
 from headrace.transport.quic_core import Address
+from headrace.transport.quic_links import QuicSender
+from headrace.transport.relay_table import knock
 from headrace.transport.ticket import TicketError, match_ticket
 from headrace.transport.udp import every_address
-from headrace.worker.gate import gate_before
+from headrace.worker.addresses import join_address, split_address
 
 
 class Remote:
-    """The endpoint of one task."""
+    """The endpoint of one task, and one more for each link that goes through a relay."""
 
     def __init__(self, network: pb.Network) -> None:
-        credentials = Credentials(network.certificate, network.key, network.authority)
-        self._endpoint = QuicEndpoint(every_address(), credentials, QuicSettings(roles=frozenset({Role.WORKER})))
+        self._credentials = Credentials(network.certificate, network.key, network.authority)
+        self._endpoint = self._open()
         self._hosts = tuple(network.addresses)
+        self._links: dict[str, _Link] = {}
 
     def addresses(self) -> list[str]:
         """Where other workers' tasks find this one, as host:port."""
-        port = self._endpoint.address[1]
-        gate = gate_before(port)
-        return [gate] if gate else [join_address(host, port) for host in self._hosts]
+        return [join_address(host, self._endpoint.address[1]) for host in self._hosts]
 
     def attach(self, message: pb.OpenLink) -> Sender | Receiver:
         """This task's end of a link. A refusal by the peer is a LinkAborted of its next verb."""
         link = message.link
+        self.detach(link.link)
         # Each making of a link has a name of its own: what is left of an earlier one cannot be taken for it.
         name = f"{link.link}#{link.generation}"
+        endpoint, own = self._endpoint, None
+        relays = {split_address(text): relay.worker for relay in link.relays for text in relay.addresses}
+        if relays:
+            # A relay tells ends apart by their addresses.
+            endpoint = own = self._open()
+            endpoint.knock(list(relays), knock(link.knock))
         if not link.sends:
-            return self._endpoint.expect_link(name, lambda ticket, peer: _judge(link, ticket, peer))
-        if not link.addresses:
+            receiver = endpoint.expect_link(name, lambda ticket, peer: _judge(link, ticket, peer))
+            self._links[link.link] = _Link(None, own, {})
+            return receiver
+        found = list(relays) or [split_address(text) for text in link.addresses]
+        if not found:
             raise LinkRefusedError(f"link {link.link}: nobody knows where worker {link.peer_worker} can be reached")
-        first, *others = [split_address(text) for text in link.addresses]
-        return self._endpoint.open_link(name, first, link.ticket, peer_name=link.peer_worker, others=others)
+        sender = endpoint.open_link(name, found[0], link.ticket, peer_name=link.peer_worker, others=found[1:])
+        self._links[link.link] = _Link(sender, own, {endpoint.reachable(at): who for at, who in relays.items()})
+        return sender
+
+    def via(self, link: str) -> str:
+        """The worker that relays a link of which this task has the sending end; empty for none."""
+        known = self._links.get(link)
+        address = known.sender.address if known is not None and known.sender is not None else None
+        return known.relays.get(address, "") if known is not None and address is not None else ""
+
+    def unreachable(self, link: str) -> bool:
+        """Whether the receiver of a link was looked for and not found."""
+        known = self._links.get(link)
+        return known is not None and known.sender is not None and known.sender.unreachable
+
+    def detach(self, link: str) -> None:
+        """A link is over: end what was there for it alone. Its end was detached before."""
+        known = self._links.pop(link, None)
+        if known is not None and known.own is not None:
+            known.own.close()
 
     def close(self) -> None:
         """End every link."""
+        for link in list(self._links):
+            self.detach(link)
         self._endpoint.close()
 
-
-def join_address(host: str, port: int) -> str:
-    """`10.0.0.1:7`, or `[fd00::1]:7`."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    def _open(self) -> QuicEndpoint:
+        return QuicEndpoint(every_address(), self._credentials, QuicSettings(roles=frozenset({Role.WORKER})))
 
 
-def split_address(text: str) -> Address:
-    """The inverse of `join_address`. Raises ValueError for anything else."""
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """A link that has an end here."""
+
+    #: None where this task receives.
+    sender: QuicSender | None
+    #: The endpoint that it has for itself, where it is relayed.
+    own: QuicEndpoint | None
+    #: Which worker relays at which address.
+    relays: dict[Address, str]
 
 
 def _judge(link: pb.LinkEnd, ticket: bytes, peer: Peer) -> str | None:

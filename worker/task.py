@@ -336,14 +336,17 @@ class Task:
             self._inbox.close(name)
             self._generations.pop(name, None)
             self._links.pop(name).detach()
+            if self._remote is not None:
+                self._remote.detach(name)
 
     def _cut(self, name: str, reason: str) -> None:
         """A link between workers is cut while both tasks live: the controller has it made again."""
         generation = self._generations.get(name)
         if generation is not None:
+            unreachable = self._remote is not None and self._remote.unreachable(name)
             self._close_link(name)
             logger.warning("link %s is cut: %s", name, reason)
-            self._say(lost=pb.LinkLost(link=name, generation=generation, reason=reason))
+            self._say(lost=pb.LinkLost(link=name, generation=generation, reason=reason, unreachable=unreachable))
 
     def _report(self, now: float) -> None:
         self._progress_at = now + PROGRESS_S
@@ -362,6 +365,7 @@ class Task:
                     bytes=seen.frame_bytes,
                     in_flight_bytes=seen.in_flight_bytes,
                     blocked=seen.blocked,
+                    via=self._remote.via(name) if self._remote is not None else "",
                 )
             )
         self._say(progress=progress)

@@ -126,18 +126,18 @@ class Crew:
             for task in self.roster.due(now, workers)
         ]
 
-    def ready(self, event: TaskReady, now: float, epoch: int) -> list[Command]:
+    def ready(self, event: TaskReady, now: float, epoch: int, workers: Mapping[str, WorkerFacts]) -> list[Command]:
         """A task is ready: join it to those of its peers that are."""
         task = self.roster.current(event.task, event.attempt)
         if task is None or task.state is TaskState.READY:
             return []
         task.turn(TaskTurn.BECAME_READY)
         task.ready_at, task.addresses = now, event.addresses
-        return self.join(now, epoch)
+        return self.join(now, epoch, workers)
 
-    def join(self, now: float, epoch: int) -> list[Command]:
+    def join(self, now: float, epoch: int, workers: Mapping[str, WorkerFacts]) -> list[Command]:
         """Make the links that are due."""
-        return list(self.joints.make(self.plan, self.roster, epoch, now))
+        return list(self.joints.make(self.plan, self.roster, epoch, now, workers))
 
     def wake_at(self, workers: Container[str]) -> float | None:
         """When a task or a link is due, or a task late; tasks of workers that are away wait for those."""

@@ -2,16 +2,19 @@
 
 A link inside a worker lives and dies with the tasks at its ends. One between workers can be cut while both live; then
 an end of it says so, and it is made again with a higher generation, so that news of the old one moves nothing. Where
-two workers of one host turn out to be unable to pass memory to each other, it is made by QUIC.
+two workers of one host turn out to be unable to pass memory to each other, it is made by QUIC. Where one cannot reach
+the other, RELAYS_MAX other workers are asked to relay it, and the first through which the two meet has it. If they meet
+nowhere the straight way is tried again, then others are asked. Weakness: a link that is relayed stays so until it is
+cut, also where the straight way is there again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.controller.core.messages import LinkLost, MakeLink, RunningLink
-from headrace.controller.core.places import QUIC
+from headrace.controller.core.messages import LinkLost, MakeLink, OpenRelay, RunningLink
+from headrace.controller.core.places import QUIC, WorkerFacts
 from headrace.controller.core.plans import LinkPlan, Plan
 from headrace.controller.core.roster import Roster, Task, TaskState
 
@@ -24,6 +27,8 @@ HEALED_S = 20.0
 CUT_S_MAX = 600.0
 #: Times in a row that two workers may fail to pass memory before QUIC takes its place: one may have been starting.
 APART_MAX = 2
+#: Workers that are asked at once to relay a link.
+RELAYS_MAX = 3
 #: Makings of a link in one term: those of a later leader have higher numbers.
 MAKINGS_A_TERM = 1 << 20
 
@@ -43,6 +48,11 @@ class _Joint:
     trouble: str = ""
     #: Whether its workers have been found unable to pass memory to each other.
     apart: bool = False
+    #: Whether the sender found the receiver at none of its addresses; then others relay the next making.
+    unreachable: bool = False
+    #: The workers that relay the present making, and how many have been asked before.
+    relays: tuple[str, ...] = ()
+    asked: int = 0
 
 
 class Joints:
@@ -117,13 +127,17 @@ class Joints:
         joint.due_at = now + min(REMAKE_S_MAX, REMAKE_S * 2**joint.cuts)
         joint.cuts += 1
         joint.apart = joint.apart or (event.apart and joint.cuts >= APART_MAX)
+        # A relayed making that found nobody either makes room for another try of the straight way.
+        joint.unreachable = event.unreachable and not joint.relays
         if now >= joint.cut_since + CUT_S_MAX:
             return f"link {event.link} could not be kept up for {CUT_S_MAX:.0f} s: {event.reason}"
         return ""
 
-    def make(self, plan: Plan, roster: Roster, epoch: int, now: float) -> list[MakeLink]:
-        """Join the tasks that are ready; each worker at an end of a link is told."""
-        commands: list[MakeLink] = []
+    def make(
+        self, plan: Plan, roster: Roster, epoch: int, now: float, workers: Mapping[str, WorkerFacts]
+    ) -> list[MakeLink | OpenRelay]:
+        """Join the tasks that are ready; each worker at an end of a link is told, and those that relay it."""
+        commands: list[MakeLink | OpenRelay] = []
         for link in plan.links:
             joint = self._joints[link.name]
             sender, receiver = roster.tasks[link.sender], roster.tasks[link.receiver]
@@ -139,13 +153,27 @@ class Joints:
                 joint.generation = max(joint.generation, claimed.generation)
                 continue
             joint.generation += 1
-            workers = dict.fromkeys((sender.plan.worker, receiver.plan.worker))
+            ends = dict.fromkeys((sender.plan.worker, receiver.plan.worker))
             made = replace(link, transport=self.transport(link))
-            commands += [_make(made, joint.generation, worker, sender, receiver, epoch) for worker in workers]
+            joint.relays = _relays(joint, ends, workers) if made.transport == QUIC else ()
+            told = [_make(made, joint, worker, sender, receiver, epoch) for worker in ends]
+            commands += [OpenRelay(worker, told[0]) for worker in joint.relays]
+            commands += told
         return commands
 
 
-def _make(link: LinkPlan, generation: int, worker: str, sender: Task, receiver: Task, epoch: int) -> MakeLink:
+def _relays(joint: _Joint, ends: Container[str], workers: Mapping[str, WorkerFacts]) -> tuple[str, ...]:
+    """The workers that are to relay a link; none where its ends may find each other."""
+    able = sorted(worker.name for worker in workers.values() if worker.relays and worker.name not in ends)
+    if not joint.unreachable or not able:
+        return ()
+    count = min(RELAYS_MAX, len(able))
+    chosen = tuple(able[(joint.asked + step) % len(able)] for step in range(count))
+    joint.asked += count
+    return chosen
+
+
+def _make(link: LinkPlan, joint: _Joint, worker: str, sender: Task, receiver: Task, epoch: int) -> MakeLink:
     return MakeLink(
         worker=worker,
         link=link.name,
@@ -160,5 +188,6 @@ def _make(link: LinkPlan, generation: int, worker: str, sender: Task, receiver: 
         sender_worker=sender.plan.worker,
         receiver_worker=receiver.plan.worker,
         addresses=receiver.addresses if link.transport == QUIC else (),
-        generation=generation,
+        generation=joint.generation,
+        relays=joint.relays,
     )

@@ -61,6 +61,8 @@ class LinkLost:
     reason: str
     #: The two workers cannot pass memory to each other.
     apart: bool = False
+    #: The receiver answered at none of its addresses.
+    unreachable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +299,16 @@ class MakeLink:
     addresses: tuple[str, ...] = ()
     #: Which making of the link this is.
     generation: int = 0
+    #: The workers that relay it, where the two cannot reach each other.
+    relays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRelay:
+    """Have a worker relay a link between two others."""
+
+    worker: str
+    link: MakeLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +450,7 @@ Command: TypeAlias = (
     | TruncateLog
     | StartTask
     | MakeLink
+    | OpenRelay
     | KillTask
     | StopTask
     | ListSource

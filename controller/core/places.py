@@ -34,6 +34,8 @@ class WorkerFacts:
     memory_bytes: int = 0
     #: Whether other workers of its host can bring it memory.
     door: bool = False
+    #: Whether it relays for workers that cannot reach each other.
+    relays: bool = False
 
     def of(self, kind: str) -> tuple[str, ...]:
         """Its labels of one kind: `rack=r1` is of kind `rack`."""

@@ -97,7 +97,7 @@ class Run(Changes, Input, Ending):
             case TimePassed():
                 return self.leadership.handle(event, now)
             case TaskReady():
-                return self.crew.ready(event, now, self.ledger.epoch) if self.crew else []
+                return self.crew.ready(event, now, self.ledger.epoch, self._workers) if self.crew else []
             case TaskExited():
                 return self._exited(event, now)
             case TaskFailed():
@@ -181,7 +181,7 @@ class Run(Changes, Input, Ending):
         if self.crew and self.state in WORKING:
             commands += self._change_if_due(now)
             commands += self.crew.start_due(now, self.ledger.epoch, self._workers)
-            commands += self.crew.join(now, self.ledger.epoch)
+            commands += self.crew.join(now, self.ledger.epoch, self._workers)
             for late in self.crew.late(now):
                 commands += self._task_failed(late, now)
         if self.state is RunState.RUNNING:

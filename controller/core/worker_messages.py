@@ -47,12 +47,20 @@ class WorkerRegistered:
     labels: tuple[str, ...] = ()
     #: Where other workers of its host bring memory; empty for nowhere.
     door: str = ""
+    #: Where it relays for others; none: it does not.
+    relay_addresses: tuple[str, ...] = ()
 
     def facts(self) -> WorkerFacts:
         """What a plan needs to know of it."""
-        host = self.host_id or self.host
         return WorkerFacts(
-            self.worker, self.cores, host, self.labels, self.addresses, self.memory_bytes, bool(self.door)
+            name=self.worker,
+            cores=self.cores,
+            host=self.host_id or self.host,
+            labels=self.labels,
+            addresses=self.addresses,
+            memory_bytes=self.memory_bytes,
+            door=bool(self.door),
+            relays=bool(self.relay_addresses),
         )
 
 

@@ -138,10 +138,15 @@ class Apart:
         ready = [m.TaskReady(start.task, start.attempt, addresses=(f"{start.worker}:7",)) for start in starts]
         self.links = of(m.MakeLink, self.stand.tell(*ready))
 
-    def lose(self, generation: int, *, apart: bool = False) -> list[m.MakeLink]:
+    def lose(self, generation: int, *, apart: bool = False, unreachable: bool = False) -> list[m.MakeLink]:
         task, attempt = self.stand.task()
-        lost = m.LinkLost(task, attempt, self.links[0].link, generation, "cut", apart)
+        lost = m.LinkLost(task, attempt, self.links[0].link, generation, "cut", apart, unreachable)
         return of(m.MakeLink, self.stand.tell(lost))
+
+    def relays(self, *names: str) -> None:
+        """More workers come, which relay."""
+        for name in names:
+            self.stand.tell(m.WorkerRegistered(name, name, 1, 1 << 30, host_id=name, relay_addresses=(f"{name}:9",)))
 
 
 def test_both_workers_are_told_of_a_link_between_them_and_where_its_receiver_listens() -> None:
@@ -166,6 +171,35 @@ def test_two_workers_of_one_host_that_cannot_pass_memory_are_joined_by_quic_the_
         apart.lose(generation, apart=True)
         found.append({link.transport for link in of(m.MakeLink, apart.stand.later(REMAKE_S_MAX))})
     assert found == [{"ring"}, {"quic"}, {"quic"}]
+
+
+def test_a_link_whose_receiver_is_not_found_is_relayed_by_others_and_each_has_its_turn() -> None:
+    apart = Apart()
+    apart.relays("r1", "r2", "r3", "r4", "r5")
+    asked = []
+    for generation in range(1, 6):
+        apart.lose(generation, unreachable=True)
+        commands = apart.stand.later(REMAKE_S_MAX)
+        asked.append([relay.worker for relay in of(m.OpenRelay, commands)])
+        links = of(m.MakeLink, commands)
+        assert [link.worker for link in links] == ["a", "b"]
+        assert {link.relays for link in links} == {tuple(asked[-1])}
+        assert all(relay.link.generation == generation + 1 for relay in of(m.OpenRelay, commands))
+    # Every other time the straight way is tried again.
+    assert asked == [["r1", "r2", "r3"], [], ["r4", "r5", "r1"], [], ["r2", "r3", "r4"]]
+
+
+def test_a_link_that_was_cut_while_it_stood_is_made_the_straight_way_and_nobody_is_asked() -> None:
+    apart = Apart()
+    apart.relays("r1")
+    apart.lose(1)
+    assert of(m.OpenRelay, apart.stand.later(REMAKE_S_MAX)) == []
+
+
+def test_where_nobody_else_relays_the_straight_way_is_tried_again() -> None:
+    apart = Apart()
+    apart.lose(1, unreachable=True)
+    assert {link.relays for link in of(m.MakeLink, apart.stand.later(REMAKE_S_MAX))} == {()}
 
 
 def test_a_cut_link_makes_the_run_look_for_what_was_on_it() -> None:

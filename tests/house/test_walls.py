@@ -74,6 +74,7 @@ PURE_FILES = {
     "store/packing.py",
     "transport/credit.py",
     "transport/frame.py",
+    "transport/relay_table.py",
 }
 
 

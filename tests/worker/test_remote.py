@@ -14,8 +14,8 @@ from headrace.transport.errors import LinkAborted, LinkRefusedError
 from headrace.transport.frame import Frame, FrameKind
 from headrace.transport.ticket import Ticket, encode_ticket
 from headrace.transport.wait import wait_any
-from headrace.worker.addresses import own_addresses, parse_fib_trie, parse_if_inet6
-from headrace.worker.remote import Remote, join_address, split_address
+from headrace.worker.addresses import join_address, own_addresses, parse_fib_trie, parse_if_inet6, split_address
+from headrace.worker.remote import Remote
 
 PATIENCE_S = 20.0
 NOW = datetime.now(UTC)
