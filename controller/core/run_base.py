@@ -127,6 +127,8 @@ class RunBase:
         self._submitted_ends: set[bytes] = set()
         self._submitted_pipeline = False
         self._dirty = self._settled = self._halted = False
+        #: Whether all had been read when the sweep under way began.
+        self._final = False
         self._shards_at_start = 0
         #: Fragments whose object changed or vanished while they were open, and how that was found.
         self._changed: dict[bytes, str] = {}

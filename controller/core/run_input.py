@@ -147,7 +147,7 @@ class Input(RunBase):
         halt = halting and not self._halted
         if not (self._dirty or finish or halt):
             return []
-        self._dirty = False
+        self._dirty, self._final = False, drained
         number = self.intake.begin_sweep(task.plan.name for task in self.crew)
         return self.crew.sweep(number, halt=halting)
 
@@ -160,7 +160,8 @@ class Input(RunBase):
             self._halted = True
             return self.crew.seal(self.sinks, "stop" if self.state is RunState.DRAINING else "pause")
         lost = self.intake.requeue_lost()
-        if lost == 0 and self.intake.idle and self.listing.done:
+        # What was sent behind the markers is still on its way where a source was reading when they began.
+        if lost == 0 and self._final and self.intake.idle and self.listing.done:
             self._settled = True
             return self.crew.seal(self.sinks, "end")
         return []

@@ -1,7 +1,7 @@
 """Places: which worker runs which stage, and what joins two tasks, as tables."""
 
 import pytest
-from core_kit import Stand, make_pipeline, of
+from core_kit import Stand, fragment, make_pipeline, of
 
 from headrace.controller.core import messages as m
 from headrace.controller.core.joints import CUT_S_MAX, HEALED_S, REMAKE_S_MAX
@@ -9,6 +9,7 @@ from headrace.controller.core.places import WorkerFacts
 from headrace.controller.core.planner import move, plan
 from headrace.controller.core.plans import Plan
 from headrace.pipeline.errors import PipelineError
+from headrace.store.intervals import Gap
 
 A = WorkerFacts("a", 2, "host1", ("disk=ssd", "rack=1"), ("10.0.0.1",))
 B = WorkerFacts("b", 1, "host2", ("disk=ssd", "rack=2"), ("10.0.0.2",))
@@ -136,7 +137,8 @@ class Apart:
         starts = of(m.StartTask, self.stand.tell(request))
         assert [start.listens for start in starts] == [True, True]
         ready = [m.TaskReady(start.task, start.attempt, addresses=(f"{start.worker}:7",)) for start in starts]
-        self.links = of(m.MakeLink, self.stand.tell(*ready))
+        self.began = self.stand.tell(*ready)
+        self.links = of(m.MakeLink, self.began)
 
     def lose(self, generation: int, *, apart: bool = False, unreachable: bool = False) -> list[m.MakeLink]:
         task, attempt = self.stand.task()
@@ -207,6 +209,21 @@ def test_a_cut_link_makes_the_run_look_for_what_was_on_it() -> None:
     apart.lose(1)
     assert of(m.SweepTask, apart.stand.tell(m.TimePassed())) == [], "not before the link stands"
     assert len(of(m.SweepTask, apart.stand.later(REMAKE_S_MAX))) == 2
+
+
+def test_sinks_seal_for_good_only_after_a_sweep_that_began_when_all_had_been_read() -> None:
+    apart, item = Apart(), fragment(0)
+    apart.stand.listed(apart.began, item)
+    apart.lose(1)
+    while_reading = of(m.SweepTask, apart.stand.later(REMAKE_S_MAX))
+    assert len(while_reading) == 2
+    # The source sends all the rest behind the marker, and it is on its way when the marker has passed the sink.
+    apart.stand.read(item, 3)
+    unsent = ((item.id, (Gap(0, -1, 0),)),)
+    answers = [m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep, unsent) for sweep in while_reading]
+    after = apart.stand.tell(*answers)
+    assert of(m.SealSink, after) == []
+    assert len(of(m.SweepTask, after)) == 2
 
 
 def test_a_link_that_cannot_be_kept_up_ends_the_run_with_the_reason() -> None:
