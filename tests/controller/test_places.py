@@ -1,5 +1,7 @@
 """Places: which worker runs which stage, and what joins two tasks, as tables."""
 
+from dataclasses import replace
+
 import pytest
 from core_kit import Stand, fragment, make_pipeline, of
 
@@ -9,7 +11,7 @@ from headrace.controller.core.places import WorkerFacts
 from headrace.controller.core.planner import move, plan
 from headrace.controller.core.plans import Plan
 from headrace.pipeline.errors import PipelineError
-from headrace.store.intervals import Gap
+from headrace.store.intervals import UNBOUNDED, Gap
 
 A = WorkerFacts("a", 2, "host1", ("disk=ssd", "rack=1"), ("10.0.0.1",))
 B = WorkerFacts("b", 1, "host2", ("disk=ssd", "rack=2"), ("10.0.0.2",))
@@ -218,10 +220,11 @@ def test_sinks_seal_for_good_only_after_a_sweep_that_began_when_all_had_been_rea
     while_reading = of(m.SweepTask, apart.stand.later(REMAKE_S_MAX))
     assert len(while_reading) == 2
     # The source sends all the rest behind the marker, and it is on its way when the marker has passed the sink.
+    unsent = ((item.id, (Gap(0, UNBOUNDED, 0),)),)
+    source, sink = (m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep) for sweep in while_reading)
+    apart.stand.tell(replace(source, pending=unsent))
     apart.stand.read(item, 3)
-    unsent = ((item.id, (Gap(0, -1, 0),)),)
-    answers = [m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep, unsent) for sweep in while_reading]
-    after = apart.stand.tell(*answers)
+    after = apart.stand.tell(sink)
     assert of(m.SealSink, after) == []
     assert len(of(m.SweepTask, after)) == 2
 
