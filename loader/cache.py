@@ -15,6 +15,7 @@ What is needed latest goes first: `plan` tells when a shard is needed next. File
 others, oldest first.
 """
 
+import errno
 import fcntl
 import os
 import stat
@@ -215,9 +216,24 @@ class ShardCache:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held for one listing and some unlinks
             self._evict_for(size, f"{name}.part")
-            os.ftruncate(part, size)
+            self._allocate(part, size)
         finally:
             os.close(lock)
+
+    def _allocate(self, part: int, size: int) -> None:
+        """Take the bytes from the disk now, so that a fetch does not fail half-way. Raises CacheFull."""
+        if not size:
+            return
+        try:
+            os.posix_fallocate(part, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            disk = os.statvfs(self._root)
+            raise CacheFull(
+                f"the disk of the cache {self._root} has {disk.f_bavail * disk.f_frsize} bytes left, and {size} are "
+                "needed for one more shard; free space there, name another folder, or lower bytes_max"
+            ) from error
 
     def _evict_for(self, needed: int, own: str) -> None:
         """Evict until `needed` bytes fit, what is needed latest first. Raises CacheFull."""

@@ -9,7 +9,7 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import files_kit as files
@@ -109,14 +109,3 @@ def the_line(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line for line in done.stderr.splitlines() if not line.startswith("bad: ")]
     assert len(lines) == 1, done.stderr
     return lines[0]
-
-
-@contextlib.contextmanager
-def small_disk(folder: pathlib.Path, size: int) -> Iterator[pathlib.Path]:
-    """A file system of `size` bytes, mounted for as long as it is needed. Root alone may do so."""
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True, timeout=10)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=10)

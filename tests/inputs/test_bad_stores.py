@@ -19,6 +19,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / "run"))
 
 from dataset_kit import fates
 from s3_server import READER_ACCESS_KEY, READER_SECRET_KEY, S3Server, shared_server
+from small_disk import enlarge, small_disk
 from tls_kit import Authority, TlsProxy
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy
@@ -139,7 +140,7 @@ def test_a_store_that_answers_503_for_a_minute_is_waited_for(home: pathlib.Path,
 
 def test_a_disk_that_fills_up_is_waited_for_and_the_dataset_is_that_of_a_disk_with_room(home: pathlib.Path) -> None:
     kit.check_complete(kit.run(home, "in.jsonl", "roomy"), str(home / "roomy"))
-    with kit.small_disk(home / "disk", 300 << 10) as disk, kit.Watched(home, "in.jsonl", "disk/out") as run:
+    with small_disk(home / "disk", 300 << 10) as disk, kit.Watched(home, "in.jsonl", "disk/out") as run:
         waits = run.says("bad: waits: ")
         assert "/disk/out: cannot create '" in waits
         assert "No space left on device (" in waits
@@ -147,7 +148,7 @@ def test_a_disk_that_fills_up_is_waited_for_and_the_dataset_is_that_of_a_disk_wi
         assert remedy in waits
         before = kit.kept(str(disk / "out"))
         assert 0 < len(before) < len(kit.RECORDS)
-        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True, timeout=10)
+        enlarge(disk, 64 << 20)
         done = run.end()
         report = kit.check_complete(done, str(disk / "out"))
         assert "bad: goes on" in done.stderr
@@ -156,14 +157,14 @@ def test_a_disk_that_fills_up_is_waited_for_and_the_dataset_is_that_of_a_disk_wi
 
 
 def test_a_disk_without_room_for_the_first_entry_ends_the_run_with_one_line(home: pathlib.Path) -> None:
-    with kit.small_disk(home / "disk", 64 << 10) as disk:
+    with small_disk(home / "disk", 64 << 10) as disk:
         (disk / "ballast").write_bytes(bytes(60 << 10))
         line = kit.the_line(kit.run(home, "in.jsonl", "disk/out"))
         assert "No space left on device (0 bytes are free); free space on the disk" in line
 
 
 def test_a_run_that_waits_for_room_can_be_cancelled_and_goes_on_later(home: pathlib.Path) -> None:
-    with kit.small_disk(home / "disk", 300 << 10) as disk:
+    with small_disk(home / "disk", 300 << 10) as disk:
         with kit.Watched(home, "in.jsonl", "disk/out") as run:
             run.says("bad: waits: ")
             for words in ("stopping", "cancel"):
@@ -171,6 +172,6 @@ def test_a_run_that_waits_for_room_can_be_cancelled_and_goes_on_later(home: path
                 run.says(words)
             assert run.end().returncode == 130
         before = kit.kept(str(disk / "out"))
-        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True, timeout=10)
+        enlarge(disk, 64 << 20)
         report = kit.check_complete(kit.run(home, "in.jsonl", "disk/out"), str(disk / "out"))
         assert report["records_resumed"] >= len(before)

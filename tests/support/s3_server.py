@@ -1,7 +1,8 @@
 """A real S3 server for the tests: SeaweedFS from PyPI, or whatever `HEADRACE_TEST_S3` points to.
 
-`HEADRACE_TEST_S3=s3://bucket?endpoint=http://host:port` with `AWS_*` credentials in the environment runs the same
-tests on another server. The bucket must exist; each test writes under a prefix of its own and leaves it there.
+`HEADRACE_TEST_S3=s3://bucket?endpoint=http://host:port` (more may follow: `&region=...&ca=...`) with `AWS_*`
+credentials in the environment runs the same tests on another server. The bucket must exist; each test writes under a
+prefix of its own and leaves it there.
 """
 
 import atexit
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.parse
 from dataclasses import dataclass
 
 from headrace.store.errors import StoreError
@@ -45,10 +47,12 @@ class S3Server:
     bucket: str
     #: Whether we started it, and so know its users and its name.
     is_ours: bool
+    #: What else a URI must say to reach it: "&region=...".
+    more: str = ""
 
     def uri(self, prefix: str = "", endpoint: str | None = None) -> str:
         """The URI of a prefix (a fresh one by default), optionally by way of a proxy."""
-        return f"s3://{self.bucket}/{prefix or secrets.token_hex(6)}?endpoint={endpoint or self.endpoint}"
+        return f"s3://{self.bucket}/{prefix or secrets.token_hex(6)}?endpoint={endpoint or self.endpoint}{self.more}"
 
 
 @functools.cache
@@ -60,8 +64,10 @@ def shared_server() -> S3Server:
         os.environ.pop(name, None)
     elsewhere = os.environ.get("HEADRACE_TEST_S3")
     if elsewhere:
-        bucket, _, query = elsewhere.removeprefix("s3://").partition("?")
-        return S3Server(query.removeprefix("endpoint="), bucket.partition("/")[0], False)
+        place = urllib.parse.urlsplit(elsewhere)
+        said = dict(urllib.parse.parse_qsl(place.query))
+        endpoint = said.pop("endpoint")
+        return S3Server(endpoint, place.netloc, False, "".join(f"&{name}={value}" for name, value in said.items()))
     os.environ.update(AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY, AWS_REGION="us-east-1")
     return _start(pathlib.Path(tempfile.mkdtemp(prefix="headrace-s3-")))
 
