@@ -219,6 +219,10 @@ def chaos_run(
     store: Annotated[
         str, typer.Option(metavar="s3://...?endpoint=...", help="Make the dataset of the run with faults there.")
     ] = "",
+    controller: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Do it to the cluster of this controller, which lives.")
+    ] = "",
+    cluster: Annotated[str, typer.Option(metavar="DIR", help="The folder of that cluster, for mutual TLS.")] = "",
     report: Annotated[Path, typer.Option(help="The folder of report.md and report.json.")] = Path("chaos-report"),
     rebuilds: Annotated[int, typer.Option(min=0, help="Shards that are made again from the source.")] = 3,
     keep: Annotated[bool, typer.Option("--keep", help="Keep datasets and logs when all is well too.")] = False,
@@ -241,6 +245,8 @@ def chaos_run(
         rebuilds=rebuilds,
         id_key=id_key,
         store=store,
+        controller=controller,
+        cluster=cluster,
     )
     return start(request, as_json=json)
 

@@ -5,40 +5,51 @@ A process names its worker in a variable of its environment, which its tasks inh
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 
 _PROC = pathlib.Path("/proc")
-#: Columns of /proc/net/{tcp,udp}: the local address, and the inode (proc_net_tcp(5)).
-_LOCAL, _INODE = 1, 9
+#: Columns of /proc/net/{tcp,udp}: the local address, the state, and the inode (proc_net_tcp(5)).
+_LOCAL, _STATE, _INODE = 1, 3, 9
+_LISTEN = "0A"
 
 
 def owner_of(protocol: str, port: int, mark: str) -> str:
     """The value of `mark` in the process that has a socket ("tcp" or "udp") on this local port; "" if none has."""
-    inodes = {inode for name in (protocol, f"{protocol}6") for inode in _inodes(name, port)}
-    if not inodes:
-        return ""
-    wanted = {f"socket:[{inode}]" for inode in inodes}
     prefix = f"{mark}=".encode()
-    for entry in _PROC.iterdir():
-        if not entry.name.isdigit():
-            continue
+    for pid in holders(protocol, port, listening=False):
         try:
-            variables = (entry / "environ").read_bytes().split(b"\0")
-            value = next((item[len(prefix) :] for item in variables if item.startswith(prefix)), b"")
-            if value and any(_target(entry / "fd" / name) in wanted for name in os.listdir(entry / "fd")):
-                return value.decode()
+            variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
+        value = next((item[len(prefix) :] for item in variables if item.startswith(prefix)), b"")
+        if value:
+            return value.decode()
     return ""
 
 
-def _inodes(table: str, port: int) -> list[str]:
+def holders(protocol: str, port: int, *, listening: bool = True) -> list[int]:
+    """The processes that have a socket on this local port open; for TCP those that listen there, or any."""
+    inodes = {inode for name in (protocol, f"{protocol}6") for inode in _inodes(name, port, listening)}
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    found: list[int] = []
+    for entry in _PROC.iterdir() if wanted else ():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if any(_target(entry / "fd" / name) in wanted for name in os.listdir(entry / "fd")):
+                    found.append(int(entry.name))
+    return found
+
+
+def _inodes(table: str, port: int, listening: bool) -> list[str]:
     try:
         rows = (_PROC / "net" / table).read_text(encoding="ascii").splitlines()[1:]
     except OSError:
         return []
     fields = [row.split() for row in rows]
+    if listening and table.startswith("tcp"):
+        fields = [row for row in fields if row[_STATE] == _LISTEN]
     return [row[_INODE] for row in fields if int(row[_LOCAL].rpartition(":")[2], 16) == port and row[_INODE] != "0"]
 
 

@@ -170,6 +170,17 @@ def matching(target: str, processes: Sequence[Process], ways: Mapping[str, Seque
     return [task for task in tasks if task.stage == head]
 
 
+def every_process() -> list[Process]:
+    """Every process of this host that is no zombie and may be looked at."""
+    found: list[Process] = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if not _zombie(entry):
+                    found.append(_described(int(entry.name), (entry / "cmdline").read_bytes()))
+    return found
+
+
 def _described(pid: int, cmdline: bytes) -> Process:
     title = " ".join(cmdline.decode("utf-8", "replace").replace("\0", " ").split())
     if title.startswith("headrace task "):

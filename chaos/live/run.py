@@ -22,6 +22,7 @@ from importlib.metadata import version
 from typing import Any
 
 from headrace.chaos.gates.network import NetworkGates
+from headrace.chaos.live.attached import Attached
 from headrace.chaos.live.checker import Finding, check_dataset, check_run
 from headrace.chaos.live.conductor import Conductor, Outcome
 from headrace.chaos.live.disk import Disk, enter_namespace
@@ -32,6 +33,7 @@ from headrace.chaos.live.report import ChaosReport
 from headrace.chaos.live.scenario import NETWORK, STORE, Planned, Scenario, draw
 from headrace.chaos.live.scenario_file import read_scenario
 from headrace.chaos.live.tools import Tools
+from headrace.cli.client import controller_at
 from headrace.cli.errors import EXIT_FAULT, CliError, UsageError
 from headrace.cli.load import load
 from headrace.pipeline.graph import Pipeline, StageKind
@@ -65,6 +67,14 @@ class Request:
     id_key: str = "id"
     #: An S3 store for the dataset of the run with faults; "": a folder.
     store: str = ""
+    #: A cluster that lives: its controllers, and its folder where it has one; "": a run of its own.
+    controller: str = ""
+    cluster: str = ""
+
+    @property
+    def attaches(self) -> bool:
+        """Whether the run is given to a cluster that lives."""
+        return bool(self.controller or self.cluster)
 
     def replay(self) -> tuple[str, ...]:
         """The command line that does it again."""
@@ -74,6 +84,8 @@ class Request:
             ("output", self.output, "output"),
             ("id-key", self.id_key, "id"),
             ("store", self.store, ""),
+            ("controller", self.controller, ""),
+            ("cluster", self.cluster, ""),
         ):
             given += [f"--{name}", value] if value != usual else []
         return ("headrace", "chaos", "run", str(self.scenario), str(self.pipeline), *parameters, *given)
@@ -98,6 +110,8 @@ def chaos_run(request: Request, *, as_json: bool) -> int:
 
 def carry_out(request: Request, scenario: Scenario, folder: pathlib.Path, *, say: Any) -> ChaosReport:
     """Run without faults and with them below `folder`, and check. Raises CliError where the first run fails."""
+    if scenario.cluster is not None and request.attaches:
+        raise UsageError("this scenario brings a cluster of its own: leave --controller and --cluster out")
     if scenario.has(STORE) and not request.store:
         raise UsageError("this scenario has faults of the store: give an S3 store with --store s3://...?endpoint=...")
     with contextlib.ExitStack() as stack:
@@ -121,10 +135,12 @@ def carry_out(request: Request, scenario: Scenario, folder: pathlib.Path, *, say
             limit_s=_limit_s(reference_s, schedule),
             tools=stage.tools,
             house=stage.house,
+            subjects=stage.attached,
         )
         outcome = conductor.run()
         say(f"{len(outcome.fired)} faults were fired, {len(outcome.starts)} starts, {outcome.seconds:.1f} s; checking")
-        findings = [*check_run(outcome), _memory_left(before), *_felt(outcome, stage.tools)]
+        findings = [*check_run(outcome), *_felt(outcome, stage.tools)]
+        findings += [] if stage.attached else [_memory_left(before)]
         if not outcome.problem:
             findings += _dataset_findings(request, reference, place.fetch(folder / "faulted"), outcome)
         stage.good = all(finding.passed is not False for finding in findings)
@@ -150,6 +166,7 @@ class _Stage:
     marked: Marked
     tools: Tools
     house: House | None = None
+    attached: Attached | None = None
     good: bool = False
 
 
@@ -166,7 +183,8 @@ def _stage(
     stage = _Stage(marked, Tools(disk=disk, store=place.gate))
     try:
         if scenario.cluster is None:
-            marked.command = _run_command(request, scenario, place.uri)
+            marked.command = _own_command(request, scenario, place.uri)
+            stage.attached = Attached(controller_at(request.controller, request.cluster)) if request.attaches else None
             yield stage
             return
         with NetworkGates(request.seed, OWNER) as gates:
@@ -243,7 +261,7 @@ def _writes_there(request: Request, pipeline: Pipeline, place: Place) -> None:
 def _reference(request: Request, scenario: Scenario, folder: pathlib.Path, say: Any) -> pathlib.Path:
     say("a run without faults")
     dataset = folder / "reference"
-    command = _run_command(request, scenario, str(dataset))
+    command = _own_command(request, scenario, str(dataset))
     with open(folder / "reference.out", "wb") as out, open(folder / "reference.err", "w+b") as errors:
         done = subprocess.run(  # noqa: S603
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, timeout=REFERENCE_S_MAX, check=False
@@ -255,8 +273,13 @@ def _reference(request: Request, scenario: Scenario, folder: pathlib.Path, say: 
     return dataset
 
 
-def _run_command(request: Request, scenario: Scenario, output: str) -> list[str]:
-    return _headrace("run", request, scenario, output)
+def _own_command(request: Request, scenario: Scenario, output: str) -> list[str]:
+    """The command as a user would give it: a run on this machine, or one for the cluster that lives."""
+    if not request.attaches:
+        return _headrace("run", request, scenario, output)
+    where = ["--controller", request.controller] if request.controller else []
+    where += ["--cluster", request.cluster] if request.cluster else []
+    return [*_headrace("apply", request, scenario, output), *where, "--wait"]
 
 
 def _apply_command(request: Request, scenario: Scenario, output: str, house: House, pipeline: Pipeline) -> list[str]:
@@ -308,6 +331,8 @@ def _facts(scenario: Scenario, request: Request) -> Mapping[str, str]:
     if scenario.cluster is not None:
         shape = scenario.cluster
         facts["cluster"] = f"{shape.controllers} controllers, {shape.workers} workers, on this host"
+    if request.attaches:
+        facts["cluster"] = f"one that lives, {request.controller or request.cluster}"
     if request.store:
         facts["store"] = request.store
     return facts

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from conftest import DEADLINE_S, run_command
 from dataset_kit import fates
 from kill_kit import Marked, headrace
 
-from headrace.chaos.gates.s3 import Fault, S3Proxy
+from headrace.chaos.gates.s3 import Fault, S3Proxy, Trouble
 from headrace.store.dataset import Dataset
 from headrace.store.objects import open_store
 
@@ -22,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
 from s3_server import S3Server, shared_server
 
 TERM = 1 << 20
+#: Seconds without a byte after which a source counts as standing still; tasks report several times a second.
+STILL_S = 1.5
 
 
 class Place:
@@ -210,3 +213,42 @@ def _title(pid: int) -> bytes:
 
 def _pidfd(pid: int) -> int:
     return os.pidfd_open(pid)
+
+
+def test_while_the_store_is_out_the_sinks_hold_and_the_source_stands_still(
+    home: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    place = Place("s3", tmp_path)
+    assert place.server is not None
+    root, total = str(tmp_path / "root"), sum(path.stat().st_size for path in (home / "corpus").iterdir())
+    with S3Proxy(place.server.endpoint) as proxy:
+        place.output = place.output.replace(place.server.endpoint, proxy.endpoint)
+        outage = Trouble(Fault.GONE)
+        with cluster(home, tmp_path, root, workers=1) as made:
+            name = begun(made, home, place)
+            proxy.begin(outage)
+            read = stands_still(made, name)
+            assert read < total, "the run was over before its store was out"
+            before = made.status(name)
+            assert before is not None
+            tasks = [(task.task, task.attempt) for task in before.tasks]
+            proxy.end(outage)
+            status = made.wait_for_end(name)
+            assert status.state == "completed", status.failure
+            assert [(task.task, task.attempt) for task in status.tasks] == tasks, "nobody dies of it"
+        same(home, place, undisturbed)
+
+
+def stands_still(made: Cluster, name: str) -> int:
+    """Bytes that the sources have read, once they read no more for STILL_S."""
+    seen: list[tuple[float, int]] = []
+
+    def look() -> bool:
+        status = made.status(name)
+        assert status is not None
+        read = sum(stage.bytes for stage in status.stages if stage.stage == "read")
+        seen.append((time.monotonic(), read))
+        return seen[-1][0] - next(at for at, bytes_ in seen if bytes_ == read) >= STILL_S
+
+    until(look, "the source stands still")
+    return seen[-1][1]

@@ -1,0 +1,91 @@
+"""A cluster that lives: which of its processes run on this host, so that faults can be done to them.
+
+Its daemons are not ours: nothing is started again here, and nothing is ended but what the scenario says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+
+from headrace.chaos.gates.sockets import holders
+from headrace.chaos.live.processes import Process, Role, every_process
+from headrace.cli.client import Client, ControllerAt
+from headrace.cli.errors import CliError
+
+#: Generations between a task and its worker that are looked through.
+ANCESTORS_MAX = 8
+
+
+class Attached:
+    """The controllers that are named, where they listen on this host, and its workers and their tasks.
+
+    A worker is known by its name, which it keeps when its service manager starts it again. Raises CliError where
+    nothing of the cluster runs here, ControllerSilent where nobody leads.
+    """
+
+    def __init__(self, at: ControllerAt) -> None:
+        with Client(at) as client:
+            reply = client.status()
+            addresses = list(client.addresses)
+        here = socket.gethostname()
+        self.workers = tuple(sorted(item.worker for item in reply.workers if item.host == here))
+        self._titles = {f"headrace worker {name}" for name in self.workers}
+        self._ports = tuple(int(port) for host, _, port in map(_split, addresses) if _is_ours(host))
+        if not self.alive():
+            raise CliError(f"nothing of the cluster of {at.address} runs on this host, {here}: go to one where it does")
+
+    def alive(self) -> list[Process]:
+        """Those that live now, by title."""
+        processes = every_process()
+        workers = [item.pid for item in processes if item.role is Role.WORKER and item.title in self._titles]
+        controllers = {pid for port in self._ports for pid in holders("tcp", port)}
+        tasks = [
+            item.pid for item in processes if item.role in (Role.TASK, Role.NURSERY) and _descends(item.pid, workers)
+        ]
+        ours = {*workers, *controllers, *tasks}
+        found = [item for item in processes if item.pid in ours and item.role is not Role.OTHER]
+        return sorted(found, key=lambda process: (process.title, process.pid))
+
+    def kill(self) -> list[Process]:
+        """SIGKILL to all of them, once; those that were hit."""
+        killed: list[Process] = []
+        for process in self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+                killed.append(process)
+        return killed
+
+
+def _split(address: str) -> tuple[str, str, str]:
+    host, colon, port = address.rpartition(":")
+    return host.strip("[]"), colon, port
+
+
+def _is_ours(host: str) -> bool:
+    """Whether an address is one of this host's: only then can a socket be bound to it."""
+    with contextlib.suppress(OSError):
+        family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind(address)
+            return True
+    return False
+
+
+def _descends(pid: int, ancestors: list[int]) -> bool:
+    for _ in range(ANCESTORS_MAX):
+        pid = _parent(pid)
+        if pid in ancestors:
+            return True
+    return False
+
+
+def _parent(pid: int) -> int:
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    return int(text[text.rindex(")") + 2 :].split()[1])

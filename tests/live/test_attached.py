@@ -1,0 +1,105 @@
+"""Chaos on a cluster that lives: its processes on this host are found and hit, and none that is not its own."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from live_kit import call, inputs
+
+sys.path.append(str(Path(__file__).parents[1] / "run"))
+
+from cluster_kit import Cluster, cluster, until
+
+from headrace.chaos.live.attached import Attached
+from headrace.chaos.live.processes import Role
+from headrace.cli.client import ControllerAt
+from headrace.cli.errors import CliError
+
+SCENARIO = """
+name = "a living cluster loses a task, a worker and its leader"
+
+[[fault]]
+kind = "kill"
+target = "task"
+after_commits = [2, 6]
+
+[[fault]]
+kind = "freeze"
+target = "worker"
+after_commits = [8, 12]
+for_s = 0.5
+
+[[fault]]
+kind = "kill"
+target = "worker"
+after_commits = [16, 22]
+
+[[fault]]
+kind = "kill"
+target = "controller"
+follows = 2
+after_s = 0.2
+"""
+
+
+@pytest.fixture
+def living(home: Path, tmp_path: Path) -> Iterator[Cluster]:
+    with cluster(home, tmp_path, str(tmp_path / "root")) as made:
+        yield made
+
+
+def test_a_living_cluster_is_hit_and_the_dataset_is_that_of_a_run_without_faults(
+    home: Path, reference: Path, tmp_path: Path, living: Cluster
+) -> None:
+    (tmp_path / "x.toml").write_text(SCENARIO)
+    done = call(
+        home, "chaos", "run", str(tmp_path / "x.toml"), "small.py", *inputs(home), "--controller", living.known(),
+        "--reference", str(reference), "--folder", str(tmp_path), "--report", str(tmp_path / "report"),
+        "--rebuilds", "0", "--seed", "3", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    roles = [fired["victims"][0].split()[1] for fired in report["fired"]]
+    assert roles == ["task", "worker", "worker", "controller"]
+    assert f"--controller {living.known()}" in report["replay"]
+    ended = [
+        daemon.process.poll() for daemon in (*living.workers.values(), *living.controllers.values()) if daemon.process
+    ]
+    assert sorted(code for code in ended if code is not None) == [-9, -9], "one worker and one controller, and no other"
+
+
+def test_what_is_not_of_the_cluster_is_not_found(home: Path, tmp_path: Path, living: Cluster) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    with cluster(home, folder, str(folder / "root"), workers=0) as other:
+        stranger = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+        with stranger:
+            found = Attached(ControllerAt(living.known())).alive()
+            stranger.kill()
+        controllers = [daemon.process.pid for daemon in living.controllers.values() if daemon.process]
+        workers = [daemon.process.pid for daemon in living.workers.values() if daemon.process]
+        assert sorted(item.pid for item in found if item.role is Role.CONTROLLER) == sorted(controllers)
+        assert sorted(item.pid for item in found if item.role is Role.WORKER) == sorted(workers)
+        assert {item.role for item in found} <= {Role.CONTROLLER, Role.WORKER, Role.NURSERY}
+        others = [daemon.process.pid for daemon in other.controllers.values() if daemon.process]
+        assert not {item.pid for item in found} & {stranger.pid, *others}
+
+
+def test_where_nothing_of_the_cluster_runs_that_is_said(living: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.chaos.live.attached.socket.gethostname", lambda: "elsewhere")
+    monkeypatch.setattr("headrace.chaos.live.attached._is_ours", lambda host: False)
+    until(lambda: living.leads("a"), "a leads")
+    with pytest.raises(CliError, match=r"nothing of the cluster of .* runs on this host, elsewhere"):
+        Attached(ControllerAt(living.known()))
+
+
+def test_a_scenario_that_brings_a_cluster_of_its_own_is_not_done_to_another(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(f"[cluster]\n{SCENARIO.partition('[[')[1]}{SCENARIO.partition('[[')[2]}")
+    done = call(
+        home, "chaos", "run", str(tmp_path / "x.toml"), "small.py", *inputs(home), "--controller", "127.0.0.1:1"
+    )
+    assert done.returncode == 2
+    assert "brings a cluster of its own" in done.stderr
