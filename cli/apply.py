@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from headrace.cli.client import Client, ControllerAt, RunOptions, pipeline_of, plain
+from headrace.cli.client import ApplyRefused, Client, ControllerAt, RunOptions, pipeline_of, plain
 from headrace.cli.errors import EXIT_INTERRUPTED, CliError
 from headrace.cli.load import load
 from headrace.cli.page import FAINT, console, facts_page, megabytes, number, plain_table, safe, title
@@ -16,9 +16,12 @@ from headrace.cli.plan import show_plan
 from headrace.cli.progress import closed_line, input_bytes_read, progress_for
 from headrace.cli.report import balance_of, read_ledger
 from headrace.cli.run import Interrupts, catch_signals, watch_to_end
+from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.environment import ENVIRONMENT_OF
 
+#: States of a run that the same command again may join.
+GOING_ON = ("opening", "running", "pausing", "paused", "publishing")
 #: Distributions of another version that `status` names for a worker; `--json` has all of them.
 DIFFERENCES_SHOWN = 5
 
@@ -40,7 +43,7 @@ def apply_file(
         if dry_run:
             show_plan(pipeline.name, client.plan(pipeline, options), as_json=as_json)
             return 0
-        warnings = client.apply(pipeline, options)
+        warnings = _applied(client, pipeline, options)
         for line in warnings:
             print(f"headrace: {line}", file=sys.stderr)
         if not wait:
@@ -54,6 +57,19 @@ def apply_file(
         raise CliError(status.failure or "the run failed and did not say why")
     _show_end(status, as_json=as_json)
     return EXIT_INTERRUPTED if interrupts.asked and status.state != "completed" else 0
+
+
+def _applied(client: Client, pipeline: Pipeline, options: RunOptions) -> tuple[str, ...]:
+    """Apply; warnings. The very pipeline that runs already is let be: a command that died can be given again."""
+    try:
+        return client.apply(pipeline, options)
+    except ApplyRefused:
+        found = pipeline_of(client.status(pipeline.name), pipeline.name)
+        if found is None or options.amend or found.state not in GOING_ON:
+            raise
+        if (found.version, found.dataset) != (pipeline.version(), pipeline.dataset):
+            raise
+        return (f"pipeline {pipeline.name} is {found.state} already, and is run as it was applied before",)
 
 
 def _wait(client: Client, name: str, interrupts: Interrupts) -> pb.PipelineStatus:

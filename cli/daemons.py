@@ -36,6 +36,7 @@ def controller(
     cluster: ClusterFolder = "",
     root: Annotated[str, typer.Option(metavar="URI", help="Store of the cluster's log; others of it stand by.")] = "",
     metrics: Metrics = "",
+    advertise: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where workers find it behind a forwarder.")] = "",
     logs: LogsFolder = "",
 ) -> int:
     """Serve as the controller: plan pipelines, write ledgers."""
@@ -45,6 +46,7 @@ def controller(
 
     folder = cluster_folder(cluster)
     arguments = ["--listen", listen, "--root", root, "--metrics", metrics, "--logs", logs_folder(logs)]
+    arguments += ["--advertise", advertise]
     return serve([*arguments, *(["--cluster", folder] if folder else [])])
 
 

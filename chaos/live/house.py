@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from headrace.chaos.gates.network import HOST, NetworkGates
 from headrace.chaos.live.processes import Marked
-from headrace.chaos.live.scenario import Cluster
+from headrace.chaos.live.scenario import Clocks, Cluster
 from headrace.cli.client import Client, ControllerSilent, controller_at
 from headrace.cli.cluster import make_cluster, make_token
 from headrace.cli.errors import CliError
@@ -29,6 +29,9 @@ from headrace.worker.gate import VARIABLE as LINK_GATE
 
 #: The variable that names the worker that a process belongs to.
 OWNER = "HEADRACE_CHAOS_OWNER"
+#: What bends a process's clock, and by how much.
+CLOCK_FOLDER = pathlib.Path(__file__).parent.parent / "clock"
+CLOCK = "HEADRACE_CHAOS_CLOCK"
 #: Seconds until a daemon is started again, doubled up to the second while it ends at once.
 START_AGAIN_S = 0.2
 START_AGAIN_S_MAX = 2.0
@@ -55,11 +58,23 @@ class _Daemon:
 class House:
     """The daemons of one run. `marked` is what finds their processes; `root` is the store of the cluster's log."""
 
-    def __init__(self, folder: pathlib.Path, shape: Cluster, marked: Marked, gates: NetworkGates, root: str) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        shape: Cluster,
+        marked: Marked,
+        gates: NetworkGates,
+        root: str,
+        *,
+        clocks: Clocks | None = None,
+        seed: int = 0,
+    ) -> None:
         self._marked = marked
         self.folder = folder / "cluster"
         self.workers = tuple(f"w{number}" for number in range(shape.workers))
         self.controllers = tuple(f"c{number}" for number in range(shape.controllers))
+        #: The clock of each daemon, seconds ahead and rate, where they are not the host's.
+        self.clocks = clocks.draw(seed, (*self.controllers, *self.workers)) if clocks else {}
         ports = {name: free_port() for name in self.controllers}
         #: Where operators find the controllers: not by the gates.
         self.address = ",".join(f"{HOST}:{port}" for port in ports.values())
@@ -129,9 +144,17 @@ class House:
             arguments += ["--cluster", str(self.folder)]
         with open(daemon.log, "ab") as log:
             command = [sys.executable, "-P", *arguments]
-            daemon.process = self._marked.spawn(command, log, log, daemon.environment)
+            daemon.process = self._marked.spawn(command, log, log, {**daemon.environment, **self._clock(daemon.name)})
         daemon.begun_at = time.monotonic()
         daemon.starts += 1
+
+    def _clock(self, name: str) -> dict[str, str]:
+        """What makes a daemon's clock go wrong."""
+        if name not in self.clocks:
+            return {}
+        offset_s, rate = self.clocks[name]
+        folders = os.pathsep.join(filter(None, (str(CLOCK_FOLDER), os.environ.get("PYTHONPATH", ""))))
+        return {"PYTHONPATH": folders, CLOCK: f"{offset_s!r},{rate!r}"}
 
     def _wait_for(self, workers: int) -> None:
         """Until a controller leads, and has so many workers."""

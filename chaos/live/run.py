@@ -151,7 +151,7 @@ def carry_out(request: Request, scenario: Scenario, folder: pathlib.Path, *, say
         seed=request.seed,
         replay=request.replay(),
         pipeline_version=pipeline.version(),
-        facts=_facts(scenario, request),
+        facts=_facts(scenario, request, stage.house),
         reference_s=reference_s,
         schedule=schedule,
         outcome=outcome,
@@ -188,7 +188,9 @@ def _stage(
             yield stage
             return
         with NetworkGates(request.seed, OWNER) as gates:
-            house = House(folder, scenario.cluster, marked, gates, place.root)
+            house = House(
+                folder, scenario.cluster, marked, gates, place.root, clocks=scenario.clocks, seed=request.seed
+            )
             marked.command = _apply_command(request, scenario, place.uri, house, pipeline)
             stage.house = house
             stage.tools = Tools(disk, gates, place.gate, house.workers, house.controllers)
@@ -325,12 +327,15 @@ def _memory_left(before: frozenset[str]) -> Finding:
     return Finding("no shared memory is left", not left, said, tuple(left))
 
 
-def _facts(scenario: Scenario, request: Request) -> Mapping[str, str]:
+def _facts(scenario: Scenario, request: Request, house: House | None) -> Mapping[str, str]:
     cores = len(os.sched_getaffinity(0))
     facts = {"headrace": version("headrace"), "python": platform.python_version(), "cores": str(cores)}
     if scenario.cluster is not None:
         shape = scenario.cluster
         facts["cluster"] = f"{shape.controllers} controllers, {shape.workers} workers, on this host"
+    if house is not None and house.clocks:
+        clocks = (f"{name} {offset_s:+.0f} s, times {rate:.3f}" for name, (offset_s, rate) in house.clocks.items())
+        facts["clocks"] = "; ".join(clocks)
     if request.attaches:
         facts["cluster"] = f"one that lives, {request.controller or request.cluster}"
     if request.store:

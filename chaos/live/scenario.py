@@ -7,6 +7,7 @@ A scenario is a TOML file (docs/chaos.md; `scenario_file.py` reads it). Numbers 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -123,6 +124,19 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
+class Clocks:
+    """How far the clocks of the daemons go wrong: seconds that they are ahead, and how fast they run."""
+
+    offset_s: Span = Span(0.0, 0.0)
+    rate: Span = Span(1.0, 1.0)
+
+    def draw(self, seed: int, names: Sequence[str]) -> dict[str, tuple[float, float]]:
+        """The clock of each daemon, offset and rate; the same for the same seed and names."""
+        chance = random.Random(f"{seed} clocks")
+        return {name: (self.offset_s.draw(chance, whole=False), self.rate.draw(chance, whole=False)) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """A scenario as its file declares it; without a cluster the run is an embedded one, or on a cluster that lives."""
 
@@ -132,6 +146,7 @@ class Scenario:
     fuse: bool = True
     replicas: int = 0
     cluster: Cluster | None = None
+    clocks: Clocks | None = None
 
     @property
     def fills_disk(self) -> bool:

@@ -17,6 +17,7 @@ from headrace.chaos.live.scenario import (
     PROCESS_TARGETS,
     SHARES,
     STORE,
+    Clocks,
     Cluster,
     Fault,
     Kind,
@@ -28,6 +29,9 @@ from headrace.cli.errors import UsageError
 
 #: Daemons of one role that a scenario may bring.
 DAEMONS_MAX = 16
+#: How wrong a clock may be: seconds ahead or behind, and how fast.
+OFFSET_S_MAX = 10 * 365 * 86400.0
+RATE_MIN, RATE_MAX = 0.25, 4.0
 _RUN_KEYS = frozenset({"fuse", "replicas"})
 _CLUSTER_KEYS = frozenset({"controllers", "workers", "cores"})
 _MOMENT_KEYS = frozenset({"after_commits", "after_s", "every_commits", "every_s", "count", "follows"})
@@ -47,7 +51,7 @@ def read_scenario(path: Path) -> Scenario:
 
 def scenario_of(data: Mapping[str, Any], where: str) -> Scenario:
     """The scenario that a decoded file declares. Raises UsageError."""
-    _only(data, frozenset({"name", "about", "run", "cluster", "fault"}), where)
+    _only(data, frozenset({"name", "about", "run", "cluster", "clocks", "fault"}), where)
     run = data.get("run", {})
     tables = data.get("fault", [])
     if not isinstance(run, dict) or not isinstance(tables, list) or not tables:
@@ -67,7 +71,11 @@ def scenario_of(data: Mapping[str, Any], where: str) -> Scenario:
     if not isinstance(fuse, bool) or not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
         raise UsageError(f"{where}, [run]: fuse is true or false, replicas a number from 0 (as many as cores)")
     cluster = _cluster(data["cluster"], f"{where}, [cluster]") if "cluster" in data else None
-    scenario = Scenario(str(data.get("name", where)), str(data.get("about", "")), faults, fuse, replicas, cluster)
+    clocks = _clocks(data["clocks"], f"{where}, [clocks]") if "clocks" in data else None
+    if clocks is not None and cluster is None:
+        raise UsageError(f"{where}: [clocks] needs a table [cluster]: they are the clocks of its daemons")
+    name, about = str(data.get("name", where)), str(data.get("about", ""))
+    scenario = Scenario(name, about, faults, fuse, replicas, cluster, clocks)
     if scenario.has(NETWORK) and cluster is None:
         raise UsageError(f"{where}: faults of the network need a table [cluster]: gates stand before its daemons")
     return scenario
@@ -81,6 +89,17 @@ def _cluster(table: Any, where: str) -> Cluster:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= DAEMONS_MAX:
             raise UsageError(f"{where}: {key} is {value!r}, expected a whole number from 1 to {DAEMONS_MAX}")
     return Cluster(**table)
+
+
+def _clocks(table: Any, where: str) -> Clocks:
+    if not isinstance(table, dict):
+        raise UsageError(f"{where}: write it as a table")
+    _only(table, frozenset({"offset_s", "rate"}), where)
+    offset_s = _span(table.get("offset_s", 0.0), f"{where}: offset_s", least=-OFFSET_S_MAX)
+    rate = _span(table.get("rate", 1.0), f"{where}: rate", least=RATE_MIN)
+    if offset_s.high > OFFSET_S_MAX or rate.high > RATE_MAX:
+        raise UsageError(f"{where}: offset_s is at most {OFFSET_S_MAX:g} s, rate at most {RATE_MAX:g}")
+    return Clocks(offset_s, rate)
 
 
 def _fault(table: Any, where: str) -> Fault:
@@ -157,13 +176,13 @@ def _unit(table: Mapping[str, Any], where: str) -> Unit:
     return unit
 
 
-def _span(value: Any, where: str) -> Span:
+def _span(value: Any, where: str, *, least: float = 0.0) -> Span:
     ends = value if isinstance(value, list) else [value, value]
     if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in ends):
         raise UsageError(f"{where} is {value!r}, expected a number or [low, high]")
     low, high = float(ends[0]), float(ends[1])
-    if not 0 <= low <= high:
-        raise UsageError(f"{where} is {value!r}, expected 0 <= low <= high")
+    if not least <= low <= high:
+        raise UsageError(f"{where} is {value!r}, expected {least:g} <= low <= high")
     return Span(low, high)
 
 

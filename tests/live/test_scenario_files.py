@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.chaos.live.scenario import Kind, Unit, draw
+from headrace.chaos.live.scenario import Cluster, Kind, Unit, draw
 from headrace.chaos.live.scenario_file import read_scenario, scenario_of
 from headrace.cli.errors import UsageError
 
@@ -62,6 +62,35 @@ def test_what_is_not_understood_is_refused_by_table_and_key() -> None:
     assert "a fault further up" in refusal({**KILL, "follows": 0})
     assert "one [[fault]] or more" in refusal()
     assert "fuse is true or false" in refusal(KILL, run={"fuse": "no"})
+
+
+def test_faults_of_network_store_and_clocks_are_read_with_their_shares_and_delays() -> None:
+    loss = {"kind": "loss", "target": "links", "after_s": 1, "share": [0.1, 0.2]}
+    slow = {"kind": "store_slow", "after_s": 1, "delay_s": 2}
+    clocks = {"offset_s": [-5, 5], "rate": 1.5}
+    scenario = scenario_of({"cluster": {"workers": 3}, "clocks": clocks, "fault": [loss, slow]}, "x.toml")
+    assert scenario.cluster == Cluster(controllers=2, workers=3, cores=1)
+    lost, slowed = draw(scenario, 3)
+    assert 0.1 <= lost.share <= 0.2
+    assert (slowed.share, slowed.delay_s, slowed.for_s) == (1.0, 2.0, 3.0)
+    assert scenario.clocks is not None
+    drawn = scenario.clocks.draw(3, ("c0", "w0"))
+    assert drawn == scenario.clocks.draw(3, ("c0", "w0"))
+    assert all(-5 <= offset_s <= 5 and rate == 1.5 for offset_s, rate in drawn.values())
+    assert drawn["c0"] != drawn["w0"]
+
+
+def test_what_a_fault_of_network_or_store_cannot_be_is_refused() -> None:
+    cut = {"kind": "partition", "target": "links", "after_s": 1}
+    assert "need a table [cluster]" in refusal(cut)
+    assert "[clocks] needs a table [cluster]" in refusal(KILL, clocks={})
+    assert "target is 'task'; it is one of links, control" in refusal({**cut, "target": "task"}, cluster={})
+    assert "share means nothing for 'partition'" in refusal({**cut, "share": 0.5}, cluster={})
+    assert "a part of what passes, from 0 to 1" in refusal({**cut, "kind": "loss", "share": 2}, cluster={})
+    assert "delay_s means nothing for 'partition'" in refusal({**cut, "delay_s": 1}, cluster={})
+    assert "target means nothing for 'store_outage'" in refusal({**cut, "kind": "store_outage"}, cluster={})
+    assert "workers is 0, expected a whole number from 1 to 16" in refusal(KILL, cluster={"workers": 0})
+    assert "rate is 0, expected 0.25 <= low <= high" in refusal(KILL, cluster={}, clocks={"rate": 0})
 
 
 def test_a_file_that_is_no_toml_or_not_there_is_refused(tmp_path: Path) -> None:

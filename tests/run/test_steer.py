@@ -43,7 +43,12 @@ def test_what_is_paused_scaled_and_drained_under_load_gives_the_same_dataset(
 def test_what_cannot_be_is_refused_with_the_reason(house: House, tmp_path: Path) -> None:
     begin(house, tmp_path / "out")
     house.good("pause", "small", "--wait")
+    given = ("apply", "small.py", "-p", f"input={house.home}/corpus/*.jsonl", "-p")
+    again = house.call(*given, f"output={tmp_path}/out")
+    assert again.returncode == 0, "the same command again joins what runs"
+    assert "pipeline small is paused already" in again.stderr
     for arguments, words in (
+        ((*given, f"output={tmp_path}/other"), "pipeline 'small' is paused: stop it first"),
         (("scale", "small", "nope", "2"), "has no stage 'nope'"),
         (("move", "small", "read", "disk=ssd"), "no worker has that name or label"),
         (("relink", "small", "write", "quic"), "'write' is fused with 'tokenize' before it"),

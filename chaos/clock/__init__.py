@@ -1,0 +1,1 @@
+"""Clocks that go wrong: this folder on a process's PYTHONPATH bends the time that it sees."""

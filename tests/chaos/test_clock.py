@@ -1,0 +1,46 @@
+"""A process whose clock is bent sees another time."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from headrace.chaos.live.house import CLOCK, CLOCK_FOLDER
+
+CODE = """
+import json, time
+from datetime import UTC, datetime
+first = time.monotonic(); kernel = time.clock_gettime(time.CLOCK_MONOTONIC)
+while time.clock_gettime(time.CLOCK_MONOTONIC) < kernel + 0.2: pass
+passed = time.monotonic() - first
+print(json.dumps([time.time(), time.time_ns() / 1e9, datetime.now(UTC).timestamp(), passed, first - kernel]))
+"""
+
+
+def seen(clock: str) -> list[float]:
+    environment = {**os.environ, "PYTHONPATH": str(CLOCK_FOLDER), CLOCK: clock}
+    done = subprocess.run([sys.executable, "-P", "-c", CODE], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    found: list[float] = json.loads(done.stdout)
+    return found
+
+
+def test_the_wall_clock_is_ahead_and_the_monotonic_one_runs_faster() -> None:
+    wall, wall_ns, date, passed, _ = seen("3600,2.0")
+    for one in (wall, wall_ns, date):
+        assert one - time.time() == pytest.approx(3600, abs=30)
+    assert 0.4 <= passed < 2.0
+
+
+def test_a_slow_clock_that_is_behind() -> None:
+    wall, _, date, passed, _ = seen("-86400,0.5")
+    assert wall - time.time() == pytest.approx(-86400, abs=30)
+    assert date - time.time() == pytest.approx(-86400, abs=30)
+    assert 0.1 <= passed < 0.5
+
+
+def test_a_straight_clock_is_the_kernels() -> None:
+    assert abs(seen("0,1")[4]) < 0.1
