@@ -8,7 +8,6 @@ certificate, whatever it calls itself. A method that stands in no table is for n
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import grpc
@@ -16,6 +15,7 @@ from cryptography import x509
 
 from headrace.protos import control_pb2 as pb
 from headrace.transport.certificates import CertificateError, Credentials, Peer, Role, verify
+from headrace.transport.clock import utc_now
 
 _PEOPLE = frozenset({Role.OPERATOR})
 #: The roles that may call each method of the Control service.
@@ -79,7 +79,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         shown = context.auth_context().get("x509_pem_cert", [])
         try:
             certificate = x509.load_pem_x509_certificate(bytes(shown[0])) if shown else None
-            return verify(certificate, self._authority, MAY_CALL.get(method, frozenset()), datetime.now(UTC))
+            return verify(certificate, self._authority, MAY_CALL.get(method, frozenset()), utc_now())
         except (CertificateError, ValueError) as error:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{method}: {error}")
             raise AssertionError("abort returns never") from error

@@ -10,11 +10,12 @@ import hashlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.metadata import version
 
 from headrace.controller.cluster_files import CONTROLLER, ClusterFiles
 from headrace.transport.certificates import CertificateError, issue
+from headrace.transport.clock import utc_now
 from headrace.transport.credential_files import AUTHORITY
 from headrace.transport.errors import TransportError
 from headrace.transport.join_wire import (
@@ -85,7 +86,7 @@ class Door:
         body = await reader.readexactly(body_length(await reader.readexactly(LENGTH.size)))
         request = decode_message(Request, body)
         try:
-            answer = await self._judge(request, datetime.now(UTC))
+            answer = await self._judge(request, utc_now())
         except (TransportError, CertificateError, ValueError) as error:
             answer = Answer(b"", "", str(error))
         who = answer.name or f"refused: {answer.refusal}"

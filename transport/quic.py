@@ -21,11 +21,11 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
 from headrace.transport.certificates import Credentials, Peer
+from headrace.transport.clock import utc_now
 from headrace.transport.control import Aborted, decode_control, encode_control
 from headrace.transport.errors import LinkRefusedError, TransportError
 from headrace.transport.frame import FRAME_LIMIT_BYTES, Frame, FrameKind, decode, encode
@@ -223,7 +223,7 @@ class QuicEndpoint:
         """Sleep if nothing is to be done, take in what came, say what is to be said."""
         self._sleep()
         now = time.monotonic()
-        self._core.receive(self._socket.receive(RECEIVE_CALLS_MAX), now, datetime.now(UTC))
+        self._core.receive(self._socket.receive(RECEIVE_CALLS_MAX), now, utc_now())
         self._core.tick(now)
         self._take_events(now)
         while self._relays:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from headrace.transport.certificates import (
     public_pem,
     verify,
 )
+from headrace.transport.clock import utc_now
 from headrace.transport.credential_files import AUTHORITY, read_credentials, write_public, write_secret
 from headrace.transport.errors import TransportError
 from headrace.transport.join_wire import (
@@ -104,7 +104,7 @@ def _ask(address: str, text: str, token: JoinToken, public_key_pem: bytes) -> tu
             raise CertificateError("it is a controller of another cluster than the token's, or pretends to be one")
         shown = connection.getpeercert(binary_form=True)
         leaf = x509.load_der_x509_certificate(shown) if shown else None
-        verify(leaf, authority, {Role.CONTROLLER}, datetime.now(UTC))
+        verify(leaf, authority, {Role.CONTROLLER}, utc_now())
         connection.sendall(encode_message(Request(text, public_key_pem, version("headrace"))))
         return greeting.authority_pem, decode_message(Answer, _receive(connection))
 
@@ -138,7 +138,7 @@ def _key(folder: Path) -> ec.EllipticCurvePrivateKey:
 
 def _keep(folder: Path, token: JoinToken, credentials: Credentials, name: str) -> Membership:
     authority = credentials.authority()
-    verify(credentials.certificate(), authority, {token.role}, datetime.now(UTC))
+    verify(credentials.certificate(), authority, {token.role}, utc_now())
     write_public(folder / f"{NODE}.pem", credentials.certificate_pem)
     write_public(folder / f"{AUTHORITY}.pem", credentials.authority_pem)
     # Last, since it says that the rest is there.

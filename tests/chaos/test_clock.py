@@ -12,11 +12,11 @@ from headrace.chaos.live.house import CLOCK, CLOCK_FOLDER
 
 CODE = """
 import json, time
-from datetime import UTC, datetime
+from headrace.transport.clock import utc_now
 first = time.monotonic(); kernel = time.clock_gettime(time.CLOCK_MONOTONIC)
 while time.clock_gettime(time.CLOCK_MONOTONIC) < kernel + 0.2: pass
 passed = time.monotonic() - first
-print(json.dumps([time.time(), time.time_ns() / 1e9, datetime.now(UTC).timestamp(), passed, first - kernel]))
+print(json.dumps([time.time(), time.time_ns() / 1e9, utc_now().timestamp(), passed, first - kernel]))
 """
 
 
