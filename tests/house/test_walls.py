@@ -21,6 +21,7 @@ NO_LINKS = {
     f"transport.{module}"
     for module in (
         "certificates",
+        "clock",
         "credential_files",
         "errors",
         "join_wire",
