@@ -1,37 +1,54 @@
-"""Fetching shards of remote datasets into the cache before the batches that need them are assembled."""
+"""Fetching what the next positions read from remote datasets, before their batches are assembled.
+
+The sequence is looked at in *stages*: at first one of so many positions as a window of the default order has, since
+within a window rows come in any order, then several windows at once, since the more of a shard is asked for together,
+the fewer requests it takes. What a stage reads of each shard is asked for in the order in which shards are first
+needed; so the first batch waits for the blocks of one window, and not for whole shards.
+"""
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from headrace.loader.mixture import Mixture
-from headrace.loader.sources import HELD_SHARE, TOKEN_BYTES_MAX, Sources
+from headrace.loader.order import BLOCK_ROWS_DEFAULT, I64, WINDOW_BLOCKS_DEFAULT, distinct
+from headrace.loader.sources import HELD_SHARE, SHARD_BYTES_MIN, TOKEN_BYTES_MAX, Sources
 
-#: positions looked at, at most, to see which shards come next
-HORIZON_POSITIONS: Final = 1 << 16
-#: shards fetched at once; each of them by parallel ranged reads
-SHARDS_AT_ONCE: Final = 4
+FIRST_POSITIONS: Final = BLOCK_ROWS_DEFAULT * WINDOW_BLOCKS_DEFAULT
+STAGE_POSITIONS: Final = 4 * FIRST_POSITIONS
+#: with fewer positions asked for ahead of the reader, the next stage is
+AHEAD_POSITIONS_MIN: Final = STAGE_POSITIONS // 2
+#: shards opened at once: a request each, and for one without checksums of blocks all of it
+SHARDS_AT_ONCE: Final = 8
 #: rows of a shard whose next use stands for all; a block of the default order has 64
 SAMPLED_ROWS: Final = 64
 CLOSE_S_MAX: Final = 10.0
 
 
-def upcoming(mixture: Mixture, position: int, bytes_of: Callable[[int], int], bytes_max: int) -> list[int]:
-    """Shards that positions from `position` on read, in order of first need, up to `bytes_max` in all."""
-    end = min(position + HORIZON_POSITIONS, (position // mixture.samples + 2) * mixture.samples)
-    shards, _ = mixture.locate(np.arange(position, end, dtype=np.int64))
-    distinct, first = np.unique(shards, return_index=True)
-    chosen: list[int] = []
-    total = 0
-    for number in distinct[np.argsort(first)].tolist():
-        total += bytes_of(number)
-        if total > bytes_max and chosen:
-            break
-        chosen.append(number)
-    return chosen
+@dataclass(frozen=True, slots=True, eq=False)
+class Needed:
+    """Rows of one shard that a stage reads, sorted, and the positions where the first and the last of them are read."""
+
+    shard: int
+    rows: I64
+    first: int
+    last: int
+
+
+def needed_by(mixture: Mixture, position: int, end: int) -> list[Needed]:
+    """What positions from `position` to `end` read, by shard, in order of first need."""
+    shards, rows = mixture.locate(np.arange(position, end, dtype=np.int64))
+    # stable: within a shard the positions stay in order
+    order = np.argsort(shards, kind="stable")
+    cuts = np.flatnonzero(np.diff(shards[order])) + 1
+    found = [
+        Needed(int(shards[part[0]]), distinct(rows[part]), position + int(part[0]), position + int(part[-1]))
+        for part in np.split(order, cuts)
+    ]
+    return sorted(found, key=lambda one: one.first)
 
 
 def next_use(mixture: Mixture, shard: int, position: int) -> int:
@@ -57,6 +74,9 @@ class Ahead:
         self._changed = threading.Condition()
         self._position = 0
         self._seen = -1
+        #: up to which position everything was asked for, and until which each of its shards is needed
+        self._planned = 0
+        self._until: dict[int, int] = {}
         self._closed = False
         self.error: Exception | None = None
         caches = [dataset.cache for dataset in sources.datasets if dataset.cache is not None]
@@ -84,7 +104,7 @@ class Ahead:
 
     def _bytes_of(self, number: int) -> int:
         dataset, entry = self._sources.entry(number)
-        return entry.sequences * dataset.seq_len * TOKEN_BYTES_MAX
+        return entry.sequences * dataset.seq_len * TOKEN_BYTES_MAX + SHARD_BYTES_MIN
 
     def _plan(self, hashes: list[str]) -> dict[str, int]:
         known = {name: self._by_hash[name] for name in hashes if name in self._by_hash}
@@ -100,17 +120,46 @@ class Ahead:
                     if self._closed:
                         return
                     position = self._seen = self._position
-                wanted = upcoming(self._mixture, position, self._bytes_of, self._bytes_max)
-                self._sources.release(set(wanted))
-                for _ in pool.map(self._open, wanted):
-                    pass
+                self._let_go(position)
+                while not self._closed and (stage := self._next_stage(position)):
+                    for _ in pool.map(self._ask, stage):
+                        pass
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _open(self, number: int) -> None:
+    def _let_go(self, position: int) -> None:
+        """Close the shards that nothing of what was asked for needs any more, so that a cache may evict them."""
+        if position > self._planned:
+            self._until.clear()  # the reader is somewhere else
+            self._planned = position
+        self._until = {number: last for number, last in self._until.items() if last >= position}
+        self._sources.release(set(self._until))
+
+    def _next_stage(self, position: int) -> list[Needed]:
+        """What is to be asked for next; nothing where enough is, or where more shards would fill the cache."""
+        samples = self._mixture.samples
+        more = STAGE_POSITIONS if self._until else FIRST_POSITIONS
+        end = min(self._planned + more, (position // samples + 2) * samples)
+        if self._planned >= min(end, position + AHEAD_POSITIONS_MIN):
+            return []
+        stage: list[Needed] = []
+        held = sum(map(self._bytes_of, self._until))
+        for one in needed_by(self._mixture, self._planned, end):
+            held += 0 if one.shard in self._until else self._bytes_of(one.shard)
+            if held > self._bytes_max and (stage or self._until):
+                # those that come later in this stage are asked for when there is room
+                end = one.first
+                break
+            stage.append(one)
+        stage = [one for one in stage if one.first < end]
+        self._until.update({one.shard: one.last for one in stage})
+        self._planned = end
+        return stage
+
+    def _ask(self, needed: Needed) -> None:
         if self._closed:
             return
         try:
-            self._sources.shard(number)
+            self._sources.shard(needed.shard).want(needed.rows, lambda: self._closed)
         except Exception as error:  # noqa: BLE001 - the reader meets the same error where it needs the shard
             self.error = error

@@ -8,7 +8,7 @@ than the whole assembly.
 """
 
 import sys
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,23 +182,34 @@ class Assembly:
             return
         line = wide.token_line
         begin = 0
-        sources: dict[int, memoryview | None] = {}
+        # views and not shards: a small cache may evict what these lie in, and they stay good
+        sources: dict[int, memoryview | NDArray[Any]] = {}
         for number, row in places:
-            if number not in sources:
-                sources[number] = dataset.shard(number).line
-            source = sources[number]
+            source = sources.get(number)
             if source is None:
-                wide.tokens[begin // seq_len] = dataset.shard(number).view[row]
+                source = sources[number] = self._ready(number, self._rows[first:end][self._shards[first:end] == number])
+            if isinstance(source, np.ndarray):
+                wide.tokens[begin // seq_len] = source[row]
             else:
                 line[begin : begin + seq_len] = source[row * seq_len : (row + 1) * seq_len]
             begin += seq_len
+
+    def _ready(self, number: int, rows: I64) -> memoryview | NDArray[Any]:
+        """The tokens of a shard, flat where a copy need not widen them, once these rows [k] of it are there."""
+        shard = self._dataset.shard(number)
+        shard.wait(rows)
+        return shard.view if shard.line is None else shard.line
 
     def _gather_rows(self, first: int, end: int, wide: Wide) -> None:
         """Like the loop over rows, with one gather a shard: for rows so short that a slice costs more than its copy."""
         shards, rows = self._shards[first:end], self._rows[first:end]
         for number in distinct(shards).tolist():
             chosen = np.flatnonzero(shards == number)
-            wide.tokens[chosen] = self._dataset.shard(number).view[rows[chosen]]
+            shard = self._dataset.shard(number)
+            shard.wait(rows[chosen])
+            wide.tokens[chosen] = shard.view[rows[chosen]]
+            # a cache with room for one shard could not open the next
+            del shard
 
     def _fill_labels(self, first: int, end: int, origin: int, wide: Wide) -> None:
         """Labels and loss mask of segments `first` to `end`, which begin at token `origin`."""

@@ -21,17 +21,21 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from headrace.loader.errors import LoaderError
 from headrace.loader.fetch import Fetch, FetchCounts, Pool
+from headrace.loader.head import parse_blocks, read_head
+from headrace.loader.spans import Spans
+from headrace.loader.sparse import SPARSE, Opened, Sparse, file_bytes
 from headrace.loader.verify import file_checksum
-from headrace.store.errors import ChecksumMismatch, ObjectMissing
-from headrace.store.objects import ObjectStore, open_store
+from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
+from headrace.store.header import HEADER_BYTES_MAX
+from headrace.store.objects import ObjectStore
 
 CACHE_BYTES_DEFAULT: Final = 64 << 30
 #: overrides where the cache lies; the user's own directory is made below it
@@ -49,18 +53,13 @@ class CacheFull(LoaderError):  # noqa: N818 - named after what is so
 
 
 class Held:
-    """A shard's file that stays where it is until this object is gone; `store` and `key` open it."""
+    """A whole shard's file that is not evicted until this object is gone."""
 
-    __slots__ = ("_descriptor", "key", "size", "store")
+    __slots__ = ("opened", "size")
 
-    def __init__(self, descriptor: int, store: ObjectStore, key: str) -> None:
-        self._descriptor = descriptor
-        self.store = store
-        self.key = key
-        self.size = os.fstat(descriptor).st_size
-
-    def __del__(self) -> None:
-        os.close(self._descriptor)
+    def __init__(self, opened: Opened) -> None:
+        self.opened = opened
+        self.size = os.fstat(opened.descriptor).st_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +85,12 @@ class ShardCache:
         self.directory = os.fspath(directory)
         self.bytes_max = bytes_max
         self._root = Path(directory).expanduser().absolute() / f"user-{os.getuid()}"
-        self._files: ObjectStore | None = None
+        self._is_made = False
         self._lock = threading.Lock()
         self._counts = {"hits": 0, "misses": 0, "evicted": 0}
         self._fetched = FetchCounts()
         self._pool = Pool()
+        self.spans = Spans(self._pool, self._fetched, self._finished)
         self._boot = _boot()
         #: when shards are needed next, by the hash in their checksum: a larger number is later
         self.plan: Callable[[list[str]], Mapping[str, int]] = lambda _: {}
@@ -115,30 +115,34 @@ class ShardCache:
             **self._counts, fetched_bytes=fetched.bytes, hedges=fetched.hedges, retries=fetched.retries
         )
 
-    def hold(self, store: ObjectStore, key: str, checksum: str, wait_s: float = WAIT_S_MAX) -> Held:
-        """The local copy of the object, fetched and checked if there is none.
+    def hold(self, store: ObjectStore, key: str, checksum: str, wait_s: float = WAIT_S_MAX) -> Held | Sparse:
+        """The local copy of the object: whole and checked, or with its header's blocks as they come by `spans`.
 
         Raises CacheFull where all that is cached is in use, LoaderError after `wait_s`, and the store's errors.
         """
-        files = self._opened()
+        self._make()
         name = checksum.rpartition(":")[2]
         deadline = time.monotonic() + wait_s
         while time.monotonic() < deadline:
-            descriptor = self._find(name, checksum)
-            if descriptor is not None:
+            held = self._find(name, checksum, store, key)
+            if held is not None:
                 self._counts["hits"] += 1
-                return Held(descriptor, files, self._final(name))
+                return held
             part = _lock_file(self._root / f"{name}.part", deadline)
             if part is None:
                 break
             try:
-                if not (self._root / self._final(name)).exists():
-                    self._counts["misses"] += 1
-                    self._fill(part, name, store, key, checksum)
-                    # the exclusive lock becomes a shared one, so that nobody evicts what was just fetched
-                    fcntl.flock(part, fcntl.LOCK_SH)
-                    if os.fstat(part).st_nlink:
-                        return Held(os.dup(part), files, self._final(name))
+                if self._is_there(name):
+                    continue
+                self._counts["misses"] += 1
+                sparse = self._begin(part, name, store, key)
+                if sparse is not None:
+                    return sparse
+                self._fill(part, name, store, key, checksum)
+                # the exclusive lock becomes a shared one, so that nobody evicts what was just fetched
+                fcntl.flock(part, fcntl.LOCK_SH)
+                if os.fstat(part).st_nlink:
+                    return Held(Opened(os.dup(part), store.uri))
             finally:
                 os.close(part)
         raise LoaderError(
@@ -148,44 +152,82 @@ class ShardCache:
 
     def cached(self) -> dict[str, int]:
         """Bytes of each whole shard in the cache, by the hash in its checksum."""
-        return {name.partition(".")[0]: size for name, size, _ in self._entries() if not name.endswith(".part")}
+        return {
+            name.partition(".")[0]: size for name, size, _ in self._entries() if not name.endswith((".part", SPARSE))
+        }
 
     def _final(self, name: str) -> str:
         return f"{name}.{self._boot}"
 
-    def _opened(self) -> ObjectStore:
+    def _make(self) -> None:
         with self._lock:
-            if self._files is None:
+            if not self._is_made:
                 _make_private(self._root)
-                self._files = open_store(str(self._root))
-            return self._files
+                self._is_made = True
 
-    def _find(self, name: str, checksum: str) -> int | None:
-        """A descriptor with a shared lock on the shard's file, or None where there is none."""
+    def _is_there(self, name: str) -> bool:
+        return any((self._root / (self._final(name) + end)).exists() for end in ("", SPARSE))
+
+    def _find(self, name: str, checksum: str, store: ObjectStore, key: str) -> Held | Sparse | None:
+        """The shard's file under a shared lock, whole or not, or None where there is none."""
         path = self._root / self._final(name)
         if not path.exists():
             self._adopt(name, checksum)
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        descriptor = _hold_file(path)
+        if descriptor is not None:
+            os.utime(path)
+            return Held(Opened(descriptor, store.uri))
+        descriptor = _hold_file(self._root / (self._final(name) + SPARSE))
+        if descriptor is None:
             return None
-        fcntl.flock(descriptor, fcntl.LOCK_SH)  # an exclusive lock here lasts only as long as an unlink
-        if os.fstat(descriptor).st_nlink == 0:
-            os.close(descriptor)
-            return None
-        os.utime(path)
-        return descriptor
+        opened = Opened(descriptor, store.uri)
+        table = parse_blocks(opened.get("", 0, 8 + int.from_bytes(opened.get("", 0, 8), "little")))
+        assert table is not None, f"{name} was made for its blocks"
+        return Sparse(opened, table, store, key)
 
     def _adopt(self, name: str, checksum: str) -> None:
         """Take over a file from before the machine's last boot, if its bytes are right."""
         for old in self._root.glob(f"{name}.*"):
-            if old.suffix in (".part", f".{self._boot}"):
+            if old.suffix == ".part" or old.name.partition(".")[2].partition(".")[0] == self._boot:
                 continue
             with suppress(FileNotFoundError):
-                if file_checksum(str(old))[0] == checksum:
+                # after a crash a block may be lost that the map has
+                if old.suffix != SPARSE and _whole_checksum(old) == checksum:
                     old.rename(self._root / self._final(name))
                 else:
                     old.unlink()
+
+    def _begin(self, part: int, name: str, store: ObjectStore, key: str) -> Sparse | None:
+        """Make the file of a shard that has checksums of its blocks; None for one of before. `part` is the lock."""
+        head = read_head(store, key)
+        if head is None:
+            return None
+        self._fetched.bytes += len(head.data)
+        try:
+            os.ftruncate(part, 0)
+            self._reserve(part, file_bytes(head.table), name)
+            os.pwrite(part, head.data[: head.table.body], 0)
+            sparse = Sparse(Opened(os.dup(part), store.uri), head.table, store, key)
+            if head.blocks:
+                offset, length = head.table.span(0, head.blocks)
+                sparse.write(0, head.data[offset : offset + length])
+        except BaseException:
+            (self._root / f"{name}.part").unlink(missing_ok=True)
+            raise
+        # it has this name once its header stands in it
+        with self._names_still():
+            (self._root / f"{name}.part").rename(self._root / (self._final(name) + SPARSE))
+        fcntl.flock(part, fcntl.LOCK_SH)
+        if sparse.has_all(0, head.table.count):
+            self._finished(sparse)
+        return sparse
+
+    def _finished(self, sparse: Sparse) -> None:
+        """A shard of which every block is there gets the name of whole ones."""
+        name = Path(os.readlink(f"/proc/self/fd/{sparse.opened.descriptor}")).name
+        if name.endswith(SPARSE):
+            with self._names_still(), suppress(FileNotFoundError):
+                (self._root / name).rename(self._root / name.removesuffix(SPARSE))
 
     def _fill(self, part: int, name: str, store: ObjectStore, key: str, checksum: str) -> None:
         info = store.head(key)
@@ -206,17 +248,24 @@ class ShardCache:
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        path.rename(self._root / self._final(name))
+        with self._names_still():
+            path.rename(self._root / self._final(name))
 
     def _reserve(self, part: int, size: int, name: str) -> None:
         """Give the part its size once that fits; one process and thread at a time, so that two cannot take one room."""
         if size > self.bytes_max:
             raise LoaderError(f"a shard of {size} bytes does not fit the cache {self._root} of {self.bytes_max} bytes")
+        with self._names_still():
+            self._evict_for(size, f"{name}.part")
+            self._allocate(part, size)
+
+    @contextmanager
+    def _names_still(self) -> Iterator[None]:
+        """No process makes room or renames meanwhile: a listing could miss a file that is renamed."""
         lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held for one listing and some unlinks
-            self._evict_for(size, f"{name}.part")
-            self._allocate(part, size)
+            yield
         finally:
             os.close(lock)
 
@@ -283,6 +332,31 @@ def _lock_file(path: Path, deadline: float) -> int | None:
                 return None
             time.sleep(POLL_S)
         os.close(descriptor)
+
+
+def _whole_checksum(path: Path) -> str:
+    """The checksum of the shard in a file, without the map that may follow it."""
+    with path.open("rb") as file:
+        start = file.read(8)
+        start += file.read(min(int.from_bytes(start, "little"), HEADER_BYTES_MAX))
+    try:
+        table = parse_blocks(start)
+    except FormatError:
+        return "damaged"
+    return file_checksum(str(path), size_max=None if table is None else table.size)[0]
+
+
+def _hold_file(path: Path) -> int | None:
+    """The file, open under a shared lock, or None where it is gone."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # an exclusive lock here lasts only as long as an unlink
+    if os.fstat(descriptor).st_nlink == 0:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _evict(path: Path) -> bool:

@@ -119,6 +119,8 @@ class CompiledAssembly:
         self._tokens_at, pointers_at, tables_at = (np.ascontiguousarray(column) for column in addresses.T)
         self._narrow = np.array([shard.tokens.dtype == np.uint16 for shard in self._held], dtype=np.bool_)
         self._which = np.searchsorted(numbers, shards)
+        #: which of the held shards come block by block
+        self._arriving = [at for at, shard in enumerate(self._held) if shard.arriving is not None]
         self._rows = np.ascontiguousarray(rows)
         self._positions = np.full(batch_size * count, NOTHING, dtype=np.int64)
         self._positions[: positions.size] = positions
@@ -136,9 +138,16 @@ class CompiledAssembly:
         self._edges: list[int] = self._edges_array.tolist()
         self._longest: list[int] = longest.tolist()
 
+    def _wait(self, first: int, end: int) -> None:
+        """Return when rows `first` to `end` are there."""
+        for at in self._arriving:
+            self._held[at].wait(self._rows[first:end][self._which[first:end] == at])
+        self._arriving = [at for at in self._arriving if self._held[at].arriving is not None]
+
     def batches(self, first: int, count: int) -> list[Batch]:
-        """Batches `first` to `first + count`, as views of one memory."""
+        """Batches `first` to `first + count`, as views of one memory. Raises the store's errors."""
         size = self._batch_size
+        self._wait(first * size, (first + count) * size)
         wide = self._buffers.take(size * count, self._dataset.seq_len)
         self._kernels.fill(
             self._tokens_at, self._narrow, self._which, self._rows, self._cu_seqlens, self._documents, self._repeated,

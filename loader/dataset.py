@@ -2,7 +2,7 @@
 
 import threading
 import time
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,13 @@ from headrace.loader.errors import LoaderError
 from headrace.loader.manifest import MANIFEST_KEY, Manifest, ShardEntry, parse_manifest
 from headrace.loader.order import I64, Layout
 from headrace.loader.shard import Pieces, Shard
+from headrace.loader.spans import Arriving
+from headrace.loader.sparse import Sparse
 from headrace.loader.verify import WAIT_S_MAX, Verifier
 from headrace.store import files as _files  # noqa: F401 - imported when the loader is, not when a resume is timed
 from headrace.store.errors import FormatError, ObjectMissing
 from headrace.store.objects import ObjectStore, open_store
-from headrace.store.shards import read_shard
+from headrace.store.shards import read_header, read_shard
 
 #: two windows of the default size touch no more; each is a mapping, of which 65,530 are the usual limit
 SHARDS_OPEN_MAX: Final = 512
@@ -104,6 +106,7 @@ class TokenDataset:
     def rows(self, shard: int, rows: I64) -> NDArray[Any]:
         """Tokens [k, seq_len] of `rows` [k] of a shard, copied, in the shard's own dtype; padding for the retracted."""
         opened = self.shard(shard)
+        opened.wait(rows)
         tokens = opened.tokens[rows]
         for document in self._retracted.get(opened.key, ()):
             for sequence, start, length in opened.document_pieces(document):
@@ -164,19 +167,32 @@ class TokenDataset:
         entry = self.manifest.shards[number]
         if self.cache is not None:
             held = self._hold(self.cache, entry)
-            shard = self._made(entry, read_shard(held.store, held.key))
-            shard.held = held
+            arriving = None
+            if isinstance(held, Sparse) and not held.has_all(0, held.table.count):
+                arriving = self._arriving(self.cache, held, entry)
+            shard = self._made(entry, read_shard(cast("ObjectStore", held.opened), entry.tokens))
+            shard.held, shard.arriving = held, arriving
             self.verifier.count(number, held.size)
             return shard
         if self.verify:
             self.verifier.first(number, entry.tokens, entry.checksum)
         return self._made(entry, read_shard(self.store, entry.tokens))
 
+    def _arriving(self, cache: ShardCache, sparse: Sparse, entry: ShardEntry) -> Arriving:
+        """The rows of a shard that is on its way; everything else of it is there."""
+        tensors = read_header(cast("ObjectStore", sparse.opened), entry.tokens).tensors
+        tokens = tensors.get("tokens")
+        if tokens is None:
+            raise FormatError(f"{entry.tokens}: the shard has no tokens; it is no token shard of Headrace")
+        others = [one for name, one in tensors.items() if name != "tokens" and one.size]
+        cache.spans.wait(sparse, [sparse.table.covering(one.offset, one.offset + one.size) for one in others])
+        return Arriving(sparse, cache.spans, tokens.offset, tokens.size // max(entry.sequences, 1))
+
     def _made(self, entry: ShardEntry, arrays: dict[str, NDArray[Any]]) -> Shard:
         hidden = self._retracted.get(entry.tokens, frozenset())
         return Shard(entry.tokens, arrays, entry.sequences, self.seq_len, hidden)
 
-    def _hold(self, cache: ShardCache, entry: ShardEntry) -> Held:
+    def _hold(self, cache: ShardCache, entry: ShardEntry) -> Held | Sparse:
         """The cached shard; where all of the cache is in use, the shards that were opened first are given up."""
         deadline = time.monotonic() + ROOM_S_MAX
         while True:

@@ -71,6 +71,8 @@ class FetchCounts:
     retries: int = 0
     #: seconds of the parts, newest last; the median decides when to hedge
     part_s: deque[float] = field(default_factory=lambda: deque(maxlen=256))
+    #: notified when blocks arrived that somebody waits for
+    changed: threading.Condition = field(default_factory=threading.Condition)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 import mmap
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.loader.order import I64
+from headrace.loader.spans import Arriving
 from headrace.store.errors import FormatError
 
 #: so many lookups scan the piece arrays; the index, which sorts them, pays from then on
@@ -48,7 +49,19 @@ class Shard:
     16 bytes a piece and 8 a sequence. So a resume, which reads a few rows of many shards, sorts none.
     """
 
-    __slots__ = ("_arrays", "_index", "_indexing", "_retracted", "_scans", "held", "key", "line", "tokens", "view")
+    __slots__ = (
+        "_arrays",
+        "_index",
+        "_indexing",
+        "_retracted",
+        "_scans",
+        "arriving",
+        "held",
+        "key",
+        "line",
+        "tokens",
+        "view",
+    )
 
     def __init__(
         self,
@@ -70,12 +83,27 @@ class Shard:
         self.line = self.view.reshape(-1).data if self.view.dtype == np.int32 and tokens.size else None
         #: whatever must live as long as the mapping, such as the lock on a cached file
         self.held: object = None
+        #: what has the rows fetched, where the shard comes block by block
+        self.arriving: Arriving | None = None
         self._arrays = self._checked_arrays(arrays)
         #: rows of the documents table whose pieces are not listed: where they lie is padding
         self._retracted = np.array(sorted(retracted), dtype=np.int32)
         self._index: tuple[memoryview, I64, PieceTable] | None = None
         self._indexing = threading.Lock()
         self._scans = 0
+
+    def want(self, rows: I64, stopped: Callable[[], bool]) -> None:
+        """Have the tokens of `rows` [k] fetched where they are not there, unless `stopped` before that."""
+        if self.arriving is not None and not self.arriving.is_whole:
+            self.arriving.want(rows, stopped)
+
+    def wait(self, rows: I64) -> None:
+        """Return when the tokens of `rows` [k] may be read. Raises the store's errors, LoaderError."""
+        if self.arriving is not None:
+            if self.arriving.is_whole:
+                self.arriving = None
+            else:
+                self.arriving.wait(rows)
 
     def pieces(self, rows: I64) -> Pieces:
         """The pieces of `rows` [k] (each may be named more than once)."""

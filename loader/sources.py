@@ -14,6 +14,8 @@ from headrace.loader.verify import WAIT_S_MAX
 #: of the cache, what may be held at once: what is in use and what comes must fit together
 HELD_SHARE: Final = 0.5
 TOKEN_BYTES_MAX: Final = 4
+#: of a small shard in a cache: its header, its pieces and its map, on pages of their own
+SHARD_BYTES_MIN: Final = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class Sources:
         for number in numbers:
             source = bisect_right(self._starts, number) - 1
             rows = self.datasets[source].manifest.shards.sequences[number - self._starts[source]]
-            held[source] += rows * self.seq_len * TOKEN_BYTES_MAX
+            held[source] += rows * self.seq_len * TOKEN_BYTES_MAX + SHARD_BYTES_MIN
         caches = {source: self.datasets[source].cache for source in held}
         roomy = all(cache is None or held[at] <= cache.bytes_max * HELD_SHARE for at, cache in caches.items())
         return roomy and len(numbers) <= SHARDS_OPEN_MAX

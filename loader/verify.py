@@ -46,13 +46,17 @@ def check_shard(store: ObjectStore, key: str, expected: str, stopped: Callable[[
     return size
 
 
-def file_checksum(path: str, stopped: Callable[[], bool] = lambda: False) -> tuple[str, int]:
-    """(`xxh3-128:<hex>`, bytes) of a file, through one buffer that stays in the processor's cache."""
+def file_checksum(
+    path: str, stopped: Callable[[], bool] = lambda: False, size_max: int | None = None
+) -> tuple[str, int]:
+    """(`xxh3-128:<hex>`, bytes) of a file or of its beginning, through one buffer that stays in a processor's cache."""
     state = xxhash.xxh3_128()
     buffer = bytearray(CHUNK_BYTES)
     size = 0
     with open(path, "rb", buffering=0) as file:
         while not stopped() and (count := file.readinto(buffer)):
+            if size_max is not None:
+                count = min(count, size_max - size)
             state.update(memoryview(buffer)[:count])
             size += count
     return _KIND + state.hexdigest(), size

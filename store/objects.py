@@ -95,6 +95,22 @@ class ObjectStore(Protocol):
         ...
 
 
+def stream(store: ObjectStore, key: str, offset: int, length: int, piece_bytes: int) -> Iterator[memoryview]:
+    """Yield up to `length` bytes from `offset` in pieces of `piece_bytes`, the last of which may be shorter.
+
+    Each piece lies in memory that the next one overwrites, small enough to stay in a processor's cache. Past the end
+    there are none. A store that has no `stream` of its own gets them at once. Raises `ObjectMissing`, and
+    `StoreUnavailable` also between two pieces: what was yielded stands, and the rest may be asked for.
+    """
+    own: Callable[[str, int, int, int], Iterator[memoryview]] | None = getattr(store, "stream", None)
+    if own is not None:
+        yield from own(key, offset, length, piece_bytes)
+        return
+    data = memoryview(store.get(key, offset, length))
+    for at in range(0, data.nbytes, piece_bytes):
+        yield data[at : at + piece_bytes]
+
+
 def validate_key(key: str) -> None:
     """Raise `InvalidKey` unless `key` is one that every store can hold.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import xxhash
 
@@ -31,7 +31,7 @@ from headrace.store.s3_upload import (
     put,
     put_in_parts,
 )
-from headrace.store.s3_wire import READ_TIMEOUT_S, Answer, Wire
+from headrace.store.s3_wire import READ_TIMEOUT_S, Answer, NoAnswer, Wire
 
 #: Times that a read starts over because the object was replaced, or damaged on its way, in between.
 READS_MAX = 4
@@ -122,6 +122,35 @@ class S3Store:
         if expected is not None and found is not None:
             raise ChecksumMismatch(key, self.uri, f"xxh3-64:{expected}", f"xxh3-64:{found}")
         raise StoreUnavailable(f"{self.uri}: cannot get {key!r}: it was replaced {READS_MAX} times while it was read")
+
+    def stream(self, key: str, offset: int, length: int, piece_bytes: int) -> Generator[memoryview]:
+        """See `headrace.store.objects.stream`."""
+        path = self._path(key)
+        headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
+        reply = self._asker.ask(
+            f"get {key!r}", lambda: self._asker.wire.send("GET", path, headers=headers, is_stream=True)
+        )
+        if reply.meaning is Meaning.MISSING:
+            raise ObjectMissing(key, self.uri)
+        rest = reply.answer.rest
+        if rest is None:
+            return  # it starts behind the end
+        try:
+            size = int(reply.answer.headers.get("Content-Length", "0"))
+            skip = 0 if reply.answer.status == 206 else offset
+            buffer = memoryview(bytearray(piece_bytes))
+            while skip and size:
+                step = min(skip, piece_bytes, size)
+                rest.read_into(buffer[:step])
+                skip, size = skip - step, size - step
+            for at in range(0, min(length, size), piece_bytes):
+                piece = buffer[: min(piece_bytes, length - at, size - at)]
+                rest.read_into(piece)
+                yield piece
+        except NoAnswer as error:
+            raise StoreUnavailable(f"{self.uri}: cannot get {key!r}: {error}; ask again for what is left") from error
+        finally:
+            rest.close()
 
     def head(self, key: str) -> ObjectInfo | None:
         """See `ObjectStore.head`. The version is the ETag."""

@@ -56,8 +56,34 @@ class Answer:
 
     status: int
     headers: Mapping[str, str]
-    #: Empty where the body was read into the caller's view.
+    #: Empty where the body was read into the caller's view, or is still to be read.
     body: bytes
+    #: The body of a 200 or 206 that was asked for as a stream.
+    rest: Rest | None = None
+
+
+class Rest:
+    """The body of an answer, read as it comes; `close` it."""
+
+    __slots__ = ("_left", "_response", "_where")
+
+    def __init__(self, response: Any, where: str) -> None:
+        self._response = response
+        self._where = where
+        self._left = int(response.headers.get("Content-Length", "-1"))
+
+    def read_into(self, view: memoryview) -> None:
+        """Fill the view with what comes next. Raises `NoAnswer`."""
+        with _as_no_answer(self._where):
+            _fill(self._response, view)
+        self._left -= view.nbytes
+
+    def close(self) -> None:
+        """Give the connection back, or close it where something of the body was not read."""
+        if self._left == 0:
+            self._response.release_conn()
+        else:
+            self._response.close()
 
 
 class NoAnswer(Exception):  # noqa: N818 - named after what is so
@@ -93,10 +119,11 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, str] | None = None,
         into: memoryview | None = None,
+        is_stream: bool = False,
     ) -> Answer:
         """Send one request, once, about the full key (None: the bucket), and return whatever is answered.
 
-        Where `into` is given, the body of a 200 or 206 is read into it and must fill it.
+        Where `into` is given, the body of a 200 or 206 is read into it and must fill it; a stream's is left to be read.
         Raises `NoAnswer`, and `StoreRefused` where there are no credentials to sign with.
         """
         if os.getpid() != self._pid:
@@ -121,6 +148,8 @@ class Wire:
                 redirect=False,
                 decode_content=False,
             )
+            if is_stream and response.status in (200, 206):
+                return Answer(response.status, response.headers, b"", Rest(response, self._target.where))
             return _read(response, method, into)
 
     def _connect(self) -> None:

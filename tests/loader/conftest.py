@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-import safetensors.numpy
 import xxhash
 
-from headrace.store.shards import table_to_parquet
+from headrace.store.shards import _safetensors, table_to_parquet
 
 PAD_ID = 1
 EOS_ID = 2
@@ -23,6 +22,7 @@ def write_dataset(
     seed: int = 0,
     vocabulary: int = 5000,
     repeats: bool = False,
+    blocks: bool = True,
 ) -> Path:
     """Shards of random pieces with gaps; the token at each row's start names (shard, row) where it is no padding."""
     random = np.random.default_rng(seed)
@@ -45,7 +45,7 @@ def write_dataset(
         arrays = {name: np.ascontiguousarray(columns[:, at]) for at, name in enumerate(names)} | {"tokens": tokens}
         if repeats:
             arrays["piece_repeated"] = random.integers(0, columns[:, 2], dtype=np.int32)
-        data = safetensors.numpy.save(arrays, metadata={"format_version": "1", "seq_len": str(seq_len)})
+        data = b"".join(_safetensors(arrays, {"format_version": "1", "seq_len": str(seq_len)}, blocks))
         digest = xxhash.xxh3_128(data).hexdigest()
         key = f"shards/0/{number}-{digest}.safetensors"
         (root / key).write_bytes(data)

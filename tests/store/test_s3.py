@@ -142,6 +142,46 @@ def test_a_read_that_meets_a_fault_is_whole(store: S3Store, proxy: S3Proxy, faul
         assert store.get("k", 5, 250_000) == body[5:250_005]
 
 
+def test_a_stream_gives_the_pieces_of_a_range_and_ends_with_the_object(store: S3Store, proxy: S3Proxy) -> None:
+    data = random.Random(2).randbytes(300_000)
+    store.create("k", [data])
+    proxy.seen.clear()
+    pieces = [bytes(piece) for piece in store.stream("k", 1000, 250_000, 65_536)]
+    assert [len(piece) for piece in pieces] == [65_536, 65_536, 65_536, 53_392]
+    assert b"".join(pieces) == data[1000:251_000]
+    assert proxy.count("GET") == 1
+    assert b"".join(store.stream("k", 290_000, 65_536, 65_536)) == data[290_000:]
+    assert list(store.stream("k", 300_000, 10, 10)) == []
+    with pytest.raises(ObjectMissing):
+        list(store.stream("nothing", 0, 10, 10))
+
+
+@pytest.mark.parametrize("fault", [Fault.BUSY, Fault.BROKEN, Fault.LOST_ANSWER])
+def test_a_stream_that_meets_a_fault_before_its_answer_is_whole(store: S3Store, proxy: S3Proxy, fault: Fault) -> None:
+    store.create("k", [b"abc" * 1000])
+    proxy.plan(fault, "GET")
+    assert b"".join(bytes(piece) for piece in store.stream("k", 0, 3000, 1000)) == b"abc" * 1000
+
+
+def test_a_stream_that_breaks_says_so_and_what_it_gave_stands(store: S3Store, proxy: S3Proxy) -> None:
+    data = random.Random(3).randbytes(300_000)
+    store.create("k", [data])
+    proxy.plan(Fault.TORN_ANSWER, "GET")
+    pieces = store.stream("k", 0, 300_000, 10_000)
+    assert b"".join(bytes(next(pieces)) for _ in range(15)) == data[:150_000]
+    with pytest.raises(StoreUnavailable, match="what is left"):
+        next(pieces)
+    assert b"".join(map(bytes, store.stream("k", 150_000, 150_000, 10_000))) == data[150_000:]
+
+
+def test_a_stream_that_is_given_up_leaves_the_next_request_alone(store: S3Store) -> None:
+    store.create("k", [b"x" * 300_000])
+    pieces = store.stream("k", 0, 300_000, 10_000)
+    assert next(pieces).nbytes == 10_000
+    pieces.close()
+    assert store.get("k", 0, 10) == b"x" * 10
+
+
 def test_a_bit_that_flips_on_its_way_is_noticed_and_read_again(store: S3Store, proxy: S3Proxy) -> None:
     store.create("k", [b"0123456789"])
     proxy.plan(Fault.FLIPPED_ANSWER, "GET")

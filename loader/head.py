@@ -1,0 +1,66 @@
+"""The beginning of a remote shard, by one request: its header, and as many blocks as came with it."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from headrace.loader.fetch import ATTEMPTS_MAX
+from headrace.store.blocks import BlockTable, read_blocks
+from headrace.store.errors import FormatError
+from headrace.store.header import HEADER_BYTES_MAX
+from headrace.store.objects import ObjectStore
+
+#: header and pieces of a shard of the usual size
+HEAD_BYTES: Final = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first bytes of a shard: `blocks` of them are whole and right."""
+
+    data: bytes
+    table: BlockTable
+    blocks: int
+
+
+def read_head(store: ObjectStore, key: str) -> Head | None:
+    """The head of a shard, or None where it has no checksums of its blocks that can be trusted.
+
+    Such a shard is read whole, and its checksum decides. Raises the store's errors.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        data = store.get(key, 0, HEAD_BYTES)
+        length = int.from_bytes(data[:8], "little")
+        if len(data) < 8 or length > HEADER_BYTES_MAX:
+            return None
+        if len(data) < 8 + length:
+            data += store.get(key, len(data), 8 + length - len(data))
+        try:
+            table = parse_blocks(data[: 8 + length])
+        except FormatError:
+            continue
+        if table is None:
+            return None
+        blocks = max(0, len(data) - table.body) // table.block_bytes
+        if len(data) >= table.size:
+            blocks = table.count
+        spans = [table.span(number, number + 1) for number in range(blocks)]
+        if all(table.is_right(number, data[at : at + size]) for number, (at, size) in enumerate(spans)):
+            return Head(data[: table.size], table, blocks)
+    return None
+
+
+def parse_blocks(data: bytes) -> BlockTable | None:
+    """The blocks that a shard's first bytes, up to its header's end, name.
+
+    Raises FormatError, also where the header is damaged.
+    """
+    text = data[8:]
+    try:
+        header = orjson.loads(text)
+        metadata = {str(name): str(value) for name, value in header.pop("__metadata__", {}).items()}
+        end = max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise FormatError(f"a header of {len(text)} bytes is malformed: {type(error).__name__} {error}") from error
+    return read_blocks(text, metadata, len(data) + end)

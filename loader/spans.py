@@ -1,0 +1,274 @@
+"""Fetching blocks of shards: spans of them, streamed over a bounded number of connections, and hedged.
+
+A span is a run of blocks of one shard that one request asks for. Its bytes are checked and written in pieces as they
+come, so a request that breaks or stalls is taken up where it stood, and by whichever connection: a span that makes no
+progress for much longer than spans usually do is asked for a second time, from its next block on, and what either
+brings counts (Dean and Barroso, "The tail at scale", 2013).
+
+What a request costs beside its bytes (some tens of milliseconds far away, a millisecond of two processors nearby) buys
+`GAP_BYTES` of a connection's bytes. So blocks that lie nearer to each other than that are asked for in one request.
+"""
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from headrace.loader.errors import LoaderError
+from headrace.loader.fetch import ATTEMPTS_MAX, HEDGE_EVERY, HEDGE_FACTOR, HEDGE_S_MIN, FetchCounts, Pool
+from headrace.loader.order import I64
+from headrace.loader.sparse import Sparse, runs
+from headrace.store.errors import ChecksumMismatch, StoreError, StoreUnavailable
+from headrace.store.objects import stream
+
+GAP_BYTES: Final = 2 << 20
+#: of a shard's blocks, when so many are wanted all are: the pass needs the rest soon, and would take more requests
+WHOLE_SHARE: Final = 0.25
+#: one request asks for at most this; a shard of the usual size is one request
+SPAN_BYTES_MAX: Final = 32 << 20
+#: blocks that are read, checked and written at once: half a MiB stays in a processor's own cache
+PIECE_BLOCKS: Final = 8
+#: between two looks at what other processes have brought, and at what stalls
+POLL_S: Final = 0.02
+#: blocks that another process has claimed are fetched here too after this long
+CLAIM_S_MAX: Final = 20.0
+WAIT_S_MAX: Final = 600.0
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(slots=True, eq=False)
+class _Span:
+    sparse: Sparse
+    first: int
+    end: int
+    #: the next block
+    at: int
+    #: whether nobody wants it any more
+    stopped: Callable[[], bool] = _never
+    #: whether other processes' claims are overridden
+    is_forced: bool = False
+    is_hedge: bool = False
+    is_hedged: bool = False
+    moved_at: float | None = None
+
+
+@dataclass(slots=True)
+class Spans:
+    """All spans of one cache that are asked for or on their way."""
+
+    pool: Pool
+    counts: FetchCounts
+    #: told of a shard of which every block is there
+    finished: Callable[[Sparse], None]
+    _running: list[_Span] = field(default_factory=list)
+    #: seconds between two pieces, newest last
+    _gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=256))
+    _started: int = 0
+
+    def want(
+        self,
+        sparse: Sparse,
+        wanted: list[tuple[int, int]],
+        *,
+        urgent: bool = False,
+        forced: bool = False,
+        stopped: Callable[[], bool] = _never,
+    ) -> None:
+        """Have the blocks of these runs fetched, except what is there or on its way here, or, unless `forced`, in
+        another process; `urgent` before all else; not those that did not begin when `stopped`.
+        """
+        table = sparse.table
+        most = max(1, SPAN_BYTES_MAX // table.block_bytes)
+        spans: list[_Span] = []
+        with sparse.lock:
+            for first, end in wanted:
+                open_ = (sparse.present[first:end] | sparse.flying[first:end]) == 0
+                for begin, stop in runs(open_):
+                    starts = range(first + begin, first + stop, most)
+                    spans += [_Span(sparse, at, min(at + most, first + stop), at, stopped, forced) for at in starts]
+            for span in spans:
+                sparse.flying[span.first : span.end] = 1
+        for span in reversed(spans) if urgent else spans:
+            self._started += 1
+            self.pool.submit(lambda span=span: self._run(span), first=urgent)  # type: ignore[misc]
+
+    def wait(self, sparse: Sparse, wanted: list[tuple[int, int]], wait_s: float = WAIT_S_MAX) -> None:
+        """Return when these blocks are there, and have them fetched if nobody does.
+
+        Raises the store's errors, and LoaderError after `wait_s`.
+        """
+        began = time.monotonic()
+        while missing := _missing(sparse, wanted):
+            with sparse.lock:
+                error, sparse.error = sparse.error, None
+                sparse.awaited.update(missing)
+                # what came just now woke nobody
+                sparse.awaited.difference_update(at for at in missing if sparse.present[at])
+            if error is not None:
+                raise error
+            now = time.monotonic()
+            if now - began > wait_s:
+                raise LoaderError(
+                    f"{sparse.remote.uri}: {len(missing)} blocks of {sparse.key!r} did not arrive within {wait_s:.0f} s"
+                )
+            self.want(sparse, wanted, urgent=True, forced=now - began > CLAIM_S_MAX)
+            self._hedge(now)
+            with self.counts.changed:
+                self.counts.changed.wait_for(lambda: not sparse.awaited or sparse.error is not None, POLL_S)
+
+    def _hedge(self, now: float) -> None:
+        limit = HEDGE_S_MIN * 4
+        if self._gaps_s:
+            limit = max(HEDGE_S_MIN, HEDGE_FACTOR * statistics.median(list(self._gaps_s)))
+        for span in list(self._running):
+            late = span.moved_at is not None and span.moved_at + limit < now
+            if late and not (span.is_hedge or span.is_hedged) and self.counts.hedges <= self._started // HEDGE_EVERY:
+                span.is_hedged = True
+                self.counts.hedges += 1
+                other = _Span(span.sparse, span.at, span.end, span.at, is_hedge=True)
+                self.pool.submit(lambda other=other: self._run(other), first=True)  # type: ignore[misc]
+
+    def _run(self, span: _Span) -> None:
+        sparse = span.sparse
+        self._running.append(span)
+        is_claimed = False
+        try:
+            if not span.is_hedge and not span.stopped():
+                is_claimed = sparse.claim(span.first, span.end)
+            if span.is_hedge or is_claimed or span.is_forced:
+                self._fetch(span)
+        except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits
+            if not sparse.has_all(span.first, span.end):
+                sparse.error = error if isinstance(error, StoreError | LoaderError) else _unexpected(sparse, error)
+        finally:
+            self._running.remove(span)
+            if is_claimed:
+                sparse.let_go(span.first, span.end)
+            if sparse.has_all(0, sparse.table.count):
+                self.finished(sparse)
+            with sparse.lock:
+                if not span.is_hedge:
+                    sparse.flying[span.first : span.end] = 0
+            with self.counts.changed:
+                self.counts.changed.notify_all()
+
+    def _fetch(self, span: _Span) -> None:
+        failures = 0
+        while True:
+            try:
+                self._stream(span)
+                return
+            except (StoreUnavailable, ChecksumMismatch):
+                failures += 1
+                if failures >= ATTEMPTS_MAX:
+                    raise
+                self.counts.retries += 1
+
+    def _stream(self, span: _Span) -> None:
+        sparse, table = span.sparse, span.sparse.table
+        while span.at < span.end and sparse.present[span.at]:
+            span.at += 1
+        if span.at == span.end:
+            return
+        moved = span.moved_at = time.monotonic()
+        offset, length = table.span(span.at, span.end)
+        for piece in stream(sparse.remote, sparse.key, offset, length, PIECE_BLOCKS * table.block_bytes):
+            count = _check(sparse, span.at, piece)
+            sparse.write(span.at, piece)
+            if sparse.awaited:
+                self._wake(sparse, span.at, span.at + count)
+            span.at += count
+            now = time.monotonic()
+            self._gaps_s.append(now - moved)
+            self.counts.bytes += piece.nbytes
+            moved = span.moved_at = now
+            if span.is_hedged | span.is_hedge and sparse.has_all(span.at, span.end):
+                return
+        if span.at < span.end:
+            raise StoreUnavailable(
+                f"{sparse.remote.uri}: {sparse.key!r} ended before byte {offset + length}; the object was cut short, "
+                "restore it"
+            )
+
+    def _wake(self, sparse: Sparse, first: int, end: int) -> None:
+        with sparse.lock:
+            sparse.awaited.difference_update(range(first, end))
+        if not sparse.awaited:
+            with self.counts.changed:
+                self.counts.changed.notify_all()
+
+
+class Arriving:
+    """The rows of a shard that is on its way: `offset` is where row 0 begins in the file, in bytes."""
+
+    __slots__ = ("_offset", "_row_bytes", "_spans", "sparse")
+
+    def __init__(self, sparse: Sparse, spans: Spans, offset: int, row_bytes: int) -> None:
+        self.sparse = sparse
+        self._spans = spans
+        self._offset = offset
+        self._row_bytes = row_bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row is there."""
+        if not self.sparse.whole:
+            self.sparse.whole = bool(self.sparse.present.all())
+        return self.sparse.whole
+
+    def want(self, rows: I64, stopped: Callable[[], bool]) -> None:
+        """Have these rows [k] fetched, with what lies between them where that is little, unless `stopped` before."""
+        wanted = self._blocks(rows, GAP_BYTES)
+        if sum(end - first for first, end in wanted) >= WHOLE_SHARE * self.sparse.table.count:
+            wanted = [(0, self.sparse.table.count)]
+        self._spans.want(self.sparse, wanted, stopped=stopped)
+
+    def wait(self, rows: I64) -> None:
+        """Return when these rows [k] are there. Raises the store's errors, LoaderError."""
+        first, end = self._bounds(np.asarray(rows, dtype=np.int64))
+        present = self.sparse.present
+        # a row lies in one block or in two, unless it is longer than a block
+        if present[first].all() and present[end - 1].all() and int((end - first).max(initial=0)) <= 2:
+            return
+        self._spans.wait(self.sparse, self._blocks(rows, 0))
+
+    def _bounds(self, rows: I64) -> tuple[I64, I64]:
+        """The blocks (first [k], end [k]) of rows [k]."""
+        table = self.sparse.table
+        begin = self._offset - table.body + rows * self._row_bytes
+        return begin // table.block_bytes, -(-(begin + self._row_bytes) // table.block_bytes)
+
+    def _blocks(self, rows: I64, gap_bytes: int) -> list[tuple[int, int]]:
+        first, end = self._bounds(np.sort(rows))
+        if not first.size:
+            return []
+        end = np.maximum.accumulate(end)
+        cuts = np.flatnonzero((first[1:] - end[:-1]) * self.sparse.table.block_bytes > gap_bytes)
+        starts, stops = first[np.append(0, cuts + 1)], end[np.append(cuts, end.size - 1)]
+        return list(zip(starts.tolist(), stops.tolist(), strict=True))
+
+
+def _missing(sparse: Sparse, wanted: list[tuple[int, int]]) -> list[int]:
+    return [first + int(at) for first, end in wanted for at in np.flatnonzero(sparse.present[first:end] == 0)]
+
+
+def _check(sparse: Sparse, first: int, piece: memoryview) -> int:
+    """How many blocks this piece holds, all of them right. Raises ChecksumMismatch."""
+    size = sparse.table.block_bytes
+    count = -(-piece.nbytes // size)
+    for number in range(count):
+        if not sparse.table.is_right(first + number, piece[number * size : (number + 1) * size]):
+            expected, found = f"xxh3-64 of block {first + number} in its header", "another"
+            raise ChecksumMismatch(sparse.key, sparse.remote.uri, expected, found)
+    return count
+
+
+def _unexpected(sparse: Sparse, error: Exception) -> LoaderError:
+    return LoaderError(f"{sparse.remote.uri}: {sparse.key!r} could not be fetched into the cache: {error!r}")
