@@ -5,8 +5,9 @@ from __future__ import annotations
 from headrace.chaos.controllers import SimulatedController
 from headrace.chaos.corpus import Corpus
 from headrace.chaos.invariants import Checker
+from headrace.chaos.log import SimulatedLog
 from headrace.chaos.operator import Operator
-from headrace.chaos.storage import SimulatedLog, SimulatedObjects
+from headrace.chaos.storage import SimulatedObjects
 from headrace.chaos.workers import SimulatedWorker
 from headrace.chaos.world import World
 
@@ -25,6 +26,8 @@ class Cluster:
         #: No fault happens any more.
         self.quiet = False
         self.window_bytes = world.rng.choice((40, 100, 1000))
+        #: Entries between two snapshots; where they are few, the log is truncated again and again.
+        self.snapshot_entries = world.rng.choice((3, 8, 1 << 30))
         #: Whether a leader's death can be proved, as on one host.
         self.provable = world.chance(0.4)
         self.operator = Operator(self, fuse=fuse, replicas=world.rng.choice((0, 1, 2, 3)))

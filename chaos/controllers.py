@@ -26,7 +26,7 @@ class SimulatedController:
         self.life = 0
         self._clock = cluster.world.clock()
         self.identity = ""
-        self.core = Controller({}, standby=standby)
+        self.core = Controller({}, standby=standby, snapshot_entries=cluster.snapshot_entries)
         self.sessions: dict[str, Session] = {}
         self._inbox: deque[object] = deque()
         self._timer_at: float | None = None
@@ -39,7 +39,8 @@ class SimulatedController:
         """The process comes up and knows nothing."""
         self.alive, self.frozen, self.life = True, False, self.life + 1
         self.identity = f"{self.name}.{self.life}"
-        self.core = Controller({"host": self.name, "pid": self.life, "id": self.identity}, standby=self.standby)
+        identity = {"host": self.name, "pid": self.life, "id": self.identity}
+        self.core = Controller(identity, standby=self.standby, snapshot_entries=self.cluster.snapshot_entries)
         self._inbox.clear()
         self._timer_at, self._led = None, False
         self.cluster.world.note(self.name, "starts as", self.identity)
@@ -117,6 +118,10 @@ class SimulatedController:
                     self.cluster.checker.write_asked(self, command)
                     world.note(self.name, f"writes entry {command.number}")
                     self.cluster.log.write(command, self.identity, self._answer_to(life))
+                case core.WriteSnapshot():
+                    self.cluster.log.snapshot(command, self._answer_to(life))
+                case core.TruncateLog():
+                    self.cluster.log.truncate(command)
                 case core.WriteManifest():
                     written = core.ManifestWritten(command.log)
                     world.after(world.between(0.01, 0.1), self._later, written, life)
@@ -145,9 +150,8 @@ class SimulatedController:
             self.post(event)
 
     def _read(self, command: core.ReadLog, life: int) -> None:
-        log = self.cluster.log
-        entries = log.behind(command.after)
-        self._later(core.LogRead(command.log, entries, self.cluster.leader_alive()), life)
+        if life == self.life:
+            self.post(self.cluster.log.read(command, self.cluster.leader_alive()))
 
     def _set_timer(self) -> None:
         wake_at = self.core.wake_at()

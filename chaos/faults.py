@@ -7,7 +7,7 @@ from collections.abc import Callable
 from headrace.chaos.cluster import Cluster
 from headrace.chaos.controllers import SimulatedController
 from headrace.chaos.frames import MARKER_BYTES, Frame
-from headrace.chaos.storage import CALM, TROUBLE
+from headrace.chaos.log import CALM, TROUBLE
 from headrace.chaos.tasks import SimulatedTask
 from headrace.controller.core import messages as core
 from headrace.store import collect as collection

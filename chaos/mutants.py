@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -24,6 +25,8 @@ from headrace.controller.core.messages import (
     InHand,
     Outcome,
     ShardProposed,
+    SnapshotWritten,
+    TruncateLog,
 )
 from headrace.controller.core.run import Run
 from headrace.controller.core.run_states import RunState
@@ -131,6 +134,16 @@ def _by_age(state: LedgerState, objects: Iterable[ObjectInfo]) -> Iterator[Objec
     return (info for info in objects if info.key not in named)
 
 
+def _without_leaders(self: Leadership[Any], event: SnapshotWritten) -> list[Command]:
+    return [
+        replace(command, keep=frozenset()) if isinstance(command, TruncateLog) else command
+        for command in _on_snapshot(self, event)
+    ]
+
+
+_on_snapshot = Leadership._on_snapshot
+
+
 Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property]
 
 #: Mutants by name: what is patched with what.
@@ -149,6 +162,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "lost-forgotten": ((Intake, "requeue_lost", _none_lost),),
     "suspects-given-to-all": ((Suspicion, "of", _no_suspects),),
     "condemned-untold": ((Suspicion, "condemned", _untold),),
+    "led-truncated": ((Leadership, "_on_snapshot", _without_leaders),),
     "collection-by-age": ((collect, "garbage", _by_age),),
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
 }

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.chaos.corpus import Corpus, Part
 from headrace.chaos.frames import Frame
-from headrace.chaos.storage import SimulatedLog, SimulatedObjects
+from headrace.chaos.log import SimulatedLog
+from headrace.chaos.storage import SimulatedObjects
 from headrace.chaos.world import Clock, World
 from headrace.controller.core import messages as core
 
@@ -32,6 +33,7 @@ class Cluster(Protocol):
     workers: list[SimulatedWorker]
     quiet: bool
     window_bytes: int
+    snapshot_entries: int
 
     def leader_alive(self) -> bool | None:
         """What this host can prove of the leader's process."""

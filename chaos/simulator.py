@@ -33,6 +33,8 @@ class Outcome:
     seconds: float
     entries: int
     terms: int
+    #: Entries that were deleted behind a snapshot.
+    truncated: int
     #: Records that killed their task.
     quarantined: int
     violation: str = ""
@@ -58,6 +60,7 @@ def simulate(seed: int) -> Outcome:
         seconds=seconds,
         entries=len(cluster.log.entries),
         terms=cluster.checker.ledger.term,
+        truncated=cluster.log.truncated,
         quarantined=sum(counts.quarantined for counts in cluster.checker.ledger.counts.values()),
         violation=violation,
         number=number,

@@ -33,6 +33,7 @@ def test_every_invariant_holds_on_some_hundred_seeds() -> None:
     assert min(len(outcome.faults) for outcome in outcomes) >= 3
     assert min(outcome.events for outcome in outcomes) >= 1000
     assert sum(outcome.quarantined > 0 for outcome in outcomes) >= SEEDS / 8, "records that kill are found"
+    assert sum(outcome.truncated > 0 for outcome in outcomes) >= SEEDS / 2, "logs are truncated"
     assert max(outcome.terms for outcome in outcomes) >= 4, "leadership changes hands"
 
 
@@ -54,6 +55,7 @@ CAUGHT_BY = {
     "condemned-untold": {18},
     "neighbour-condemned": {8},
     "collection-by-age": {13, 14},
+    "led-truncated": {1, 2, 3},
 }
 
 
