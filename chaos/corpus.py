@@ -21,20 +21,21 @@ FRAGMENTS, FRAGMENTS_FUSED = (9, 12), (19, 22)
 RECORDS_MIN, RECORDS_MAX = 50, 80
 #: Share of seeds with records that kill, and how many they have.
 DEADLY_SHARE, DEADLY_MAX = 0.3, 2
+#: Share of seeds whose pipeline has two sinks.
+TWO_SINKS_SHARE = 0.3
 DATASET = "sim://dataset"
 PIPELINE = "simulated"
-SOURCE, FILTER, SINK = "read", "filter", "write"
+SOURCE, FILTER, SINK, SECOND_SINK = "read", "filter", "write", "archive"
 
 
-def make_pipeline(rule: int, *, replicas: int | None = None) -> Pipeline:
-    """Read, filter, write. Another `rule` filters otherwise, so it is another version."""
-    return Pipeline.chain(
-        PIPELINE,
-        DATASET,
+def make_pipeline(rule: int, sinks: tuple[str, ...] = (SINK,)) -> Pipeline:
+    """Read, filter, write, each sink on its own. Another `rule` filters otherwise, so it is another version."""
+    stages = (
         Stage(SOURCE, StageKind.SOURCE, "simulated:read"),
-        Stage(FILTER, StageKind.TRANSFORM, "simulated:keep", {"rule": rule}, replicas=replicas),
-        Stage(SINK, StageKind.SINK, "simulated:write"),
+        Stage(FILTER, StageKind.TRANSFORM, "simulated:keep", {"rule": rule}, after=(SOURCE,)),
+        *(Stage(sink, StageKind.SINK, "simulated:write", after=(FILTER,)) for sink in sinks),
     )
+    return Pipeline(PIPELINE, DATASET, stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class Corpus:
     """The fragments of one seed."""
 
     def __init__(self, world: World, *, fused: bool = False) -> None:
+        #: The sinks; of two, each closes every record.
+        self.sinks = (SINK, SECOND_SINK) if world.chance(TWO_SINKS_SHARE) else (SINK,)
         self.records: dict[bytes, int] = {}
         self.fragments: list[Fragment] = []
         self._masks: dict[tuple[bytes, str], int] = {}
@@ -79,7 +82,8 @@ class Corpus:
         #: kill the task because the record never ends.
         self.culprit, self._deadly, self.hangs = "", dict[bytes, int](), False
         if world.chance(DEADLY_SHARE):
-            self.culprit = world.rng.choice((SOURCE, FILTER, SINK))
+            # What kills one of two sinks is quarantined for that one only; it is simulated where there is one.
+            self.culprit = world.rng.choice((SOURCE, FILTER, SINK)[: 4 - len(self.sinks)])
             self.hangs = self.culprit == FILTER and world.chance(0.5)
             for _ in range(world.rng.randint(1, DEADLY_MAX)):
                 name = world.rng.choice([name for name, count in self.records.items() if count])

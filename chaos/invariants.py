@@ -195,19 +195,19 @@ class Checker:
             raise ViolationError(1, "the bytes of an entry have changed")
         for fragment in corpus.fragments:
             state = ledger.fragments.get(fragment.id)
-            if state is None or state.count != corpus.records[fragment.id] or not state.done(("write",)):
+            if state is None or state.count != corpus.records[fragment.id] or not state.done(corpus.sinks):
                 raise ViolationError(5, f"{fragment.uri} is not done: {state}")
         for shard in ledger.shards:
             for part in self._content(shard.closed):
                 self._check_part(shard.number, shard.closed, part)
-        records = ledger.counts["write"].records if ledger.counts else 0
-        if records != sum(corpus.records.values()):
-            raise ViolationError(8, f"{records} verdicts for {sum(corpus.records.values())} records")
+        for sink in corpus.sinks:
+            records = ledger.counts[sink].records if sink in ledger.counts else 0
+            if records != sum(corpus.records.values()):
+                raise ViolationError(8, f"{records} verdicts of {sink} for {sum(corpus.records.values())} records")
 
 
 def summary(ledger: LedgerState) -> tuple[Any, ...]:
     """What a fold knows, in few words; two folds that differ differ here."""
-    counts = ledger.counts.get("write")
     return (
         ledger.term,
         ledger.leader.get("id"),
@@ -217,5 +217,5 @@ def summary(ledger: LedgerState) -> tuple[Any, ...]:
         ledger.version,
         len(ledger.fragments),
         len(ledger.shards),
-        (counts.kept, counts.filtered, counts.quarantined) if counts else None,
+        [(sink, counts.kept, counts.filtered, counts.quarantined) for sink, counts in ledger.counts.items()],
     )

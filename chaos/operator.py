@@ -40,7 +40,7 @@ class Operator:
             event: object = core.SteerRequested(STEERING, PIPELINE, pause=True)
             back = core.SteerRequested(STEERING, PIPELINE, pause=False)
         elif kind == "scale":
-            stage = world.rng.choice(("read", "write"))
+            stage = world.rng.choice(("read", *self._cluster.corpus.sinks))
             event = core.SteerRequested(STEERING, PIPELINE, replicas={stage: world.rng.randint(1, 4)})
         else:
             worker = world.rng.choice(self._cluster.workers).name
@@ -78,7 +78,7 @@ class Operator:
         if controller.life != life or not controller.alive or self.completed:
             return
         self._request += 1
-        pipeline = make_pipeline(self._rule).to_dict()
+        pipeline = make_pipeline(self._rule, self._cluster.corpus.sinks).to_dict()
         controller.post(
             core.PipelineRequested(
                 self._request, pipeline, amend=self._amended, fuse=self._fuse, replicas=self._replicas

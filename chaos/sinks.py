@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.chaos.corpus import SINK, Part
+from headrace.chaos.corpus import Part
 from headrace.chaos.frames import Frame
 from headrace.chaos.parts import Member
 from headrace.controller.core.messages import AnswerProposal, Coverage, Outcome, ShardProposed
@@ -109,7 +109,7 @@ class SimulatedSink:
     def _store(self, shard: int, content: tuple[Part, ...]) -> None:
         """The writer has finished; if the task died meanwhile, the object may stand all the same."""
         world = self._task.cluster.world
-        if self._task.alive and not self._task.outlives(SINK, content):
+        if self._task.alive and not self._task.outlives(self.name, content):
             return
         if not self._task.alive and world.chance(0.5):
             return

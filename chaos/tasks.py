@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from headrace.chaos.corpus import FILTER, RECORD_BYTES, SINK, SOURCE, Part
+from headrace.chaos.corpus import FILTER, RECORD_BYTES, SOURCE, Part
 from headrace.chaos.frames import MARKER_BYTES, Frame
 from headrace.chaos.links import SimulatedLink
 from headrace.chaos.parts import Cluster, Host, Input
 from headrace.chaos.sinks import SimulatedSink
 from headrace.chaos.world import ViolationError
 from headrace.controller.core import messages as core
+from headrace.pipeline.graph import Pipeline
 from headrace.store.entries import Range
 from headrace.store.intervals import UNKNOWN
 from headrace.worker.core.reading import Reading
@@ -41,13 +42,16 @@ class SimulatedTask:
         self.in_hand: tuple[core.InHand, ...] = ()
         self.killed_for = ""
         self.is_source = SOURCE in order.stages
-        self.sink = SimulatedSink(self, SINK) if SINK in order.stages else None
+        sinks = [stage for stage in order.stages if stage in self.cluster.corpus.sinks]
+        self.sink = SimulatedSink(self, sinks[0]) if sinks else None
+        #: The stages that read from the last one of this task.
+        self._following = Pipeline.from_dict(order.pipeline).downstream(order.stages[-1])
         self.reading, self._sweeping = Reading(), Sweeping()
         self._worker = worker
         self._inbox: deque[tuple[Input, Frame]] = deque()
         self._inputs: dict[str, SimulatedLink] = {}
         self._outputs: dict[str, SimulatedLink] = {}
-        #: What waits to be sent: a batch for the best link, or a marker for one certain link.
+        #: What waits to be sent: a batch for the best link to a stage, or a marker for one certain link.
         self._outbox: deque[tuple[str, Frame]] = deque()
         #: In the solitary task: the stage at which a record is condemned, and fragments whose sink died.
         self._sentences: dict[tuple[bytes, int], str] = {}
@@ -71,7 +75,7 @@ class SimulatedTask:
             self.alive = False
             # That a solitary task is killed by others at the same record twice is a known weakness (docs/solitary.md).
             if self.sink is not None and not self.in_hand and not self.alone:
-                self.in_hand = tuple(core.InHand(SINK, item) for item in self.sink.in_hand())
+                self.in_hand = tuple(core.InHand(self.sink.name, item) for item in self.sink.in_hand())
             self.cluster.world.note(self.label, f"dies with {code}:", story)
             self._worker.task_gone(self, code)
 
@@ -205,11 +209,12 @@ class SimulatedTask:
 
     def _flush(self) -> bool:
         target, frame = self._outbox[0]
-        if target:
+        if frame.sweep >= 0:
             link = self._outputs.get(target)
             sent = link is None or link.try_send(frame)
         else:
-            best = sorted(self._outputs.values(), key=lambda link: (-link.credit.available, link.name))
+            fit = [link for link in self._outputs.values() if link.stage == target]
+            best = sorted(fit, key=lambda link: (-link.credit.available, link.name))
             sent = any(link.try_send(frame) for link in best)
         if sent:
             self._outbox.popleft()
@@ -278,11 +283,11 @@ class SimulatedTask:
             passed = self.cluster.corpus.passed(self.version, item.fragment, item.first, item.count)
             frame = replace(frame, kept=passed & frame.kept & ~dead, quarantined=dead)
         if self.sink is None:
-            self._outbox.append(("", frame))
+            self._outbox.extend((stage, frame) for stage in self._following)
             return True
-        if sentence == SINK:
+        if sentence == self.sink.name:
             frame = replace(frame, kept=0, quarantined=frame.quarantined | frame.kept)
-        elif frame.fragment in self._trials and not self.outlives(SINK, [Part(item, frame.kept, 0)]):
+        elif frame.fragment in self._trials and not self.outlives(self.sink.name, [Part(item, frame.kept, 0)]):
             return False
         self.sink.add(frame)
         self.cluster.checker.held(self.label, self.sink.core.held_bytes)
