@@ -17,7 +17,7 @@ from headrace.store.entries import Fragment, Range
 #: The bytes of a record in a simulated fragment; offsets follow from it.
 RECORD_BYTES = 10
 #: Fragments of an input; fused stages take fewer events a record, so they get more records.
-FRAGMENTS, FRAGMENTS_FUSED = (9, 12), (19, 22)
+FRAGMENTS, FRAGMENTS_FUSED = (11, 13), (23, 25)
 RECORDS_MIN, RECORDS_MAX = 50, 80
 #: Share of seeds with records that kill, and how many they have.
 DEADLY_SHARE, DEADLY_MAX = 0.3, 2
