@@ -1,4 +1,4 @@
-"""aioquic's connection, with the five things that Headrace needs and aioquic keeps private. Pure, as its base is.
+"""aioquic's connection, with the six things that Headrace needs and aioquic keeps private. Pure, as its base is.
 
 Whatever reaches behind an underscore of aioquic stands here, and `tests/transport/test_quic_connection.py` says at
 once if a release has moved it.
@@ -10,35 +10,25 @@ once if a release has moved it.
   sends nothing but a byte at the end of the window has the receiver allocate without limit.
 - The backlog of a stream can be asked for: aioquic takes any amount and copies it around when it grows.
 - The pacer allows bursts of BURST_S. aioquic's allows 16 datagrams, and a timer of the kernel wakes every millisecond.
+- Bulk data goes a short way (`quic_bulk`).
 """
 
 from typing import Any
 
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import ConnectionTerminated
 from aioquic.quic.packet import QuicFrameType
 from aioquic.quic.packet_builder import QuicPacketBuilder
-from aioquic.quic.recovery import QuicPacketPacer
 from cryptography import x509
 
-#: How much may be sent at once, as the time that it takes at the pacer's rate, in seconds.
-BURST_S = 4e-3
+from headrace.transport.quic_bulk import BulkConnection, BurstPacer
+
 #: A window is announced anew when it can move on by one over this of itself.
 _WINDOW_STEPS = 4
 _LIMIT_FRAME_BYTES = 1 + 2 * 8
 
 
-class BurstPacer(QuicPacketPacer):
-    """A pacer for who is woken rarely and then sends much."""
-
-    def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:
-        """Set the rate: a congestion window each round trip."""
-        super().update_rate(congestion_window, smoothed_rtt)
-        self.bucket_max = max(self.bucket_max, BURST_S)
-
-
-class NodeConnection(QuicConnection):
+class NodeConnection(BulkConnection):
     """A connection between two nodes of a cluster."""
 
     def __init__(self, configuration: QuicConfiguration, **arguments: Any) -> None:

@@ -157,14 +157,19 @@ class QuicCore:
     def receive(self, datagrams: Iterable[Datagram], now: float, utc: datetime) -> None:
         """Take in datagrams. `utc` is the present, by which certificates are in force or not."""
         touched: dict[int, _Connection] = {}
+        runs: dict[tuple[int, Address], list[bytes]] = {}
         for data, address in datagrams:
             connection = self._find(data, now)
             if connection is None:
                 continue
-            connection.quic.receive_datagram(data, address, now)
             touched[connection.number] = connection
-            if connection.peer is None:
+            if connection.peer is not None:
+                runs.setdefault((connection.number, address), []).append(data)
+            else:
+                connection.quic.receive_datagram(data, address, now)
                 self._take_events(connection, utc)
+        for (number, address), run in runs.items():
+            touched[number].quic.receive_datagrams(run, address, now)
         for connection in touched.values():
             connection.keepalive_at = now + self.settings.idle_timeout_s / 3
             self._take_events(connection, utc)

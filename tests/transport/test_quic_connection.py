@@ -16,6 +16,8 @@ from headrace.transport.quic_core import QuicCore, QuicSettings
 def test_the_overridden_methods_exist_and_take_what_they_took() -> None:
     for name, arguments in {
         "_initialize": ["self", "peer_cid"],
+        "_write_application": ["self", "builder", "network_path", "now"],
+        "_stream_can_receive": ["self", "stream_id"],
         "_write_stream_limits": ["self", "builder", "space", "stream"],
         "_on_max_stream_data_delivery": ["self", "delivery", "stream"],
     }.items():
@@ -29,6 +31,8 @@ def test_the_fields_of_a_connection_are_there(cluster: Cluster) -> None:
     assert isinstance(quic, NodeConnection)
     assert isinstance(quic._loss._pacer, BurstPacer)
     assert quic._streams == {}
+    assert quic._streams_queue == []
+    assert (quic._probe_pending, quic._close_pending, quic._handshake_confirmed) == (False, False, False)
     assert quic._close_event is None
     assert quic.tls._peer_certificate is None
 
