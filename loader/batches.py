@@ -12,12 +12,13 @@ Every rank makes the same number of steps. Where fewer than W*B samples are left
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from headrace.loader.ahead import Ahead
 from headrace.loader.assemble import Batch
 from headrace.loader.dataset import TokenDataset
-from headrace.loader.errors import Difference, LoaderClosed, LoaderError, StateMismatch
+from headrace.loader.errors import DatasetGrew, Difference, LoaderClosed, LoaderError, StateMismatch
+from headrace.loader.growth import known_part
 from headrace.loader.mixture import Mixture, Shuffle, period_counts
 from headrace.loader.order import BLOCK_ROWS_DEFAULT, CONSTRUCTION, WINDOW_BLOCKS_DEFAULT, Order, OrderMode
 from headrace.loader.plan import Cut, Event, LastBatch, Offered, Recut, Revised, Reweighted, Skipped, versions_at
@@ -102,6 +103,10 @@ class Loader:
         self._pass = pass_
         self._position = 0
         self._step = 0
+        #: all of a dataset that grew, while a pass over the shards that it had is finished
+        self._grown: Sources | None = None
+        #: the last state over those
+        self._before: Mapping[str, Any] | None = None
         self._share = Share(0, 1)
         self._ended = False
         self._iterations = 0
@@ -162,7 +167,7 @@ class Loader:
         if iteration != self._iterations:
             raise LoaderClosed("this iteration was ended before it began; iterate the loader anew")
         if self._ended:
-            self._pass, self._position, self._ended = self._pass + 1, 0, False
+            self._advance()
         made, prefetcher, ahead = self._begin(transform)
         paused = True
         try:
@@ -234,15 +239,22 @@ class Loader:
             "step": step,
             "journal": journal_to_json(self._events),
             **self._binding(),
+            **({} if self._before is None else {"before": self._before}),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, grown: Literal["refuse", "finish"] = "refuse") -> None:
         """Go on where `state` was taken; world size, rank and batch size may differ from then.
 
-        Raises StateMismatch with a diff where dataset, tokenizer, seq_len, seed or order differ, else LoaderError.
+        A dataset that has more shards than the state knows is refused by DatasetGrew, or with `grown="finish"` read as
+        it was to the end of the state's pass, and whole from the next pass on. Raises StateMismatch with a diff where
+        dataset, tokenizer, seq_len, seed or order differ, else LoaderError.
         """
-        place = check_state(state, self._binding())
+        sources, later = self._sources_of(state, grown)
+        place = check_state(state, self._binding(sources))
         self._end_iteration()
+        self.sources, self._grown, self._before = sources, later, state.get("before")
+        if len(sources.datasets) == 1:
+            self._samples = self.dataset.layout.samples
         self._events = place.events
         self._pass, self._position, self._step = place.pass_, place.position, place.step
         self._share = Share(0, 1)
@@ -252,6 +264,25 @@ class Loader:
         if not cuts or cuts[-1].cut != self._cut:
             self._events += (Recut(self._absolute, self._step, self._cut),)
         self._mixture = self._mix()
+
+    def _sources_of(self, state: Mapping[str, Any], grown: str) -> tuple[Sources, Sources | None]:
+        """What a state reads, and what is read once its pass is finished, where that is more. Raises DatasetGrew."""
+        if grown not in ("refuse", "finish"):
+            raise ValueError(f'grown is "refuse" or "finish", got {grown!r}')
+        everything = self._grown or self.sources
+        dataset = everything.datasets[0]
+        roots = isinstance(state, Mapping) and state.get("layout_root")
+        if len(everything.datasets) > 1 or roots == dataset.layout.root:
+            return everything, None
+        if self._grown is not None and roots == self.dataset.layout.root:
+            return self.sources, self._grown
+        part = known_part(dataset, state) if isinstance(state, Mapping) else None
+        if part is None:
+            return everything, None
+        if grown == "refuse":
+            known, now = ((one.layout.shards, one.layout.samples) for one in (part, dataset))
+            raise DatasetGrew(dataset.store.uri, known, now)
+        return Sources([Source(part, everything.weights[0], everything.names[0])]), everything
 
     def _revise(self) -> None:
         """Journal that from here on the datasets are read at other versions. Raises StateMismatch for older ones."""
@@ -291,7 +322,17 @@ class Loader:
     def next_pass(self) -> None:
         """Go to the beginning of the next pass, as the next iteration does after the last batch of one."""
         self._end_iteration()
+        self._advance()
+
+    def _advance(self) -> None:
+        last = self.state_dict()
         self._pass, self._position, self._ended = self._pass + 1, 0, False
+        if self._grown is not None:
+            self.sources, self._grown, self._before = self._grown, None, last
+            self._samples = self.dataset.layout.samples
+            begin = self._pass * self._samples
+            self._events = (Revised(begin, self.sources.versions), Recut(begin, self._step, self._cut))
+            self._mixture = self._mix()
 
     def share_steps(self, first: int, of: int) -> None:
         """Make only every `of`-th step, from the `first`-th on: for one of `of` worker processes of one rank."""
@@ -390,14 +431,18 @@ class Loader:
                 running.close()
         self._prefetcher = self._ahead = None
 
-    def _binding(self) -> dict[str, Any]:
-        manifest = self.dataset.manifest
+    def _binding(self, sources: Sources | None = None) -> dict[str, Any]:
+        """What fixes the order of samples, of these sources or of those that are read."""
+        sources = sources or self.sources
+        first = sources.datasets[0]
+        manifest = first.manifest
+        alone = len(sources.datasets) == 1
         windowed = self._shuffle.mode is OrderMode.WINDOWED
         binding: dict[str, Any] = {
             "dataset": manifest.dataset,
-            "uri": self.dataset.store.uri,
-            "layout_root": self.dataset.layout.root,
-            "samples": self._samples,
+            "uri": first.store.uri,
+            "layout_root": first.layout.root,
+            "samples": first.layout.samples if alone else self._samples,
             "tokenizer": manifest.tokenizer,
             "seq_len": manifest.seq_len,
             "seed": self._shuffle.seed,
@@ -408,8 +453,8 @@ class Loader:
                 "block_rows": self._shuffle.block_rows if windowed else None,
             },
         }
-        if len(self.sources.datasets) > 1:
-            binding["weights"] = list(self.sources.weights)
+        if not alone:
+            binding["weights"] = list(sources.weights)
             binding["sources"] = [
                 {
                     "name": name,
@@ -417,7 +462,7 @@ class Loader:
                     "layout_root": dataset.layout.root,
                     "samples": dataset.layout.samples,
                 }
-                for name, dataset in zip(self.sources.names, self.sources.datasets, strict=True)
+                for name, dataset in zip(sources.names, sources.datasets, strict=True)
             ]
         return binding
 

@@ -80,6 +80,11 @@ class TokenDataset:
         """The same shards as an older version shows them: what was retracted later is there."""
         return self._with(self.cache, version)
 
+    def first_shards(self, count: int) -> "TokenDataset":
+        """The first `count` shards alone: this dataset as it was before it had more."""
+        manifest = self.manifest.first_shards(count)
+        return TokenDataset(self.store, manifest, verify=self.verify, cache=self.cache, version=self.version)
+
     def _with(self, cache: ShardCache | None, version: int) -> "TokenDataset":
         return TokenDataset(self.store, self.manifest, verify=self.verify, cache=cache, version=version)
 

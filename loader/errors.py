@@ -32,5 +32,23 @@ class StateMismatch(LoaderError):  # noqa: N818 - named after what is so
         )
 
 
+class DatasetGrew(StateMismatch):
+    """A saved state belongs to the first shards of this dataset, which has more by now."""
+
+    def __init__(self, uri: str, known: tuple[int, int], now: tuple[int, int]) -> None:
+        self.uri, self.known, self.now = uri, known, now
+        pairs = zip(("shards", "samples"), known, now, strict=True)
+        self.differences = tuple(Difference(*pair) for pair in pairs)
+        Exception.__init__(
+            self,
+            f"{uri} has {now[0]} shards of {now[1]} samples, and the state was saved over the first {known[0]} of "
+            f'{known[1]} samples; load_state_dict(state, grown="finish") reads these to the end of the pass, and all '
+            "of them from the next pass on",
+        )
+
+    def __reduce__(self) -> tuple[type["DatasetGrew"], tuple[str, tuple[int, int], tuple[int, int]]]:
+        return type(self), (self.uri, self.known, self.now)
+
+
 class LoaderClosed(LoaderError):  # noqa: N818 - named after what is so
     """The iteration was ended from outside: by `close`, by `load_state_dict`, or by a newer iteration."""

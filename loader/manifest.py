@@ -1,7 +1,7 @@
 """What `manifest.json` says of the newest version of a dataset, for readers without its ledger."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, overload
 
 import orjson
@@ -48,6 +48,10 @@ class Manifest:
     shards: "ShardTable"
     retracted: tuple[Retraction, ...] = ()
 
+    def first_shards(self, count: int) -> "Manifest":
+        """The same, as if there were only the first `count` shards."""
+        return replace(self, shards=self.shards.first(count))
+
     def retracted_at(self, version: int) -> dict[str, frozenset[int]]:
         """Rows of the documents table that this version does not show, by the key of the shard's tokens."""
         found: dict[str, frozenset[int]] = {}
@@ -75,6 +79,13 @@ class ShardTable(Sequence[ShardEntry]):
 
     def _columns(self) -> tuple[list[Any], ...]:
         return self.tokens, self.documents, self.checksums, self.sequences, self.token_counts
+
+    def first(self, count: int) -> "ShardTable":
+        """The first `count` shards."""
+        table = ShardTable(())
+        for name in self.__slots__:
+            setattr(table, name, getattr(self, name)[:count])
+        return table
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -8,7 +8,7 @@ loop sees the same sequence; but only the loop knows what it received. So every 
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from headrace.loader.assemble import Batch
 from headrace.loader.batches import Loader, LoaderStatistics
@@ -120,12 +120,12 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
         state = self.loader.state_dict()
         return state if self._worker is None else {**state, "worker": dict(self._worker)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, grown: Literal["refuse", "finish"] = "refuse") -> None:
         """See `Loader.load_state_dict`; in a worker also where this worker stood among the others."""
         info = get_worker_info()
         if info is not None:
             self._enter(info.id)
-        self.loader.load_state_dict(state)
+        self.loader.load_state_dict(state, grown=grown)
         self._worker = dict(state["worker"]) if info is not None and state.get("worker") else None
         self._used_by_workers.fill_(0)
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.loader.dataset import TokenDataset, open_dataset
 from headrace.loader.errors import Difference, LoaderError, StateMismatch
+from headrace.loader.growth import known_part
 from headrace.loader.mixture import Mixture, Shuffle
 from headrace.loader.order import CONSTRUCTION, OrderMode
 from headrace.loader.plan import Reweighted, Timeline, versions_at
@@ -97,7 +98,12 @@ class Trace:
         if order.get("construction") != CONSTRUCTION:
             raise StateMismatch([Difference("order.construction", order.get("construction"), CONSTRUCTION)])
         # as they lie: what of it a step saw depends on the version that was read then
-        self._sources = Sources([replace(one, dataset=_unabridged(one.dataset)) for one in sources])
+        self._sources = Sources(
+            [replace(one, dataset=_as_read(one.dataset, bound)) for one, bound in zip(sources, listed, strict=True)]
+        )
+        before = state.get("before")
+        #: a dataset that grew between two passes has a state of before
+        self._before = None if before is None else Trace(before, sources)
         self._check(listed)
         changes = [event for event in self._place.events if isinstance(event, Reweighted)]
         layouts = [dataset.layout for dataset in self._sources.datasets]
@@ -105,8 +111,15 @@ class Trace:
         self._timeline = Timeline(self._samples, self._place.events)
         self._here = self._place.pass_ * self._samples + self._place.position
 
+    @property
+    def steps(self) -> int:
+        """How many steps lie behind the state."""
+        return self._place.step
+
     def step(self, number: int) -> TracedStep:
         """The rows and documents of step `number`; raises IndexError where there is no such step."""
+        if self._before is not None and number < self._before.steps:
+            return self._before.step(number)
         step = self._timeline.step(number)
         shards, rows = self._mixture.locate(step.positions)
         names = self._document_ids(shards, rows)
@@ -140,7 +153,17 @@ class Trace:
         Empty where no step reads it; raises LoaderError where no dataset has such a document. Reads the ids of all
         documents, so it takes a pass over the sidecars.
         """
-        found, uses = False, []
+        uses = self.uses(name)
+        if uses is None:
+            raise LoaderError(
+                f"no dataset of this state has a document {name!r}; ids are a record's `id`, or <uri>#<n>"
+            )
+        return uses
+
+    def uses(self, name: str) -> list[DocumentUse] | None:
+        """Like `document`, and None where no dataset has such a document."""
+        found = False
+        uses = list((self._before and self._before.uses(name)) or ())
         end = (self._place.pass_ + 1) * self._samples
         for shard, row in self._find(name):
             found = True
@@ -152,9 +175,7 @@ class Trace:
                     if use is not None:
                         uses.append(use)
         if not found:
-            raise LoaderError(
-                f"no dataset of this state has a document {name!r}; ids are a record's `id`, or <uri>#<n>"
-            )
+            return None
         return sorted(uses, key=lambda use: (use.step, use.rank, use.row, use.start))
 
     def _use(self, position: int, start: int, length: int) -> DocumentUse | None:
@@ -215,9 +236,10 @@ class Trace:
         return read_table(dataset.store, entry.documents, ["id"]).column("id")
 
 
-def _unabridged(dataset: TokenDataset | str) -> TokenDataset:
+def _as_read(dataset: TokenDataset | str, bound: Mapping[str, Any]) -> TokenDataset:
+    """The shards that a state knows, with all that was retracted from them since."""
     opened = open_dataset(dataset) if isinstance(dataset, str) else dataset
-    return opened.at_version(0)
+    return (known_part(opened, bound) or opened).at_version(0)
 
 
 def trace_step(state: Mapping[str, Any], step: int, sources: Sequence[Source] | None = None) -> TracedStep:

@@ -1,0 +1,141 @@
+"""A dataset that has more shards than a state knows: refused by name, or finished as it was and then read whole."""
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.loader.batches import Loader, Source
+from headrace.loader.dataset import open_dataset
+from headrace.loader.errors import DatasetGrew, StateMismatch
+from headrace.loader.growth import known_part
+from headrace.loader.trace import trace_document, trace_step
+
+SHAPE: dict[str, Any] = {"batch_size": 4, "block_rows": 8, "window_blocks": 2, "seed": 3}
+OLD, NEW = (40, 0, 30), (40, 0, 30, 0, 26)
+
+
+@pytest.fixture
+def versions(make_dataset: Callable[..., str]) -> tuple[str, str]:
+    """A dataset, and the same with two more shards."""
+    return make_dataset(sequences=OLD, seq_len=8), make_dataset(sequences=NEW, seq_len=8)
+
+
+def tokens(loader: Loader, steps: int | None = None) -> list[bytes]:
+    found: list[bytes] = []
+    for number, batch in enumerate(loader, 1):
+        found.append(batch["tokens"].tobytes())
+        if number == steps:
+            break
+    return found
+
+
+def saved(uri: str, steps: int = 5, **arguments: Any) -> dict[str, Any]:
+    loader = Loader(uri, **{**SHAPE, **arguments})
+    tokens(loader, steps)
+    loader.close()
+    return dict(json.loads(json.dumps(loader.state_dict())))
+
+
+def test_a_dataset_that_grew_is_refused_with_what_it_had_and_has_and_what_to_do(versions: tuple[str, str]):
+    state = saved(versions[0])
+    with pytest.raises(DatasetGrew, match=r'5 shards of 96 samples.*first 3 of 70 samples.*grown="finish"') as caught:
+        Loader(versions[1], **SHAPE).load_state_dict(state)
+    assert [(one.field, one.theirs, one.ours) for one in caught.value.differences] == [
+        ("shards", 3, 5),
+        ("samples", 70, 96),
+    ]
+    assert str(copy.copy(caught.value)) == str(caught.value)
+
+
+def test_finish_reads_the_pass_as_it_was_and_all_shards_from_the_next_pass_on(versions: tuple[str, str]):
+    state = saved(versions[0])
+    whole = tokens(Loader(versions[0], **SHAPE))
+    loader = Loader(versions[1], **SHAPE)
+    loader.load_state_dict(state, grown="finish")
+    assert tokens(loader) == whole[5:]
+    assert (loader.pass_, loader.position, loader.step) == (0, 68, 17)
+    assert tokens(loader) == tokens(Loader(versions[1], **SHAPE, pass_=1))
+    assert (loader.pass_, loader.position, loader.step) == (1, 96, 17 + 24)
+    assert tokens(loader) == tokens(Loader(versions[1], **SHAPE, pass_=2))
+
+
+def test_a_state_from_either_side_of_the_boundary_is_resumed_at_any_world_size(versions: tuple[str, str]):
+    loader = Loader(versions[1], **SHAPE)
+    loader.load_state_dict(saved(versions[0]), grown="finish")
+    tokens(loader, 2)
+    finishing = loader.state_dict()
+    tokens(loader)
+    tokens(loader, 3)
+    grown = json.loads(json.dumps(loader.state_dict()))
+    for state, positions in ((finishing, range(28, 70)), (grown, range(12, 96))):
+        ranks = [Loader(versions[1], **{**SHAPE, "batch_size": 3}, rank=rank, world_size=2) for rank in range(2)]
+        for one in ranks:
+            one.load_state_dict(state, grown="finish")
+        found = [p for pair in zip(*ranks, strict=True) for batch in pair for p in batch["positions"].tolist()]
+        assert found == list(positions)
+    # once the boundary is behind it, a state needs no choice
+    again = Loader(versions[1], **SHAPE)
+    again.load_state_dict(grown)
+    assert again.state_dict() == grown
+
+
+def test_a_loader_in_another_process_finishes_the_same_pass(versions: tuple[str, str]):
+    loader = Loader(versions[1], **SHAPE)
+    loader.load_state_dict(saved(versions[0]), grown="finish")
+    assert tokens(copy.copy(loader)) == tokens(loader)
+
+
+def test_steps_on_both_sides_of_the_boundary_are_traced(versions: tuple[str, str]):
+    loader = Loader(versions[1], **SHAPE)
+    loader.load_state_dict(saved(versions[0]), grown="finish")
+    tokens(loader)
+    tokens(loader, 2)
+    state = loader.state_dict()
+    dataset = open_dataset(versions[1])
+    for step, pass_, position in ((0, 0, 0), (16, 0, 64), (17, 1, 0), (20, 1, 12)):
+        traced = trace_step(state, step)
+        assert (traced.pass_, [row.position for row in traced.rows]) == (pass_, list(range(position, position + 4)))
+        assert traced.taken == (step < 19)
+    keys = [shard.tokens for shard in dataset.manifest.shards]
+    new = {row.shard for step in range(17, 41) for row in trace_step(state, step).rows} & set(keys[3:])
+    assert new == {keys[4]}
+    document = trace_step(state, 16).rows[0].pieces[0].document
+    assert {use.pass_ for use in trace_document(state, document)} == {0, 1}
+
+
+def test_a_dataset_whose_older_shards_changed_is_another_one(make_dataset: Callable[..., str]):
+    state = saved(make_dataset(sequences=OLD, seq_len=8))
+    other = Loader(make_dataset(sequences=NEW, seq_len=8, seed=1), **SHAPE)
+    with pytest.raises(StateMismatch, match="layout_root") as caught:
+        other.load_state_dict(state, grown="finish")
+    assert not isinstance(caught.value, DatasetGrew)
+
+
+def test_a_source_of_a_mixture_that_grew_is_refused_with_its_name(
+    versions: tuple[str, str], make_dataset: Callable[..., str]
+):
+    other = make_dataset(sequences=(30,), seq_len=8, seed=2)
+    state = Loader([Source(versions[0]), Source(other)], **SHAPE).state_dict()
+    with pytest.raises(StateMismatch, match=r"sources\[0\].layout_root"):
+        Loader([Source(versions[1]), Source(other)], **SHAPE).load_state_dict(state, grown="finish")
+
+
+def test_other_differences_are_still_said(versions: tuple[str, str]):
+    with pytest.raises(StateMismatch, match="seed"):
+        Loader(versions[1], **{**SHAPE, "seed": 4}).load_state_dict(saved(versions[0]), grown="finish")
+
+
+def test_the_known_part_is_found_by_its_root_among_empty_shards(versions: tuple[str, str]):
+    dataset = open_dataset(versions[1])
+    for count in (1, 2, 3, 4):
+        part = dataset.first_shards(count)
+        found = known_part(dataset, {"samples": part.layout.samples, "layout_root": part.layout.root})
+        assert found is not None
+        assert found.layout.shards == count
+        assert np.array_equal(found.rows(0, np.arange(3)), dataset.rows(0, np.arange(3)))
+    for bound in ({}, {"samples": 0}, {"samples": 1000}, {"samples": 40, "layout_root": "00"}, {"samples": True}):
+        assert known_part(dataset, bound) is None
