@@ -11,11 +11,12 @@ from rich.text import Text
 from headrace.cli.client import ApplyRefused, Client, ControllerAt, RunOptions, pipeline_of, plain
 from headrace.cli.errors import EXIT_INTERRUPTED, CliError
 from headrace.cli.load import load
-from headrace.cli.page import FAINT, console, facts_page, megabytes, number, plain_table, safe, title
+from headrace.cli.page import FAINT, console, facts_page, megabytes, number, safe, title
 from headrace.cli.plan import show_plan
 from headrace.cli.progress import closed_line, input_bytes_read, progress_for
 from headrace.cli.report import balance_of, read_ledger
 from headrace.cli.run import Interrupts, catch_signals, watch_to_end
+from headrace.cli.status_tables import links_table, tasks_table, workers_table
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.environment import ENVIRONMENT_OF
@@ -117,15 +118,9 @@ def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
     out.print(title(f"controller {at.address}", f"process {reply.controller}, Headrace {reply.version}"))
     if reply.trouble:
         out.print(Text(f"  waits: the cluster's log: {safe(reply.trouble)}", style="yellow"))
-    workers = [
-        (item.worker, item.state, item.cores, item.host, item.pid, " ".join(item.labels), " ".join(item.addresses))
-        for item in reply.workers
-    ]
-    if workers:
+    if reply.workers:
         out.print()
-        out.print(
-            plain_table(("worker", "state", "cores", "host", "process", "labels", "addresses"), workers, right=(2, 4))
-        )
+        out.print(workers_table(reply))
     else:
         out.print("  no worker is registered: start one with `headrace worker`", style="yellow")
     for item in reply.pipelines:
@@ -151,20 +146,7 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
     facts += [("waits", words) for words in status.waits]
     facts += [("failure", status.failure)] if status.failure else []
     out.print(facts_page(facts))
-    rows = [(task.task, ", ".join(task.stages), task.worker, task.state, task.restarts) for task in status.tasks]
-    if rows:
-        out.print()
-        out.print(plain_table(("task", "stages", "worker", "state", "restarts"), rows, right=(4,)))
-    where = {task.task: task.worker for task in status.tasks}
-    links = [
-        (item.link, where.get(item.sender, ""), _transport(item), where.get(item.receiver, ""), item.trouble)
-        for item in status.links
-    ]
-    if links:
-        out.print()
-        out.print(plain_table(("link", "from", "transport", "to", "trouble"), links))
-
-
-def _transport(link: pb.LinkStatus) -> str:
-    """`ring`, or `quic via W` where a third worker relays."""
-    return f"{link.transport} via {link.via}" if link.via else link.transport
+    for table in (tasks_table(status), links_table(status)):
+        if table is not None:
+            out.print()
+            out.print(table)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
-from headrace.cli.errors import CliError
+from headrace.cli.errors import CliError, UsageError
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
@@ -311,6 +311,9 @@ def controller_at(address: str, cluster: str) -> ControllerAt:
     folder = cluster_folder(cluster)
     if not folder:
         found = controller_address(address)
+        for part in found.split(","):
+            if not part.strip().rpartition(":")[2].isdigit():
+                raise UsageError(f"--controller {part.strip()!r}: give HOST:PORT, such as {DEFAULT_CONTROLLER}")
         if not all(part.strip().startswith(LOOPBACK) for part in found.split(",")):
             raise CliError(
                 f"plain text is allowed on loopback only, and the controller is at {found}: "

@@ -114,6 +114,8 @@ def _read(client: Client, search: pb.LogSearch, page: _Page, out: Console, *, as
         if told.missing:
             print(f"headrace: no answer from {', '.join(map(safe, told.missing))}; look there", file=sys.stderr)
         if told.last and not search.follow:
+            if not page.lines:
+                print("headrace: no line is like that; see `headrace logs` without options", file=sys.stderr)
             return
 
 

@@ -23,7 +23,8 @@ LOOK_S = 0.1
 def pause(at: ControllerAt, pipeline: str, *, wait: bool, as_json: bool) -> int:
     """Have a pipeline stand still, with all that is held committed; the exit code."""
     request = pb.SteerRequest(pipeline=pipeline, pause=True)
-    return _steer(at, request, "pauses: what is held is being committed", _state("paused"), wait=wait, as_json=as_json)
+    said = "is paused" if wait else "pauses: what is held is being committed"
+    return _steer(at, request, said, _state("paused"), wait=wait, as_json=as_json)
 
 
 def resume(at: ControllerAt, pipeline: str, *, wait: bool, as_json: bool) -> int:

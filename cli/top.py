@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -122,7 +123,7 @@ def _head(status: pb.PipelineStatus, width: int) -> RenderableType:
 
 def _table(stages: list[StageRate], width: int) -> RenderableType:
     wide = width >= NARROW
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2), header_style=FAINT)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=FAINT)
     table.add_column("stage", max_width=28 if wide else 16, overflow="ellipsis", no_wrap=True)
     table.add_column("tasks", justify="right")
     table.add_column("records/s", justify="right")
@@ -141,7 +142,7 @@ def _table(stages: list[StageRate], width: int) -> RenderableType:
         ]
         row += [f"{item.in_flight_bytes / 1024:,.0f} KiB"] if wide else []
         table.add_row(*row, _who(item))
-    return table
+    return Padding(table, (0, 2), expand=False)
 
 
 def _bar(share: float, *, wide: bool) -> Text:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from collections.abc import Iterable
 
 from headrace.controller.core import messages as core
+from headrace.controller.core.run import Run
 from headrace.controller.core.tokens import TokenOffered
 from headrace.transport.log_lines import current_cause
 
@@ -38,6 +40,34 @@ class Causes:
     def __init__(self) -> None:
         self._run = secrets.token_hex(2)
         self._numbers = itertools.count(1)
+        #: Why each task that is dead died: it is started again later, when a timer says so.
+        self._deaths: dict[str, str] = {}
+
+    def note(self, event: object, runs: Iterable[Run]) -> None:
+        """Remember what this event, whose cause is that of this context, is the end of."""
+        match event:
+            case core.TaskExited(code=code) if code == 0:
+                return
+            case core.TaskExited() | core.TaskFailed():
+                self._deaths[event.task] = current_cause()
+            case core.WorkerLost():
+                tasks = (task.plan for run in runs for task in run.crew or ())
+                self._deaths |= {task.name: current_cause() for task in tasks if task.worker == event.worker}
+            case _:
+                pass
+
+    def of_command(self, command: object) -> str:
+        """The cause of a command: that of this context, but a task that died is started for its death."""
+        match command:
+            case core.StartTask():
+                return self._deaths.pop(command.task, current_cause())
+            case core.ReportRun():
+                ended = [name for name in self._deaths if name.startswith(f"{command.pipeline}/")]
+                for name in ended:
+                    del self._deaths[name]
+                return current_cause()
+            case _:
+                return current_cause()
 
     def of(self, event: object, told: str = "") -> str:
         """The cause of an event: the one that it came with, else that of this context, else a new one."""

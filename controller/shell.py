@@ -87,6 +87,7 @@ class Shell:
                 following, cause = self._events.popleft()
                 with caused_by(cause):
                     tell_event(following)
+                    self._causes.note(following, self.core.runs.values())
                     self._step(following)
         finally:
             self._draining = False
@@ -165,29 +166,33 @@ class Shell:
 
     def _execute(self, commands: Iterable[core.Command]) -> None:
         for command in commands:
-            tell_command(command)
-            match command:
-                case core.ReadLog():
-                    self._start(self._read(command))
-                case core.WriteEntry():
-                    self._start(self._write(command))
-                case core.WriteSnapshot():
-                    self._start(self._snapshot(self._logs.snapshot(command)))
-                case core.TruncateLog():
-                    self._start(self._truncate(command))
-                case core.WriteManifest():
-                    self._start(self._manifest(command))
-                case core.AnswerRequest():
-                    waiting = self.requests.pop(command.request, None)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(command)
-                case core.StepDown():
-                    self._send_away(command.reason)
-                    self._wake_watchers()
-                case core.ReportRun():
-                    self._wake_watchers()
-                case _:
-                    self._send(command)
+            with caused_by(self._causes.of_command(command)):
+                self._do(command)
+
+    def _do(self, command: core.Command) -> None:
+        tell_command(command)
+        match command:
+            case core.ReadLog():
+                self._start(self._read(command))
+            case core.WriteEntry():
+                self._start(self._write(command))
+            case core.WriteSnapshot():
+                self._start(self._snapshot(self._logs.snapshot(command)))
+            case core.TruncateLog():
+                self._start(self._truncate(command))
+            case core.WriteManifest():
+                self._start(self._manifest(command))
+            case core.AnswerRequest():
+                waiting = self.requests.pop(command.request, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(command)
+            case core.StepDown():
+                self._send_away(command.reason)
+                self._wake_watchers()
+            case core.ReportRun():
+                self._wake_watchers()
+            case _:
+                self._send(command)
 
     def _send(self, command: core.Command) -> None:
         link = command.link if isinstance(command, core.OpenRelay) else command

@@ -6,6 +6,7 @@ import os
 import time
 
 from headrace.controller.convert import counts_to
+from headrace.controller.core.placement import NOTHING
 from headrace.controller.core.roster import Task, TaskState
 from headrace.controller.core.run import Run
 from headrace.controller.progress import RunProgress
@@ -18,7 +19,9 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
     answer = pb.StatusReply(controller=str(os.getpid()), version=version)
     answer.standby, answer.term = not shell.core.leads, shell.term
     answer.leader = str(shell.core.leader.get("address", ""))
+    reserved = shell.core.reserved_beside("")
     for worker in shell.core.workers.values():
+        need = reserved.get(worker.worker, NOTHING)
         answer.workers.append(
             pb.WorkerStatus(
                 worker=worker.worker,
@@ -28,6 +31,8 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
                 state=_worker_state(shell, worker.worker),
                 labels=worker.labels,
                 addresses=worker.addresses,
+                cores_reserved=need.cores,
+                memory_reserved_bytes=need.memory_bytes,
             )
         )
     if shell.core.log is not None:
@@ -63,7 +68,7 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
         facts={**progress.facts, "bytes_resumed": str(run.bytes_resumed)},
         first_batch_s=(progress.first_batch_at or progress.started_at) - progress.started_at,
         records_resumed=run.records_resumed,
-        stages=progress.stages(),
+        stages=_in_order(run, progress),
         changes=[change.words() for change in run.changes],
         refused_change=run.refused_change,
         waits=_waits(run, progress),
@@ -97,6 +102,12 @@ def _waits(run: Run, progress: RunProgress) -> list[str]:
         if latest is not None and task.state is TaskState.READY:
             told.append(latest.trouble)
     return sorted({words for words in told if words})
+
+
+def _in_order(run: Run, progress: RunProgress) -> list[pb.StageProgress]:
+    """What stages did, in the order of the graph."""
+    order = {stage.name: index for index, stage in enumerate(run.pipeline.stages)}
+    return sorted(progress.stages(), key=lambda stage: order.get(stage.stage, len(order)))
 
 
 def _worker_state(shell: Shell, worker: str) -> str:

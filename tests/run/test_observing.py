@@ -54,6 +54,8 @@ def test_a_death_and_what_was_done_about_it_are_one_story(house: House) -> None:
     story = [(line["process"], line["message"]) for line in lines_of(house, "--cause", died["cause"])]
     worker = next(process for process, message in story if "ended with signal 9" in message)
     assert ("controller", "task small/read.0 ended by signal 9") in story
+    assert (worker, "is started") in story
+    assert ("small/read.0", "is ready") in story, "its next attempt is part of the story"
     assert died["cause"] == f"exit.{worker.split()[1]}.1"
 
 
