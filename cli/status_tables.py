@@ -17,7 +17,7 @@ ROWS_MAX = 60
 
 def workers_table(reply: pb.StatusReply) -> RenderableType:
     """The workers, each with what the tasks of all pipelines take of it; a column that says nothing is left out."""
-    tasks = Counter(task.worker for item in reply.pipelines for task in item.tasks)
+    tasks = Counter(task.worker for item in reply.pipelines for task in item.tasks if task.state != "stopped")
     names = ("worker", "state", "tasks", "cores", "reserved", "host", "process", "labels", "addresses")
     rows = [
         (

@@ -234,7 +234,9 @@ def keep_logbook(process: str, folder: str = "", *, memory: bool = True) -> Logb
     for old in list(root.handlers):
         root.removeHandler(old)
     root.addHandler(book)
-    root.setLevel(level if level in ("DEBUG", "INFO", "WARNING", "ERROR") else "INFO")
+    # What libraries say of their own work is told from warnings on.
+    root.setLevel("WARNING")
+    logging.getLogger("headrace").setLevel(level if level in ("DEBUG", "INFO", "WARNING", "ERROR") else "INFO")
     return book
 
 

@@ -35,7 +35,7 @@ class Reader:
         self.folder, self.net = folder, net
         self.cluster = Cluster(net, folder)
         self.token = ""
-        self.said: list[str] = []
+        self.said: list[tuple[str, str]] = []
         for name in ("ctl", "one", "two"):
             host = net.host(name)
             (folder / host.name).mkdir()
@@ -52,9 +52,14 @@ class Reader:
             host.command("bash", "-ec", shell), cwd=self.folder / host.name, capture_output=True, text=True, timeout=120
         )
         assert done.returncode == 0, f"{step}: {done.stderr}"
-        self.said.append(done.stdout)
+        self.said.append((step.command, done.stdout))
         if words[1:3] == ["cluster", "token"]:
             self.token = done.stdout.strip()
+
+    def output(self, words: str) -> str:
+        """What the one command with these words showed."""
+        (said,) = [said for command, said in self.said if words in command]
+        return said
 
     def _start(self, host: Host, words: list[str]) -> None:
         log = self.folder / f"{host.name}.log"
@@ -85,11 +90,17 @@ def test_the_page_brings_up_three_nodes_from_nothing_and_runs_a_pipeline_across_
             (tmp_path / node / "examples").symlink_to(ROOT / "examples")
             (tmp_path / node / "corpus").symlink_to(texts)
         commands = list(steps())
-        assert [step.node for step in commands] == ["ctl", "ctl", "ctl", "one", "ctl", "two", "ctl", "ctl", "ctl"]
+        nodes = ["ctl", "ctl", "ctl", "one", "ctl", "two"]
+        assert [step.node for step in commands] == nodes + ["ctl"] * (len(commands) - len(nodes))
         for step in commands:
             reader.follow(step)
-        assert re.search(r"read\.0->write\.0\s+one\s+quic\s+two", reader.said[-1]), reader.said[-1]
-        assert "completed" in reader.said[-1]
+        assert "nothing was started" in reader.output("--dry-run")
+        ran = reader.output("status plain")
+        assert re.search(r"read\.0->write\.0\s+one\s+quic\s+two", ran), ran
+        assert "completed" in ran
+        assert "the pipeline is completed" in reader.output("headrace logs")
+        assert "worker one is drained" in reader.output("drain one --wait")
+        assert "worker one may have tasks again" in reader.output("drain one --back")
     finally:
         reader.cluster.close()
         net.close()
