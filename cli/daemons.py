@@ -18,7 +18,7 @@ Metrics = Annotated[
 ]
 
 LogsFolder = Annotated[
-    str, typer.Option(metavar="DIR", help="Keep logs in files there, of bounded size; else HEADRACE_LOGS.")
+    str, typer.Option(metavar="DIR", help="Keep its log in files there, of bounded size; else below HEADRACE_LOGS.")
 ]
 
 cluster_app = typer.Typer(help="Make clusters, and let nodes into them.", no_args_is_help=True, rich_markup_mode=None)
@@ -45,7 +45,9 @@ def controller(
     from headrace.transport.logbook import logs_folder
 
     folder = cluster_folder(cluster)
-    arguments = ["--listen", listen, "--root", root, "--metrics", metrics, "--logs", logs_folder(logs)]
+    arguments = ["--listen", listen, "--root", root or os.environ.get("HEADRACE_ROOT", "")]
+    arguments += ["--metrics", metrics or os.environ.get("HEADRACE_CONTROLLER_METRICS", "")]
+    arguments += ["--logs", logs_folder(logs, "controller")]
     arguments += ["--advertise", advertise]
     return serve([*arguments, *(["--cluster", folder] if folder else [])])
 
@@ -74,7 +76,9 @@ def worker(
     arguments += [argument for item in label for argument in ("--label", item)]
     if folder := state or os.environ.get("HEADRACE_STATE", ""):
         arguments += ["--state", folder]
-    return work([*arguments, "--join", join, "--metrics", metrics, "--logs", logs_folder(logs)])
+    called = name or socket.gethostname()
+    arguments += ["--metrics", metrics or os.environ.get("HEADRACE_WORKER_METRICS", "")]
+    return work([*arguments, "--join", join, "--logs", logs_folder(logs, f"worker-{called}")])
 
 
 @cluster_app.command("init")

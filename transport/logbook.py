@@ -240,6 +240,10 @@ def keep_logbook(process: str, folder: str = "", *, memory: bool = True) -> Logb
     return book
 
 
-def logs_folder(given: str) -> str:
-    """The folder of the files: the one that is given, else of HEADRACE_LOGS, else the service manager's, else none."""
-    return given or os.environ.get("HEADRACE_LOGS", "") or os.environ.get("LOGS_DIRECTORY", "").split(":")[0]
+def logs_folder(given: str, own: str) -> str:
+    """The folder of a daemon's files: the one that is given, else `own` below HEADRACE_LOGS, else its service's, else none.
+
+    Each daemon needs its own, since it begins with what it finds there.
+    """
+    every = os.environ.get("HEADRACE_LOGS", "")
+    return given or (os.path.join(every, own) if every else os.environ.get("LOGS_DIRECTORY", "").split(":")[0])

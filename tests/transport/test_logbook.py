@@ -151,6 +151,14 @@ def test_a_follower_hears_what_it_asked_for_until_it_leaves() -> None:
     assert [json.loads(line)["message"] for line in heard] == ["not well"]
 
 
+def test_daemons_that_share_a_variable_have_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGS_DIRECTORY", "/var/log/headrace/worker")
+    assert logbook.logs_folder("", "worker-one") == "/var/log/headrace/worker"
+    monkeypatch.setenv("HEADRACE_LOGS", "/var/log/cluster")
+    assert logbook.logs_folder("", "worker-one") == "/var/log/cluster/worker-one"
+    assert logbook.logs_folder("/given", "worker-one") == "/given"
+
+
 def test_pages_are_bounded() -> None:
     lines = [b"x" * (400 << 10)] * 6
     assert [len(page) for page in pages(lines)] == [2, 2, 2]
