@@ -241,7 +241,7 @@ def keep_logbook(process: str, folder: str = "", *, memory: bool = True) -> Logb
 
 
 def logs_folder(given: str, own: str) -> str:
-    """The folder of a daemon's files: the one that is given, else `own` below HEADRACE_LOGS, else its service's, else none.
+    """The folder of a daemon's files: as given, else `own` below HEADRACE_LOGS, else its service's, else none.
 
     Each daemon needs its own, since it begins with what it finds there.
     """
