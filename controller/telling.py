@@ -13,12 +13,25 @@ from headrace.transport.log_lines import about
 
 logger = logging.getLogger("headrace.controller")
 
+#: What there is many of, and is told at `debug` alone: no words are made for it otherwise. What is wrong with it ends
+#: the run, or a task, and that is told.
+_OFTEN = (
+    core.FragmentWasRead,
+    core.ShardProposed,
+    core.TaskSwept,
+    core.TimePassed,
+    core.ReadFragment,
+    core.SweepTask,
+    core.AnswerProposal,
+)
 #: A line: its level, its words, and its fields.
 _Told = tuple[int, str, dict[str, Any]]
 
 
 def tell_event(event: object) -> None:
     """A line for an event that says something to people."""
+    if isinstance(event, _OFTEN) and not logger.isEnabledFor(logging.DEBUG):
+        return
     told = _of_people(event) or _of_workers(event) or _of_tasks(event)
     if told is not None:
         logger.log(told[0], told[1], extra=about(**told[2]))
@@ -26,6 +39,8 @@ def tell_event(event: object) -> None:
 
 def tell_command(command: object) -> None:
     """A line for a command."""
+    if isinstance(command, _OFTEN) and not logger.isEnabledFor(logging.DEBUG):
+        return
     told = _of_command(command)
     if told is not None:
         logger.log(told[0], told[1], extra=about(**told[2]))
@@ -95,9 +110,8 @@ def _of_tasks(event: object) -> _Told | None:
             words = f"source {event.stage} lists {_many(event.fragments, 'fragment')}"
             return level, f"{words}{': ' + event.error if event.error else ''}", {**_task(event), "last": event.last}
         case core.FragmentWasRead():
-            level = logging.ERROR if event.error else logging.DEBUG
             words = f"fragment {event.fragment.hex()} was read: {event.error or f'{event.count} records'}"
-            return level, words, _task(event)
+            return logging.DEBUG, words, _task(event)
         case core.ShardProposed():
             return logging.DEBUG, f"task {event.task} proposes a shard of {_many(event.ranges, 'range')}", _task(event)
         case _:
@@ -124,9 +138,8 @@ def _of_command(command: object) -> _Told | None:
         case core.SweepTask():
             return logging.DEBUG, f"sweep {command.sweep} through task {command.task}", _task(command)
         case core.AnswerProposal():
-            level = logging.WARNING if command.outcome is core.Outcome.REFUSED else logging.DEBUG
             words = f"proposal {command.proposal} of task {command.task}: {command.outcome.value}"
-            return level, f"{words}{': ' + command.reason if command.reason else ''}", _task(command)
+            return logging.DEBUG, f"{words}{': ' + command.reason if command.reason else ''}", _task(command)
         case core.ReportRun():
             level = logging.ERROR if command.outcome == "failed" else logging.INFO
             words = f"the pipeline is {command.outcome}{': ' + command.reason if command.reason else ''}"

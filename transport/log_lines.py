@@ -132,7 +132,13 @@ def as_text(data: bytes) -> str:
     """One line of a process's standard error for people; what is no line of a log stays as it is."""
     line = parse(data)
     if line is None:
-        return data.decode("utf-8", "replace")
+        return printable(data.decode("utf-8", "replace"))
     when, level, process, message, _ = shown(line)
-    told = f"{when} {level} {process}: {message}"
-    return f"{told}\n{line['traceback']}" if isinstance(line.get("traceback"), str) else told
+    told = printable(f"{when} {level} {process}: {message}")
+    traced = line.get("traceback")
+    return "\n".join([told, *map(printable, traced.splitlines())]) if isinstance(traced, str) else told
+
+
+def printable(text: str) -> str:
+    """Text without control characters, which a terminal would obey."""
+    return "".join(char if char.isprintable() or char == "\t" else f"\\x{ord(char):02x}" for char in text)

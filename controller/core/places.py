@@ -126,4 +126,5 @@ def _known_stages(pipeline: Pipeline, asked: Mapping[str, str], what: str) -> No
     names = [stage.name for stage in pipeline.stages]
     for stage in asked:
         if stage not in names:
-            raise PipelineError(f"a {what} is asked for stage {stage!r}, which is not here: {', '.join(names)}")
+            known = ", ".join(names)
+            raise PipelineError(f"a {what} is asked for stage {stage!r}, and there is none: the pipeline has {known}")

@@ -63,7 +63,7 @@ def test_unfused_columns_of_a_label_have_rings_inside_and_no_links_between() -> 
     [
         ([A, B], {"write": "gpu=1"}, {}, ("stage 'write' is placed on 'gpu=1': no worker has that name or label; "
          "there are: a disk=ssd rack=1; b disk=ssd rack=2")),
-        ([A, B], {"wirte": "a"}, {}, "a place is asked for stage 'wirte', which is not here: read, keep, write"),
+        ([A, B], {"wirte": "a"}, {}, "stage 'wirte', and there is none: the pipeline has read, keep, write"),
         ([A, B], {"write": "b"}, {"write": "ring"}, "cannot be joined by a ring: .* they are on different hosts"),
         ([A, PLAIN], {"write": "d"}, {"write": "ring"}, "cannot be joined by a ring: .* worker 'a' has no door"),
         ([A, PLAIN], {"write": "d"}, {}, "worker 'd' has no certificate: make a cluster with `headrace cluster init`"),
@@ -72,7 +72,7 @@ def test_unfused_columns_of_a_label_have_rings_inside_and_no_links_between() -> 
         (BARE, {"read": "g", "write": "h"}, {"write": "quic"}, "can only be joined by QUIC, .* 'g' has no certificate"),
         ([A, B], {"write": "b"}, {"write": "tcp"}, "there is no transport .tcp.; a link can be made"),
         ([A, B], {}, {"read": "quic"}, "stage 'read' reads from no other"),
-        ([A, B], {}, {"rade": "quic"}, "a transport is asked for stage 'rade', which is not here"),
+        ([A, B], {}, {"rade": "quic"}, "a transport is asked for stage 'rade', and there is none"),
     ],
     ids=["no such place", "place of no stage", "a ring between hosts", "a ring between workers", "no certificate",
          "inline", "a pipe between hosts", "QUIC in plain text", "no such transport", "of a source", "of no stage"],

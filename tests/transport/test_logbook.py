@@ -93,6 +93,13 @@ def test_what_is_no_line_is_shown_as_it_is() -> None:
     assert as_text(make_line(NOON, "info", "controller", "serves", {})).endswith("info controller: serves")
 
 
+def test_what_a_terminal_would_obey_is_shown_escaped() -> None:
+    line = make_line(NOON, "info", "plain/read.0", "red \x1b[31m\nnext", {"traceback": "one\n\x1b[2Jtwo"})
+    assert as_text(line).splitlines()[0].endswith("red \\x1b[31m\\x0anext")
+    assert as_text(line).splitlines()[1:] == ["one", "\\x1b[2Jtwo"]
+    assert as_text(b"\x1b[2Jgone") == "\\x1b[2Jgone"
+
+
 def test_memory_holds_the_newest_lines() -> None:
     book = Logbook("controller", memory_bytes=1000)
     for number in range(100):
