@@ -1,0 +1,74 @@
+"""What a spool sheds: a line for each push, whole or not at all, over restarts."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.worker.spool import JOURNALS_KEPT, Spool, SpoolClosedError, Taken
+from headrace.worker.spool_shed import ShedLog
+
+LINE = b'{"text": "twenty bytes"}\n'
+
+
+def full(folder: Path) -> Spool:
+    """A spool with room for one push."""
+    return Spool(folder, limit_bytes=len(LINE), sheds=True)
+
+
+def test_a_push_has_one_answer_over_restarts(tmp_path: Path) -> None:
+    spool = full(tmp_path)
+    answers = [spool.push(LINE, key) for key in "abab"]
+    assert answers == [Taken(1), Taken(0, 1), Taken(1), Taken(0, 1)]
+    spool.close()
+    (tmp_path / "000000000001.jsonl").unlink()
+    again = full(tmp_path)
+    assert again.push(LINE, "b") == Taken(0, 1), "there is room now, but it was told that it was shed"
+    assert again.push(LINE, "c") == Taken(1)
+    again.close()
+    assert sorted(path.name for path in tmp_path.glob("0*[dl]")) == ["000000000002.shed", "000000000003.jsonl"]
+
+
+def test_half_a_line_of_a_power_cut_is_cut_off(tmp_path: Path) -> None:
+    log = ShedLog(tmp_path)
+    log.note(7, 3, 100, "a")
+    with open(tmp_path / "000000000007.shed.open", "ab") as file:
+        file.write(b'{"records": 9, "by')
+    assert list(ShedLog(tmp_path).recover()) == [(7, {"records": 3, "bytes": 100, "key": "a"})]
+    assert (tmp_path / "000000000007.shed").read_bytes().count(b"\n") == 1
+
+
+def test_a_spool_that_is_finished_takes_nothing_after_a_restart_either(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, limit_bytes=1 << 20)
+    assert spool.push(LINE, "a") == Taken(1)
+    spool.finish()
+    spool.close()
+    assert (tmp_path / "000000000001.jsonl").read_bytes() == LINE
+    again = Spool(tmp_path, limit_bytes=1 << 20)
+    assert again.push(LINE, "a") == Taken(1), "what is known is answered as before"
+    with pytest.raises(SpoolClosedError):
+        again.push(LINE, "b")
+    again.close()
+
+
+def test_released_segments_make_room_and_their_keys_are_remembered(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, limit_bytes=3 * len(LINE), segment_bytes=1)
+    for key in "abc":
+        spool.push(LINE, key)
+    assert spool.used_bytes() == 3 * len(LINE)
+    assert spool.release(["000000000001.jsonl", "000000000002.jsonl", "000000000009.jsonl"]) == 2
+    assert spool.push(LINE, "d") == Taken(1)
+    spool.close()
+    again = Spool(tmp_path, limit_bytes=1 << 20)
+    assert again.push(LINE, "a") == Taken(1)
+    assert again.used_bytes() == 2 * len(LINE)
+    again.close()
+
+
+def test_journals_of_what_is_gone_are_bounded(tmp_path: Path) -> None:
+    for number in range(1, JOURNALS_KEPT + 20):
+        (tmp_path / f"{number:012d}.commits").touch()
+    spool = Spool(tmp_path, limit_bytes=1 << 20)
+    spool.push(LINE)
+    spool.release([])
+    assert len(list(tmp_path.glob("*.commits"))) == JOURNALS_KEPT
+    spool.close()
