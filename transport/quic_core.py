@@ -26,7 +26,12 @@ from datetime import datetime
 from aioquic.buffer import Buffer  # type: ignore[attr-defined]
 from aioquic.quic import events as quic_events
 from aioquic.quic.configuration import SMALLEST_MAX_DATAGRAM_SIZE, QuicConfiguration
-from aioquic.quic.packet import QuicPacketType, QuicProtocolVersion, pull_quic_header
+from aioquic.quic.packet import (
+    QuicPacketType,
+    QuicProtocolVersion,
+    encode_quic_version_negotiation,
+    pull_quic_header,
+)
 
 from headrace.transport.certificates import CertificateError, Credentials, Peer, Role, verify
 from headrace.transport.quic_congestion import NODE_CUBIC
@@ -146,6 +151,8 @@ class QuicCore:
         self._by_cid: dict[bytes, _Connection] = {}
         self._dirty: dict[int, _Connection] = {}
         self._events: list[Event] = []
+        #: Answers to peers of another version of QUIC, which get no more than that.
+        self._versions: list[Datagram] = []
         self._made = 0
 
     def connect(self, address: Address, now: float) -> int:
@@ -159,7 +166,7 @@ class QuicCore:
         touched: dict[int, _Connection] = {}
         runs: dict[tuple[int, Address], list[bytes]] = {}
         for data, address in datagrams:
-            connection = self._find(data, now)
+            connection = self._find(data, address, now)
             if connection is None:
                 continue
             touched[connection.number] = connection
@@ -194,7 +201,7 @@ class QuicCore:
 
     def transmit(self, now: float) -> list[Datagram]:
         """Return what is to be sent now, of all connections in which something has happened."""
-        datagrams: list[Datagram] = []
+        datagrams, self._versions = self._versions, []
         for connection in self._dirty.values():
             datagrams += connection.quic.datagrams_to_send(now)
             connection.timer_at = connection.quic.get_timer()
@@ -266,7 +273,7 @@ class QuicCore:
         entry = self._connections.get(connection)
         return entry.quic.get_peer_address() if entry is not None else None
 
-    def _find(self, data: bytes, now: float) -> _Connection | None:
+    def _find(self, data: bytes, address: Address, now: float) -> _Connection | None:
         """Return the connection of a datagram, a new one for a first packet, None for what is nobody's."""
         if data and not data[0] & 0x80:
             # A packet of an established connection: its name stands right behind the first byte.
@@ -278,6 +285,13 @@ class QuicCore:
         connection = self._by_cid.get(header.destination_cid)
         if connection is not None:
             return connection
+        if header.version not in (None, QuicProtocolVersion.NEGOTIATION, QuicProtocolVersion.VERSION_1):
+            # Smaller than what it answers, and kept for one batch only.
+            if len(data) >= SMALLEST_MAX_DATAGRAM_SIZE and len(self._versions) < self.settings.handshakes_max:
+                versions: list[int] = [QuicProtocolVersion.VERSION_1]
+                answer = encode_quic_version_negotiation(header.destination_cid, header.source_cid, versions)
+                self._versions.append((answer, address))
+            return None
         if (
             header.packet_type != QuicPacketType.INITIAL
             or header.version != QuicProtocolVersion.VERSION_1

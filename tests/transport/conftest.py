@@ -13,6 +13,8 @@ from headrace.transport.contract import Receiver, Sender
 from headrace.transport.inline import create_inline
 from headrace.transport.pipe import PipeReceiver, PipeSender, create_pipe
 from headrace.transport.quic import QuicEndpoint
+from headrace.transport.relay import Relay
+from headrace.transport.relay_table import RelayTable, knock
 from headrace.transport.ring import RingHandles, RingReceiver, RingSender, create_ring
 
 # The tests have no packages: this is how their modules find the kit beside them.
@@ -40,7 +42,7 @@ def make_ring() -> Iterator[MakeRing]:
         handles.close_descriptors()
 
 
-@pytest.fixture(params=["inline", "ring", "pipe", "quic"])
+@pytest.fixture(params=["inline", "ring", "pipe", "quic", "relayed"])
 def make_pair(request: pytest.FixtureRequest, make_ring: MakeRing) -> MakePair:
     def inline(window_bytes: int = 1 << 16, capacity_bytes: int = 1 << 20) -> tuple[Sender, Receiver]:
         return create_inline("a->b", window_bytes, limit_bytes=capacity_bytes - 64)
@@ -66,7 +68,31 @@ def make_pair(request: pytest.FixtureRequest, make_ring: MakeRing) -> MakePair:
         opened(sender)
         return SettledPair(sender, receiver, window_bytes).ends()
 
-    return {"inline": inline, "ring": ring, "pipe": pipe, "quic": quic}[request.param]
+    def relayed(window_bytes: int = 1 << 16, capacity_bytes: int = 1 << 20) -> tuple[Sender, Receiver]:
+        relay: Relay = request.getfixturevalue("relay_of_all")
+        cluster: Cluster = request.getfixturevalue("cluster")
+        name, at = f"a->b {next(LINKS)}", ("127.0.0.1", relay.port)
+        tickets = (f"{name} sends".encode(), f"{name} receives".encode())
+        relay.open(name, tickets)
+        near, far = (QuicEndpoint(LOOPBACK, cluster.node(node)) for node in ("near", "far"))
+        for endpoint, ticket in zip((near, far), tickets, strict=True):
+            request.addfinalizer(endpoint.close)
+            endpoint.knock([at], knock(ticket))
+        receiver = far.expect_link(name, lambda ticket, peer: None, window_bytes, capacity_bytes - 64)
+        sender = near.open_link(name, at, b"ticket", peer_name="far")
+        opened(sender)
+        return SettledPair(sender, receiver, window_bytes).ends()
+
+    ways = {"inline": inline, "ring": ring, "pipe": pipe, "quic": quic, "relayed": relayed}
+    return ways[request.param]
+
+
+@pytest.fixture(scope="session")
+def relay_of_all() -> Iterator[Relay]:
+    """The relay of every link that goes through one."""
+    relay = Relay(LOOPBACK, RelayTable(paths_max=1000))
+    yield relay
+    relay.close()
 
 
 @pytest.fixture(scope="session")

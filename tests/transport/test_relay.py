@@ -60,11 +60,11 @@ def test_an_end_that_is_heard_keeps_its_address_and_one_that_has_moved_gets_it_b
     assert table.take([(b"back", FAR), (b"late", NEAR)], moved) == [(b"back", OTHER)]
 
 
-def test_one_address_is_an_end_of_one_path() -> None:
+def test_an_address_is_an_end_of_one_path_the_one_that_it_knocked_for_last() -> None:
     table = table_with_a_path()
     table.open("second", (b"a", b"b"), 0.0)
     table.take([(knock(b"a"), NEAR), (knock(b"b"), OTHER)], 0.0)
-    assert table.take([(b"data", NEAR)], 0.0) == [(b"data", FAR)]
+    assert table.take([(b"data", NEAR), (b"back", OTHER), (b"old", FAR)], 0.0) == [(b"data", OTHER), (b"back", NEAR)]
 
 
 def test_over_the_rate_datagrams_are_dropped_and_under_it_they_pass_again() -> None:
