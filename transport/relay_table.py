@@ -8,8 +8,8 @@ Everything else is dropped and counted.
 
 It is no open relay: a path is made by the controller's order alone, joins the holders of two tickets and nobody else,
 and sends to nobody who has not knocked. Nothing is answered, so nothing is amplified. An end that is heard keeps its
-place; another address that knows its ticket gets it only when the end has been silent for SILENT_S. An address is an end
-of one path: who knocks with the ticket of another has left the first, or is a later process with the same port.
+place; another address that knows its ticket gets it only when the end has been silent for SILENT_S. An address is an
+end of one path: who knocks with the ticket of another has left the first, or is a later process with the same port.
 
 Bounds: PATHS_MAX paths, each for at most IDLE_S without a datagram, and `rate_bytes_s` over each, with what comes in
 BURST_S in one go; more is dropped, and QUIC slows down. Nothing is kept.
