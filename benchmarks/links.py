@@ -15,22 +15,22 @@ each way runs a warm-up of 64 batches and only then starts the clock.
   1 MiB, blocking. Neither fills nor reads the batch, so that the limit is the kernel's alone.
 - quic: see `links_quic`.
 
-Last result (x86-64, Python 3.11, two cores). The first two columns are runs while others left the machine alone, at
-least for the ring and the pipe; the last two while up to eight processes wanted the two cores, and then ratios of the
-ring and the pipe say who was preempted, and not more:
+Last result (x86-64, Python 3.11, two cores), one round, alone on the machine as far as its other users agreed to it:
 
-    what          quiet                              crowded
-    ring, 1 MiB   26,515 of 28,853 MB/s     0.92     4,947 of 6,390        0.63
-                  25,515 of 29,342 MB/s     0.87     4,445 of 6,084        1.05
-    ring, 4 KiB   228,948 and 221,084 frames/s       46,222 and 39,067
-    pipe, 1 MiB   4,315 of 4,109 MB/s       1.07     1,335 of 2,132        0.63
-    QUIC, 1400    not measured                       31.6 MB/s: adapter 3.08, core 0.99
-    QUIC, 8900    not measured                       98.7 MB/s: adapter 4.73, core 0.72
+    what          here             limit            ratio    wanted
+    ring, 1 MiB   25,751 MB/s      28,072 MB/s      0.92     0.90
+    ring, 4 KiB   118,449 frames/s                           100,000
+    pipe, 1 MiB   3,957 MB/s       3,973 MB/s       1.00     0.85
+    QUIC, 1400    199.0 MB/s       adapter 27.6     7.20     2.8
+                                   core 44.7        4.45     0.80
+    QUIC, 8900    438.4 MB/s       adapter 61.8     7.10     4
+                                   core 251.7       1.74     0.75
 
-Two later runs while others worked on the machine (load about 8 to 10; five rounds, of QUIC three): ring 0.99 and 0.87,
-ring 4 KiB 95,942 and 209,573 frames/s, pipe 0.56 and 1.36; QUIC 1400 2.12 and 1.96 of the adapter, 1.63 and 1.70 of the
-core; QUIC 8900 4.24 and 4.98 of the adapter, 0.82 and 1.09 of the core. In such a crowd only what both runs say is a
-finding: at 1,400 bytes it is short of 2.8 times the adapter, which reached 33 and 36 MB/s here.
+A run of QUIC alone ten minutes before, while others worked: 104.9 and 353.6 MB/s, 8.9 and 10.2 of the adapter. The core
+is aioquic's as it comes, both ends on one core of the machine; ours has two, and writes and reads bulk data by the batch
+(`transport/quic_bulk.py`), which took 12 to 15 microseconds of each end's time for a packet of 1,400 bytes down to 6 to
+7. Before that it was 2.0 to 3.1 of the adapter at 1,400 bytes. While up to ten processes wanted the two cores, ring and
+pipe were anywhere between 0.56 and 1.36: such a run says who was preempted, and not more.
 
 Of the ring, the checksum over the body was most of what was missing to the limit (0.60 with it, 0.74 without), then
 memory that was no longer in the cache (soft wrap at 16 MiB and not 4), then sleeping at each batch (`wait.SPIN_S`).
