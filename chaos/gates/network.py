@@ -83,6 +83,8 @@ class NetworkGates:
 
     async def way(self, ends: frozenset[str]) -> None:
         """Wait while a control session between these is cut: TCP would hold the bytes, and lose none."""
+        if self.weather.is_cut(Way.CONTROL, ends):
+            self.weather.held()
         while self.weather.is_cut(Way.CONTROL, ends):
             await self._changed.wait()
 

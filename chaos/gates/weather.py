@@ -36,8 +36,11 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """A fault that goes on. It befalls `share` of what passes: of both ways where `way` is None, and where `end` is
-    given (a worker or a controller by name) only what comes from there or goes there."""
+    """A fault that goes on. It befalls `share` of what passes: of both ways where `way` is None.
+
+    Where `end` is given, a worker or a controller by name, it is only what comes from there or goes there; what stays
+    inside passes.
+    """
 
     ill: Ill
     share: float = 1.0
@@ -47,7 +50,7 @@ class Storm:
 
     def meets(self, way: Way, ends: frozenset[str]) -> bool:
         """Whether it befalls what passes between these ends on this way."""
-        return self.way in (None, way) and self.end in ("", *ends)
+        return self.way in (None, way) and (not self.end or (self.end in ends and len(ends) > 1))
 
 
 class Weather:
@@ -70,6 +73,10 @@ class Weather:
     def is_cut(self, way: Way, ends: frozenset[str]) -> bool:
         """Whether nothing passes."""
         return any(storm.ill is Ill.PARTITION and storm.meets(way, ends) for storm in self._storms)
+
+    def held(self) -> None:
+        """A piece waits for a cut to be over."""
+        self.struck += 1
 
     def passed(self, data: bytes, way: Way, ends: frozenset[str]) -> list[tuple[float, bool, bytes]]:
         """The copies that arrive: seconds of delay, whether others may overtake it, and the bytes."""

@@ -66,6 +66,7 @@ def test_a_storm_meets_its_way_and_its_end_and_no_other() -> None:
     weather.begin(Storm(Ill.LOSS, way=Way.CONTROL))
     assert passed(weather, 3, ends=frozenset({"w0", "w2"})) == [b"abcd"] * 3
     assert passed(weather, 3, ends=frozenset({"w0", "w1"})) == []
+    assert passed(weather, 3, ends=frozenset({"w1"})) == [b"abcd"] * 3, "what stays inside a host is not cut off"
     assert passed(weather, 3, Way.CONTROL, frozenset({"w0", "c0"})) == []
     assert weather.is_cut(Way.CONTROL, frozenset({"w1", "c0"}))
     weather.end(storm)
@@ -112,6 +113,7 @@ def test_a_cut_control_session_holds_its_bytes_and_goes_on_when_the_cut_is_over(
             cut = Storm(Ill.PARTITION, end="c0")
             gates.begin(cut)
             assert not answered(guest, b"two", 0.3)
+            assert gates.weather.struck == 1
             gates.end(cut)
             assert answered(guest, b"", PATIENCE_S)
 
