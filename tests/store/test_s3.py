@@ -442,7 +442,7 @@ def test_a_missing_object_names_the_store_without_secrets(s3_server: S3Server) -
         store.get("nothing")
     assert os.environ["AWS_SECRET_ACCESS_KEY"] not in str(caught.value)
     assert "a%20b" in store.uri
-    assert urllib.parse.urlsplit(store.uri).query.startswith("endpoint=http://")
+    assert "endpoint=http" in urllib.parse.urlsplit(store.uri).query
 
 
 def test_a_store_made_before_a_fork_works_in_both_processes(s3_server: S3Server, tmp_path: pathlib.Path) -> None:

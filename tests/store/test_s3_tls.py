@@ -24,6 +24,8 @@ LARGE = os.urandom(3 << 20)
 @pytest.fixture(autouse=True)
 def without_authorities(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """What this machine trusts is none of the tests' business."""
+    if not s3_server.is_ours:
+        pytest.skip("another server has a certificate of its own, or none")
     for name in ("AWS_CA_BUNDLE", "SSL_CERT_FILE"):
         monkeypatch.delenv(name, raising=False)
 
