@@ -52,6 +52,8 @@ class _Span:
     at: int
     #: whether nobody wants it any more
     stopped: Callable[[], bool] = _never
+    #: whether somebody waits for just these blocks, and is told of an error
+    is_urgent: bool = False
     #: whether other processes' claims are overridden
     is_forced: bool = False
     is_hedge: bool = False
@@ -92,7 +94,9 @@ class Spans:
                 open_ = (sparse.present[first:end] | sparse.flying[first:end]) == 0
                 for begin, stop in runs(open_):
                     starts = range(first + begin, first + stop, most)
-                    spans += [_Span(sparse, at, min(at + most, first + stop), at, stopped, forced) for at in starts]
+                    spans += [
+                        _Span(sparse, at, min(at + most, first + stop), at, stopped, urgent, forced) for at in starts
+                    ]
             for span in spans:
                 sparse.flying[span.first : span.end] = 1
         for span in reversed(spans) if urgent else spans:
@@ -132,7 +136,7 @@ class Spans:
             if late and not (span.is_hedge or span.is_hedged) and self.counts.hedges <= self._started // HEDGE_EVERY:
                 span.is_hedged = True
                 self.counts.hedges += 1
-                other = _Span(span.sparse, span.at, span.end, span.at, is_hedge=True)
+                other = _Span(span.sparse, span.at, span.end, span.at, is_urgent=span.is_urgent, is_hedge=True)
                 self.pool.submit(lambda other=other: self._run(other), first=True)  # type: ignore[misc]
 
     def _run(self, span: _Span) -> None:
@@ -145,7 +149,8 @@ class Spans:
             if span.is_hedge or is_claimed or span.is_forced:
                 self._fetch(span)
         except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits
-            if not sparse.has_all(span.first, span.end):
+            # what was asked for ahead is asked for again by whoever needs a part of it, and perhaps not the bad one
+            if span.is_urgent and not sparse.has_all(span.first, span.end):
                 sparse.error = error if isinstance(error, StoreError | LoaderError) else _unexpected(sparse, error)
         finally:
             self._running.remove(span)
@@ -169,7 +174,8 @@ class Spans:
                 failures += 1
                 if failures >= ATTEMPTS_MAX:
                     raise
-                self.counts.retries += 1
+                with self.counts.changed:
+                    self.counts.retries += 1
 
     def _stream(self, span: _Span) -> None:
         sparse, table = span.sparse, span.sparse.table
@@ -187,7 +193,8 @@ class Spans:
             span.at += count
             now = time.monotonic()
             self._gaps_s.append(now - moved)
-            self.counts.bytes += piece.nbytes
+            with self.counts.changed:
+                self.counts.bytes += piece.nbytes
             moved = span.moved_at = now
             if span.is_hedged | span.is_hedge and sparse.has_all(span.at, span.end):
                 return

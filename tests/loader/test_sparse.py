@@ -129,6 +129,24 @@ def test_a_damaged_block_is_refused_and_the_rows_of_others_are_given(make_datase
     assert np.array_equal(dataset.rows(0, np.array([499])), local[499:])
 
 
+def test_a_pass_gives_every_batch_before_the_one_that_needs_a_damaged_block(
+    make_dataset: Callable[..., str], tmp_path: Path
+):
+    uri = make_dataset(sequences=(500,), seq_len=1000)
+    local = [batch["tokens"].copy() for batch in Loader(uri, batch_size=4, order="sequential")]
+    dataset = remote(uri, tmp_path / "cache")
+    path = Path(uri) / dataset.manifest.shards[0].tokens
+    whole = bytearray(path.read_bytes())
+    # a token of row 402 of two bytes each, from the end
+    whole[-2 * 1000 * (500 - 402) + 500] ^= 1
+    path.write_bytes(whole)
+    given = []
+    with pytest.raises(ChecksumMismatch, match="block"):
+        given.extend(batch["tokens"].copy() for batch in Loader(dataset, batch_size=4, order="sequential"))
+    assert 370 // 4 <= len(given) <= 402 // 4
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(given, local, strict=False))
+
+
 def test_a_damaged_header_leaves_the_shard_to_its_whole_checksum(make_dataset: Callable[..., str], tmp_path: Path):
     uri = make_dataset(sequences=(500,), seq_len=1000)
     dataset = remote(uri, tmp_path / "cache")
