@@ -1,10 +1,11 @@
 """The part of `benchmarks/loader.py` that reads from a store, cache cold.
 
 Ours is the time from opening the dataset to the last batch of one pass in the default order: each shard is fetched,
-checked, written to the cache, and each of its tokens is given out with every field and summed. The limit is the minio
-client's `get_object` on the same objects, the better of one and of four threads, into memory and nothing more; a
-second limit writes them to files on the cache's disk, as ours does. All run in turns; the first warms the server up
-and does not count. The median turn counts, and each turn's ratio is against the better limit of the same turn.
+checked by blocks, written to the cache, and each of its tokens is given out with every field and summed. The limit is
+the minio client's `get_object` on the same objects, the better of one and of four threads, into memory and nothing
+more; a second limit writes them to files on the cache's disk, as ours does. All run in turns; the first warms the
+server up and does not count. The median turn counts, and each turn's ratio is against the better limit of the same
+turn.
 """
 
 import contextlib
