@@ -21,8 +21,8 @@ Seconds are medians, and a ratio is the median of the rounds' ratios. `start_s` 
 until each process has its stages), and `steady` the ratio of what is left without it. `cpu_s` are the seconds of
 processor time of a way and all its processes, and `cpu` the ratio of those: on a machine that others use too it is the
 steadier figure, though it does not see waiting. `others_s` is the processor time that the machine spent on anything
-else meanwhile, the kernel's own work for the measured included. Threads of linear algebra are off for all, as Headrace
-has them for its tasks. Ray's seconds end with its last write.
+else meanwhile, the kernel's own work for the measured included. All ways have the environment of Headrace's tasks: no
+threads of linear algebra, Arrow's memory from jemalloc, one heap of malloc. Ray's seconds end with its last write.
 
 Last result: docs/performance.md.
 """
@@ -57,6 +57,13 @@ RUN_S_MAX = 1200.0
 #: A measurement is made again where other processes took more than this part of what all cores had to give.
 OTHERS_SHARE_MAX = 0.05
 AGAIN_MAX = 2
+#: What Headrace's tasks are born with (worker/cradle.py) is given to all ways.
+ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
+    "MALLOC_ARENA_MAX": "1",
+}
 #: Ways that are Ray's.
 RAY_WAYS = ("guide", "arrow")
 MB = 1_000_000
@@ -84,8 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ray", default="", help="a Python that has ray and gigatoken")
     parser.add_argument("--tokenizer", default="deepseek")
     args = parser.parse_args(argv)
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     files = take(args.corpus, args.megabytes * MB)
     size = sum(path.stat().st_size for path in files)
     ways = ways_of(files, args)

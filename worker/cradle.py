@@ -11,13 +11,17 @@ import socket
 import subprocess
 import sys
 
-#: A task is one of as many as there are cores and keeps to its own; threads of linear algebra, which numpy makes when
-#: it is imported, cost a process a third of its start-up. Who wants them sets the variable.
-#: jemalloc, which Arrow brings and does not use here, would have one in the nursery, and a fork is better off alone.
-_ONE_THREAD = {
+#: What tasks are born with; who sets a variable otherwise has it so.
+#: A task is one of as many as there are cores and keeps to its own: threads of linear algebra, which numpy makes when it
+#: is imported, cost a process a third of its start-up. Of Arrow's allocators jemalloc gives back what is freed soonest
+#: and took the least processor time (docs/performance.md); a thread of its own would not live through a fork. The
+#: sink's writer takes turns with the task's thread, so that a heap for each would hold free memory twice.
+_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "MALLOC_ARENA_MAX": "1",
 }
 
 #: A nursery's process, and the socket on which it is asked for tasks.
@@ -32,6 +36,6 @@ def start_nursery() -> Nursery:
             [sys.executable, "-m", "headrace.worker.nursery", "--control-fd", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            env=_ONE_THREAD | os.environ,
+            env=_ENVIRONMENT | os.environ,
         )
     return process, ours
