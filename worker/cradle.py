@@ -12,9 +12,9 @@ import subprocess
 import sys
 
 #: What tasks are born with; who sets a variable otherwise has it so.
-#: A task is one of as many as there are cores and keeps to its own: threads of linear algebra, which numpy makes when it
-#: is imported, cost a process a third of its start-up. Of Arrow's allocators jemalloc gives back what is freed soonest
-#: and took the least processor time (docs/performance.md); a thread of its own would not live through a fork. The
+#: A task is one of as many as there are cores and keeps to its own: threads of linear algebra, which numpy makes when
+#: it is imported, cost a process a third of its start-up. Of Arrow's allocators jemalloc gives back soonest what is
+#: freed and took the least processor time (docs/performance.md); a thread of its own would not live through a fork. The
 #: sink's writer takes turns with the task's thread, so that a heap for each would hold free memory twice.
 _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
