@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from headrace.chaos.controllers import SimulatedController
-from headrace.chaos.corpus import Corpus
+from headrace.chaos.corpus import TIERS, Corpus
 from headrace.chaos.invariants import Checker
 from headrace.chaos.log import SimulatedLog
 from headrace.chaos.operator import Operator
 from headrace.chaos.storage import SimulatedObjects
+from headrace.chaos.wires import Wires
 from headrace.chaos.workers import SimulatedWorker
 from headrace.chaos.world import World
 
@@ -30,12 +31,15 @@ class Cluster:
         self.snapshot_entries = world.rng.choice((3, 8, 1 << 30))
         #: Whether a leader's death can be proved, as on one host.
         self.provable = world.chance(0.4)
+        self.wires = Wires(self)
         self.operator = Operator(self, fuse=fuse, replicas=world.rng.choice((0, 1, 2, 3)))
         names = ["alpha", "beta", "gamma"][: world.rng.randint(1, 3)]
         self.controllers = [SimulatedController(self, name, standby=index > 0) for index, name in enumerate(names)]
         self.workers = [
-            SimulatedWorker(self, name, world.rng.randint(1, 2))
-            for name in ["one", "two", "three", "four", "five", "six", "seven"][: world.rng.randint(5, 7)]
+            SimulatedWorker(self, name, world.rng.randint(1, 2), TIERS[index % 2])
+            for index, name in enumerate(
+                ["one", "two", "three", "four", "five", "six", "seven"][: world.rng.randint(5, 7)]
+            )
         ]
 
     def leader_alive(self) -> bool | None:

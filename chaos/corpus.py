@@ -23,17 +23,24 @@ RECORDS_MIN, RECORDS_MAX = 50, 80
 DEADLY_SHARE, DEADLY_MAX = 0.3, 2
 #: Share of seeds whose pipeline has two sinks.
 TWO_SINKS_SHARE = 0.3
+#: Share of seeds whose sinks are on other workers than their sources, and the labels of the two kinds of workers.
+SPREAD_SHARE = 0.35
+TIERS = ("tier=near", "tier=far")
 DATASET = "sim://dataset"
 PIPELINE = "simulated"
 SOURCE, FILTER, SINK, SECOND_SINK = "read", "filter", "write", "archive"
 
 
-def make_pipeline(rule: int, sinks: tuple[str, ...] = (SINK,)) -> Pipeline:
-    """Read, filter, write, each sink on its own. Another `rule` filters otherwise, so it is another version."""
+def make_pipeline(rule: int, sinks: tuple[str, ...] = (SINK,), *, spread: bool = False) -> Pipeline:
+    """Read, filter, write, each sink on its own. Another `rule` filters otherwise, so it is another version.
+
+    Where it is `spread`, sinks are on other workers than what feeds them.
+    """
+    near, far = TIERS if spread else ("", "")
     stages = (
-        Stage(SOURCE, StageKind.SOURCE, "simulated:read"),
-        Stage(FILTER, StageKind.TRANSFORM, "simulated:keep", {"rule": rule}, after=(SOURCE,)),
-        *(Stage(sink, StageKind.SINK, "simulated:write", after=(FILTER,)) for sink in sinks),
+        Stage(SOURCE, StageKind.SOURCE, "simulated:read", on=near),
+        Stage(FILTER, StageKind.TRANSFORM, "simulated:keep", {"rule": rule}, after=(SOURCE,), on=near),
+        *(Stage(sink, StageKind.SINK, "simulated:write", after=(FILTER,), on=far) for sink in sinks),
     )
     return Pipeline(PIPELINE, DATASET, stages)
 
@@ -67,6 +74,7 @@ class Corpus:
     def __init__(self, world: World, *, fused: bool = False) -> None:
         #: The sinks; of two, each closes every record.
         self.sinks = (SINK, SECOND_SINK) if world.chance(TWO_SINKS_SHARE) else (SINK,)
+        self.spread = world.chance(SPREAD_SHARE)
         self.records: dict[bytes, int] = {}
         self.fragments: list[Fragment] = []
         self._masks: dict[tuple[bytes, str], int] = {}

@@ -45,6 +45,7 @@ class Faults:
             (self.freeze_task, 3),
             (self.lose_store, 2),
             (self.collect_objects, 3),
+            (self.part_workers, 6),
         ]
 
     def plan(self) -> float:
@@ -72,6 +73,7 @@ class Faults:
         self._calm_store()
         for controller in self._cluster.controllers:
             controller.thaw()
+        self._cluster.wires.heal()
         for task in self._tasks():
             if task.sink is not None:
                 task.sink.corrupt = False
@@ -172,6 +174,15 @@ class Faults:
         if leader.alive and leader.life == life and not self._cluster.quiet:
             leader.crash()
             self._world.after(self._world.between(0.5, 8.0), leader.start)
+
+    def part_workers(self) -> bool:
+        """Two workers that are joined by links cannot reach each other for a while, or for a moment."""
+        pairs = self._cluster.wires.between()
+        if pairs:
+            pair = self._world.rng.choice(pairs)
+            self._world.note("faults", "part", sorted(pair))
+            self._cluster.wires.part(pair, self._world.between(0.0, 6.0))
+        return bool(pairs)
 
     # -- what lies --
 

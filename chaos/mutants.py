@@ -16,6 +16,7 @@ from headrace.chaos.sinks import SimulatedSink
 from headrace.controller.core import commit
 from headrace.controller.core.commit import Committer, Judgement
 from headrace.controller.core.intake import Intake
+from headrace.controller.core.joints import Joints
 from headrace.controller.core.leadership import Leadership, Turn, Write
 from headrace.controller.core.messages import (
     Command,
@@ -144,6 +145,10 @@ def _without_leaders(self: Leadership[Any], event: SnapshotWritten) -> list[Comm
 _on_snapshot = Leadership._on_snapshot
 
 
+def _at_any_rate(self: Joints, _plan: Any, _roster: Any) -> float | None:
+    return min((joint.due_at for joint in self._joints.values() if joint.pair is None and joint.cuts), default=None)
+
+
 Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property]
 
 #: Mutants by name: what is patched with what.
@@ -162,6 +167,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "lost-forgotten": ((Intake, "requeue_lost", _none_lost),),
     "suspects-given-to-all": ((Suspicion, "of", _no_suspects),),
     "condemned-untold": ((Suspicion, "condemned", _untold),),
+    "cut-link-spins": ((Joints, "wake_at", _at_any_rate),),
     "led-truncated": ((Leadership, "_on_snapshot", _without_leaders),),
     "collection-by-age": ((collect, "garbage", _by_age),),
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),

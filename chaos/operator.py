@@ -78,7 +78,8 @@ class Operator:
         if controller.life != life or not controller.alive or self.completed:
             return
         self._request += 1
-        pipeline = make_pipeline(self._rule, self._cluster.corpus.sinks).to_dict()
+        corpus = self._cluster.corpus
+        pipeline = make_pipeline(self._rule, corpus.sinks, spread=corpus.spread).to_dict()
         controller.post(
             core.PipelineRequested(
                 self._request, pipeline, amend=self._amended, fuse=self._fuse, replicas=self._replicas

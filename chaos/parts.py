@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.chaos.invariants import Checker
     from headrace.chaos.operator import Operator
     from headrace.chaos.sessions import Session
+    from headrace.chaos.wires import Wires
     from headrace.chaos.workers import SimulatedWorker
 
 
@@ -34,6 +35,7 @@ class Cluster(Protocol):
     quiet: bool
     window_bytes: int
     snapshot_entries: int
+    wires: Wires
 
     def leader_alive(self) -> bool | None:
         """What this host can prove of the leader's process."""

@@ -21,8 +21,8 @@ SILENCE_S = 5.0
 class SimulatedWorker:
     """One node."""
 
-    def __init__(self, cluster: Cluster, name: str, cores: int) -> None:
-        self.cluster, self.name, self.cores = cluster, name, cores
+    def __init__(self, cluster: Cluster, name: str, cores: int, tier: str) -> None:
+        self.cluster, self.name, self.cores, self.tier = cluster, name, cores, tier
         self.alive = False
         self.clock = cluster.world.clock()
         self.tasks: dict[tuple[str, int], SimulatedTask] = {}
@@ -63,6 +63,7 @@ class SimulatedWorker:
         for task in list(self.tasks.values()):
             task.alive = False
         self.tasks.clear()
+        self.cluster.wires.worker_gone(self.name)
         if self.session is not None:
             self.session.end("the worker died")
             self.session = None
@@ -96,7 +97,16 @@ class SimulatedWorker:
             for link, joint in self._roll.links.items()
         )
         self.cluster.world.note(self.name, f"registers with {controller.name}, running", running)
-        event = core.WorkerRegistered(self.name, self.name, self.cores, 1 << 30, tasks=running, links=links)
+        event = core.WorkerRegistered(
+            self.name,
+            self.name,
+            self.cores,
+            1 << 30,
+            tasks=running,
+            links=links,
+            addresses=(self.name,),
+            labels=(self.tier,),
+        )
         session.report(event)
         while self._outbox and session.open:
             session.report(self._outbox.popleft())
@@ -154,7 +164,17 @@ class SimulatedWorker:
         if living is not None:
             living.deliver(message)
 
+    def link_cut(self, task: Member, link: str, generation: int, reason: str) -> None:
+        """An end of a link between workers found it cut."""
+        self._roll.cut(link, generation)
+        self.said(core.LinkLost(task.name, task.attempt, link, generation, reason))
+
     def _make_link(self, command: core.MakeLink) -> None:
+        if command.sender_worker != command.receiver_worker:
+            ends = (command.sender, command.sender_attempt), (command.receiver, command.receiver_attempt)
+            self._roll.linked(command.link, *ends, command.generation)
+            self.cluster.wires.told(self, command)
+            return
         sender = self.tasks.get((command.sender, command.sender_attempt))
         receiver = self.tasks.get((command.receiver, command.receiver_attempt))
         if sender is None or receiver is None:
@@ -219,6 +239,7 @@ class SimulatedWorker:
         self.cluster.world.after(self.cluster.world.between(0.05, 0.6), task.begin)
 
     def _cut(self, command: supervisor.CutLinks) -> None:
+        self.cluster.wires.task_gone(command.task, command.attempt)
         for name, link in list(self._links.items()):
             ends = (link.sender, link.receiver)
             if any((end.name, end.attempt) == (command.task, command.attempt) for end in ends):

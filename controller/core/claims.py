@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from headrace.controller.core.messages import RunningLink, RunningTask, TaskExited, TaskReady, WorkerRegistered
+from headrace.controller.core.messages import (
+    LinkLost,
+    RunningLink,
+    RunningTask,
+    TaskExited,
+    TaskReady,
+    WorkerRegistered,
+)
 
 
 @dataclass(slots=True)
@@ -37,17 +44,36 @@ class Claims:
         for key in [key for key in self._claims if key[1] == worker]:
             del self._claims[key]
 
-    def exited(self, event: TaskExited) -> None:
+    def heard(self, event: object) -> None:
+        """A task said something before its run took up what it has."""
+        match event:
+            case TaskExited():
+                self._exited(event)
+            case TaskReady():
+                self._ready(event)
+            case LinkLost():
+                self._cut(event)
+            case _:
+                pass
+
+    def _exited(self, event: TaskExited) -> None:
         """A task is gone."""
         for claim in self._of_run(event.task):
             claim.tasks.pop((event.task, event.attempt), None)
 
-    def ready(self, event: TaskReady) -> None:
+    def _ready(self, event: TaskReady) -> None:
         """A task has built its stages."""
         for claim in self._of_run(event.task):
             found = claim.tasks.get((event.task, event.attempt))
             if found is not None:
                 claim.tasks[event.task, event.attempt] = replace(found, ready=True, addresses=event.addresses)
+
+    def _cut(self, event: LinkLost) -> None:
+        """A link was found cut: it does not stand, though its worker said so when it came."""
+        for claim in self._of_run(event.task):
+            claim.links = [
+                link for link in claim.links if (link.link, link.generation) != (event.link, event.generation)
+            ]
 
     def take(self, run: str, worker: str) -> Claim:
         """Hand out what a worker has of a run; it is not asked for again."""

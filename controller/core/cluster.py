@@ -320,10 +320,7 @@ class Controller:
     # -- workers --
 
     def _to_task(self, task: str, event: object, now: float) -> list[Command]:
-        if isinstance(event, TaskExited):
-            self._claims.exited(event)
-        elif isinstance(event, TaskReady):
-            self._claims.ready(event)
+        self._claims.heard(event)
         run = self.runs.get(task.split("/", 1)[0])
         return run.handle(event, now) if run else []
 

@@ -141,7 +141,7 @@ class Crew:
 
     def wake_at(self, workers: Container[str]) -> float | None:
         """When a task or a link is due, or a task late; tasks of workers that are away wait for those."""
-        times = (self.roster.wake_at(workers), self.joints.wake_at())
+        times = (self.roster.wake_at(workers), self.joints.wake_at(self.plan, self.roster))
         return min((time for time in times if time is not None), default=None)
 
     def sweep(self, number: int, *, halt: bool) -> list[Command]:

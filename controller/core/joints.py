@@ -112,9 +112,11 @@ class Joints:
         """What the link is made of: what was planned, or what takes its place."""
         return link.fallback if self._joints[link.name].apart and link.fallback else link.transport
 
-    def wake_at(self) -> float | None:
-        """When a link that was cut is due."""
-        return min((joint.due_at for joint in self._joints.values() if joint.pair is None and joint.cuts), default=None)
+    def wake_at(self, plan: Plan, roster: Roster) -> float | None:
+        """When a link that was cut is due. One whose end is not ready waits for that, and not for a moment."""
+        waits = [link for link in plan.links if self._joints[link.name].pair is None and self._joints[link.name].cuts]
+        due = [link for link in waits if _ready(roster, link)]
+        return min((self._joints[link.name].due_at for link in due), default=None)
 
     def lost(self, event: LinkLost, now: float) -> str | None:
         """An end found the link cut. None for old news, else why the run must give up, or an empty string."""
@@ -142,7 +144,7 @@ class Joints:
             joint = self._joints[link.name]
             sender, receiver = roster.tasks[link.sender], roster.tasks[link.receiver]
             pair = (sender.attempt, receiver.attempt)
-            ready = sender.state is TaskState.READY and receiver.state is TaskState.READY
+            ready = _ready(roster, link)
             if joint.trouble and joint.pair is not None and now >= joint.made_at + HEALED_S:
                 joint.trouble, joint.cuts = "", 0
             if not ready or joint.pair == pair or (joint.pair is None and now < joint.due_at):
@@ -160,6 +162,10 @@ class Joints:
             commands += [OpenRelay(worker, told[0]) for worker in joint.relays]
             commands += told
         return commands
+
+
+def _ready(roster: Roster, link: LinkPlan) -> bool:
+    return all(roster.tasks[name].state is TaskState.READY for name in (link.sender, link.receiver))
 
 
 def _relays(joint: _Joint, ends: Container[str], workers: Mapping[str, WorkerFacts]) -> tuple[str, ...]:

@@ -1,0 +1,130 @@
+"""Links between the workers of a simulated cluster: made when both ends have been told, and cut whole, as QUIC is.
+
+A network that loses, doubles or reorders datagrams is a matter below these links: the transport mends it, or the link
+is cut. So what befalls them here is what the cores can see of it: they are cut, and for a while they cannot be made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.chaos.links import SimulatedLink
+from headrace.chaos.parts import Cluster
+from headrace.controller.core import messages as core
+
+if TYPE_CHECKING:
+    from headrace.chaos.tasks import SimulatedTask
+    from headrace.chaos.workers import SimulatedWorker
+
+#: Seconds after which an end that hears nothing of the other gives up.
+DIAL_S = 5.0
+
+
+@dataclass(slots=True)
+class _End:
+    worker: SimulatedWorker
+    task: SimulatedTask
+
+
+@dataclass(slots=True)
+class _Wire:
+    """One making of a link: the ends that have been told of it, by worker, and the link once it stands."""
+
+    command: core.MakeLink
+    ends: dict[str, _End]
+    link: SimulatedLink | None = None
+    over: bool = False
+
+
+class Wires:
+    """All links between workers of one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._wires: dict[str, _Wire] = {}
+        #: Workers that cannot reach each other, and until when.
+        self._apart: dict[frozenset[str], float] = {}
+
+    def told(self, worker: SimulatedWorker, command: core.MakeLink) -> None:
+        """A worker is told to make its end of a link."""
+        mine = command.sender_worker == worker.name
+        name = (command.sender, command.sender_attempt) if mine else (command.receiver, command.receiver_attempt)
+        task = worker.tasks.get(name)
+        if task is None:
+            return
+        wire = self._wires.get(command.link)
+        if wire is None or wire.over or wire.command.generation != command.generation:
+            if wire is not None:
+                self._close(wire)
+            wire = self._wires[command.link] = _Wire(command, {})
+        wire.ends[worker.name] = _End(worker, task)
+        world = self._cluster.world
+        if len(wire.ends) == 2 and not self._parted(wire):
+            self._make(wire)
+        else:
+            world.after(world.between(1.0, DIAL_S), self._give_up, wire)
+
+    def between(self) -> list[frozenset[str]]:
+        """The pairs of workers that are joined."""
+        pairs = {frozenset(wire.ends) for wire in self._wires.values() if wire.link is not None and not wire.over}
+        return sorted(pairs, key=sorted)
+
+    def part(self, pair: frozenset[str], for_s: float) -> None:
+        """Two workers cannot reach each other for a while; links between them are cut."""
+        self._apart[pair] = self._cluster.world.now + for_s
+        for wire in list(self._wires.values()):
+            if frozenset(wire.ends) == pair:
+                self._lose(wire, "parted by a fault")
+
+    def heal(self) -> None:
+        """Everybody can reach everybody."""
+        self._apart.clear()
+
+    def task_gone(self, task: str, attempt: int) -> None:
+        """A task is dead: its peers find their links cut."""
+        for wire in list(self._wires.values()):
+            if any((end.task.name, end.task.attempt) == (task, attempt) for end in wire.ends.values()):
+                self._lose(wire, f"{task} is gone")
+
+    def worker_gone(self, worker: str) -> None:
+        """A node is dead, and nobody there says anything."""
+        for wire in list(self._wires.values()):
+            if wire.ends.pop(worker, None) is not None:
+                self._lose(wire, f"{worker} is gone")
+
+    def _parted(self, wire: _Wire) -> bool:
+        return self._cluster.world.now < self._apart.get(frozenset(wire.ends), 0.0)
+
+    def _make(self, wire: _Wire) -> None:
+        command = wire.command
+        ends = {end.task.name: end.task for end in wire.ends.values()}
+        sender, receiver = ends[command.sender], ends[command.receiver]
+        window = self._cluster.window_bytes
+        wire.link = SimulatedLink(self._cluster.world, command.link, sender, receiver, command.receiver_stage, window)
+        receiver.deliver(("open", wire.link))
+        sender.deliver(("open", wire.link))
+
+    def _give_up(self, wire: _Wire) -> None:
+        if wire.link is None:
+            self._lose(wire, "the other end does not answer")
+
+    def _lose(self, wire: _Wire, reason: str) -> None:
+        """Each end that lives finds the link cut, in its own time."""
+        if wire.over:
+            return
+        self._close(wire)
+        world = self._cluster.world
+        for end in wire.ends.values():
+            world.after(world.between(0.01, 2.0), self._found_cut, wire, end, reason)
+
+    def _found_cut(self, wire: _Wire, end: _End, reason: str) -> None:
+        if end.task.alive and end.worker.alive:
+            end.worker.link_cut(end.task, wire.command.link, wire.command.generation, reason)
+
+    def _close(self, wire: _Wire) -> None:
+        wire.over = True
+        if wire.link is not None and wire.link.open:
+            wire.link.open = False
+            for end in wire.ends.values():
+                end.task.deliver(("close", wire.link))
