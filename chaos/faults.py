@@ -77,7 +77,6 @@ class Faults:
         for task in self._tasks():
             if task.sink is not None:
                 task.sink.corrupt = False
-            task.frozen_until = min(task.frozen_until, self._world.now)
 
     def _tasks(self) -> list[SimulatedTask]:
         return [task for worker in self._cluster.workers for task in worker.tasks.values() if task.alive]
