@@ -7,23 +7,34 @@ is cut. So what befalls them here is what the cores can see of it: they are cut,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.chaos.links import SimulatedLink
-from headrace.chaos.parts import Cluster
+from headrace.chaos.parts import Cluster, Member
 from headrace.controller.core import messages as core
 
 if TYPE_CHECKING:
     from headrace.chaos.tasks import SimulatedTask
-    from headrace.chaos.workers import SimulatedWorker
 
 #: Seconds after which an end that hears nothing of the other gives up.
 DIAL_S = 5.0
 
 
+class Joined(Protocol):
+    """A worker, as the links between workers see it."""
+
+    name: str
+    alive: bool
+    tasks: dict[tuple[str, int], SimulatedTask]
+
+    def link_cut(self, task: Member, link: str, generation: int, reason: str) -> None:
+        """An end of a link found it cut."""
+        ...
+
+
 @dataclass(slots=True)
 class _End:
-    worker: SimulatedWorker
+    worker: Joined
     task: SimulatedTask
 
 
@@ -46,7 +57,7 @@ class Wires:
         #: Workers that cannot reach each other, and until when.
         self._apart: dict[frozenset[str], float] = {}
 
-    def told(self, worker: SimulatedWorker, command: core.MakeLink) -> None:
+    def told(self, worker: Joined, command: core.MakeLink) -> None:
         """A worker is told to make its end of a link."""
         mine = command.sender_worker == worker.name
         name = (command.sender, command.sender_attempt) if mine else (command.receiver, command.receiver_attempt)
