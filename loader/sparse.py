@@ -1,8 +1,8 @@
 """A shard in the cache of which some blocks are there: read in the order of need, by any number of processes.
 
 A window of the default order reads some rows of very many shards, so a shard is fetched block by block, and a row is
-given as soon as its own blocks are there. The file has its full size from the beginning and is mostly a hole; behind
-the shard's bytes, on the next page, it has a *map* with a byte a block. The rules:
+given as soon as its own blocks are there. The file has its full size on the disk from the beginning;
+behind the shard's bytes, on the next page, it has a *map* with a byte a block. The rules:
 
 - the header is checked by its own digest before the file is made, and a block by the header's before it is written; a
   byte of the map is set after the write. So a set byte is believed, by whichever process, and a process that is killed
