@@ -215,6 +215,7 @@ def _pidfd(pid: int) -> int:
     return os.pidfd_open(pid)
 
 
+@pytest.mark.slow
 def test_while_the_store_is_out_the_sinks_hold_and_the_source_stands_still(
     home: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
