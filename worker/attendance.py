@@ -139,5 +139,4 @@ class Attendance:
         speaking, self._speaking = self._speaking, None
         if speaking is not None:
             speaking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await speaking
+            await asyncio.wait({speaking})  # to await it would also swallow a cancellation of our own

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import contextvars
 import itertools
 import json
@@ -60,6 +59,8 @@ DEFAULT_CONTROLLER = "127.0.0.1:7420"
 
 #: Instead of a port: this worker relays for nobody.
 NO_RELAY = -1
+#: Seconds after which something that was cancelled and goes on is cancelled again.
+CANCEL_AGAIN_S = 0.5
 #: Messages that wait for a controller that is away; tasks repeat what matters (proposals), so older ones may go.
 WAITING_MESSAGES_MAX = 100_000
 
@@ -290,6 +291,13 @@ class Daemon:
             self._timer = asyncio.get_running_loop().call_later(delay, self._do, core.TimePassed(), context=own)
 
 
+async def _end(task: asyncio.Task[object]) -> None:
+    """Cancel a task until it has ended: a cancellation is lost that comes just when what the task awaits is there."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=CANCEL_AGAIN_S)
+
+
 async def work(
     controller: str,
     *,
@@ -331,9 +339,7 @@ async def work(
     finally:
         notify("STOPPING=1")
         for task in (attending, waiting, watched):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await _end(task)
         daemon.close()
         if scraped is not None:
             scraped.shutdown()

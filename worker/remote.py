@@ -19,6 +19,7 @@ from headrace.transport.relay_table import knock
 from headrace.transport.ticket import TicketError, match_ticket
 from headrace.transport.udp import every_address
 from headrace.worker.addresses import join_address, split_address
+from headrace.worker.gate import gate_before
 
 
 class Remote:
@@ -32,7 +33,9 @@ class Remote:
 
     def addresses(self) -> list[str]:
         """Where other workers' tasks find this one, as host:port."""
-        return [join_address(host, self._endpoint.address[1]) for host in self._hosts]
+        port = self._endpoint.address[1]
+        gate = gate_before(port)
+        return [gate] if gate else [join_address(host, port) for host in self._hosts]
 
     def attach(self, message: pb.OpenLink) -> Sender | Receiver:
         """This task's end of a link. A refusal by the peer is a LinkAborted of its next verb."""

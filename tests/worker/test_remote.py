@@ -1,5 +1,6 @@
 """A task's ends of links between workers: only the worker that is expected, with the very ticket, gets one."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from headrace.transport.frame import Frame, FrameKind
 from headrace.transport.ticket import Ticket, encode_ticket
 from headrace.transport.wait import wait_any
 from headrace.worker.addresses import join_address, own_addresses, parse_fib_trie, parse_if_inet6, split_address
+from headrace.worker.gate import VARIABLE as LINK_GATE
 from headrace.worker.remote import Remote
 
 PATIENCE_S = 20.0
@@ -185,3 +187,25 @@ def test_the_kernels_tables_are_read_each_address_once() -> None:
 
 def test_this_host_has_an_address() -> None:
     assert own_addresses()
+
+
+def test_a_task_behind_a_gate_gives_the_gate_as_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as maker:
+        maker.bind(("127.0.0.1", 0))
+        maker.settimeout(PATIENCE_S)
+
+        def answer() -> None:
+            asked, address = maker.recvfrom(64)
+            maker.sendto(str(int(asked) ^ 1).encode(), address)
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        monkeypatch.setenv(LINK_GATE, f"127.0.0.1:{maker.getsockname()[1]}")
+        made = remote(create_node(AUTHORITY, Role.WORKER, "far", NOW))
+        try:
+            port = split_address(made.addresses()[0])[1]
+            monkeypatch.delenv(LINK_GATE)
+            assert made.addresses() == [f"127.0.0.1:{port ^ 1}"]
+        finally:
+            answering.join(PATIENCE_S)
+            made.close()
