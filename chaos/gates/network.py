@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar, cast
 
 from headrace.chaos.gates.sockets import owner_of
-from headrace.chaos.gates.weather import Storm, Way, Weather
+from headrace.chaos.gates.weather import Storm, Struck, Way, Weather
 
 HOST = "127.0.0.1"
 #: Seconds that the loop's thread has to do what it is asked.
@@ -22,6 +23,7 @@ ASK_S_MAX = 10.0
 PIECE_BYTES = 1 << 16
 #: Datagrams that are on their way at most, for one client; more are lost, as in a router.
 FLYING_MAX = 20_000
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -63,28 +65,29 @@ class NetworkGates:
         """A gate before the controller `name`, which listens on a port of loopback; where it is, as host:port."""
         return self._ask(self._open_control(name, port))
 
-    def begin(self, storm: Storm) -> None:
-        """A storm begins."""
-        self._ask(self._change(self.weather.begin, storm))
+    def begin(self, storm: Storm) -> Counter[Struck]:
+        """A storm begins; what it strikes is counted in the answer."""
+        return self._ask(self._change(self.weather.begin, storm))
 
-    def end(self, storm: Storm) -> None:
-        """A storm is over."""
-        self._ask(self._change(self.weather.end, storm))
+    def end(self, struck: Counter[Struck]) -> None:
+        """The storm that counts there is over."""
+        self._ask(self._change(self.weather.end, struck))
 
     # -- on the loop --
 
     def _ask(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(ASK_S_MAX)
 
-    async def _change(self, work: Callable[[Storm], None], storm: Storm) -> None:
-        work(storm)
+    async def _change(self, work: Callable[[S], T], what: S) -> T:
+        answer = work(what)
         self._changed.set()
         self._changed = asyncio.Event()
+        return answer
 
     async def way(self, ends: frozenset[str]) -> None:
         """Wait while a control session between these is cut: TCP would hold the bytes, and lose none."""
         if self.weather.is_cut(Way.CONTROL, ends):
-            self.weather.held()
+            self.weather.held(Way.CONTROL, ends)
         while self.weather.is_cut(Way.CONTROL, ends):
             await self._changed.wait()
 

@@ -6,6 +6,7 @@ Nothing here opens a socket: `Weather.passed` says for some bytes which copies a
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
@@ -34,6 +35,21 @@ class Way(Enum):
     CONTROL = "control"
 
 
+class Struck(Enum):
+    """What a storm did something to."""
+
+    BETWEEN = "link datagrams between workers"
+    INSIDE = "link datagrams inside a worker"
+    CONTROL = "pieces of control sessions"
+
+
+def struck_on(way: Way, ends: frozenset[str]) -> Struck:
+    """What passes on this way between these ends."""
+    if way is Way.CONTROL:
+        return Struck.CONTROL
+    return Struck.BETWEEN if len(ends) > 1 else Struck.INSIDE
+
+
 @dataclass(frozen=True, slots=True)
 class Storm:
     """A fault that goes on. It befalls `share` of what passes: of both ways where `way` is None.
@@ -58,33 +74,39 @@ class Weather:
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
-        self._storms: list[Storm] = []
-        #: Pieces that a storm did something to.
-        self.struck = 0
+        self._storms: list[tuple[Storm, Counter[Struck]]] = []
+        #: All that passed, struck or not.
+        self.met: Counter[Struck] = Counter()
 
-    def begin(self, storm: Storm) -> None:
-        """A storm begins."""
-        self._storms.append(storm)
+    def begin(self, storm: Storm) -> Counter[Struck]:
+        """A storm begins; what it strikes is counted in the answer, as it goes on."""
+        struck: Counter[Struck] = Counter()
+        self._storms.append((storm, struck))
+        return struck
 
-    def end(self, storm: Storm) -> None:
-        """It is over."""
-        self._storms.remove(storm)
+    def end(self, struck: Counter[Struck]) -> None:
+        """The storm that counts there is over."""
+        self._storms = [item for item in self._storms if item[1] is not struck]
 
     def is_cut(self, way: Way, ends: frozenset[str]) -> bool:
         """Whether nothing passes."""
-        return any(storm.ill is Ill.PARTITION and storm.meets(way, ends) for storm in self._storms)
+        return any(storm.ill is Ill.PARTITION and storm.meets(way, ends) for storm, _ in self._storms)
 
-    def held(self) -> None:
+    def held(self, way: Way, ends: frozenset[str]) -> None:
         """A piece waits for a cut to be over."""
-        self.struck += 1
+        for storm, struck in self._storms:
+            if storm.ill is Ill.PARTITION and storm.meets(way, ends):
+                struck[struck_on(way, ends)] += 1
 
     def passed(self, data: bytes, way: Way, ends: frozenset[str]) -> list[tuple[float, bool, bytes]]:
         """The copies that arrive: seconds of delay, whether others may overtake it, and the bytes."""
         delay_s, copies, is_late = 0.0, 1, False
-        for storm in self._storms:
+        what = struck_on(way, ends)
+        self.met[what] += 1
+        for storm, struck in self._storms:
             if not storm.meets(way, ends) or self._chance.random() >= storm.share:
                 continue
-            self.struck += 1
+            struck[what] += 1
             match storm.ill:
                 case Ill.PARTITION | Ill.LOSS:
                     copies = 0

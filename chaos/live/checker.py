@@ -9,18 +9,29 @@ import subprocess
 import sys
 import urllib.parse
 import urllib.request
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.chaos.live.conductor import Outcome
+from headrace.chaos.gates.weather import Struck
+from headrace.chaos.live.conductor import Fired, Outcome
 from headrace.chaos.live.evidence import Fates, Source, compare, read_fates, read_source
+from headrace.chaos.live.scenario import NETWORK
 from headrace.store.dataset import Dataset
 
 #: Seconds that making one shard again may take.
 REBUILD_S_MAX = 600.0
 #: Problems of one kind that a finding lists.
 LISTED_MAX = 20
+#: What a fault of each target has to strike: one of each group.
+_LINKS, _BETWEEN, _SESSIONS = (Struck.BETWEEN, Struck.INSIDE), (Struck.BETWEEN,), (Struck.CONTROL,)
+_ASKED = {
+    "links": (_LINKS,),
+    "control": (_SESSIONS,),
+    "worker": (_BETWEEN, _SESSIONS),
+    "controller": (_SESSIONS,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,33 @@ def check_run(outcome: Outcome) -> list[Finding]:
             outcome.left,
         ),
     ]
+
+
+def felt_on_network(fired: Sequence[Fired]) -> list[Finding]:
+    """For each target of the network's faults what they struck; none where there were no such faults."""
+    struck: dict[str, Counter[Struck]] = {}
+    for item in fired:
+        if item.planned.kind in NETWORK:
+            struck.setdefault(item.planned.target, Counter()).update(item.struck)
+    if not struck:
+        return []
+    name = "the faults of the network were felt"
+    numb = [
+        f"{' or '.join(what.value for what in ways)} by a fault of {target}"
+        for target in struck
+        for ways in _ASKED[target]
+        if not any(struck[target][what] for what in ways)
+    ]
+    if numb:
+        advice = (
+            "; for links between workers give [cluster] spread = true" if any("link" in item for item in numb) else ""
+        )
+        return [Finding(name, None, f"none of these was struck, so nothing is proved of it: {'; '.join(numb)}{advice}")]
+    told = (
+        f"{target}: {', '.join(f'{counts[what]} {what.value}' for what in Struck if counts[what])}"
+        for target, counts in struck.items()
+    )
+    return [Finding(name, True, "; ".join(told))]
 
 
 def check_dataset(

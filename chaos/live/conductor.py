@@ -12,10 +12,12 @@ import pathlib
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.chaos.gates.weather import Struck
 from headrace.chaos.live.house import House
 from headrace.chaos.live.processes import Handle, Marked, Subjects, hold, matching
 from headrace.chaos.live.scenario import Kind, Planned, Unit
@@ -49,6 +51,8 @@ class Fired:
     ended_s: float
     #: Until the first entry after its end that closed records; None where none was to come.
     recovered_s: float | None = None
+    #: What a fault of the network did something to.
+    struck: Counter[Struck] = field(default_factory=Counter[Struck])
 
 
 @dataclass(slots=True)
@@ -282,6 +286,8 @@ class Conductor:
     ) -> None:
         now = self._now()
         fired = Fired(planned, now, self._timeline.closes, victims, ended_s=now)
+        if begun is not None:
+            fired.struck = begun.struck
         self._fired.append(fired)
         if planned.for_s:
             self._lasting.append(_Lasting(fired, handles, now + planned.for_s, begun=begun))

@@ -71,7 +71,7 @@ class House:
     ) -> None:
         self._marked = marked
         self.folder = folder / "cluster"
-        self.workers = tuple(f"w{number}" for number in range(shape.workers))
+        self.workers = shape.worker_names
         self.controllers = tuple(f"c{number}" for number in range(shape.controllers))
         #: The clock of each daemon, seconds ahead and rate, where they are not the host's.
         self.clocks = clocks.draw(seed, (*self.controllers, *self.workers)) if clocks else {}

@@ -96,13 +96,14 @@ def page(facts: Mapping[str, Any], about: str = "") -> str:
     lines += ["", *details] if details else []
     lines += ["", "## What was done to it", ""]
     lines += _table(
-        ("at", "commits", "fault", "to", "lasted", "next close after"),
+        ("at", "commits", "fault", "to", "struck", "lasted", "next close after"),
         [
             (
                 f"{f['at_s']:.2f} s",
                 f["commits"],
                 f["kind"],
                 _cell(f["victims"]),
+                ", ".join(f"{count} {what}" for what, count in f["struck"].items()),
                 f"{f['lasted_s']:.2f} s" if f["lasted_s"] else "",
                 "none was left" if f["recovered_s"] is None else f"{f['recovered_s']:.2f} s",
             )
@@ -138,6 +139,7 @@ def _fired(item: Fired) -> dict[str, Any]:
         "at_s": round(item.at_s, 3),
         "commits": item.commits,
         "victims": list(item.victims),
+        "struck": {what.value: count for what, count in sorted(item.struck.items(), key=lambda pair: pair[0].value)},
         "lasted_s": round(item.ended_s - item.at_s, 3),
         "recovered_s": None if item.recovered_s is None else round(item.recovered_s, 3),
     }

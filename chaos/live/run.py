@@ -23,14 +23,15 @@ from typing import Any
 
 from headrace.chaos.gates.network import NetworkGates
 from headrace.chaos.live.attached import Attached
-from headrace.chaos.live.checker import Finding, check_dataset, check_run
+from headrace.chaos.live.checker import Finding, check_dataset, check_run, felt_on_network
 from headrace.chaos.live.conductor import Conductor, Outcome
 from headrace.chaos.live.disk import Disk, enter_namespace
 from headrace.chaos.live.house import OWNER, House
+from headrace.chaos.live.layout import layout_options, places_in
 from headrace.chaos.live.place import Place, place_for
 from headrace.chaos.live.processes import Marked
 from headrace.chaos.live.report import ChaosReport
-from headrace.chaos.live.scenario import NETWORK, STORE, Planned, Scenario, draw
+from headrace.chaos.live.scenario import STORE, Cluster, Planned, Scenario, draw
 from headrace.chaos.live.scenario_file import read_scenario
 from headrace.chaos.live.tools import Tools
 from headrace.cli.client import controller_at
@@ -118,6 +119,8 @@ def carry_out(request: Request, scenario: Scenario, folder: pathlib.Path, *, say
         place = stack.enter_context(place_for(request.store, folder, request.seed))
         pipeline = load(request.pipeline, (*request.parameters, f"{request.output}={place.uri}"))
         _writes_there(request, pipeline, place)
+        if scenario.cluster is not None:
+            places_in(scenario.cluster, pipeline)  # refused before anything is run
         started = time.monotonic()
         reference = request.reference or _reference(request, scenario, folder, say)
         reference_s = 0.0 if request.reference else time.monotonic() - started
@@ -204,15 +207,11 @@ def _stage(
 
 def _felt(outcome: Outcome, tools: Tools) -> list[Finding]:
     """Whether the faults of network and store befell anything, where there were any."""
-    found: list[Finding] = []
-    for word, kinds, struck in (
-        ("network", NETWORK, tools.gates.weather.struck if tools.gates else 0),
-        ("store", STORE, tools.store.struck if tools.store else 0),
-    ):
-        if any(item.planned.kind in kinds for item in outcome.fired):
-            unit = "pieces" if word == "network" else "requests"
-            said = f"{struck} {unit} met one" if struck else f"no {unit} came while one went on: nothing is proved"
-            found.append(Finding(f"the faults of the {word} were felt", struck > 0 or None, said))
+    found = felt_on_network(outcome.fired)
+    if any(item.planned.kind in STORE for item in outcome.fired):
+        struck = tools.store.struck if tools.store else 0
+        said = f"{struck} requests met one" if struck else "no requests came while one went on: nothing is proved"
+        found.append(Finding("the faults of the store were felt", struck > 0 or None, said))
     return found
 
 
@@ -286,10 +285,9 @@ def _own_command(request: Request, scenario: Scenario, output: str) -> list[str]
 
 
 def _apply_command(request: Request, scenario: Scenario, output: str, house: House, pipeline: Pipeline) -> list[str]:
-    """The command for a cluster of our own; links are made to be QUIC, also between tasks of one worker."""
+    """The command for a cluster of our own, with its places and links."""
     where = ["--controller", house.address, "--cluster", str(house.folder), "--wait"]
-    if not scenario.fuse:
-        where += [part for stage in pipeline.stages if stage.after for part in ("--transport", f"{stage.name}=quic")]
+    where += layout_options(scenario.cluster or Cluster(), pipeline, fuse=scenario.fuse)
     return [*_headrace("apply", request, scenario, output), *where]
 
 

@@ -7,8 +7,8 @@ A scenario is a TOML file (docs/chaos.md; `scenario_file.py` reads it). Numbers 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -116,11 +116,21 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The daemons of a scenario that brings a cluster of its own; `cores` are what each worker offers."""
+    """The daemons of a scenario that brings a cluster of its own; `cores` are what each worker offers.
+
+    `place` names the worker of a stage; with `spread` each stage stands on another worker than the one before it.
+    """
 
     controllers: int = 2
     workers: int = 2
     cores: int = 1
+    spread: bool = False
+    place: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def worker_names(self) -> tuple[str, ...]:
+        """The workers, as `place` names them."""
+        return tuple(f"w{number}" for number in range(self.workers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ DAEMONS_MAX = 16
 OFFSET_S_MAX = 10 * 365 * 86400.0
 RATE_MIN, RATE_MAX = 0.25, 4.0
 _RUN_KEYS = frozenset({"fuse", "replicas"})
-_CLUSTER_KEYS = frozenset({"controllers", "workers", "cores"})
+_CLUSTER_COUNTS = frozenset({"controllers", "workers", "cores"})
+_CLUSTER_KEYS = _CLUSTER_COUNTS | {"spread", "place"}
 _MOMENT_KEYS = frozenset({"after_commits", "after_s", "every_commits", "every_s", "count", "follows"})
 _FAULT_KEYS = frozenset({"kind", "target", "for_s", "share", "delay_s"}) | _MOMENT_KEYS
 
@@ -85,10 +86,26 @@ def _cluster(table: Any, where: str) -> Cluster:
     if not isinstance(table, dict):
         raise UsageError(f"{where}: write it as a table")
     _only(table, _CLUSTER_KEYS, where)
-    for key, value in table.items():
+    for key in sorted(_CLUSTER_COUNTS & table.keys()):
+        value = table[key]
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= DAEMONS_MAX:
             raise UsageError(f"{where}: {key} is {value!r}, expected a whole number from 1 to {DAEMONS_MAX}")
-    return Cluster(**table)
+    if not isinstance(table.get("spread", False), bool):
+        raise UsageError(f"{where}: spread is true or false")
+    cluster = Cluster(**table)
+    _check_places(cluster, where)
+    return cluster
+
+
+def _check_places(cluster: Cluster, where: str) -> None:
+    workers = cluster.worker_names
+    if not isinstance(cluster.place, dict):
+        raise UsageError(f"{where}: write place as a table [cluster.place], a worker for each stage")
+    for stage, worker in cluster.place.items():
+        if worker not in workers:
+            raise UsageError(f"{where}: place of {stage!r} is {worker!r}; the workers are {', '.join(workers)}")
+    if cluster.spread and (cluster.place or len(workers) < 2):
+        raise UsageError(f"{where}: spread needs two workers or more, and no table [cluster.place]")
 
 
 def _clocks(table: Any, where: str) -> Clocks:

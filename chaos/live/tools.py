@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.chaos.gates.network import NetworkGates
 from headrace.chaos.gates.s3 import Fault as StoreFault
 from headrace.chaos.gates.s3 import S3Proxy, Trouble
-from headrace.chaos.gates.weather import Ill, Storm, Way
+from headrace.chaos.gates.weather import Ill, Storm, Struck, Way
 from headrace.chaos.live.disk import Disk
 from headrace.chaos.live.scenario import NETWORK, STORE, Kind, Planned
 
@@ -26,10 +27,11 @@ TOOLED = frozenset({Kind.FULL_DISK}) | NETWORK | STORE
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A fault that goes on: what it befalls, in words, and what ends it."""
+    """A fault that goes on: what it befalls, in words, and what ends it. `struck` is counted as it goes on."""
 
     victims: tuple[str, ...]
     end: Callable[[], None]
+    struck: Counter[Struck] = field(default_factory=Counter[Struck])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class Tools:
             names = self.workers if planned.target == "worker" else self.controllers
             end = names[int(planned.pick * len(names))]
         storm = Storm(Ill(planned.kind.value), planned.share, planned.delay_s, way, end)
-        gates.begin(storm)
+        struck = gates.begin(storm)
         what = f"{planned.target} {end}".strip()
-        return Begun((what if planned.share == 1 else f"{planned.share:.1%} of {what}",), lambda: gates.end(storm))
+        said = what if planned.share == 1 else f"{planned.share:.1%} of {what}"
+        return Begun((said,), lambda: gates.end(struck), struck)

@@ -16,7 +16,7 @@ import pytest
 from headrace.chaos.gates.network import HOST, NetworkGates
 from headrace.chaos.gates.s3 import Fault, S3Proxy, Trouble
 from headrace.chaos.gates.sockets import owner_of
-from headrace.chaos.gates.weather import Ill, Storm, Way, Weather
+from headrace.chaos.gates.weather import Ill, Storm, Struck, Way, Weather
 from headrace.transport.errors import LinkRefusedError
 from headrace.worker.gate import VARIABLE, gate_before
 
@@ -37,14 +37,14 @@ def test_a_share_of_what_passes_is_lost_doubled_or_spoilt_by_one_bit() -> None:
     lossy, doubling, spoiling = Weather(1), Weather(1), Weather(1)
     lossy.begin(Storm(Ill.LOSS, 0.25))
     doubling.begin(Storm(Ill.DUPLICATE, 0.25))
-    spoiling.begin(Storm(Ill.CORRUPT, 0.25))
+    struck = spoiling.begin(Storm(Ill.CORRUPT, 0.25))
     assert 700 < len(passed(lossy, 1000)) < 800
     assert 1200 < len(passed(doubling, 1000)) < 1300
     spoilt = [data for data in passed(spoiling, 1000) if data != b"abcd"]
     assert 200 < len(spoilt) < 300
     flips = [int.from_bytes(data) ^ int.from_bytes(b"abcd") for data in spoilt]
     assert all(flip.bit_count() == 1 for flip in flips)
-    assert spoiling.struck == len(spoilt)
+    assert struck == {Struck.INSIDE: len(spoilt)}
 
 
 def test_one_seed_is_one_weather() -> None:
@@ -62,14 +62,14 @@ def test_one_seed_is_one_weather() -> None:
 def test_a_storm_meets_its_way_and_its_end_and_no_other() -> None:
     weather = Weather(1)
     storm = Storm(Ill.PARTITION, end="w1")
-    weather.begin(storm)
+    struck = weather.begin(storm)
     weather.begin(Storm(Ill.LOSS, way=Way.CONTROL))
     assert passed(weather, 3, ends=frozenset({"w0", "w2"})) == [b"abcd"] * 3
     assert passed(weather, 3, ends=frozenset({"w0", "w1"})) == []
     assert passed(weather, 3, ends=frozenset({"w1"})) == [b"abcd"] * 3, "what stays inside a host is not cut off"
     assert passed(weather, 3, Way.CONTROL, frozenset({"w0", "c0"})) == []
     assert weather.is_cut(Way.CONTROL, frozenset({"w1", "c0"}))
-    weather.end(storm)
+    weather.end(struck)
     assert not weather.is_cut(Way.CONTROL, frozenset({"w1", "c0"}))
 
 
@@ -111,10 +111,10 @@ def test_a_cut_control_session_holds_its_bytes_and_goes_on_when_the_cut_is_over(
         with socket.create_connection((host, int(front))) as guest:
             assert answered(guest, b"one", PATIENCE_S)
             cut = Storm(Ill.PARTITION, end="c0")
-            gates.begin(cut)
+            struck = gates.begin(cut)
             assert not answered(guest, b"two", 0.3)
-            assert gates.weather.struck == 1
-            gates.end(cut)
+            assert struck == {Struck.CONTROL: 1}
+            gates.end(struck)
             assert answered(guest, b"", PATIENCE_S)
 
 
@@ -123,9 +123,9 @@ def test_a_delayed_session_keeps_its_order_also_when_the_delay_ends() -> None:
         host, _, front = gates.control("c0", port).rpartition(":")
         with socket.create_connection((host, int(front))) as guest:
             slow = Storm(Ill.DELAY, delay_s=0.1)
-            gates.begin(slow)
+            late = gates.begin(slow)
             guest.sendall(b"first ")
-            gates.end(slow)
+            gates.end(late)
             guest.sendall(b"second")
             guest.settimeout(PATIENCE_S)
             said = b""

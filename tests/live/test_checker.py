@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 from live_kit import RECORDS
 
-from headrace.chaos.live.checker import Finding, _same_fates, check_dataset, check_run
-from headrace.chaos.live.conductor import Outcome
+from headrace.chaos.gates.weather import Struck
+from headrace.chaos.live.checker import Finding, _same_fates, check_dataset, check_run, felt_on_network
+from headrace.chaos.live.conductor import Fired, Outcome
 from headrace.chaos.live.evidence import Fate, Fates, compare, read_fates
+from headrace.chaos.live.scenario import Kind, Planned, Unit
 
 FATES, ONCE, SOURCE, SOUND = range(4)
 
@@ -103,6 +106,24 @@ def test_every_fate_names_a_fragment_and_a_row(reference: Path) -> None:
     verdicts = [fate.verdict for fate in fates.found.values()]
     assert verdicts.count("quarantined") == 4 + RECORDS // 100
     assert verdicts.count("filtered") == RECORDS // 10
+
+
+def strike(kind: Kind, target: str, struck: dict[Struck, int]) -> Fired:
+    planned = Planned(0, 0, kind, target, Unit.SECONDS, 0.0, 1.0, 0.0)
+    return Fired(planned, 0.0, 0, (target,), 1.0, struck=Counter(struck))
+
+
+def test_a_cut_that_no_link_datagram_met_is_said_to_prove_nothing_of_links() -> None:
+    late = strike(Kind.DELAY, "links", {Struck.INSIDE: 9})
+    cut = strike(Kind.PARTITION, "worker", {Struck.CONTROL: 3})
+    (finding,) = felt_on_network([late, cut])
+    assert finding.passed is None
+    assert "link datagrams between workers by a fault of worker" in finding.said
+    assert "spread = true" in finding.said
+    cut.struck[Struck.BETWEEN] = 4
+    (finding,) = felt_on_network([late, cut])
+    assert finding.passed
+    assert "worker: 4 link datagrams between workers, 3 pieces of control sessions" in finding.said
 
 
 def test_a_run_in_which_nothing_was_done_proves_nothing() -> None:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from headrace.chaos.live.layout import layout_options, places_in
 from headrace.chaos.live.scenario import Cluster, Kind, Unit, draw
 from headrace.chaos.live.scenario_file import read_scenario, scenario_of
 from headrace.cli.errors import UsageError
+from headrace.pipeline.graph import Pipeline
+from headrace.stages.library import read_jsonl, tokenize, write_tokens
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "chaos"
 KILL: dict[str, Any] = {"kind": "kill", "target": "task", "after_commits": [3, 9]}
@@ -91,6 +94,32 @@ def test_what_a_fault_of_network_or_store_cannot_be_is_refused() -> None:
     assert "target means nothing for 'store_outage'" in refusal({**cut, "kind": "store_outage"}, cluster={})
     assert "workers is 0, expected a whole number from 1 to 16" in refusal(KILL, cluster={"workers": 0})
     assert "rate is 0, expected 0.25 <= low <= high" in refusal(KILL, cluster={}, clocks={"rate": 0})
+
+
+def test_a_scenario_places_stages_one_by_one_or_spreads_them() -> None:
+    pipeline = plain("in", "out")
+    first, *rest = [stage.name for stage in pipeline.stages]
+    spread = scenario_of({"cluster": {"spread": True}, "fault": [KILL]}, "x.toml").cluster
+    assert spread is not None
+    assert list(places_in(spread, pipeline).values()) == ["w0", "w1", "w0"]
+    assert [word for word in layout_options(spread, pipeline, fuse=True) if "=quic" in word] == [
+        f"{name}=quic" for name in rest
+    ]
+    placed = scenario_of({"cluster": {"place": {first: "w1"}}, "fault": [KILL]}, "x.toml").cluster
+    assert placed is not None
+    assert layout_options(placed, pipeline, fuse=True) == ["--place", f"{first}=w1"]
+    strange = scenario_of({"cluster": {"place": {"brew": "w1"}}, "fault": [KILL]}, "x.toml").cluster
+    assert strange is not None
+    with pytest.raises(UsageError, match="has no stage 'brew'; it has"):
+        places_in(strange, pipeline)
+    assert "place of 'read' is 'w2'; the workers are w0, w1" in refusal(KILL, cluster={"place": {"read": "w2"}})
+    assert "spread needs two workers" in refusal(KILL, cluster={"workers": 1, "spread": True})
+    assert "spread is true or false" in refusal(KILL, cluster={"spread": 1})
+
+
+def plain(source: str, output: str) -> Pipeline:
+    tokens = tokenize("deepseek")
+    return Pipeline.chain("small", output, read_jsonl(source), tokens, write_tokens(tokens, seq_len=256))
 
 
 def test_a_file_that_is_no_toml_or_not_there_is_refused(tmp_path: Path) -> None:
