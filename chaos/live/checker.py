@@ -7,8 +7,6 @@ import pathlib
 import random
 import subprocess
 import sys
-import urllib.parse
-import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +16,10 @@ from headrace.chaos.gates.weather import Struck
 from headrace.chaos.live.conductor import Fired, Outcome
 from headrace.chaos.live.evidence import Fates, Source, compare, read_fates, read_source
 from headrace.chaos.live.scenario import NETWORK
+from headrace.chaos.live.source_files import Servers
+from headrace.pipeline.graph import Pipeline
 from headrace.store.dataset import Dataset
+from headrace.store.errors import StoreError
 
 #: Seconds that making one shard again may take.
 REBUILD_S_MAX = 600.0
@@ -97,15 +98,25 @@ def felt_on_network(fired: Sequence[Fired]) -> list[Finding]:
 
 
 def check_dataset(
-    reference: pathlib.Path, dataset: pathlib.Path, answer: dict[str, Any], *, id_key: str, rebuilds: int, seed: int
+    reference: pathlib.Path,
+    dataset: pathlib.Path,
+    answer: dict[str, Any],
+    *,
+    id_key: str,
+    rebuilds: int,
+    seed: int,
+    pipeline: Pipeline | None = None,
 ) -> list[Finding]:
-    """Compare the dataset with the reference and with its source, and hold each object against the ledger."""
+    """Compare the dataset with the reference and with its source, and hold each object against the ledger.
+
+    `pipeline` says at which servers the objects of a source are.
+    """
     before, after = read_fates(reference), read_fates(dataset)
     opened = Dataset.open(str(dataset))
     return [
         _same_fates(before, after),
         _each_once(after, answer),
-        _against_source(after, opened, id_key),
+        _against_source(after, opened, id_key, Servers(pipeline)),
         _sound(opened),
         _rebuilt(dataset, random.Random(seed), rebuilds),
     ]
@@ -130,14 +141,19 @@ def _each_once(fates: Fates, answer: dict[str, Any]) -> Finding:
     return Finding("each record stands in the dataset once", good, said)
 
 
-def _against_source(fates: Fates, dataset: Dataset, id_key: str) -> Finding:
+def _against_source(fates: Fates, dataset: Dataset, id_key: str, servers: Servers) -> Finding:
     name = "the source's records are those of the dataset"
     uris = sorted({state.fragment.uri for state in dataset.state.fragments.values()})
-    files = [_path_of(uri) for uri in uris]
-    remote = [uri for uri, path in zip(uris, files, strict=True) if path is None]
-    source: Source = read_source([path for path in files if path is not None], id_key)
-    if remote or source.unread:
-        return Finding(name, None, f"{(*remote, *source.unread)[0]} is not JSON Lines or Parquet on this machine")
+    files = [servers.file_of(uri) for uri in uris]
+    unknown = [uri for uri, file in zip(uris, files, strict=True) if file is None]
+    if unknown:
+        return Finding(name, None, f"{unknown[0]} is neither on this machine nor in an S3 store that the input names")
+    try:
+        source: Source = read_source([file for file in files if file is not None], id_key)
+    except (StoreError, FileNotFoundError) as error:
+        return Finding(name, None, f"the source cannot be read: {error}")
+    if source.unread:
+        return Finding(name, None, f"{source.unread[0]} is not JSON Lines or Parquet")
     missing = source.ids - fates.ids
     said = f"{source.records} records in {len(files)} files, {source.ids.total()} of them with an id of their own"
     if source.records != len(fates.found):
@@ -181,11 +197,3 @@ def _rebuild(dataset: pathlib.Path, shard: str) -> str:
         return ""
     lines: Sequence[str] = done.stderr.strip().splitlines() or ["not the same bytes"]
     return f"{shard}: {lines[-1]}"
-
-
-def _path_of(uri: str) -> pathlib.Path | None:
-    """The local file of a URI or path, or None."""
-    parts = urllib.parse.urlsplit(uri)
-    if parts.scheme == "file":
-        return pathlib.Path(urllib.request.url2pathname(parts.path))
-    return None if "://" in uri else pathlib.Path(uri)

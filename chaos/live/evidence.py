@@ -1,7 +1,7 @@
 """A dataset and its source as someone sees them who has no Headrace: JSON, safetensors, Parquet, and a hash.
 
-Nothing here imports a stage, a reader or the store: what the checker compares must not come from the code that it
-checks (docs/format.md is all that is needed to write this again).
+Nothing here imports a stage or a reader, and of the store no more than plain reads: what the checker compares must not
+come from the code that it checks (docs/format.md is all that is needed to write this again).
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file
+
+from headrace.chaos.live.source_files import SourceFile
 
 #: Bytes of the hash that stands for a document's tokens.
 _HASH_BYTES = 16
@@ -147,23 +149,25 @@ class Source:
     unread: tuple[str, ...]
 
 
-def read_source(files: Sequence[pathlib.Path], id_key: str) -> Source:
+def read_source(files: Sequence[SourceFile], id_key: str) -> Source:
     """Count the records of JSON Lines (.gz too) and Parquet files, and the ids of those that can be parsed."""
     records, ids, unread = 0, Counter[str](), list[str]()
-    for path in files:
-        if path.suffix == ".parquet":
-            records += pq.ParquetFile(path).metadata.num_rows
-        elif path.name.removesuffix(".gz").endswith((".jsonl", ".json", ".ndjson")):
-            for line in _lines(path):
+    for item in files:
+        if item.name.endswith(".parquet"):
+            with item.open() as file:
+                records += pq.ParquetFile(file).metadata.num_rows
+        elif item.name.removesuffix(".gz").endswith((".jsonl", ".json", ".ndjson")):
+            for line in _lines(item):
                 records += 1
                 ids.update(_id_of(line, id_key))
         else:
-            unread.append(path.name)
+            unread.append(item.name)
     return Source(records, ids, tuple(unread))
 
 
-def _lines(path: pathlib.Path) -> Iterator[bytes]:
-    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+def _lines(item: SourceFile) -> Iterator[bytes]:
+    with item.open() as plain:
+        file = gzip.GzipFile(fileobj=plain) if item.name.endswith(".gz") else plain
         yield from (line for line in file if line.strip())
 
 

@@ -145,7 +145,7 @@ def carry_out(request: Request, scenario: Scenario, folder: pathlib.Path, *, say
         findings = [*check_run(outcome), *_felt(outcome, stage.tools)]
         findings += [] if stage.attached else [_memory_left(before)]
         if not outcome.problem:
-            findings += _dataset_findings(request, reference, place.fetch(folder / "faulted"), outcome)
+            findings += _dataset_findings(request, pipeline, reference, place.fetch(folder / "faulted"), outcome)
         stage.good = all(finding.passed is not False for finding in findings)
         if stage.good and not request.keep:
             place.remove()
@@ -236,7 +236,7 @@ def _upstream(pipeline: Pipeline, name: str) -> tuple[str, ...]:
 
 
 def _dataset_findings(
-    request: Request, reference: pathlib.Path, dataset: pathlib.Path, outcome: Outcome
+    request: Request, pipeline: Pipeline, reference: pathlib.Path, dataset: pathlib.Path, outcome: Outcome
 ) -> list[Finding]:
     return check_dataset(
         reference,
@@ -245,6 +245,7 @@ def _dataset_findings(
         id_key=request.id_key,
         rebuilds=request.rebuilds,
         seed=request.seed,
+        pipeline=pipeline,
     )
 
 

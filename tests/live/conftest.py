@@ -15,6 +15,7 @@ from live_kit import PIPELINE, RECORDS, call, inputs, line
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chaos")
     (folder / "small.py").write_text(PIPELINE)
+    (folder / "mixed.py").write_text(PIPELINE.replace("read_jsonl", "read"))
     (folder / "corpus").mkdir()
     for part in range(4):
         lines = [line(number) for number in range(part, RECORDS, 4)]

@@ -1,21 +1,31 @@
 """The checker finds what chaos could do to a dataset: each of these planted faults must fail."""
 
+import gzip
 import json
 import os
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from live_kit import RECORDS
+from live_kit import RECORDS, call, line
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from s3_server import shared_server
 
 from headrace.chaos.gates.weather import Struck
 from headrace.chaos.live.checker import Finding, _same_fates, check_dataset, check_run, felt_on_network
 from headrace.chaos.live.conductor import Fired, Outcome
 from headrace.chaos.live.evidence import Fate, Fates, compare, read_fates
 from headrace.chaos.live.scenario import Kind, Planned, Unit
+from headrace.cli.load import load
+from headrace.store.objects import below, open_store
 
 FATES, ONCE, SOURCE, SOUND = range(4)
 
@@ -106,6 +116,33 @@ def test_every_fate_names_a_fragment_and_a_row(reference: Path) -> None:
     verdicts = [fate.verdict for fate in fates.found.values()]
     assert verdicts.count("quarantined") == 4 + RECORDS // 100
     assert verdicts.count("filtered") == RECORDS // 10
+
+
+def test_the_records_of_a_source_in_a_store_are_counted_too(home: Path, tmp_path: Path) -> None:
+    uri = shared_server().uri()
+    store = open_store(uri)
+    lines = [line(number).encode() for number in range(40)]
+    store.create("a.jsonl", [b"\n".join(lines[:20])])
+    store.create("b.jsonl.gz", [gzip.compress(b"\n".join(lines[20:]))])
+    path = tmp_path / "c.parquet"
+    pq.write_table(pa.table({"id": ["p0", "p1"], "text": ["a", "b"]}), path)
+    store.create("c.parquet", [path.read_bytes()])
+    source = below(uri, "*.*")
+    done = call(home, "run", "mixed.py", "-p", f"input={source}", "-p", f"output={tmp_path}/out", "--json")
+    assert done.returncode == 0, done.stderr
+    pipeline = load(home / "mixed.py", (f"input={source}", f"output={tmp_path}/out"))
+
+    def against_source() -> Finding:
+        answer = json.loads(done.stdout)
+        out = tmp_path / "out"
+        return check_dataset(out, out, answer, id_key="id", rebuilds=0, seed=0, pipeline=pipeline)[SOURCE]
+
+    assert against_source().passed, against_source().said
+    assert against_source().said == "42 records in 3 files, 40 of them with an id of their own"
+    store.replace("a.jsonl", [b"\n".join(lines[:19])])
+    assert against_source().said == "the files hold 41 records, the dataset 42"
+    store.delete("a.jsonl")
+    assert "is gone from" in against_source().said
 
 
 def strike(kind: Kind, target: str, struck: dict[Struck, int]) -> Fired:
