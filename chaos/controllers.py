@@ -12,6 +12,7 @@ from headrace.controller.core import messages as core
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.leadership import LeaderState
 from headrace.controller.core.run import Run
+from headrace.store.entries import encode_entry
 from headrace.store.fold import FoldError
 
 _LEADS = (LeaderState.LEADING, LeaderState.RESIGNING)
@@ -96,6 +97,7 @@ class SimulatedController:
         world = self.cluster.world
         if not isinstance(event, core.TimePassed):
             world.note(self.name, "handles", event)
+        self.cluster.checker.stirred(self)
         try:
             commands = self.core.handle(event, self._clock.at(world.now))
         except FoldError as error:
@@ -115,9 +117,10 @@ class SimulatedController:
                 case core.ReadLog():
                     world.after(world.between(0.005, 0.05), self._read, command, life)
                 case core.WriteEntry():
-                    self.cluster.checker.write_asked(self, command)
+                    data = encode_entry(command.entry)
+                    self.cluster.checker.write_asked(self, command, data)
                     world.note(self.name, f"writes entry {command.number}")
-                    self.cluster.log.write(command, self.identity, self._answer_to(life))
+                    self.cluster.log.write(command, data, self.identity, self._answer_to(life))
                 case core.WriteSnapshot():
                     self.cluster.log.snapshot(command, self._answer_to(life))
                 case core.TruncateLog():

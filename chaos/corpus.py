@@ -6,7 +6,7 @@ there are records that kill the task whose stage touches them: they must be quar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import xxhash
 
@@ -45,8 +45,7 @@ def make_pipeline(rule: int, sinks: tuple[str, ...] = (SINK,), *, spread: bool =
     return Pipeline(PIPELINE, DATASET, stages)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Records of a batch or a shard: of `item`, those in `kept` and those with another verdict, one bit each.
 
     `quarantined` are those of `other` that killed their task.
@@ -60,8 +59,8 @@ class Part:
     def cut(self, item: Range) -> Part:
         """The records of `item`, which lies within."""
         start, everyone = item.first - self.item.first, (1 << item.count) - 1
-        bits = (mask >> start & everyone for mask in (self.kept, self.other, self.quarantined))
-        return Part(item, *bits)
+        kept, other, dead = self.kept >> start, self.other >> start, self.quarantined >> start
+        return Part(item, kept & everyone, other & everyone, dead & everyone)
 
     def holds(self, item: Range) -> bool:
         """Whether `item` lies within."""

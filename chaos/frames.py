@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MARKER_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """A batch on its way (`sweep` -1), or marker `sweep` of a sweep. `kept` has one bit a record,
     `quarantined` one for each that killed its task.
     """
@@ -17,7 +16,7 @@ class Frame:
     size: int
     fragment: bytes = b""
     first: int = 0
-    count: int = 0
+    records: int = 0
     kept: int = 0
     sweep: int = -1
     quarantined: int = 0

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.chaos.corpus import Part
-from headrace.chaos.parts import Asked, Cluster
+from headrace.chaos.parts import Asked, Cluster, Folding
 from headrace.chaos.sinks import HELD_BYTES, POLICY
 from headrace.chaos.tasks import BATCH_RECORDS_MAX
 from headrace.chaos.world import ViolationError
 from headrace.controller.core import messages as core
-from headrace.store.entries import Closed, Entry, Led, encode_entry
+from headrace.store.entries import Closed, Entry, Led
 from headrace.store.fold import FoldError, LedgerState
 from headrace.store.keys import epoch_of
 from headrace.worker.core.gathering import HELD_TIMES_MAX
@@ -35,6 +35,8 @@ class Checker:
         self._summaries: list[tuple[Any, ...]] = []
         self._leaders: dict[int, str] = {}
         self._writing: dict[str, tuple[int, bytes]] = {}
+        #: The controllers that have handled an event since the last check: no other fold can have changed.
+        self._stirred: list[Folding] = []
         self._folded: dict[str, int] = {}
         self._proposals: dict[tuple[str, int, int], set[bytes]] = {}
         self.proposed: list[core.ShardProposed] = []
@@ -43,9 +45,16 @@ class Checker:
 
     # -- after each event --
 
+    def stirred(self, controller: Folding) -> None:
+        """A controller's core has been given an event, which is all that changes its folds."""
+        self._stirred.append(controller)
+
     def check(self) -> None:
         """1: what each controller has folded is a prefix of the log, and is folded alike."""
-        for controller in self._cluster.controllers:
+        if not self._stirred:
+            return
+        stirred, self._stirred = self._stirred, []
+        for controller in stirred:
             for run in controller.core.runs.values():
                 ledger = run.ledger
                 key = f"{controller.identity}/{id(ledger)}"
@@ -61,9 +70,8 @@ class Checker:
 
     # -- the log --
 
-    def write_asked(self, controller: Asked, command: core.WriteEntry) -> None:
+    def write_asked(self, controller: Asked, command: core.WriteEntry, data: bytes) -> None:
         """1, 3: the bytes of a number never change, and no number is tried before the one below it is known."""
-        data = encode_entry(command.entry)
         before = self._writing.get(controller.identity)
         if before is not None:
             number, bytes_before = before

@@ -8,7 +8,9 @@ number is kept beside the store, for the checker: that, and not what a truncatio
 from __future__ import annotations
 
 import bisect
+import copy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 
 from headrace.chaos.world import ViolationError, World
 from headrace.controller.core.messages import (
@@ -23,8 +25,9 @@ from headrace.controller.core.messages import (
     WriteEntry,
     WriteSnapshot,
 )
-from headrace.store.entries import Entry, Led, decode_entry, encode_entry
+from headrace.store.entries import Entry, Led, decode_entry
 from headrace.store.errors import FormatError, ObjectMissing
+from headrace.store.fold import FragmentState, LedgerState
 from headrace.store.log import Appended, Log
 from headrace.store.objects import Buffer, ObjectInfo
 from headrace.store.snapshot import decode_snapshot, encode_snapshot
@@ -43,12 +46,14 @@ class MemoryStore:
     def __init__(self) -> None:
         self._keys: list[str] = []
         self._bytes: dict[str, bytes] = {}
+        self._infos: dict[str, ObjectInfo] = {}
 
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         """See `ObjectStore.create`."""
         if key in self._bytes:
             return False
-        self._bytes[key] = b"".join(bytes(part) for part in parts)
+        data = self._bytes[key] = b"".join(bytes(part) for part in parts)
+        self._infos[key] = ObjectInfo(key, len(data), "")
         bisect.insort(self._keys, key)
         return True
 
@@ -64,17 +69,18 @@ class MemoryStore:
 
     def head(self, key: str) -> ObjectInfo | None:
         """See `ObjectStore.head`."""
-        return ObjectInfo(key, len(self._bytes[key]), "") if key in self._bytes else None
+        return self._infos.get(key)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`."""
         for key in self._keys[bisect.bisect_right(self._keys, after) :]:
             if key.startswith(prefix):
-                yield ObjectInfo(key, len(self._bytes[key]), "")
+                yield self._infos[key]
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
         if self._bytes.pop(key, None) is not None:
+            del self._infos[key]
             self._keys.remove(key)
 
     def open_local(self, key: str) -> None:
@@ -90,15 +96,15 @@ class SimulatedLog:
         #: What was written first at each number, whether it still stands or not.
         self.entries: list[bytes] = []
         self.decoded: list[Entry] = []
+        self._snapshots: dict[bytes, LedgerState] = {}
         self.error_share = CALM
         #: Entries that truncations have deleted.
         self.truncated = 0
         #: Told of each entry that has become durable: its number, its content and who wrote it.
         self.durable: Callable[[int, Entry, str], None] = lambda _number, _entry, _writer: None
 
-    def write(self, command: WriteEntry, writer: str, answer: Callable[[object], None]) -> None:
-        """Create an entry, and answer what is known of it afterwards."""
-        data = encode_entry(command.entry)
+    def write(self, command: WriteEntry, data: bytes, writer: str, answer: Callable[[object], None]) -> None:
+        """Create an entry of these bytes, and answer what is known of it afterwards."""
         slow = self._world.chance(self.error_share)
         delay = self._world.between(0.5, 3.0) if slow else self._world.between(0.004, 0.04)
         self._world.after(delay, self._create, command, data, writer, answer)
@@ -109,7 +115,7 @@ class SimulatedLog:
             found, behind = self._log.read_from(command.after)
         except (FormatError, ObjectMissing) as error:
             raise ViolationError(1, f"the log cannot be read behind entry {command.after}: {error}") from error
-        snapshot = decode_snapshot(found[1]) if found is not None else None
+        snapshot = self._restored(found[1]) if found is not None else None
         entries = tuple((number, self._decoded(number, data)) for number, data in behind)
         return LogRead(command.log, entries, leader_alive, snapshot)
 
@@ -124,6 +130,15 @@ class SimulatedLog:
     def behind(self, after: int) -> tuple[tuple[int, Entry], ...]:
         """The history behind number `after`."""
         return tuple(enumerate(self.decoded[after + 1 :], start=after + 1))
+
+    def _restored(self, data: bytes) -> LedgerState:
+        """A fold of its own from a snapshot's bytes; the same bytes are decoded once."""
+        if data not in self._snapshots:
+            state = decode_snapshot(data)
+            if not isinstance(state, LedgerState):
+                raise ViolationError(1, f"a snapshot of a dataset's ledger holds a {type(state).__name__}")
+            self._snapshots[data] = state
+        return twin(self._snapshots[data])
 
     def _decoded(self, number: int, data: bytes) -> Entry:
         known = number < len(self.entries) and self.entries[number] == data
@@ -174,3 +189,19 @@ class SimulatedLog:
             answer(EntryOvertaken(command.log, command.number))
         else:
             answer(EntryWritten(command.log, command.number))
+
+
+def twin(state: LedgerState) -> LedgerState:
+    """A fold that says the same and shares nothing that folding changes: lists, tables and intervals."""
+    made = copy.copy(state)
+    for item in fields(LedgerState):
+        value = getattr(state, item.name)
+        if isinstance(value, (list, dict)):
+            setattr(made, item.name, value.copy())
+    made.fragments = {
+        name: FragmentState(
+            item.fragment, item.count, item.dropped, {sink: held.copy() for sink, held in item.closed.items()}
+        )
+        for name, item in state.fragments.items()
+    }
+    return made

@@ -21,6 +21,8 @@ class Operator:
         self._asked: set[tuple[str, int]] = set()
         self._request = 0
         self._rule, self._amended = 1, False
+        corpus = cluster.corpus
+        self._pipelines = {rule: make_pipeline(rule, corpus.sinks, spread=corpus.spread).to_dict() for rule in (1, 2)}
         #: What the first completed run said.
         self.completed = False
 
@@ -78,8 +80,7 @@ class Operator:
         if controller.life != life or not controller.alive or self.completed:
             return
         self._request += 1
-        corpus = self._cluster.corpus
-        pipeline = make_pipeline(self._rule, corpus.sinks, spread=corpus.spread).to_dict()
+        pipeline = self._pipelines[self._rule]
         controller.post(
             core.PipelineRequested(
                 self._request, pipeline, amend=self._amended, fuse=self._fuse, replicas=self._replicas

@@ -11,6 +11,7 @@ from headrace.chaos.log import SimulatedLog
 from headrace.chaos.storage import SimulatedObjects
 from headrace.chaos.world import Clock, World
 from headrace.controller.core import messages as core
+from headrace.controller.core.cluster import Controller
 
 if TYPE_CHECKING:
     from headrace.chaos.controllers import SimulatedController
@@ -53,6 +54,14 @@ class Asked(Protocol):
     def post(self, event: object) -> None:
         """Give it an event."""
         ...
+
+
+class Folding(Protocol):
+    """A controller, as the checker looks into it."""
+
+    name: str
+    identity: str
+    core: Controller
 
 
 class Attendant(Protocol):

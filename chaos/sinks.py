@@ -33,10 +33,10 @@ class SimulatedSink:
 
     def add(self, frame: Frame) -> None:
         """Take a batch; what is held already is left out."""
-        whole = Range(frame.fragment, frame.first, frame.count, frame.first * HELD_BYTES, frame.count * HELD_BYTES)
-        batch = Part(whole, frame.kept, ((1 << frame.count) - 1) ^ frame.kept, frame.quarantined)
+        whole = Range(frame.fragment, frame.first, frame.records, frame.first * HELD_BYTES, frame.records * HELD_BYTES)
+        batch = Part(whole, frame.kept, ((1 << frame.records) - 1) ^ frame.kept, frame.quarantined)
         for item in core.without((whole,), self.core.held(frame.fragment)):
-            part = self._batches[item.fragment, item.first] = batch.cut(item)
+            part = self._batches[item.fragment, item.first] = batch if item is whole else batch.cut(item)
             target = TARGET_BYTES * part.kept.bit_count()
             self._do(core.BatchGathered(item, target, HELD_BYTES * item.count))
 

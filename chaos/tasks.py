@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from headrace.chaos.corpus import FILTER, RECORD_BYTES, SOURCE, Part
 from headrace.chaos.frames import MARKER_BYTES, Frame
@@ -21,8 +20,20 @@ from headrace.worker.core.sweeping import Sweeping
 
 #: Records that a source puts into a batch.
 BATCH_RECORDS_MAX = 8
+#: Seconds that a source takes for a batch, and any stage for a step.
+READ_S, STEP_S = (0.05, 0.4), (0.001, 0.05)
 #: Fragments in a page of a listing.
 PAGE_FRAGMENTS = 3
+
+_downstream: dict[tuple[str, str], tuple[str, ...]] = {}
+
+
+def _following(order: core.StartTask) -> tuple[str, ...]:
+    """The stages behind a task's last one; a pipeline's version is the hash of what says so."""
+    key = order.version, order.stages[-1]
+    if key not in _downstream:
+        _downstream[key] = Pipeline.from_dict(order.pipeline).downstream(order.stages[-1])
+    return _downstream[key]
 
 
 class SimulatedTask:
@@ -30,6 +41,7 @@ class SimulatedTask:
 
     def __init__(self, worker: Host, order: core.StartTask) -> None:
         self.cluster: Cluster = worker.cluster
+        self._corpus = worker.cluster.corpus
         self.clock = worker.clock
         #: Until when it is stopped and does not know it.
         self.frozen_until = 0.0
@@ -42,10 +54,10 @@ class SimulatedTask:
         self.in_hand: tuple[core.InHand, ...] = ()
         self.killed_for = ""
         self.is_source = SOURCE in order.stages
-        sinks = [stage for stage in order.stages if stage in self.cluster.corpus.sinks]
+        sinks = [stage for stage in order.stages if stage in self._corpus.sinks]
         self.sink = SimulatedSink(self, sinks[0]) if sinks else None
         #: The stages that read from the last one of this task.
-        self._following = Pipeline.from_dict(order.pipeline).downstream(order.stages[-1])
+        self._following = _following(order)
         self.reading, self._sweeping = Reading(), Sweeping()
         self._worker = worker
         self._inbox: deque[tuple[Input, Frame]] = deque()
@@ -89,7 +101,7 @@ class SimulatedTask:
 
     def outlives(self, stage: str, parts: Sequence[Part], hand: Range | None = None) -> bool:
         """Whether the process lives on after a stage has had these records; `hand` is what it said that it took."""
-        corpus = self.cluster.corpus
+        corpus = self._corpus
         if not any(corpus.kills(stage, part) for part in parts):
             return True
         self.in_hand = tuple(core.InHand(stage, item) for item in ([hand] if hand else [part.item for part in parts]))
@@ -114,8 +126,7 @@ class SimulatedTask:
             self._awake = True
             # A batch costs a source more time than a stage behind it: so faults meet all of a run's life.
             slow = self.is_source and not self._outbox and not self.alone
-            world = self.cluster.world
-            world.after(world.between(0.05, 0.4) if slow else world.between(0.001, 0.05), self._turn)
+            self.cluster.world.within(*(READ_S if slow else STEP_S), self._turn)
 
     def arrived(self, link: Input, frame: Frame) -> None:
         """A frame came in on an input."""
@@ -155,7 +166,7 @@ class SimulatedTask:
         self.wake()
 
     def _list(self, message: core.ListSource) -> None:
-        fragments = self.cluster.corpus.fragments
+        fragments = self._corpus.fragments
         self._pages.clear()
         for start in range(0, len(fragments), PAGE_FRAGMENTS):
             page = tuple(fragments[start : start + PAGE_FRAGMENTS])
@@ -214,8 +225,9 @@ class SimulatedTask:
             sent = link is None or link.try_send(frame)
         else:
             fit = [link for link in self._outputs.values() if link.stage == target]
-            best = sorted(fit, key=lambda link: (-link.credit.available, link.name))
-            sent = any(link.try_send(frame) for link in best)
+            if len(fit) > 1:
+                fit.sort(key=lambda link: (-link.credit.available, link.name))
+            sent = any(link.try_send(frame) for link in fit)
         if sent:
             self._outbox.popleft()
         return sent
@@ -237,7 +249,7 @@ class SimulatedTask:
         if following is None:
             return False
         fragment, gaps = following
-        count = self.cluster.corpus.records[fragment.id]
+        count = self._corpus.records[fragment.id]
         if not gaps or gaps[0].first >= count:
             self.reading.ended(fragment.id)
             self.say(core.FragmentWasRead(self.name, self.attempt, fragment.id, count if gaps else -1))
@@ -249,7 +261,7 @@ class SimulatedTask:
         dead = int(self._sentences.get((fragment.id, first)) == SOURCE)
         # A source that reads one record at a time says so; any other does not know how many it will read.
         hand = Range(fragment.id, first, 1 if self.alone else 0)
-        if not dead and not self.outlives(SOURCE, [Part(item, everyone, 0)], hand):
+        if self._corpus.culprit == SOURCE and not dead and not self.outlives(SOURCE, [Part(item, everyone, 0)], hand):
             return True
         size = item.count * RECORD_BYTES
         frame = Frame(self.epoch, size, fragment.id, first, item.count, everyone & ~dead, quarantined=dead)
@@ -274,21 +286,24 @@ class SimulatedTask:
 
     def _deliver(self, frame: Frame) -> bool:
         """Take a batch through the stages; False if one died of it."""
-        item = Range(frame.fragment, frame.first, frame.count)
-        sentence = self._sentences.get((frame.fragment, frame.first))
+        sentence = self._sentences.get((frame.fragment, frame.first)) if self._sentences else None
         if FILTER in self.stages:
             dead = frame.quarantined | (sentence == FILTER)
-            if not self.outlives(FILTER, [Part(item, frame.kept & ~dead, dead)]):
+            if self._corpus.culprit == FILTER and not self.outlives(FILTER, [_part(frame, frame.kept & ~dead, dead)]):
                 return False
-            passed = self.cluster.corpus.passed(self.version, item.fragment, item.first, item.count)
-            frame = replace(frame, kept=passed & frame.kept & ~dead, quarantined=dead)
+            passed = self._corpus.passed(self.version, frame.fragment, frame.first, frame.records)
+            frame = frame._replace(kept=passed & frame.kept & ~dead, quarantined=dead)
         if self.sink is None:
             self._outbox.extend((stage, frame) for stage in self._following)
             return True
         if sentence == self.sink.name:
-            frame = replace(frame, kept=0, quarantined=frame.quarantined | frame.kept)
-        elif frame.fragment in self._trials and not self.outlives(self.sink.name, [Part(item, frame.kept, 0)]):
+            frame = frame._replace(kept=0, quarantined=frame.quarantined | frame.kept)
+        elif frame.fragment in self._trials and not self.outlives(self.sink.name, [_part(frame, frame.kept, 0)]):
             return False
         self.sink.add(frame)
         self.cluster.checker.held(self.label, self.sink.core.held_bytes)
         return True
+
+
+def _part(frame: Frame, kept: int, quarantined: int) -> Part:
+    return Part(Range(frame.fragment, frame.first, frame.records), kept, quarantined)

@@ -67,7 +67,14 @@ class World:
 
     def after(self, delay: float, action: Callable[..., None], *arguments: Any) -> None:
         """Do something `delay` seconds from now."""
-        self.at(self.now + delay, action, *arguments)
+        self._count += 1
+        heapq.heappush(self._agenda, (self.now + delay, self._count, action, arguments))
+
+    def within(self, low: float, high: float, action: Callable[..., None], *arguments: Any) -> None:
+        """Do something in a number of seconds, evenly drawn."""
+        self._count += 1
+        due = self.now + (low + (high - low) * self.rng.random())
+        heapq.heappush(self._agenda, (due, self._count, action, arguments))
 
     def between(self, low: float, high: float) -> float:
         """A number of seconds, evenly drawn."""

@@ -9,7 +9,7 @@ an EntryError.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 import msgpack
@@ -108,11 +108,11 @@ class Counts:
         def merged(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
             return {key: left.get(key, 0) + right.get(key, 0) for key in sorted({*left, *right})}
 
-        values: dict[str, Any] = {}
-        for entry in fields(Counts):
-            left, right = getattr(self, entry.name), getattr(other, entry.name)
-            values[entry.name] = left + right if isinstance(left, int) else merged(left, right)
-        return Counts(**values)
+        values: list[Any] = []
+        for name in Counts.__match_args__:
+            left, right = getattr(self, name), getattr(other, name)
+            values.append(left + right if isinstance(left, int) else merged(left, right) if left or right else {})
+        return Counts(*values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,17 +292,23 @@ def decode_entry(data: bytes) -> Entry:
 def _plain(change: Any) -> list[Any]:
     """The values of a dataclass in the order of its fields, nested ones likewise."""
 
-    def value(item: Any) -> Any:
-        if isinstance(item, (Fragment, Range, StoredObject, Counts)):
-            return _plain(item)
-        if isinstance(item, tuple):
-            return [value(inner) for inner in cast("Any", item)]
-        if isinstance(item, Mapping):
-            mapping = cast("Mapping[str, Any]", item)
-            return {key: value(mapping[key]) for key in sorted(mapping)}
-        return item
+    return [_value(getattr(change, name)) for name in change.__match_args__]
 
-    return [value(getattr(change, entry.name)) for entry in fields(change)]
+
+def _value(item: Any) -> Any:
+    if type(item) in _AS_THEY_ARE:
+        return item
+    if isinstance(item, (Fragment, Range, StoredObject, Counts)):
+        return _plain(item)
+    if isinstance(item, tuple):
+        return [_value(inner) for inner in cast("Any", item)]
+    if isinstance(item, Mapping):
+        mapping = cast("Mapping[str, Any]", item)
+        return {key: _value(mapping[key]) for key in sorted(mapping)}
+    return item
+
+
+_AS_THEY_ARE = frozenset({int, str, bytes, bool, type(None)})
 
 
 _NESTED: dict[tuple[str, str], Callable[[Any], Any]] = {
@@ -319,7 +325,7 @@ def _build(name: str, values: list[Any]) -> Change:
     kind = _CHANGES.get(name)
     if kind is None:
         raise EntryError(f"a change named {name!r} is not known to this Headrace: upgrade it")
-    names = [entry.name for entry in fields(kind)]
+    names: tuple[str, ...] = kind.__match_args__
     if len(names) != len(values):
         raise EntryError(f"{name} has {len(values)} values, expected {len(names)}")
     built = {key: _NESTED.get((name, key), _same)(value) for key, value in zip(names, values, strict=True)}

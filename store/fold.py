@@ -32,6 +32,8 @@ from headrace.store.log_state import FoldError, LogState
 
 __all__ = ["ClosedShard", "FoldError", "FragmentState", "LedgerState"]
 
+_NOTHING = Counts()
+
 
 @dataclass(slots=True)
 class FragmentState:
@@ -46,7 +48,10 @@ class FragmentState:
 
     def of(self, sink: str) -> IntervalSet:
         """The closed intervals of one sink."""
-        return self.closed.setdefault(sink, IntervalSet())
+        held = self.closed.get(sink)
+        if held is None:
+            held = self.closed[sink] = IntervalSet()
+        return held
 
     def stored_bytes(self, sink: str) -> int:
         """About how many bytes of the object, as it is stored, one sink has closed; all of them where it is done."""
@@ -169,16 +174,17 @@ class LedgerState(LogState):
                 raise FoldError(f"entry {number} closes records of {state.fragment.uri}, which was given up")
             if state.count is not None and item.end > state.count:
                 raise FoldError(f"entry {number} closes {state.fragment.uri} up to {item.end}, it has {state.count}")
-            held = state.of(change.sink).overlap(item.first, item.end)
+            closed = state.of(change.sink)
+            held = closed.overlap(item.first, item.end)
             if held:
                 raise FoldError(f"entry {number} closes records {held[:4]} of {state.fragment.uri} a second time")
-            state.of(change.sink).add(item.first, item.end, item.offset, item.stop)
+            closed.add(item.first, item.end, item.offset, item.stop)
         for stored in change.objects:
             if (epoch_of(stored.key) or self.epoch) < self.epoch:
                 raise FoldError(f"entry {number} names {stored.key}, which a collection may have deleted")
         self.shards.append(ClosedShard(number, change))
         self.accepted[change.identity()] = number
-        self.counts[change.sink] = self.counts.get(change.sink, Counts()) + change.counts
+        self.counts[change.sink] = self.counts.get(change.sink, _NOTHING) + change.counts
 
     def _retracted(self, number: int, change: Retracted) -> None:
         named = {item.key for shard in self.shards for item in shard.closed.objects}

@@ -102,6 +102,8 @@ class IntervalSet:
     def overlap(self, first: int, end: int) -> list[tuple[int, int]]:
         """The parts of `[first, end)` that the set holds already."""
         low = bisect_right(self._ends, first)
+        if low == len(self._firsts) or self._firsts[low] >= end:
+            return []
         high = bisect_left(self._firsts, end)
         return [(max(first, self._firsts[i]), min(end, self._ends[i])) for i in range(low, high)]
 
@@ -109,10 +111,11 @@ class IntervalSet:
         """Add `[first, end)`, whose bytes are `[offset, stop)`; OverlapError if any of it is held already."""
         if not 0 <= first < end:
             raise ValueError(f"not an interval of records: {first}..{end}")
-        held = self.overlap(first, end)
-        if held:
-            raise OverlapError(first, end, held)
-        self._insert(bisect_left(self._firsts, first), first, end, offset, stop)
+        # Where nothing is held, the runs that end at `first` or before are all that begin before it.
+        at = bisect_right(self._ends, first)
+        if at < len(self._firsts) and self._firsts[at] < end:
+            raise OverlapError(first, end, self.overlap(first, end))
+        self._insert(at, first, end, offset, stop)
 
     def cover(self, first: int, end: int, offset: int = UNKNOWN, stop: int = UNKNOWN) -> None:
         """Add what of `[first, end)` is not held yet; the union, never an error."""

@@ -157,10 +157,11 @@ class Log:
         numbers: list[int] = []
         snapshots: list[int] = []
         for info in self._store.list(self._prefix + "/", after=self.key(after) if after >= 0 else ""):
-            entry, snapshot = self._pattern.fullmatch(info.key), self._snapshot_pattern.fullmatch(info.key)
-            if entry is not None:
+            if (entry := self._pattern.fullmatch(info.key)) is not None:
                 numbers.append(int(entry[1]))
-            elif snapshot is not None and int(snapshot[1]) > after:
+                continue
+            snapshot = self._snapshot_pattern.fullmatch(info.key)
+            if snapshot is not None and int(snapshot[1]) > after:
                 snapshots.append(int(snapshot[1]))
         return numbers, snapshots
 

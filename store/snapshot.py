@@ -9,6 +9,7 @@ Decoding is total: any bytes give a fold or a FormatError.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgpack
@@ -40,7 +41,7 @@ _LEDGER_FIELDS = (
     "retracted",
     "removed",
 )
-_COUNTS = tuple(Counts.__dataclass_fields__)
+_COUNTS_OF: Callable[[Counts], tuple[Any, ...]] = attrgetter(*Counts.__dataclass_fields__)
 #: Every field of a fold stands in a snapshot; a test holds this to the classes.
 LEDGER_COVERED = {*_LOG_FIELDS, *_LEDGER_FIELDS, "fragments", "shards", "accepted", "counts"}
 CLUSTER_COVERED = {*_LOG_FIELDS, "workers", "runs", "tokens", "drained"}
@@ -199,7 +200,7 @@ def _no_ids() -> npt.NDArray[Any]:
 
 
 def _counts_row(counts: Counts) -> list[Any]:
-    return [_plain(getattr(counts, name)) for name in _COUNTS]
+    return [value if isinstance(value, int) else dict(value) for value in _COUNTS_OF(counts)]
 
 
 def _ledger(tables: Any, arrays: Arrays) -> LedgerState:

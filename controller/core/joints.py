@@ -114,9 +114,11 @@ class Joints:
 
     def wake_at(self, plan: Plan, roster: Roster) -> float | None:
         """When a link that was cut is due. One whose end is not ready waits for that, and not for a moment."""
-        waits = [link for link in plan.links if self._joints[link.name].pair is None and self._joints[link.name].cuts]
-        due = [link for link in waits if _ready(roster, link)]
-        return min((self._joints[link.name].due_at for link in due), default=None)
+        cut = {name for name, joint in self._joints.items() if joint.pair is None and joint.cuts}
+        if not cut:
+            return None
+        due = [link.name for link in plan.links if link.name in cut and _ready(roster, link)]
+        return min((self._joints[name].due_at for name in due), default=None)
 
     def lost(self, event: LinkLost, now: float) -> str | None:
         """An end found the link cut. None for old news, else why the run must give up, or an empty string."""
@@ -144,7 +146,7 @@ class Joints:
             joint = self._joints[link.name]
             sender, receiver = roster.tasks[link.sender], roster.tasks[link.receiver]
             pair = (sender.attempt, receiver.attempt)
-            ready = _ready(roster, link)
+            ready = sender.state is TaskState.READY and receiver.state is TaskState.READY
             if joint.trouble and joint.pair is not None and now >= joint.made_at + HEALED_S:
                 joint.trouble, joint.cuts = "", 0
             if not ready or joint.pair == pair or (joint.pair is None and now < joint.due_at):

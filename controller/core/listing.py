@@ -40,6 +40,8 @@ class Listing:
 
     def ask(self, tasks: Iterable[Task]) -> list[Command]:
         """Have each source listed by the first of its tasks that is ready."""
+        if all(done or stage in self._lister for stage, done in self._done.items()):
+            return []
         ready = [task for task in tasks if task.state is TaskState.READY]
         commands: list[Command] = []
         for stage, done in self._done.items():

@@ -161,9 +161,8 @@ class Roster:
 
     def wake_at(self, workers: Container[str]) -> float | None:
         """When the next task of these workers is due, or any is late."""
-        extra_s = {TaskState.WAITING: 0.0, TaskState.STARTING: START_S_MAX}
         times = [
-            task.start_at + extra_s[task.state]
+            task.start_at + (START_S_MAX if task.state is TaskState.STARTING else 0.0)
             for task in self
             if task.state is TaskState.STARTING or (task.state is TaskState.WAITING and task.plan.worker in workers)
         ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.commit import Waiter
 from headrace.controller.core.crew import Crew
@@ -15,7 +13,7 @@ from headrace.controller.core.messages import (
     SourceListed,
     TaskSwept,
 )
-from headrace.controller.core.roster import TaskState
+from headrace.controller.core.roster import Task, TaskState
 from headrace.controller.core.run_base import HALTING, RunBase
 from headrace.controller.core.run_states import RunState
 from headrace.store.entries import (
@@ -112,10 +110,16 @@ class Input(RunBase):
         if self.crew is None or self.crew.links_missing:
             return []
         commands = self._assign_suspects(self.crew)
-        heads = Counter(task.plan.stages[0] for task in self.crew if not task.plan.alone)
+        readers: list[Task] = []
+        heads: dict[str, int] = {}
         for task in self.crew:
             head = task.plan.stages[0]
-            if task.plan.alone or not self.listing.is_source(head) or task.state is not TaskState.READY:
+            if not task.plan.alone and self.listing.is_source(head):
+                readers.append(task)
+                heads[head] = heads.get(head, 0) + 1
+        for task in readers:
+            head = task.plan.stages[0]
+            if task.state is not TaskState.READY:
                 continue
             for fragment, gaps in self.intake.assign(head, task.plan.name, heads[head]):
                 self._settled = False

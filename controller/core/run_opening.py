@@ -103,8 +103,9 @@ class Opening(Adoption):
 
     def _begin_if_ready(self, now: float) -> list[Command]:
         leads = self.leadership.state is LeaderState.LEADING
-        planned = bool(self._fit_workers()) or self._inherited is not None
-        if self.state is not RunState.OPENING or not leads or not self._applied or not planned:
+        if self.state is not RunState.OPENING or not leads or not self._applied:
+            return []
+        if not self._fit_workers() and self._inherited is None:
             return []
         try:
             self.plan = without_solitary(self._inherited) if self._inherited else self._plan()

@@ -3,13 +3,18 @@
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import fields
 
 import pytest
 
+from headrace.chaos.log import twin
 from headrace.chaos.mutants import MUTANTS, planted
 from headrace.chaos.simulate import main
 from headrace.chaos.simulator import Outcome, simulate
 from headrace.chaos.world import ViolationError, World
+from headrace.store.entries import Fragment
+from headrace.store.fold import FragmentState, LedgerState
+from headrace.store.snapshot import encode_snapshot
 
 SEEDS = 150
 #: Seeds within which each mutant must be found.
@@ -138,3 +143,19 @@ def test_nothing_happens_in_the_past() -> None:
 
 def test_a_violation_names_the_invariant() -> None:
     assert str(ViolationError(4, "records 1..3 twice")) == "invariant 4: records 1..3 twice"
+
+
+def test_two_readers_of_one_snapshot_share_nothing_that_folding_changes() -> None:
+    state, name = LedgerState(), bytes(16)
+    state.fragments[name] = FragmentState(Fragment(name, "read", "sim://f", "1", 0, -1, "lines", 10), 9)
+    state.fragments[name].of("write").add(0, 4)
+    before = encode_snapshot(state)
+    other = twin(state)
+    assert encode_snapshot(other) == before
+    for item in fields(LedgerState):
+        held = getattr(state, item.name)
+        assert not isinstance(held, (list, dict)) or getattr(other, item.name) is not held, item.name
+    other.fragments[name].of("write").add(4, 9)
+    other.fragments[name].count = 8
+    other.led_at.append(0)
+    assert encode_snapshot(state) == before

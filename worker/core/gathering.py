@@ -191,8 +191,10 @@ class Gathering:
 
     def held(self, fragment: bytes | None = None) -> list[Range]:
         """Every range in this sink's hands, for a sweep; or those of one fragment."""
-        everything = [*self._ranges, *(item for shard in self._shards.values() for item in shard.ranges)]
-        return [item for item in everything if fragment is None or item.fragment == fragment]
+        everything = [*self._ranges]
+        for shard in self._shards.values():
+            everything += shard.ranges
+        return everything if fragment is None else [item for item in everything if item.fragment == fragment]
 
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next."""
@@ -305,6 +307,8 @@ class Gathering:
 
 def without(ranges: Sequence[Range], closed: Sequence[Range]) -> tuple[Range, ...]:
     """What is left of `ranges` when `closed` is cut out. A part that is cut loses the byte offsets at the cut."""
+    if not closed:
+        return tuple(ranges)
     gone: dict[bytes, IntervalSet] = {}
     for item in closed:
         gone.setdefault(item.fragment, IntervalSet()).cover(item.first, item.end)
