@@ -1,10 +1,14 @@
-"""A stage that is any executable: lines of JSON on its standard input and output, one process a task.
+"""A stage that is any executable: records on its standard input and output, one process a task.
 
-How rows are matched. Each record goes in as a line `{"__row", "id", "text", "metadata"}` and comes out as one, in the
-same order; `__row` says which it is. A line that does not come out is a record that the command filters. That the
-batch is through is known by a record that the command is known to give back, sent once more behind the batch under a
-number of its own. Where no such line comes (nothing was kept yet, or the command holds its output back until it has a
-block of it) its input is closed: what is missing at its end is filtered, and the next batch gets a new process.
+How rows are matched, in lines of JSON (`stages/command_lines.py`). Each record goes in as a line `{"__row", "id",
+"text", "metadata"}` and comes out as one, in the same order; `__row` says which it is. A line that does not come out
+is a record that the command filters. That the batch is through is known by a record that the command is known to give
+back, sent once more behind the batch under a number of its own. Where no such line comes (nothing was kept yet, or
+the command holds its output back until it has a block of it) its input is closed: what is missing at its end is
+filtered, and the next batch gets a new process.
+
+In Arrow IPC (`stages/command_arrow.py`) one stream goes in and one comes out, and each batch is answered by one batch,
+which may be empty: so its end is seen without more ado.
 
 How a failure is found. A batch at which the command dies, hangs or says what is no answer is given to new processes in
 parts, until the record is alone; it is quarantined with the exit code and the end of standard error. A record at which
@@ -16,19 +20,20 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages.batch import PART, QUARANTINED, ROW, Batch, join_verdicts, make_verdicts, parts_of
+from headrace.stages.arrow_stream import ArrowStream
+from headrace.stages.batch import QUARANTINED, ROW, Batch, join_verdicts, make_verdicts, parts_of
 from headrace.stages.build import as_json
+from headrace.stages.command_arrow import ArrowExchange
+from headrace.stages.command_lines import Exchange, LineExchange
 from headrace.stages.command_process import CommandFailedError, CommandProcess
-from headrace.stages.custom import FIELDS, pack_metadata, settle, with_column
+from headrace.stages.custom import pack_metadata, settle, with_column
 from headrace.stages.errors import StageContractError
 from headrace.stages.records import cut_raw
 from headrace.stages.text import text_of
@@ -40,8 +45,6 @@ PATIENCE_S = 1.0
 PATIENCE_TIMES = 4.0
 #: Batches in a row that end only because the input is closed, before it is closed behind each batch at once.
 CLOSES_MAX = 2
-#: Bytes of one line of output.
-LINE_BYTES_MAX = 256 << 20
 #: Records in a row that may fail, each alone, before it is the command's fault and not theirs.
 FAILURES_MAX = 100
 
@@ -60,12 +63,17 @@ class _Span:
 class Command:
     """Gives the records of each batch to an executable."""
 
-    def __init__(self, name: str, arguments: list[str], seconds: float, succeeds: list[int]) -> None:
+    def __init__(
+        self, name: str, arguments: list[str], seconds: float, succeeds: list[int], *, arrow: bool = False
+    ) -> None:
         self.name = name
         self._arguments = arguments
         self._seconds = seconds
         self._succeeds = succeeds
+        self._arrow = arrow
         self._process: CommandProcess | None = None
+        #: What this process and this stage have told each other, if that is Arrow.
+        self._stream = ArrowStream()
         #: A record that the command has given back, and the number of the next fence made of it.
         self._sample: dict[str, Any] | None = None
         self._fences = 0
@@ -84,13 +92,13 @@ class Command:
         count = batch.rows.num_rows
         if not count:
             return batch
-        records = _records(batch)
         answers: dict[int, dict[str, Any]] = {}
         stories: dict[int, str] = {}
         spans = [_Span(0, count)]
         while spans:
             span = spans.pop()
-            exchange = _Exchange(self.name, records[span.first : span.end])
+            rows = batch.rows.slice(span.first, span.end - span.first)
+            exchange = ArrowExchange(self.name, rows) if self._arrow else LineExchange(self.name, rows)
             try:
                 self._exchange(exchange, alone=span.alone)
             except CommandFailedError as error:
@@ -126,26 +134,28 @@ class Command:
         rows = with_column(rows, "metadata", pa.array(metadata, pa.string()))
         return settle(batch, rows, self.name, GAVE_NO_LINE)
 
-    def _exchange(self, exchange: _Exchange, *, alone: bool) -> None:
-        """Give the records to the command and take its lines until all is known. Raises CommandFailedError."""
+    def _exchange(self, exchange: Exchange, *, alone: bool) -> None:
+        """Give the records to the command and take its answers until all is known. Raises CommandFailedError."""
         if alone:
             self._drop()
-        process = self._process = self._process or CommandProcess(self._arguments, self._succeeds)
+        process = self._process = self._process or self._start()
         closing = alone or self._closes >= CLOSES_MAX
         said = process.errors_bytes
-        process.give(exchange.lines)
+        exchange.stream = self._stream
+        exchange.take(process.waiting())
+        process.give(exchange.given())
         if closing:
-            process.finish()
-        elif self._sample is not None:
+            process.finish(exchange.last_words)
+        elif exchange.wants_fence and self._sample is not None:
             process.give(exchange.fence(self._sample, self._next_fence()))
         moved_at, closed_at = time.monotonic(), 0.0
-        while not exchange.fenced and not process.ended:
+        while (closing or not exchange.fenced) and not process.ended:
             moved = process.turn(self._patience_s / 4, exchange.take)
             now = time.monotonic()
             pause = now - moved_at
             if moved:
                 moved_at = now
-            if not closing and exchange.fence_number is None and (sample := exchange.sample()) is not None:
+            if not closing and exchange.wants_fence and (sample := exchange.sample()) is not None:
                 self._sample = sample
                 process.give(exchange.fence(sample, self._next_fence()))
             if moved and exchange.answers:
@@ -156,9 +166,10 @@ class Command:
             if not closing and process.idle and not moved and pause >= self._patience_s:
                 closing, closed_at = True, now
                 self._closes += 1
-                process.finish()
+                process.finish(exchange.last_words)
         if process.ended:
             self._ended(process, closing=closing)
+            exchange.ended()
         else:
             self._closes = 0
             process.drain_errors()
@@ -196,8 +207,8 @@ class Command:
         """Run the command on no input at all, which finds one that cannot work before the first record."""
         process = None
         try:
-            process = CommandProcess(self._arguments, self._succeeds)
-            process.finish()
+            process = self._start()
+            process.finish(self._stream.of_nothing() if self._arrow else b"")
             process.judge(self._seconds)
         except CommandFailedError as error:
             raise PipelineError(f'stage "{self.name}": {self._arguments[0]}, tried without input: {error}') from error
@@ -205,90 +216,14 @@ class Command:
             if process is not None:
                 process.kill()
 
+    def _start(self) -> CommandProcess:
+        self._stream = ArrowStream()
+        return CommandProcess(self._arguments, self._succeeds)
+
     def _drop(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process = None
-
-
-class _Exchange:
-    """Some records on their way through the command, and the lines that came back."""
-
-    def __init__(self, stage: str, records: Sequence[dict[str, Any]]) -> None:
-        self._stage = stage
-        self._records = records
-        self._places = {_key(record): index for index, record in enumerate(records)}
-        self._rest = b""
-        self.count = len(records)
-        self.lines = b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records)
-        self.answers: dict[int, dict[str, Any]] = {}
-        #: The place of the last record that came back.
-        self.answered = -1
-        self.fence_number: int | None = None
-        #: Whether the fence came back: no line of these records can come any more.
-        self.fenced = False
-        #: Whether lines are missing while the command complained of something.
-        self.doubtful = False
-
-    def fence(self, sample: dict[str, Any], number: int) -> bytes:
-        """The line that tells the end of these records, made of one that is given back."""
-        self.fence_number = number
-        return orjson.dumps({**sample, ROW: number}, option=orjson.OPT_APPEND_NEWLINE)
-
-    def sample(self) -> dict[str, Any] | None:
-        """A record that came back, as it was given."""
-        return self._records[self.answered] if self.answered >= 0 else None
-
-    def missing(self, first: int) -> list[int]:
-        """The places of the records that did not come back, counted from `first`."""
-        return [first + index for index in range(self.count) if index not in self.answers]
-
-    def take(self, data: bytes) -> None:
-        """Take output. Raises CommandFailedError for what is no answer, StageContractError for a broken rule."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LINE_BYTES_MAX:
-            raise CommandFailedError(f"command gave a line of more than {LINE_BYTES_MAX} bytes")
-        for line in lines:
-            if line.strip():
-                self._take(line)
-
-    def _take(self, line: bytes) -> None:
-        try:
-            answer = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise CommandFailedError(f"command gave a line that is no JSON: {error}") from error
-        if not isinstance(answer, dict) or type(answer.get(ROW)) is not int:
-            shown = line[:80].decode("utf-8", "replace")
-            raise StageContractError(
-                f'stage "{self._stage}": its command gave a line without {ROW}: {shown}; '
-                "each line is an object that keeps this field as it was"
-            )
-        if answer[ROW] == self.fence_number:
-            self.fenced = True
-            return
-        place = self._places.get(_key(answer))
-        if place is None or place <= self.answered:
-            what = "which it was not given" if place is None else "twice, or later than one that follows it"
-            raise StageContractError(f'stage "{self._stage}": its command gave back record {answer[ROW]}, {what}')
-        self._check(answer, self._records[place])
-        self.answers[place] = answer
-        self.answered = place
-
-    def _check(self, answer: dict[str, Any], record: dict[str, Any]) -> None:
-        unknown = [key for key in answer if key not in (*FIELDS, ROW, PART)]
-        if unknown:
-            raise StageContractError(
-                f'stage "{self._stage}": its command gave back the field {unknown[0]!r}: put fields of your own '
-                "into metadata"
-            )
-        if answer.get("id", record["id"]) != record["id"]:
-            raise StageContractError(
-                f'stage "{self._stage}": its command gave another id for record {record["id"]!r}: a record keeps its id'
-            )
-        if not isinstance(answer.get("text"), str):
-            raise CommandFailedError("command gave back no text")
-        if not isinstance(answer.get("metadata") or {}, dict):
-            raise CommandFailedError("command gave back metadata that is no object")
 
 
 def _parts(span: _Span, answered: int, *, hung: bool) -> list[_Span]:
@@ -303,19 +238,6 @@ def _parts(span: _Span, answered: int, *, hung: bool) -> list[_Span]:
     # One row alone has not been tried as such yet.
     halves = [(middle, span.end), (span.first, middle)]
     return [_Span(first, end, span.alone, halve=hung and end - first > 1) for first, end in halves]
-
-
-def _records(batch: Batch) -> list[dict[str, Any]]:
-    """The rows of the batch as the command sees them."""
-    columns = [name for name in (ROW, PART, *FIELDS) if name in batch.rows.schema.names]
-    records = batch.rows.select(columns).to_pylist()
-    for record in records:
-        record["metadata"] = orjson.loads(record["metadata"]) if record["metadata"] else {}
-    return records
-
-
-def _key(record: dict[str, Any]) -> tuple[int, int]:
-    return record[ROW], record.get(PART) or 0
 
 
 def _quarantine(batch: Batch, stage: str, stories: dict[int, str]) -> Batch:

@@ -79,8 +79,9 @@ class CommandProcess:
         if data:
             self._out.append(memoryview(data))
 
-    def finish(self) -> None:
-        """Close its standard input behind all that was given."""
+    def finish(self, last_words: bytes = b"") -> None:
+        """Close its standard input behind all that was given, and these bytes."""
+        self.give(last_words)
         self._closing = True
         self._write()
 
@@ -107,6 +108,10 @@ class CommandProcess:
                 self._stdout.close()
                 self.ended = moved = True
         return moved
+
+    def waiting(self) -> bytes:
+        """The output that is there already."""
+        return (not self._stdout.closed and self._stdout.read(_READ_BYTES)) or b""
 
     def drain_errors(self) -> None:
         """Take what it has said on standard error so far."""

@@ -253,14 +253,20 @@ def map_batches(function: Callable[[Any], Any] | str, *, splits: bool = False, n
 
 
 def command(
-    line: str | Sequence[str], *, seconds: float = 30.0, succeeds: Sequence[int] = (0,), name: str = ""
+    line: str | Sequence[str],
+    *,
+    seconds: float = 30.0,
+    succeeds: Sequence[int] = (0,),
+    name: str = "",
+    arrow: bool = False,
 ) -> Stage:
     """Give each record to an executable, as a line of JSON, and take the line that it gives back.
 
     `line` is split as a shell would and run without one; a list is taken as it is. A record goes in as `{"__row", "id",
     "text", "metadata"}` and comes out in the same order, with `__row` and `id` as they were; one that does not come
     out is filtered. `seconds` is how long the command may be silent while it has records to answer; `succeeds` are the
-    exit codes that mean that all is well. What it fails on is quarantined alone.
+    exit codes that mean that all is well. What it fails on is quarantined alone. With `arrow=True` standard input
+    and output are Arrow IPC streams of the same columns: the answer to a batch is one batch, which may be empty.
     """
     try:
         arguments = shlex.split(line) if isinstance(line, str) else [str(part) for part in line]
@@ -273,7 +279,9 @@ def command(
     codes = list(succeeds)
     for code in codes:
         check_integer(called, "succeeds", code, 0, 255)
-    parameters = {"arguments": arguments, "seconds": float(seconds), "succeeds": codes}
+    parameters: dict[str, Any] = {"arguments": arguments, "seconds": float(seconds), "succeeds": codes}
+    if arrow:
+        parameters["arrow"] = True
     target = "headrace.stages.command:Command"
     identity = _files_identity(arguments)
     return Stage(called, StageKind.TRANSFORM, target, parameters, identity=identity, volatile=("seconds",))

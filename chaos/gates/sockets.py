@@ -10,8 +10,8 @@ import os
 import pathlib
 
 _PROC = pathlib.Path("/proc")
-#: Columns of /proc/net/{tcp,udp}: the local address, the state, and the inode (proc_net_tcp(5)).
-_LOCAL, _STATE, _INODE = 1, 3, 9
+#: Columns of /proc/net/{tcp,udp}: the local and the remote address, the state, and the inode (proc_net_tcp(5)).
+_LOCAL, _REMOTE, _STATE, _INODE = 1, 2, 3, 9
 _LISTEN = "0A"
 
 
@@ -31,7 +31,16 @@ def owner_of(protocol: str, port: int, mark: str) -> str:
 
 def holders(protocol: str, port: int, *, listening: bool = True) -> list[int]:
     """The processes that have a socket on this local port open; for TCP those that listen there, or any."""
-    inodes = {inode for name in (protocol, f"{protocol}6") for inode in _inodes(name, port, listening)}
+    return _open_in({inode for name in (protocol, f"{protocol}6") for inode in _inodes(name, port, listening)})
+
+
+def callers(port: int) -> list[int]:
+    """The processes that have a TCP socket which is connected to this remote port, on whatever host."""
+    rows = [row for name in ("tcp", "tcp6") for row in _rows(name)]
+    return _open_in({row[_INODE] for row in rows if _port(row[_REMOTE]) == port and row[_INODE] != "0"})
+
+
+def _open_in(inodes: set[str]) -> list[int]:
     wanted = {f"socket:[{inode}]" for inode in inodes}
     found: list[int] = []
     for entry in _PROC.iterdir() if wanted else ():
@@ -43,14 +52,22 @@ def holders(protocol: str, port: int, *, listening: bool = True) -> list[int]:
 
 
 def _inodes(table: str, port: int, listening: bool) -> list[str]:
+    fields = _rows(table)
+    if listening and table.startswith("tcp"):
+        fields = [row for row in fields if row[_STATE] == _LISTEN]
+    return [row[_INODE] for row in fields if _port(row[_LOCAL]) == port and row[_INODE] != "0"]
+
+
+def _rows(table: str) -> list[list[str]]:
     try:
         rows = (_PROC / "net" / table).read_text(encoding="ascii").splitlines()[1:]
     except OSError:
         return []
-    fields = [row.split() for row in rows]
-    if listening and table.startswith("tcp"):
-        fields = [row for row in fields if row[_STATE] == _LISTEN]
-    return [row[_INODE] for row in fields if int(row[_LOCAL].rpartition(":")[2], 16) == port and row[_INODE] != "0"]
+    return [row.split() for row in rows]
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2], 16)
 
 
 def _target(link: pathlib.Path) -> str:

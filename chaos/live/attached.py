@@ -11,7 +11,7 @@ import pathlib
 import signal
 import socket
 
-from headrace.chaos.gates.sockets import holders
+from headrace.chaos.gates.sockets import callers, holders
 from headrace.chaos.live.processes import Process, Role, every_process
 from headrace.cli.client import Client, ControllerAt
 from headrace.cli.errors import CliError
@@ -23,8 +23,9 @@ ANCESTORS_MAX = 8
 class Attached:
     """The controllers that are named, where they listen on this host, and its workers and their tasks.
 
-    A worker is known by its name, which it keeps when its service manager starts it again. Raises CliError where
-    nothing of the cluster runs here, ControllerSilent where nobody leads.
+    A worker is known by its name, which it keeps when its service manager starts it again, and by being the process
+    that the cluster names, or one that calls its controllers: another cluster may have a worker of that name. Raises
+    CliError where nothing of the cluster runs here, ControllerSilent where nobody leads.
     """
 
     def __init__(self, at: ControllerAt) -> None:
@@ -33,7 +34,9 @@ class Attached:
             addresses = list(client.addresses)
         here = socket.gethostname()
         self.workers = tuple(sorted(item.worker for item in reply.workers if item.host == here))
+        self._known = {item.pid for item in reply.workers if item.host == here}
         self._titles = {f"headrace worker {name}" for name in self.workers}
+        self._called = tuple(int(port) for _, _, port in map(_split, addresses))
         self._ports = tuple(int(port) for host, _, port in map(_split, addresses) if _is_ours(host))
         if not self.alive():
             raise CliError(f"nothing of the cluster of {at.address} runs on this host, {here}: go to one where it does")
@@ -41,7 +44,9 @@ class Attached:
     def alive(self) -> list[Process]:
         """Those that live now, by title."""
         processes = every_process()
-        workers = [item.pid for item in processes if item.role is Role.WORKER and item.title in self._titles]
+        named = {item.pid for item in processes if item.role is Role.WORKER and item.title in self._titles}
+        self._known |= named.intersection(pid for port in self._called for pid in callers(port))
+        workers = sorted(named & self._known)
         controllers = {pid for port in self._ports for pid in holders("tcp", port)}
         tasks = [
             item.pid for item in processes if item.role in (Role.TASK, Role.NURSERY) and _descends(item.pid, workers)

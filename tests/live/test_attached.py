@@ -74,7 +74,8 @@ def test_a_living_cluster_is_hit_and_the_dataset_is_that_of_a_run_without_faults
 def test_what_is_not_of_the_cluster_is_not_found(home: Path, tmp_path: Path, living: Cluster) -> None:
     folder = tmp_path / "other"
     folder.mkdir()
-    with cluster(home, folder, str(folder / "root"), workers=0) as other:
+    with cluster(home, folder, str(folder / "root"), workers=1) as other:
+        other.wait_for_workers()
         stranger = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
         with stranger:
             found = Attached(ControllerAt(living.known())).alive()
@@ -84,7 +85,9 @@ def test_what_is_not_of_the_cluster_is_not_found(home: Path, tmp_path: Path, liv
         assert sorted(item.pid for item in found if item.role is Role.CONTROLLER) == sorted(controllers)
         assert sorted(item.pid for item in found if item.role is Role.WORKER) == sorted(workers)
         assert {item.role for item in found} <= {Role.CONTROLLER, Role.WORKER, Role.NURSERY}
-        others = [daemon.process.pid for daemon in other.controllers.values() if daemon.process]
+        assert set(other.workers) < set(living.workers), "it has a worker of the same name"
+        daemons = (*other.controllers.values(), *other.workers.values())
+        others = [daemon.process.pid for daemon in daemons if daemon.process]
         assert not {item.pid for item in found} & {stranger.pid, *others}
 
 

@@ -98,3 +98,10 @@ def thousand_dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A dataset of 1,003 sequences of 8 tokens in five shards."""
     root = tmp_path_factory.mktemp("datasets") / "thousand"
     return str(write_dataset(root, sequences=(300, 1, 402, 200, 100), seq_len=8))
+
+
+@pytest.fixture(scope="session")
+def large_dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Shards of 16 and of 31 blocks."""
+    root = tmp_path_factory.mktemp("datasets") / "large"
+    return str(write_dataset(root, sequences=(500, 490), seq_len=1000))

@@ -26,15 +26,6 @@ from store_kit import RemoteStore
 SHAPE = {"batch_size": 4, "block_rows": 8, "window_blocks": 4}
 
 
-@pytest.fixture(scope="session")
-def large_dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Shards of 16 and of 31 blocks."""
-    from conftest import write_dataset
-
-    root = tmp_path_factory.mktemp("datasets") / "large"
-    return str(write_dataset(root, sequences=(500, 490), seq_len=1000))
-
-
 def remote(uri: str, folder: Path, on_get: Callable[[str, int, int], None] = lambda *_: None) -> TokenDataset:
     return dataset_in(RemoteStore(uri, on_get), cache=ShardCache(folder))  # type: ignore[arg-type]
 

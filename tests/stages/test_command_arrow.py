@@ -1,0 +1,170 @@
+"""A command that is spoken to in Arrow IPC: a batch for a batch, and what it fails on is quarantined alone."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.stages.arrow_stream import END_OF_STREAM, ArrowStream
+from headrace.stages.batch import Batch
+from headrace.stages.build import build_stage, process_safely
+from headrace.stages.command import Command
+from headrace.stages.command_process import CommandFailedError
+from headrace.stages.errors import StageContractError
+from headrace.stages.library import command
+
+MakeBatch = Callable[..., Batch]
+MakeStage = Callable[..., Command]
+#: Answers each batch with what `edit` makes of it.
+PROGRAM = """
+import os, signal, sys, time
+import pyarrow as pa, pyarrow.compute as pc
+sys.stdout = sys.stdout.buffer
+def edit(batch):
+    {edit}
+with pa.ipc.open_stream(sys.stdin.buffer) as stream:
+    writer = pa.ipc.new_stream(sys.stdout, stream.schema)
+    for batch in stream:
+        writer.write_batch(edit(batch))
+        sys.stdout.flush()
+    writer.close()
+"""
+UPPER = "return batch.set_column(batch.schema.get_field_index('text'), 'text', pc.utf8_upper(batch['text']))"
+ODD = f"""
+    texts = batch["text"].to_pylist()
+    if "exit" in texts:
+        print("cannot exit", file=sys.stderr)
+        sys.exit(3)
+    if "abort" in texts:
+        os.kill(os.getpid(), signal.SIGABRT)
+    if "hang" in texts:
+        time.sleep(60)
+    if "nonsense" in texts:
+        sys.stdout.write(b"no Arrow at all")
+        sys.stdout.flush()
+    batch = batch.filter(pc.not_equal(batch["text"], "drop"))
+    {UPPER}
+"""
+
+
+@pytest.fixture
+def stage() -> Iterator[MakeStage]:
+    made: list[Command] = []
+
+    def make(edit: str, **options: Any) -> Command:
+        line = [sys.executable, "-c", PROGRAM.format(edit=edit.strip())]
+        made.append(build_stage(command(line, arrow=True, name="edit", **options), {}))
+        return made[-1]
+
+    yield make
+    for item in made:
+        item.close()
+
+
+def run(built: Command, batch: Batch) -> tuple[list[str], dict[str, str]]:
+    """The texts that are kept, and the reason of each other record."""
+    answer = process_safely(built, batch, built.name)
+    lost = {row["id"]: f"{row['verdict']}: {row['reason']}" for row in answer.verdicts.to_pylist()}
+    return answer.rows.column("text").to_pylist(), lost
+
+
+def test_one_process_edits_and_filters_batch_after_batch(stage: MakeStage, batch_of: MakeBatch) -> None:
+    built = stage(ODD)
+    pids = set()
+    for first in range(0, 12, 3):
+        assert run(built, batch_of(["a", "drop", "c"], first)) == (
+            ["A", "C"],
+            {f"r{first + 1}": "filtered: command gave no line"},
+        )
+        assert built._process is not None
+        pids.add(built._process.pid)
+    assert run(built, batch_of(["drop"], 12)) == ([], {"r12": "filtered: command gave no line"})
+    assert len(pids) == 1
+
+
+def test_a_large_batch_goes_in_while_its_answer_comes_out(stage: MakeStage, batch_of: MakeBatch) -> None:
+    texts = [f"{index} " + "X" * 4000 for index in range(2000)]
+    assert run(stage(UPPER), batch_of(texts)) == (texts, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("exit", "command ended with exit code 3: cannot exit"),
+        ("abort", "command was killed by signal 6"),
+        ("hang", "command did not answer within 1.5 s"),
+        ("nonsense", "command gave what is no Arrow stream: it begins with b'no Arrow'"),
+    ],
+)
+def test_a_record_that_it_fails_on_is_quarantined_alone(
+    stage: MakeStage, batch_of: MakeBatch, text: str, words: str
+) -> None:
+    texts = [f"t{index}" for index in range(6)]
+    texts[4], texts[2] = text, "drop"
+    built = stage(ODD, seconds=1.5)
+    kept, lost = run(built, batch_of(texts))
+    assert kept == ["T0", "T1", "T3", "T5"]
+    assert lost.pop("r2") == "filtered: command gave no line"
+    assert list(lost) == ["r4"]
+    assert lost["r4"].startswith(f"quarantined: {words}")
+    assert run(built, batch_of(["again"], 20)) == (["AGAIN"], {})
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        ("return batch.take([1, 0])", "gave back record 0, twice, or later than one that follows it"),
+        ("return batch.set_column(1, 'id', pa.array(['x'] * batch.num_rows))", "another id for record 'r0'"),
+        (
+            "writer.write_batch(batch); return batch",
+            "gave (more batches than it got|back record 0, which)",
+        ),
+        ("return batch.set_column(0, '__row', pa.array([7] * batch.num_rows))", "gave back record 7, which"),
+    ],
+)
+def test_a_command_that_breaks_the_rules_ends_the_run_and_is_named(
+    stage: MakeStage, batch_of: MakeBatch, edit: str, words: str
+) -> None:
+    built = stage(edit)
+
+    def run_two() -> None:
+        # A batch too many may come late: then it is no answer to the next.
+        run(built, batch_of(["a", "b"]))
+        run(built, batch_of(["c", "d"], 2))
+
+    with pytest.raises(StageContractError, match=words) as caught:
+        run_two()
+    assert 'stage "edit"' in str(caught.value)
+
+
+def test_a_command_that_ends_without_an_answer_fails(stage: MakeStage, batch_of: MakeBatch) -> None:
+    kept, lost = run(stage("sys.exit(0)"), batch_of(["a"]))
+    assert kept == []
+    assert lost == {"r0": "quarantined: command ended without an answer to its last batch"}
+
+
+@given(st.lists(st.integers(1, 400), max_size=30))
+def test_a_stream_is_read_however_it_is_cut(sizes: list[int]) -> None:
+    stream, reader = ArrowStream(), ArrowStream()
+    batches = [pa.record_batch({"__row": [index], "text": ["x" * index]}) for index in range(3)]
+    data = b"".join(map(stream.encode, batches)) + END_OF_STREAM
+    found, at = [], 0
+    for size in [*sizes, len(data)]:
+        found += reader.take(data[at : at + size])
+        at += size
+    assert found == batches
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_stream_are_refused_or_waited_for(data: bytes) -> None:
+    schema = pa.schema([("__row", pa.int64())]).serialize().to_pybytes()
+    for start in (b"", b"\xff\xff\xff\xff", schema[: len(schema) // 2], schema):
+        with contextlib.suppress(CommandFailedError):
+            assert all(isinstance(item, pa.RecordBatch) for item in ArrowStream().take(start + data))
