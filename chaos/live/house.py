@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headrace.chaos.gates.cables import Cables
 from headrace.chaos.gates.network import HOST, NetworkGates
 from headrace.chaos.live.processes import Marked
 from headrace.chaos.live.scenario import Clocks, Cluster
@@ -48,6 +49,8 @@ class _Daemon:
     arguments: list[str]
     log: pathlib.Path
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: What stands before its command so that it runs on a host of its own.
+    inside: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
     begun_at: float = 0.0
     again_at: float = 0.0
@@ -63,7 +66,7 @@ class House:
         folder: pathlib.Path,
         shape: Cluster,
         marked: Marked,
-        gates: NetworkGates,
+        gates: NetworkGates | Cables,
         root: str,
         *,
         clocks: Clocks | None = None,
@@ -75,15 +78,19 @@ class House:
         self.controllers = tuple(f"c{number}" for number in range(shape.controllers))
         #: The clock of each daemon, seconds ahead and rate, where they are not the host's.
         self.clocks = clocks.draw(seed, (*self.controllers, *self.workers)) if clocks else {}
-        ports = {name: free_port() for name in self.controllers}
+        host = gates.join() if isinstance(gates, Cables) else HOST
+        ports = {name: free_port(host) for name in self.controllers}
         #: Where operators find the controllers: not by the gates.
-        self.address = ",".join(f"{HOST}:{port}" for port in ports.values())
+        self.address = ",".join(f"{host}:{port}" for port in ports.values())
         make_cluster(self.folder, "chaos", self.address.split(","))
-        by_gates = {name: gates.control(name, port) for name, port in ports.items()}
+        by_gates = {
+            name: f"{host}:{port}" if isinstance(gates, Cables) else gates.control(name, port)
+            for name, port in ports.items()
+        }
         logs = folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         self._daemons = [
-            _Daemon(name, self._controller(port, root, by_gates[name]), logs / f"{name}.log", {OWNER: name})
+            _Daemon(name, self._controller(f"{host}:{port}", root, by_gates[name]), logs / f"{name}.log", {OWNER: name})
             for name, port in ports.items()
         ]
         files = ClusterFiles.read(self.folder)
@@ -91,8 +98,13 @@ class House:
             token = make_token(files, name, 1)
             arguments = ["-m", "headrace.worker", "--join", token, "--state", str(folder / f"state-{name}")]
             arguments += ["--controller", ",".join(by_gates.values()), "--cores", str(shape.cores)]
-            environment = {OWNER: name, LINK_GATE: gates.registry}
-            self._daemons.append(_Daemon(name, arguments, logs / f"{name}.log", environment))
+            environment = {OWNER: name}
+            inside: tuple[str, ...] = ()
+            if isinstance(gates, Cables):
+                inside = tuple(gates.host(name).command())
+            else:
+                environment[LINK_GATE] = gates.registry
+            self._daemons.append(_Daemon(name, arguments, logs / f"{name}.log", environment, inside))
 
     def open(self) -> None:
         """Start all of it, and wait until the workers are registered. Raises CliError."""
@@ -102,7 +114,9 @@ class House:
                 self._start(daemon)
             self._wait_for(0)
             for daemon in self._daemons[roles:]:
-                self._start(daemon)
+                # Who waited for the controller may have started it: a second one would be refused, and nobody end both.
+                if daemon.process is None:
+                    self._start(daemon)
             self._wait_for(len(self.workers))
         except BaseException:
             self.close()
@@ -134,8 +148,8 @@ class House:
                 daemon.process.wait(READY_S)
 
     @staticmethod
-    def _controller(port: int, root: str, advertised: str) -> list[str]:
-        listen = ["-m", "headrace.controller", "--listen", f"{HOST}:{port}"]
+    def _controller(address: str, root: str, advertised: str) -> list[str]:
+        listen = ["-m", "headrace.controller", "--listen", address]
         return [*listen, "--root", root, "--advertise", advertised]
 
     def _start(self, daemon: _Daemon) -> None:
@@ -143,7 +157,7 @@ class House:
         if daemon.name in self.controllers:
             arguments += ["--cluster", str(self.folder)]
         with open(daemon.log, "ab") as log:
-            command = [sys.executable, "-P", *arguments]
+            command = [*daemon.inside, sys.executable, "-P", *arguments]
             daemon.process = self._marked.spawn(command, log, log, {**daemon.environment, **self._clock(daemon.name)})
         daemon.begun_at = time.monotonic()
         daemon.starts += 1
@@ -172,14 +186,14 @@ class House:
                 time.sleep(_LOOK_S)
 
 
-def free_port() -> int:
-    """A port of loopback that is free, and so is the one behind it, at which nodes join."""
+def free_port(host: str = HOST) -> int:
+    """A port of this host that is free, and so is the one behind it, at which nodes join."""
     while True:
         with socket.socket() as first, socket.socket() as second:
-            first.bind((HOST, 0))
+            first.bind((host, 0))
             port = int(first.getsockname()[1])
             with contextlib.suppress(OSError, OverflowError):
-                second.bind((HOST, port + PORT_OFFSET))
+                second.bind((host, port + PORT_OFFSET))
                 return port
 
 

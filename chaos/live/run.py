@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from headrace.chaos.gates.cables import Cables, require_namespaces
 from headrace.chaos.gates.network import NetworkGates
 from headrace.chaos.live.attached import Attached
 from headrace.chaos.live.checker import Finding, check_dataset, check_run, felt_on_network
@@ -115,6 +116,10 @@ def carry_out(request: Request, scenario: Scenario, folder: pathlib.Path, *, say
         raise UsageError("this scenario brings a cluster of its own: leave --controller and --cluster out")
     if scenario.has(STORE) and not request.store:
         raise UsageError("this scenario has faults of the store: give an S3 store with --store s3://...?endpoint=...")
+    if scenario.cluster is not None and scenario.cluster.namespaces:
+        require_namespaces()
+        if request.store:
+            raise UsageError("[cluster] namespaces = true: workers reach no store from there; leave --store out")
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(place_for(request.store, folder, request.seed))
         pipeline = load(request.pipeline, (*request.parameters, f"{request.output}={place.uri}"))
@@ -190,13 +195,14 @@ def _stage(
             stage.attached = Attached(controller_at(request.controller, request.cluster)) if request.attaches else None
             yield stage
             return
-        with NetworkGates(request.seed, OWNER) as gates:
+        with Cables() if scenario.cluster.namespaces else NetworkGates(request.seed, OWNER) as gates:
             house = House(
                 folder, scenario.cluster, marked, gates, place.root, clocks=scenario.clocks, seed=request.seed
             )
             marked.command = _apply_command(request, scenario, place.uri, house, pipeline)
             stage.house = house
-            stage.tools = Tools(disk, gates, place.gate, house.workers, house.controllers)
+            cut, carry = (None, gates) if isinstance(gates, Cables) else (gates, None)
+            stage.tools = Tools(disk, cut, carry, place.gate, house.workers, house.controllers)
             house.open()
             yield stage
     finally:
@@ -333,6 +339,7 @@ def _facts(scenario: Scenario, request: Request, house: House | None) -> Mapping
     if scenario.cluster is not None:
         shape = scenario.cluster
         facts["cluster"] = f"{shape.controllers} controllers, {shape.workers} workers, on this host"
+        facts["cluster"] += ", each worker in a network namespace" if shape.namespaces else ""
     if house is not None and house.clocks:
         clocks = (f"{name} {offset_s:+.0f} s, times {rate:.3f}" for name, (offset_s, rate) in house.clocks.items())
         facts["clocks"] = "; ".join(clocks)

@@ -19,6 +19,8 @@ FAULT_S_MAX = 3_600.0
 PROCESS_TARGETS = ("task", "sink", "stage:NAME", "worker", "controller", "command", "everything")
 #: And a fault of the network: a kind of way, or every way of one worker or controller.
 NETWORK_TARGETS = ("links", "control", "worker", "controller")
+#: Whose cable can be pulled out.
+CABLE_TARGETS = ("worker",)
 
 
 class Kind(Enum):
@@ -41,6 +43,8 @@ class Kind(Enum):
     DUPLICATE = "duplicate"
     CORRUPT = "corrupt"
     PARTITION = "partition"
+    #: The cable of a worker that has a network namespace of its own.
+    UNPLUG = "unplug"
     #: The store, in a proxy before an S3 server: `share` of the requests.
     STORE_ERRORS = "store_errors"
     STORE_SLOW = "store_slow"
@@ -65,6 +69,7 @@ LASTING = {
     Kind.SLOW: 5.0,
     Kind.FULL_DISK: 2.0,
     **dict.fromkeys(NETWORK, 5.0),
+    Kind.UNPLUG: 5.0,
     **dict.fromkeys(STORE, 3.0),
 }
 #: The part that is befallen where the scenario gives none; the other kinds that have a share befall all.
@@ -119,12 +124,14 @@ class Cluster:
     """The daemons of a scenario that brings a cluster of its own; `cores` are what each worker offers.
 
     `place` names the worker of a stage; with `spread` each stage stands on another worker than the one before it.
+    With `namespaces` each worker has a network namespace of its own, and no gates.
     """
 
     controllers: int = 2
     workers: int = 2
     cores: int = 1
     spread: bool = False
+    namespaces: bool = False
     place: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.chaos.live.scenario import (
+    CABLE_TARGETS,
     DELAYS,
     FAULT_S_MAX,
     FIRINGS_MAX,
@@ -34,7 +35,7 @@ OFFSET_S_MAX = 10 * 365 * 86400.0
 RATE_MIN, RATE_MAX = 0.25, 4.0
 _RUN_KEYS = frozenset({"fuse", "replicas"})
 _CLUSTER_COUNTS = frozenset({"controllers", "workers", "cores"})
-_CLUSTER_KEYS = _CLUSTER_COUNTS | {"spread", "place"}
+_CLUSTER_KEYS = _CLUSTER_COUNTS | {"spread", "namespaces", "place"}
 _MOMENT_KEYS = frozenset({"after_commits", "after_s", "every_commits", "every_s", "count", "follows"})
 _FAULT_KEYS = frozenset({"kind", "target", "for_s", "share", "delay_s"}) | _MOMENT_KEYS
 
@@ -79,6 +80,11 @@ def scenario_of(data: Mapping[str, Any], where: str) -> Scenario:
     scenario = Scenario(name, about, faults, fuse, replicas, cluster, clocks)
     if scenario.has(NETWORK) and cluster is None:
         raise UsageError(f"{where}: faults of the network need a table [cluster]: gates stand before its daemons")
+    cables = cluster is not None and cluster.namespaces
+    if cables and scenario.has(NETWORK):
+        raise UsageError(f"{where}: with namespaces = true there are no gates; the fault of the network is unplug")
+    if not cables and scenario.has(frozenset({Kind.UNPLUG})):
+        raise UsageError(f"{where}: unplug needs a table [cluster] with namespaces = true: a gate has no cable")
     return scenario
 
 
@@ -90,8 +96,9 @@ def _cluster(table: Any, where: str) -> Cluster:
         value = table[key]
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= DAEMONS_MAX:
             raise UsageError(f"{where}: {key} is {value!r}, expected a whole number from 1 to {DAEMONS_MAX}")
-    if not isinstance(table.get("spread", False), bool):
-        raise UsageError(f"{where}: spread is true or false")
+    for key in ("spread", "namespaces"):
+        if not isinstance(table.get(key, False), bool):
+            raise UsageError(f"{where}: {key} is true or false")
     cluster = Cluster(**table)
     _check_places(cluster, where)
     return cluster
@@ -154,7 +161,7 @@ def _target(table: Mapping[str, Any], kind: Kind, where: str) -> str:
         if target != "everything":
             raise UsageError(f"{where}: target means nothing for {kind.value!r}, which befalls the output of all")
         return "everything"
-    known = NETWORK_TARGETS if kind in NETWORK else PROCESS_TARGETS
+    known = NETWORK_TARGETS if kind in NETWORK else CABLE_TARGETS if kind is Kind.UNPLUG else PROCESS_TARGETS
     target = table.get("target")
     is_stage = isinstance(target, str) and "stage:NAME" in known and target.removeprefix("stage:") not in ("", target)
     if target not in set(known) - {"stage:NAME"} and not is_stage:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from headrace.chaos.gates.cables import Cables
 from headrace.chaos.gates.network import NetworkGates
 from headrace.chaos.gates.s3 import Fault as StoreFault
 from headrace.chaos.gates.s3 import S3Proxy, Trouble
@@ -22,7 +23,7 @@ _TROUBLES = {
 }
 _WAYS = {"links": Way.LINK, "control": Way.CONTROL}
 #: The kinds that a tool makes.
-TOOLED = frozenset({Kind.FULL_DISK}) | NETWORK | STORE
+TOOLED = frozenset({Kind.FULL_DISK, Kind.UNPLUG}) | NETWORK | STORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Tools:
 
     disk: Disk | None = None
     gates: NetworkGates | None = None
+    cables: Cables | None = None
     store: S3Proxy | None = None
     workers: Sequence[str] = ()
     controllers: Sequence[str] = ()
@@ -48,6 +50,8 @@ class Tools:
         """Begin one of the faults TOOLED. Only those that the scenario has are asked for, and their tools are there."""
         if planned.kind is Kind.FULL_DISK:
             return self._fill()
+        if planned.kind is Kind.UNPLUG:
+            return self._unplug(planned)
         return self._trouble(planned) if planned.kind in STORE else self._storm(planned)
 
     def _fill(self) -> Begun:
@@ -55,6 +59,13 @@ class Tools:
         assert disk is not None
         disk.fill()
         return Begun(("the disk of the output",), disk.free)
+
+    def _unplug(self, planned: Planned) -> Begun:
+        cables = self.cables
+        assert cables is not None
+        name = self.workers[int(planned.pick * len(self.workers))]
+        cables.unplug(name)
+        return Begun((f"the cable of worker {name}",), lambda: cables.plug(name))
 
     def _trouble(self, planned: Planned) -> Begun:
         store = self.store

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from headrace.chaos.gates.cables import require_namespaces
 from headrace.chaos.live.layout import layout_options, places_in
 from headrace.chaos.live.scenario import Cluster, Kind, Unit, draw
 from headrace.chaos.live.scenario_file import read_scenario, scenario_of
-from headrace.cli.errors import UsageError
+from headrace.cli.errors import CliError, UsageError
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import read_jsonl, tokenize, write_tokens
 
@@ -115,6 +116,23 @@ def test_a_scenario_places_stages_one_by_one_or_spreads_them() -> None:
     assert "place of 'read' is 'w2'; the workers are w0, w1" in refusal(KILL, cluster={"place": {"read": "w2"}})
     assert "spread needs two workers" in refusal(KILL, cluster={"workers": 1, "spread": True})
     assert "spread is true or false" in refusal(KILL, cluster={"spread": 1})
+
+
+def test_a_cable_is_pulled_out_only_where_workers_have_namespaces() -> None:
+    trip = {"kind": "unplug", "target": "worker", "after_s": 1}
+    inside = {"namespaces": True}
+    scenario = scenario_of({"cluster": inside, "fault": [trip]}, "x.toml")
+    assert [(item.kind, item.for_s) for item in draw(scenario, 1)] == [(Kind.UNPLUG, 5.0)]
+    assert "unplug needs a table [cluster] with namespaces" in refusal(trip, cluster={})
+    assert "target is 'links'; it is one of worker" in refusal({**trip, "target": "links"}, cluster=inside)
+    assert "there are no gates" in refusal({**trip, "kind": "loss"}, cluster=inside)
+
+
+def test_without_root_namespaces_are_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(CliError, match="run as root, with `ip` of iproute2") as caught:
+        require_namespaces()
+    assert "\n" not in str(caught.value)
 
 
 def plain(source: str, output: str) -> Pipeline:
