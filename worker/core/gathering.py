@@ -198,8 +198,12 @@ class Gathering:
 
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next."""
-        times = [shard.proposed_at + PROPOSE_AGAIN_S for shard in self._proposed()]
-        times += [shard.again_at for shard in self._stalled()]
+        times: list[float] = []
+        for shard in self._shards.values():
+            if shard.state is ShardState.PROPOSED:
+                times.append(shard.proposed_at + PROPOSE_AGAIN_S)
+            elif shard.state is ShardState.STALLED:
+                times.append(shard.again_at)
         if self._oldest is not None and not self._writing():
             times.append(self._oldest + self.policy.age_s)
         return min(times, default=None)
