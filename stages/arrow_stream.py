@@ -18,7 +18,7 @@ _CONTINUES = b"\xff\xff\xff\xff"
 END_OF_STREAM = _CONTINUES + bytes(4)
 _PREFIX_BYTES = 8
 #: What a stage's input looks like where there are no rows to tell.
-_SCHEMA = pa.schema({ROW: pa.int64(), **dict.fromkeys(FIELDS, pa.string())})
+_SCHEMA = pa.schema([(ROW, pa.int64()), *((name, pa.string()) for name in FIELDS)])
 
 
 class ArrowStream:
