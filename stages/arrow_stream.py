@@ -18,7 +18,8 @@ _CONTINUES = b"\xff\xff\xff\xff"
 END_OF_STREAM = _CONTINUES + bytes(4)
 _PREFIX_BYTES = 8
 #: What a stage's input looks like where there are no rows to tell.
-_SCHEMA = pa.schema([(ROW, pa.int64()), *((name, pa.string()) for name in FIELDS)])
+_COLUMNS: list[tuple[str, pa.DataType]] = [(ROW, pa.int64()), *((name, pa.string()) for name in FIELDS)]
+_SCHEMA = pa.schema(_COLUMNS)
 
 
 class ArrowStream:
