@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from headrace.stages.batch import ROW
 from headrace.stages.command_process import CommandFailedError
-from headrace.stages.custom import FIELDS
+from headrace.stages.records import SOURCE_ROWS
 
 #: Bytes of one message of output.
 MESSAGE_BYTES_MAX = 256 << 20
@@ -17,9 +16,6 @@ _CONTINUES = b"\xff\xff\xff\xff"
 #: The end of a stream: a message of no bytes.
 END_OF_STREAM = _CONTINUES + bytes(4)
 _PREFIX_BYTES = 8
-#: What a stage's input looks like where there are no rows to tell.
-_COLUMNS: list[tuple[str, pa.DataType]] = [(ROW, pa.int64()), *((name, pa.string()) for name in FIELDS)]
-_SCHEMA = pa.schema(_COLUMNS)
 
 
 class ArrowStream:
@@ -38,7 +34,7 @@ class ArrowStream:
 
     def of_nothing(self) -> bytes:
         """A whole stream without a batch."""
-        return bytes(_SCHEMA.serialize().to_pybytes() + END_OF_STREAM)
+        return bytes(SOURCE_ROWS.serialize().to_pybytes() + END_OF_STREAM)
 
     def take(self, data: bytes) -> Iterator[pa.RecordBatch]:
         """The batches that are whole with these bytes. Raises CommandFailedError for what is no such stream."""
