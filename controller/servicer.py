@@ -146,7 +146,7 @@ class Servicer(rpc.ControlServicer):
             return pb.StopReply(accepted=False, reason=self._elsewhere().reason, standby=True)
         run = self._shell.core.runs.get(request.pipeline)
         if run is None:
-            known = ", ".join(self._shell.core.runs) or "none"
+            known = ", ".join(sorted(self._shell.core.runs)) or "none"
             return pb.StopReply(accepted=False, reason=f"no pipeline {request.pipeline!r}; there are: {known}")
         self._shell.post(core.StopRequested(request.pipeline, request.cancel))
         return pb.StopReply(accepted=True)

@@ -63,7 +63,12 @@ def eligible(workers: Sequence[WorkerFacts], stage: str, place: str) -> tuple[Wo
     """The workers on which a stage may run, by name. PipelineError if there is none."""
     found = tuple(sorted((worker for worker in workers if worker.meets(place)), key=lambda worker: worker.name))
     if not found:
-        known = "; ".join(" ".join((worker.name, *worker.labels)) for worker in workers) or "none"
+        known = (
+            "; ".join(
+                " ".join((worker.name, *worker.labels)) for worker in sorted(workers, key=lambda worker: worker.name)
+            )
+            or "none"
+        )
         raise PipelineError(
             f"stage {stage!r} is placed on {place!r}: no worker has that name or label; there are: {known}"
         )

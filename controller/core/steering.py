@@ -69,7 +69,7 @@ class Steering:
         runs, log = self._cluster.runs, self._cluster.log
         run = runs.get(event.pipeline)
         if run is None or run.ended:
-            there = ", ".join(name for name, run in runs.items() if not run.ended) or "none"
+            there = ", ".join(sorted(name for name, run in runs.items() if not run.ended)) or "none"
             state = f"is {run.state.value}" if run else "is not here"
             return [_answer(event.request, f"pipeline {event.pipeline!r} {state}; there are: {there}")]
         if log is None:
@@ -86,7 +86,7 @@ class Steering:
         """Judge whether a worker can be without tasks, and have it so; or let it have some again."""
         workers, log, drained = self._cluster.workers, self._cluster.log, self._cluster.drained
         if event.worker not in workers and not (event.back and event.worker in drained):
-            reason = f"no worker {event.worker!r}; there are: {', '.join(workers) or 'none'}"
+            reason = f"no worker {event.worker!r}; there are: {', '.join(sorted(workers)) or 'none'}"
             return [_answer(event.request, reason)]
         for run in self._cluster.runs.values() if not event.back else ():
             if wrong := run.why_not_without(event.worker):
