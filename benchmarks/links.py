@@ -28,10 +28,10 @@ Last result (x86-64, Python 3.11, two cores), nine rounds on a machine that did 
 
 The ring is at its limit within the noise and not surely over it: seven rounds before gave 0.891, fifteen of the ring
 alone 0.898 (0.853 to 0.927), fifteen with four times the spinning (`wait.SPIN_S`) 0.904, one earlier round 0.92.
-The core is aioquic's as it comes, both ends on one core of the machine; ours has two, and writes and reads bulk data by the
-batch (`transport/quic_bulk.py`), which took 12 to 15 microseconds of each end's time for a packet of 1,400 bytes down
-to 6 to 7. Before that it was 2.0 to 3.1 of the adapter at 1,400 bytes. While up to ten processes wanted the two cores,
-ring and pipe were anywhere between 0.56 and 1.36: such a run says who was preempted, and not more.
+The core is aioquic's as it comes, both ends on one core of the machine; ours has two, and writes and reads bulk data
+by the batch (`transport/quic_bulk.py`), which took 12 to 15 microseconds of each end's time for a packet of 1,400
+bytes down to 6 to 7. Before that it was 2.0 to 3.1 of the adapter at 1,400 bytes. While up to ten processes wanted
+the two cores, ring and pipe were anywhere between 0.56 and 1.36: such a run says who was preempted, and not more.
 
 Of the ring, the checksum over the body was most of what was missing to the limit (0.60 with it, 0.74 without), then
 memory that was no longer in the cache (soft wrap at 16 MiB and not 4), then sleeping at each batch (`wait.SPIN_S`).
