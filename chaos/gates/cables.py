@@ -30,7 +30,10 @@ NEEDS = (
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One namespace: a host with an address of its own. `port` is the bridge's end of its cable."""
+    """One namespace: a host with an address of its own. `port` is the bridge's end of its cable.
+
+    One without a namespace is this host as it stands.
+    """
 
     name: str
     namespace: str
@@ -39,18 +42,21 @@ class Host:
 
     def command(self, *arguments: str) -> list[str]:
         """A command line that runs there."""
-        return ["ip", "netns", "exec", self.namespace, *arguments]
+        return ["ip", "netns", "exec", self.namespace, *arguments] if self.namespace else list(arguments)
 
 
 class Cables:
-    """A bridge and the cables of the hosts on it. A context manager. Raises CliError where something cannot be made."""
+    """A bridge and the cables of the hosts on it. A context manager. Raises CliError where something cannot be made.
 
-    def __init__(self) -> None:
+    `network` is the first three parts of the addresses; else one of those that are set aside for tests.
+    """
+
+    def __init__(self, network: str = "") -> None:
         self.mark = secrets.token_hex(3)
         self.hub = f"hr-{self.mark}-hub"
         self.hosts: dict[str, Host] = {}
         self._out: Counter[str] = Counter()
-        self._network = f"{NETWORK}.{secrets.randbelow(256)}"
+        self._network = network or f"{NETWORK}.{secrets.randbelow(256)}"
         self._own = f"hr-{self.mark}"
         ip("netns", "add", self.hub)
         self.in_hub("link", "add", "bridge", "type", "bridge")

@@ -17,13 +17,10 @@ from typing import Any
 
 from kill_kit import MARK, headrace
 
+from headrace.chaos.gates.cables import Cables, Host
+
 PATIENCE_S = 60.0
 PORT = 7420
-
-
-def ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"
 
 
 def wait_for(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> Any:
@@ -48,63 +45,20 @@ def free_port() -> int:
     raise AssertionError("no two free ports in a row")
 
 
-@dataclass
-class Host:
-    """One namespace: a host with an address of its own."""
-
-    name: str
-    namespace: str
-    address: str
-    port: str
-
-    def command(self, *arguments: str) -> list[str]:
-        return ["ip", "netns", "exec", self.namespace, *arguments]
-
-
-class Net:
-    """Hosts on one bridge, which lies in a namespace too."""
+class Net(Cables):
+    """Hosts with the addresses of docs/cluster.md, which may be kept from each other."""
 
     def __init__(self) -> None:
-        self.mark = uuid.uuid4().hex[:5]
-        self.hub = f"hr-{self.mark}-hub"
-        self.hosts: dict[str, Host] = {}
-        ip("netns", "add", self.hub)
-        self._in_hub("link", "add", "bridge", "type", "bridge")
-        self._in_hub("link", "set", "bridge", "up")
-
-    def host(self, name: str) -> Host:
-        number = len(self.hosts) + 1
-        host = Host(name, f"hr-{self.mark}-{name}", f"10.77.0.{number}", f"port{number}")
-        ip("netns", "add", host.namespace)
-        self.hosts[name] = host
-        ip("link", "add", host.port, "netns", self.hub, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
-        self._in_hub("link", "set", host.port, "master", "bridge", "up")
-        ip("-n", host.namespace, "link", "set", "lo", "up")
-        ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "eth0")
-        ip("-n", host.namespace, "link", "set", "eth0", "up")
-        return host
+        super().__init__("10.77.0")
 
     def apart(self, *names: str) -> None:
         """These hosts reach the others and not each other."""
         for name in names:
-            self._in_hub("link", "set", self.hosts[name].port, "type", "bridge_slave", "isolated", "on")
+            self.in_hub("link", "set", self.hosts[name].port, "type", "bridge_slave", "isolated", "on")
 
     def together(self) -> None:
         for host in self.hosts.values():
-            self._in_hub("link", "set", host.port, "type", "bridge_slave", "isolated", "off")
-
-    def unplug(self, name: str) -> None:
-        self._in_hub("link", "set", self.hosts[name].port, "down")
-
-    def plug(self, name: str) -> None:
-        self._in_hub("link", "set", self.hosts[name].port, "up")
-
-    def close(self) -> None:
-        for namespace in (*(host.namespace for host in self.hosts.values()), self.hub):
-            subprocess.run(["ip", "netns", "del", namespace], capture_output=True, timeout=PATIENCE_S)
-
-    def _in_hub(self, *arguments: str) -> None:
-        ip("-n", self.hub, *arguments)
+            self.in_hub("link", "set", host.port, "type", "bridge_slave", "isolated", "off")
 
 
 @dataclass
