@@ -225,6 +225,9 @@ def chaos_run(
     cluster: Annotated[str, typer.Option(metavar="DIR", help="The folder of that cluster, for mutual TLS.")] = "",
     report: Annotated[Path, typer.Option(help="The folder of report.md and report.json.")] = Path("chaos-report"),
     rebuilds: Annotated[int, typer.Option(min=0, help="Shards that are made again from the source.")] = 3,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Runs with faults, at most, until all that is planned has been done.")
+    ] = 5,
     keep: Annotated[bool, typer.Option("--keep", help="Keep datasets and logs when all is well too.")] = False,
     json: Json = False,
 ) -> int:
@@ -243,6 +246,7 @@ def chaos_run(
         report=report,
         keep=keep,
         rebuilds=rebuilds,
+        rounds=rounds,
         id_key=id_key,
         store=store,
         controller=controller,

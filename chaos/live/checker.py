@@ -49,16 +49,17 @@ class Finding:
         return {"name": self.name, "passed": self.passed, "said": self.said, "details": list(self.details)}
 
 
-def check_run(outcome: Outcome) -> list[Finding]:
+def check_run(outcome: Outcome, rounds: int = 1) -> list[Finding]:
     """Whether the run came to its end, anything was done to it, and nothing of it is left."""
     starts, fired = len(outcome.starts), len(outcome.fired)
+    done = len({(item.planned.fault, item.planned.nth) for item in outcome.fired})
     ended = f"the command was started {starts} times and ended complete after {outcome.seconds:.1f} s"
     return [
         Finding("the run came to its end", not outcome.problem, outcome.problem or ended),
         Finding(
             "faults were fired",
             fired > 0,
-            f"{fired} of {fired + len(outcome.waiting)} planned"
+            f"{done} of {done + len(outcome.waiting)} planned{f', in {rounds} rounds' if rounds > 1 else ''}"
             + ("" if fired else ": the run was over before the first; give it more input, or let faults come earlier"),
         ),
         Finding(
@@ -68,6 +69,11 @@ def check_run(outcome: Outcome) -> list[Finding]:
             outcome.left,
         ),
     ]
+
+
+def numb_ways(target: str, struck: Counter[Struck]) -> list[tuple[Struck, ...]]:
+    """Of what a fault of the network with this target has to strike, what it did not: one of each group is enough."""
+    return [ways for ways in _ASKED[target] if not any(struck[what] for what in ways)]
 
 
 def felt_on_network(fired: Sequence[Fired]) -> list[Finding]:
@@ -82,8 +88,7 @@ def felt_on_network(fired: Sequence[Fired]) -> list[Finding]:
     numb = [
         f"{' or '.join(what.value for what in ways)} by a fault of {target}"
         for target in struck
-        for ways in _ASKED[target]
-        if not any(struck[target][what] for what in ways)
+        for ways in numb_ways(target, struck[target])
     ]
     if numb:
         advice = (

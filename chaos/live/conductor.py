@@ -81,6 +81,15 @@ class Outcome:
     #: How often the epoch of the dataset was raised; the first run over it raises it once.
     epochs: int = 0
 
+    @property
+    def closes(self) -> int:
+        """How many entries closed records."""
+        return sum(commit.records > 0 for commit in self.commits)
+
+
+#: What has happened before the first round.
+NOTHING_YET = Outcome((), (), (), (), {}, (), 0.0)
+
 
 @dataclass(slots=True)
 class _Lasting:
@@ -106,7 +115,7 @@ class _Running:
 
 @dataclass(slots=True)
 class Conductor:
-    """Carries out one schedule on one command."""
+    """Carries out one schedule on one command, from its first start to its end: one round."""
 
     marked: Marked
     dataset: pathlib.Path | ObjectStore
@@ -119,18 +128,21 @@ class Conductor:
     house: House | None = None
     #: The processes that faults befall; None: those of the command and of the house.
     subjects: Subjects | None = None
+    #: The rounds before this one: times, commits and firings are counted on from them.
+    earlier: Outcome = NOTHING_YET
     _timeline: Timeline = field(init=False)
     _waiting: list[Planned] = field(init=False)
     _fired: list[Fired] = field(default_factory=list[Fired])
     _lasting: list[_Lasting] = field(default_factory=list[_Lasting])
     _starts: list[Start] = field(default_factory=list[Start])
-    _zero: float = field(default_factory=time.monotonic)
+    _zero: float = 0.0
     _search_at: float = 0.0
     _failures: int = 0
 
     def __post_init__(self) -> None:
         self._timeline = Timeline(self.dataset)
         self._waiting = list(self.schedule)
+        self._zero = time.monotonic() - self.earlier.seconds
         self.logs.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> Outcome:
@@ -169,7 +181,7 @@ class Conductor:
 
     def _start(self) -> _Running:
         met_others = bool(self._starts) and bool(self.marked.alive())
-        start = Start(len(self._starts) + 1, self._now())
+        start = Start(len(self.earlier.starts) + len(self._starts) + 1, self._now())
         self._starts.append(start)
         with (
             open(self.logs / f"{start.number}.out", "wb") as out,
@@ -204,13 +216,13 @@ class Conductor:
         )
 
     def _overdue(self) -> str:
-        if self._now() < self.limit_s:
+        if self._now() - self.earlier.seconds < self.limit_s:
             return ""
         living = ", ".join(process.title for process in self.marked.alive())
+        last_s = self._timeline.commits[-1].at_s if self._timeline.commits else self.earlier.seconds
         return (
             f"the run did not end within {self.limit_s:.0f} s: {self._timeline.entries} ledger entries, the last one "
-            f"{self._now() - (self._timeline.commits[-1].at_s if self._timeline.commits else 0):.0f} s ago; "
-            f"living: {living or 'nothing'}"
+            f"{self._now() - last_s:.0f} s ago; living: {living or 'nothing'}"
         )
 
     def _pause(self, running: _Running) -> None:
@@ -247,15 +259,21 @@ class Conductor:
             else:
                 self._search_at = now + _SEARCH_S
 
+    def _closes(self) -> int:
+        return self.earlier.closes + self._timeline.closes
+
     def _is_due(self, planned: Planned, now: float) -> bool:
+        if self.earlier.starts and not self._timeline.closes:
+            return False  # what is overdue from the round before waits until this one is on its way
         base_s, base_commits = 0.0, 0
         if planned.base is not None:
-            before = next((f for f in self._fired if (f.planned.fault, f.planned.nth) == planned.base), None)
+            fired = (*self.earlier.fired, *self._fired)
+            before = next((f for f in fired if (f.planned.fault, f.planned.nth) == planned.base), None)
             if before is None:
                 return False
             base_s, base_commits = before.at_s, before.commits
         if planned.unit is Unit.COMMITS:
-            return self._timeline.closes >= base_commits + planned.after
+            return self._closes() >= base_commits + planned.after
         return now >= base_s + planned.after
 
     def _fire(self, planned: Planned) -> bool:
@@ -285,7 +303,7 @@ class Conductor:
         self, planned: Planned, victims: tuple[str, ...], handles: list[Handle], begun: Begun | None = None
     ) -> None:
         now = self._now()
-        fired = Fired(planned, now, self._timeline.closes, victims, ended_s=now)
+        fired = Fired(planned, now, self._closes(), victims, ended_s=now)
         if begun is not None:
             fired.struck = begun.struck
         self._fired.append(fired)
@@ -338,7 +356,7 @@ class Conductor:
             commits=tuple(self._timeline.commits),
             answer=answer,
             left=left,
-            seconds=self._now(),
+            seconds=self._now() - self.earlier.seconds,
             problem=problem,
             epochs=self._timeline.epochs,
         )

@@ -33,6 +33,8 @@ class ChaosReport:
     schedule: tuple[Planned, ...]
     outcome: Outcome
     findings: tuple[Finding, ...]
+    #: How often it was run with faults, until all that was planned had been done.
+    rounds: int = 1
 
     @property
     def passed(self) -> bool:
@@ -51,6 +53,7 @@ class ChaosReport:
             "facts": dict(self.facts),
             "reference_s": round(self.reference_s, 3),
             "seconds": round(outcome.seconds, 3),
+            "rounds": self.rounds,
             "records": outcome.answer.get("records_read", 0),
             "tokens": outcome.answer.get("tokens", 0),
             "shards": outcome.answer.get("shards", 0),
@@ -86,6 +89,7 @@ def page(facts: Mapping[str, Any], about: str = "") -> str:
             ("epochs", facts["epochs"]),
             ("without faults", f"{facts['reference_s']:.1f} s" if facts["reference_s"] else "a dataset made before"),
             ("with faults", f"{facts['seconds']:.1f} s, the command started {len(facts['starts'])} times"),
+            ("rounds", facts["rounds"]),
         ],
     )
     lines += ["", "## Verdict", ""]
@@ -111,7 +115,7 @@ def page(facts: Mapping[str, Any], about: str = "") -> str:
         ],
     )
     if facts["not_fired"]:
-        lines += ["", f"{len(facts['not_fired'])} more were planned; the run was done before their time."]
+        lines += ["", f"{len(facts['not_fired'])} more were planned; the last round was done before their time."]
     lines += ["", "## Starts of the command", ""]
     lines += _table(
         ("", "at", "until", "exit code", "said"),

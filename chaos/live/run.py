@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -25,13 +25,14 @@ from headrace.chaos.gates.cables import Cables, require_namespaces
 from headrace.chaos.gates.network import NetworkGates
 from headrace.chaos.live.attached import Attached
 from headrace.chaos.live.checker import Finding, check_dataset, check_run, felt_on_network
-from headrace.chaos.live.conductor import Conductor, Outcome
+from headrace.chaos.live.conductor import NOTHING_YET, Conductor, Outcome
 from headrace.chaos.live.disk import Disk, enter_namespace
 from headrace.chaos.live.house import OWNER, House
 from headrace.chaos.live.layout import layout_options, places_in
 from headrace.chaos.live.place import Place, place_for
 from headrace.chaos.live.processes import Marked
 from headrace.chaos.live.report import ChaosReport
+from headrace.chaos.live.rounds import joined, left_over, of_all_rounds
 from headrace.chaos.live.scenario import STORE, Cluster, Planned, Scenario, draw
 from headrace.chaos.live.scenario_file import read_scenario
 from headrace.chaos.live.tools import Tools
@@ -49,6 +50,8 @@ LIMIT_S_MIN = 60.0
 LIMIT_S_A_FIRING = 20.0
 #: Seconds that the run without faults may take, unless told otherwise.
 REFERENCE_S_MAX = 24 * 3600.0
+#: Rounds of a run that is over before all that was planned has been done to it, unless told otherwise.
+ROUNDS_MAX = 5
 _SHM = pathlib.Path("/dev/shm")  # noqa: S108 - looked at, never written
 
 
@@ -66,6 +69,8 @@ class Request:
     report: pathlib.Path = pathlib.Path("chaos-report")
     keep: bool = False
     rebuilds: int = 3
+    #: How often at most it is run with faults, each time on a fresh output, until all that was planned is done.
+    rounds: int = ROUNDS_MAX
     id_key: str = "id"
     #: An S3 store for the dataset of the run with faults; "": a folder.
     store: str = ""
@@ -82,6 +87,7 @@ class Request:
         """The command line that does it again."""
         parameters = [part for pair in self.parameters for part in ("-p", pair)]
         given = ["--seed", str(self.seed), "--rebuilds", str(self.rebuilds)]
+        given += ["--rounds", str(self.rounds)] if self.rounds != ROUNDS_MAX else []
         for name, value, usual in (
             ("output", self.output, "output"),
             ("id-key", self.id_key, "id"),
@@ -112,6 +118,37 @@ def chaos_run(request: Request, *, as_json: bool) -> int:
 
 def carry_out(request: Request, scenario: Scenario, folder: pathlib.Path, *, say: Any) -> ChaosReport:
     """Run without faults and with them below `folder`, and check. Raises CliError where the first run fails."""
+    _refuse(request, scenario)
+    schedule = draw(scenario, request.seed)
+    before = _shared_memory()
+    work = _Work(request, scenario, folder, say)
+    left, outcome = schedule, NOTHING_YET
+    while left and not outcome.problem and len(work.findings) < request.rounds:
+        if not work.findings:
+            say(f"{len(schedule)} faults are planned (seed {request.seed})")
+        else:
+            say(f"the run was over before {len(left)} of them: another round, on a fresh output")
+        outcome = joined(outcome, work.round(left, outcome))
+        left = left_over(outcome)
+    rounds = len(work.findings)
+    findings = [*check_run(outcome, rounds), *_felt(outcome, work.struck)]
+    findings += [] if request.attaches else [_memory_left(before)]
+    return ChaosReport(
+        scenario=scenario,
+        seed=request.seed,
+        replay=request.replay(),
+        pipeline_version=work.pipeline_version,
+        facts=work.facts,
+        reference_s=work.reference_s,
+        schedule=schedule,
+        outcome=outcome,
+        findings=(*findings, *of_all_rounds(work.findings)),
+        rounds=rounds,
+    )
+
+
+def _refuse(request: Request, scenario: Scenario) -> None:
+    """Raises UsageError for what does not go together."""
     if scenario.cluster is not None and request.attaches:
         raise UsageError("this scenario brings a cluster of its own: leave --controller and --cluster out")
     if scenario.has(STORE) and not request.store:
@@ -120,51 +157,85 @@ def carry_out(request: Request, scenario: Scenario, folder: pathlib.Path, *, say
         require_namespaces()
         if request.store:
             raise UsageError("[cluster] namespaces = true: workers reach no store from there; leave --store out")
-    with contextlib.ExitStack() as stack:
-        place = stack.enter_context(place_for(request.store, folder, request.seed))
-        pipeline = load(request.pipeline, (*request.parameters, f"{request.output}={place.uri}"))
-        _writes_there(request, pipeline, place)
-        if scenario.cluster is not None:
-            places_in(scenario.cluster, pipeline)  # refused before anything is run
-        started = time.monotonic()
-        reference = request.reference or _reference(request, scenario, folder, say)
-        reference_s = 0.0 if request.reference else time.monotonic() - started
-        _same_pipeline(reference, pipeline)
-        schedule = draw(scenario, request.seed)
-        say(f"{len(schedule)} faults are planned (seed {request.seed})")
-        before = _shared_memory()
-        stage = stack.enter_context(_stage(request, scenario, place, pipeline, folder))
-        conductor = Conductor(
+
+
+@dataclass(slots=True)
+class _Work:
+    """The rounds of one request, with what comes of them: the findings of each, and requests that a fault befell."""
+
+    request: Request
+    scenario: Scenario
+    folder: pathlib.Path
+    say: Any
+    findings: list[list[Finding]] = field(default_factory=list[list[Finding]])
+    struck: int = 0
+    reference: pathlib.Path | None = None
+    reference_s: float = 0.0
+    pipeline_version: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def round(self, schedule: Sequence[Planned], earlier: Outcome) -> Outcome:
+        """Run it with these faults on an output of its own, and judge the dataset. The first makes the reference."""
+        request, scenario = self.request, self.scenario
+        number = len(self.findings) + 1
+        folder = self.folder if number == 1 else self.folder / f"{self.folder.name}-{number}"
+        folder.mkdir(exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            place = stack.enter_context(place_for(request.store, folder, request.seed))
+            pipeline = load(request.pipeline, (*request.parameters, f"{request.output}={place.uri}"))
+            _writes_there(request, pipeline, place)
+            if scenario.cluster is not None:
+                places_in(scenario.cluster, pipeline)  # refused before anything is run
+            reference = self._measured(pipeline)
+            stage = stack.enter_context(_stage(request, scenario, place, pipeline, folder))
+            outcome = self._conducted(stage, place, pipeline, folder, schedule, earlier)
+            found: list[Finding] = []
+            if not outcome.problem:
+                dataset = place.fetch(folder / "faulted")
+                found = _dataset_findings(request, pipeline, reference, dataset, outcome)
+            self.findings.append(found)
+            self.struck += stage.tools.store.struck if stage.tools.store else 0
+            self.facts = _facts(scenario, request, stage.house)
+            stage.good = not outcome.problem and all(finding.passed is not False for finding in found)
+            if stage.good and not request.keep:
+                place.remove()
+        return outcome
+
+    def _measured(self, pipeline: Pipeline) -> pathlib.Path:
+        """The dataset without faults; it is made once."""
+        self.pipeline_version = pipeline.version()
+        if self.reference is None:
+            started = time.monotonic()
+            given = self.request.reference
+            self.reference = given or _reference(self.request, self.scenario, self.folder, self.say)
+            self.reference_s = 0.0 if given else time.monotonic() - started
+            _same_pipeline(self.reference, pipeline)
+        return self.reference
+
+    def _conducted(
+        self,
+        stage: _Stage,
+        place: Place,
+        pipeline: Pipeline,
+        folder: pathlib.Path,
+        schedule: Sequence[Planned],
+        earlier: Outcome,
+    ) -> Outcome:
+        outcome = Conductor(
             marked=stage.marked,
             dataset=open_store(place.direct) if place.gate else pathlib.Path(place.direct),
             logs=folder / "logs",
             schedule=schedule,
-            ways=ways_of(pipeline, fuse=scenario.fuse),
-            limit_s=_limit_s(reference_s, schedule),
+            ways=ways_of(pipeline, fuse=self.scenario.fuse),
+            limit_s=_limit_s(self.reference_s, schedule),
             tools=stage.tools,
             house=stage.house,
             subjects=stage.attached,
-        )
-        outcome = conductor.run()
-        say(f"{len(outcome.fired)} faults were fired, {len(outcome.starts)} starts, {outcome.seconds:.1f} s; checking")
-        findings = [*check_run(outcome), *_felt(outcome, stage.tools)]
-        findings += [] if stage.attached else [_memory_left(before)]
-        if not outcome.problem:
-            findings += _dataset_findings(request, pipeline, reference, place.fetch(folder / "faulted"), outcome)
-        stage.good = all(finding.passed is not False for finding in findings)
-        if stage.good and not request.keep:
-            place.remove()
-    return ChaosReport(
-        scenario=scenario,
-        seed=request.seed,
-        replay=request.replay(),
-        pipeline_version=pipeline.version(),
-        facts=_facts(scenario, request, stage.house),
-        reference_s=reference_s,
-        schedule=schedule,
-        outcome=outcome,
-        findings=tuple(findings),
-    )
+            earlier=earlier,
+        ).run()
+        fired, starts = len(outcome.fired), len(outcome.starts)
+        self.say(f"{fired} faults were fired, {starts} starts, {outcome.seconds:.1f} s; checking")
+        return outcome
 
 
 @dataclass(slots=True)
@@ -211,11 +282,10 @@ def _stage(
             disk.close(keep=request.keep or not stage.good)
 
 
-def _felt(outcome: Outcome, tools: Tools) -> list[Finding]:
+def _felt(outcome: Outcome, struck: int) -> list[Finding]:
     """Whether the faults of network and store befell anything, where there were any."""
     found = felt_on_network(outcome.fired)
     if any(item.planned.kind in STORE for item in outcome.fired):
-        struck = tools.store.struck if tools.store else 0
         said = f"{struck} requests met one" if struck else "no requests came while one went on: nothing is proved"
         found.append(Finding("the faults of the store were felt", struck > 0 or None, said))
     return found

@@ -1,0 +1,97 @@
+"""A run that is over before all that was planned has been done to it is followed by another round."""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from live_kit import call, inputs
+
+from headrace.chaos.gates.weather import Struck
+from headrace.chaos.live.checker import Finding
+from headrace.chaos.live.conductor import NOTHING_YET, Conductor, Fired, Outcome
+from headrace.chaos.live.processes import Marked
+from headrace.chaos.live.rounds import joined, left_over, of_all_rounds
+from headrace.chaos.live.scenario import Planned, draw
+from headrace.chaos.live.scenario_file import scenario_of
+
+#: A command that closes records in so many entries; it then waits for what is to come, until it is started again.
+SCRIPT = """
+import pathlib, sys, time
+from headrace.store.entries import Closed, Counts, Entry, Led, Range, encode_entry
+from headrace.store.log import Log
+from headrace.store.objects import open_store
+closed = Closed("write", "v", 1, (Range(bytes(16), 0, 3),), (), Counts(kept=3))
+log, again = Log(open_store("out")), pathlib.Path("out").exists()
+for number in range(0 if again else {commits}):
+    log.append(number, encode_entry(Entry(1, (closed,))))
+time.sleep(0 if again or {ends} else 60)
+print('{{"complete": true}}')
+"""
+#: So large that the corpus gives three shards, and a run with one sink as many commits.
+SHARD_BYTES = 1 << 20
+
+
+def conduct(folder: Path, schedule: tuple[Planned, ...], earlier: Outcome, *, commits: int, ends: bool) -> Outcome:
+    folder.mkdir()
+    marked = Marked([sys.executable, "-c", SCRIPT.format(commits=commits, ends=ends)], folder)
+    return Conductor(marked, folder / "out", folder / "logs", schedule, {}, 60.0, earlier=earlier).run()
+
+
+def planned(*faults: dict[str, Any]) -> tuple[Planned, ...]:
+    return draw(scenario_of({"fault": list(faults), "cluster": {}}, "x.toml"), 0)
+
+
+def met(item: Planned, struck: dict[Struck, int]) -> Outcome:
+    return Outcome((Fired(item, 0.0, 1, (), 1.0, struck=Counter(struck)),), (), (), (), {}, (), 1.0)
+
+
+def test_commits_are_counted_on_from_round_to_round_until_the_fault_is_fired(tmp_path: Path) -> None:
+    schedule = planned({"kind": "kill", "target": "everything", "after_commits": 3})
+    first = conduct(tmp_path / "1", schedule, NOTHING_YET, commits=2, ends=True)
+    assert (first.fired, left_over(first)) == ((), schedule)
+    second = joined(first, conduct(tmp_path / "2", left_over(first), first, commits=2, ends=False))
+    assert [fired.commits for fired in second.fired] in ([3], [4]), "at the first of the second round, or both at once"
+    assert left_over(second) == ()
+    assert [start.number for start in second.starts] == [1, 2, 3]
+    assert second.fired[0].at_s > first.seconds, "times go on too"
+
+
+def test_nothing_is_fired_before_a_later_round_is_on_its_way(tmp_path: Path) -> None:
+    schedule = planned({"kind": "kill", "target": "everything", "after_s": 0})
+    earlier = conduct(tmp_path / "1", (), NOTHING_YET, commits=1, ends=True)
+    without = conduct(tmp_path / "2", schedule, earlier, commits=0, ends=True)
+    assert without.fired == ()
+
+
+def test_a_fault_of_the_network_that_met_nothing_is_done_once_more(tmp_path: Path) -> None:
+    (item,) = planned({"kind": "partition", "target": "worker", "after_commits": 1})
+    assert left_over(met(item, {Struck.CONTROL: 4})) == (item,), "it has to meet links between workers as well"
+    assert left_over(met(item, {Struck.CONTROL: 4, Struck.BETWEEN: 1})) == ()
+    assert left_over(joined(met(item, {}), met(item, {}))) == (), "not a third time"
+
+
+def test_an_answer_that_is_no_in_one_round_is_no() -> None:
+    good, bad, unasked = (Finding("same", passed, said) for passed, said in ((True, "a"), (False, "b"), (None, "c")))
+    assert of_all_rounds([[good]]) == [good]
+    assert of_all_rounds([[good], [bad]]) == [Finding("same", False, "round 1: a; round 2: b")]
+    assert of_all_rounds([[unasked], [good]]) == [Finding("same", None, "round 1: c; round 2: a")]
+
+
+def test_a_run_that_is_over_too_soon_is_run_again_until_the_fault_is_fired(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(
+        '[run]\nreplicas = 1\n[[fault]]\nkind = "kill"\ntarget = "task"\nafter_commits = 5\n'
+    )
+    done = call(
+        home, "chaos", "run", str(tmp_path / "x.toml"), "small.py", *inputs(home), "-p", f"shard_bytes={SHARD_BYTES}",
+        "--folder", str(tmp_path), "--report", str(tmp_path / "report"), "--rebuilds", "0", "--rounds", "20", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["not_fired"] == []
+    assert [fired["commits"] >= 5 for fired in report["fired"]] == [True]
+    assert report["rounds"] > 1
+    asked = {finding["name"]: finding["said"] for finding in report["findings"]}
+    assert f"1 of 1 planned, in {report['rounds']} rounds" in asked["faults were fired"]
+    assert f"round {report['rounds']}: " in asked["each record stands in the dataset once"]
