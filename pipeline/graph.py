@@ -23,10 +23,11 @@ MODULES_BYTES_MAX = 4 << 20
 
 
 class StageKind(Enum):
-    """What a stage may do with a batch."""
+    """What a stage may do with a batch. STATEFUL: a transform that remembers, such as dedup; of it runs one replica."""
 
     SOURCE = "source"
     TRANSFORM = "transform"
+    STATEFUL = "stateful"
     SINK = "sink"
 
 
@@ -40,7 +41,8 @@ class Stage:
     `identity`, a batch size), so that they are no part of the pipeline's version. `replicas` None means as many
     as there are cores. `on` is where it may run: a worker's name or one of its labels; empty means with the stage
     before it. `near` is where it had rather run, such as `zone=a` for a source whose input is there. `cores` and
-    `memory_bytes` are what one replica takes; 0 means that nothing is reserved. See `placed`.
+    `memory_bytes` are what one replica takes; 0 means that nothing is reserved. See `placed`. `keeps` promises that
+    a transform drops no row: it may edit, and a record that raises is quarantined; only such may follow dedup.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Stage:
     near: str = ""
     cores: float = 0.0
     memory_bytes: int = 0
+    keeps: bool = False
 
     def placed(
         self,
@@ -84,6 +87,7 @@ class Stage:
             "near": self.near,
             "cores": self.cores,
             "memory_bytes": self.memory_bytes,
+            "keeps": self.keeps,
         }
 
     @staticmethod
@@ -103,6 +107,7 @@ class Stage:
                 near=str(data.get("near", "")),
                 cores=float(data.get("cores", 0.0)),
                 memory_bytes=int(data.get("memory_bytes", 0)),
+                keeps=bool(data.get("keeps", False)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise PipelineError(f"not a stage: {error!r} in {str(data)[:200]}") from error
@@ -140,6 +145,19 @@ class Pipeline:
     def downstream(self, name: str) -> tuple[str, ...]:
         """The names of the stages that read from `name`, in declared order."""
         return tuple(stage.name for stage in self.stages if name in stage.after)
+
+    @property
+    def stateful(self) -> Stage | None:
+        """The stage that remembers, of which there is one at most; see `validate`."""
+        return next(iter(self.of_kind(StageKind.STATEFUL)), None)
+
+    def behind(self, name: str) -> tuple[Stage, ...]:
+        """Every stage that `name` leads to, in declared order."""
+        reached = {name}
+        for stage in chain_order(self.stages):
+            if reached.intersection(stage.after):
+                reached.add(stage.name)
+        return tuple(stage for stage in self.stages if stage.name in reached and stage.name != name)
 
     def of_kind(self, kind: StageKind) -> tuple[Stage, ...]:
         """The stages of one kind, in declared order."""

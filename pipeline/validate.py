@@ -30,6 +30,7 @@ def validate(pipeline: Pipeline) -> None:
     chain_order(pipeline.stages)
     _validate_reach(pipeline)
     _validate_single_path(pipeline)
+    _validate_stateful(pipeline)
 
 
 def _validate_names(pipeline: Pipeline) -> None:
@@ -85,4 +86,30 @@ def _validate_single_path(pipeline: Pipeline) -> None:
                 raise PipelineError(
                     f"two paths lead from source {source.name!r} to stage {stage.name!r}: "
                     "each record would arrive twice; end one path in a sink of its own"
+                )
+
+
+def _validate_stateful(pipeline: Pipeline) -> None:
+    """A duplicate leans on the record that was kept: that one must not be dropped behind the stage that decided."""
+    stateful = pipeline.of_kind(StageKind.STATEFUL)
+    if len(stateful) > 1:
+        raise PipelineError(
+            f"stages {stateful[0].name!r} and {stateful[1].name!r} both deduplicate: what one keeps the other would "
+            "drop; leave one of them out"
+        )
+    for stage in stateful:
+        if stage.replicas != 1:
+            raise PipelineError(f"stage {stage.name!r}: replicas is {stage.replicas}; one decides, so it must be 1")
+        behind = pipeline.behind(stage.name)
+        sinks = [other.name for other in behind if other.kind is StageKind.SINK]
+        if len(sinks) > 1:
+            raise PipelineError(
+                f"stage {stage.name!r} leads to {len(sinks)} sinks, {' and '.join(map(repr, sinks[:2]))}: a record is "
+                "kept or not by one; give the others a path that leaves it out"
+            )
+        for other in behind:
+            if other.kind is StageKind.TRANSFORM and not other.keeps:
+                raise PipelineError(
+                    f"stage {other.name!r} follows {stage.name!r} and may drop records that others are duplicates of: "
+                    "put it before"
                 )

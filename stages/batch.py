@@ -98,6 +98,7 @@ def make_verdicts(
     reasons: Sequence[str | None],
     raw: Sequence[bytes | None] | None = None,
     parts: pa.Array[Any] | None = None,
+    duplicates_of: Sequence[str | None] | None = None,
 ) -> pa.RecordBatch:
     """A table of VERDICTS for records, or parts of records, that one stage did not keep."""
     count = len(rows)
@@ -109,7 +110,7 @@ def make_verdicts(
             pa.repeat(pa.scalar(stage), count),
             pa.repeat(pa.scalar(verdict), count),
             pa.array(reasons, pa.string()),
-            pa.nulls(count, pa.string()),
+            pa.array(duplicates_of, pa.string()) if duplicates_of is not None else pa.nulls(count, pa.string()),
             pa.array(raw, pa.binary()) if raw is not None else pa.nulls(count, pa.binary()),
         ],
         schema=VERDICTS,

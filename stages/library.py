@@ -180,6 +180,7 @@ def tokenize(tokenizer: str, *, eos: str | None = "auto", name: str = "tokenize"
         {"tokenizer": facts.path, "sha256": facts.sha256, "eos_id": facts.eos_id},
         identity=_identity(facts),
         volatile=("tokenizer", "sha256", "eos_id"),
+        keeps=True,
     )
 
 

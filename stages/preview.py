@@ -66,6 +66,9 @@ def preview(pipeline: Pipeline, limit: int) -> Preview:
     stages = _path(pipeline)
     source: Source = build_stage(stages[0], pipeline.modules)
     transforms = [(stage.name, build_stage(stage, pipeline.modules)) for stage in stages[1:]]
+    for stage, (_, transform) in zip(stages[1:], transforms, strict=True):
+        if stage.kind is StageKind.STATEFUL:
+            transform.begin(None, 0, "")
     result = Preview()
     for _, transform in transforms:
         result.tokenizer_engine = getattr(transform, "engine", "") or result.tokenizer_engine

@@ -77,7 +77,8 @@ def _cache_folder() -> str:
     """The folder of this version's machine code; empty where none can be written."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     digest = xxhash.xxh3_128(unicodedata.unidata_version.encode())
-    for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
+    here = pathlib.Path(__file__).parent
+    for path in sorted((*here.glob("*.py"), *(here.parent / "dedup").glob("*.py"))):
         digest.update(path.read_bytes())
     folder = pathlib.Path(base, "headrace", "kernels", digest.hexdigest()[:16])
     try:

@@ -225,7 +225,9 @@ def url_filter(
     digests = [_digest(path, name) for path in paths]
     parameters = {"lists": paths, "words": sorted(words), "url_key": url_key, "tag": tag}
     target = "headrace.stages.quality.urls:UrlFilter"
-    return Stage(name, StageKind.TRANSFORM, target, parameters, identity={"lists": digests}, volatile=("lists",))
+    return Stage(
+        name, StageKind.TRANSFORM, target, parameters, identity={"lists": digests}, volatile=("lists",), keeps=tag
+    )
 
 
 def redact_pii(*, email: bool = True, ip: bool = True, phone: bool = True, name: str = "pii") -> Stage:
@@ -286,4 +288,4 @@ def _stage(name: str, target: str, parameters: dict[str, Any], tag: bool | None 
     if tag is not None:
         check_switch(name, "tag", tag)
         parameters = {**parameters, "tag": tag}
-    return Stage(name, StageKind.TRANSFORM, f"headrace.stages.quality.{target}", parameters)
+    return Stage(name, StageKind.TRANSFORM, f"headrace.stages.quality.{target}", parameters, keeps=tag is not False)

@@ -115,7 +115,7 @@ def _stage(
     identity = {"digests": digests, "options": options}
     target = "headrace.stages.quality.shared_model:ModelScore"
     places = ("model", "files", "options")
-    return Stage(name, StageKind.TRANSFORM, target, parameters, identity=identity, volatile=places)
+    return Stage(name, StageKind.TRANSFORM, target, parameters, identity=identity, volatile=places, keeps=tag)
 
 
 def _digest(path: str, stage: str) -> str:

@@ -65,6 +65,8 @@ IMPURE = {
 #: The pure files outside the `core/` folders and `pipeline/`.
 PURE_FILES = {
     "loader/order.py",
+    "stages/dedup/decider.py",
+    "stages/dedup/scheme.py",
     "store/blocks.py",
     "store/cluster_changes.py",
     "store/cluster_fold.py",

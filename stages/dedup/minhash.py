@@ -1,0 +1,176 @@
+"""The keys of a column of texts: a hash of each text, and of the bands of its MinHash signature.
+
+Equal are texts that differ in white space alone (runs of it count as one space, at the ends as none). For the
+signature a text is its words: runs of code points that are neither white space, punctuation nor symbols, in lower case;
+of scripts that put no space between words, each code point. A shingle is `ngram` words in a row; a text of fewer words
+is one shingle, and one of none has no bands. A MinHash value is the least of a * x + b (mod 2^32) over the shingles'
+32-bit hashes x, with a and b of its own.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.stages.dedup.scheme import EXACT_WORDS, PERMUTATIONS_MAX, Scheme
+from headrace.stages.quality import characters
+from headrace.stages.quality.characters import PUNCTUATION, SPACE, SYMBOL
+from headrace.stages.quality.kernels import compiled, prepared
+from headrace.stages.quality.texts import longest, text_bytes
+from headrace.stages.quality.utf8 import decode, flags_of
+
+Keys = npt.NDArray[np.uint64]
+
+_BETWEEN = SPACE | PUNCTUATION | SYMBOL
+_LOWER_MAX = 0x20000
+_SEEDS = (np.uint64(0x243F6A8885A308D3), np.uint64(0x13198A2E03707344))
+_PRIMES = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
+_FOLDS = (np.uint64(29), np.uint64(32))
+_ONE, _THIRTY_TWO = np.uint64(1), np.uint64(32)
+_TEXT = pa.array(["One text to compile the loops with."], pa.string())
+
+
+def _lower_table() -> npt.NDArray[np.uint16]:
+    """`[_LOWER_MAX]`: what leads from a code point to its lower case, where that is one code point and not far off."""
+    table = np.zeros(_LOWER_MAX, np.int16)
+    for code in range(_LOWER_MAX):
+        lower = chr(code).lower()
+        if len(lower) == 1 and abs(ord(lower) - code) < 1 << 15:
+            table[code] = ord(lower) - code
+    return table.view(np.uint16)
+
+
+_STEP_OF, _STEPS = characters.two_levels(_lower_table())
+_LOWER_STEPS = _STEPS.view(np.int16)
+
+
+def make_keys(column: Any, scheme: Scheme) -> Keys:
+    """`[texts, scheme.words]`: the two words of each text's own key, and one a band; 0 where a text has no bands."""
+    data, offsets = text_bytes(column)
+    keys = np.zeros((len(column), scheme.words), np.uint64)
+    room = np.empty(max(1, longest(offsets)), np.uint64)
+    factors, shifts = _permutations(scheme.bands * scheme.rows)
+    least = np.empty(max(1, len(factors)), np.uint32)
+    if len(column):
+        _fill(data, offsets, keys, room, factors, shifts, least, scheme.ngram, scheme.rows)
+    return keys
+
+
+def compile_keys() -> None:
+    """Compile what is not in the cache."""
+    with prepared("keys"):
+        make_keys(_TEXT, Scheme())
+
+
+@lru_cache(maxsize=4)
+def _permutations(count: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    """`[count]` each: the factors, which are odd, and the shifts; always the same (splitmix64, Steele et al. 2014)."""
+    if count > PERMUTATIONS_MAX:
+        raise ValueError(f"{count} MinHash values; the limit is {PERMUTATIONS_MAX}")
+    with np.errstate(over="ignore"):
+        state = _SEEDS[0] + np.arange(1, 2 * count + 1, dtype=np.uint64) * _PRIMES[0]
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed = ((state ^ (state >> np.uint64(31))) >> _THIRTY_TWO).astype(np.uint32)
+    return mixed[:count] | np.uint32(1), mixed[count:].copy()
+
+
+@compiled
+def _mixed(value: Any, item: Any, lane: int) -> Any:
+    value = (value ^ np.uint64(item)) * _PRIMES[lane]
+    return value ^ (value >> _FOLDS[lane])
+
+
+@compiled
+def _finished(value: Any) -> Any:
+    """All bits of a hash as good as its best."""
+    value = (value ^ (value >> np.uint64(33))) * _PRIMES[1]
+    value = (value ^ (value >> np.uint64(29))) * _PRIMES[0]
+    return value ^ (value >> np.uint64(32))
+
+
+@compiled
+def _lower(code: Any) -> Any:
+    return code + np.int64(_LOWER_STEPS[_STEP_OF[code >> 8], code & 0xFF]) if code < _LOWER_MAX else code
+
+
+@compiled
+def _stands_alone(code: Any) -> Any:
+    """Whether a code point is of a script that puts no space between words."""
+    if code < 0x0E00:
+        return False
+    thai_or_lao, burmese, khmer = code < 0x0F00, 0x1000 <= code < 0x10A0, 0x1780 <= code < 0x1800
+    chinese_or_japanese = 0x2E80 <= code < 0xA000 or 0xF900 <= code < 0xFB00 or code >= _LOWER_MAX
+    return thai_or_lao or burmese or khmer or chinese_or_japanese
+
+
+@compiled
+def _read(data: Any, start: int, end: int, words: Any) -> tuple[Any, Any, int]:
+    """Put the hashes of the text's words into `words`; returns the two words of its own key, and how many words."""
+    high, low, word = _SEEDS[0], _SEEDS[1], _SEEDS[0]
+    count, begun, gap = 0, False, False
+    at = start
+    while at < end:
+        code, width = decode(data, at)
+        at += width
+        flags = flags_of(code)
+        if flags & _BETWEEN and begun:
+            words[count] = word
+            count, word, begun = count + 1, _SEEDS[0], False
+        if flags & SPACE:
+            gap = high != _SEEDS[0]
+            continue
+        if gap:
+            high, low, gap = _mixed(high, 0x20, 0), _mixed(low, 0x20, 1), False
+        high, low = _mixed(high, code, 0), _mixed(low, code, 1)
+        if flags & _BETWEEN:
+            continue
+        if _stands_alone(code):
+            if begun:
+                words[count] = word
+                count += 1
+            words[count] = _mixed(_SEEDS[0], code, 0)
+            count, word, begun = count + 1, _SEEDS[0], False
+            continue
+        word, begun = _mixed(word, _lower(code), 0), True
+    if begun:
+        words[count] = word
+        count += 1
+    return _finished(high), _finished(low) | _ONE, count
+
+
+@compiled
+def _sign(words: Any, count: int, ngram: int, factors: Any, shifts: Any, least: Any) -> None:
+    """The MinHash values of a text of `count` words, at least one."""
+    size = min(ngram, count)
+    for place in range(len(factors)):
+        least[place] = np.uint32(0xFFFFFFFF)
+    for first in range(count - size + 1):
+        shingle = _SEEDS[1]
+        for place in range(first, first + size):
+            shingle = _mixed(shingle, words[place], 1)
+        hashed = np.uint32(_finished(shingle) >> _THIRTY_TWO)
+        for place in range(len(factors)):
+            value = np.uint32(factors[place] * hashed + shifts[place])
+            least[place] = min(least[place], value)
+
+
+@compiled
+def _fill(
+    data: Any, offsets: Any, keys: Any, words: Any, factors: Any, shifts: Any, least: Any, ngram: int, rows: int
+) -> None:
+    for text in range(len(offsets) - 1):
+        high, low, count = _read(data, offsets[text], offsets[text + 1], words)
+        keys[text, 0], keys[text, 1] = high, low
+        if count == 0 or len(factors) == 0:
+            continue
+        _sign(words, count, ngram, factors, shifts, least)
+        for band in range(keys.shape[1] - EXACT_WORDS):
+            value = _SEEDS[0] ^ np.uint64(band)
+            for place in range(band * rows, (band + 1) * rows):
+                value = _mixed(value, least[place], 0)
+            keys[text, EXACT_WORDS + band] = _finished(value) | _ONE

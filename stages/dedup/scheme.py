@@ -1,0 +1,66 @@
+"""What makes two records duplicates: the scheme by which keys are made, and its hash.
+
+Two records are duplicates where they share a key. One key is of the whole text; with `bands` above 0 there is one more
+a band: of `rows` MinHash values each, so that two texts whose sets of shingles have the Jaccard similarity s share a
+band with probability 1 - (1 - s^rows)^bands. Prior art: Broder 1997 (MinHash), Indyk and Motwani 1998 (bands), Lee et
+al. 2022 ("Deduplicating training data makes language models better"), Penedo et al. 2024 (5-grams of words, 14 bands
+of 8 rows, which are the defaults here).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+
+import xxhash
+
+#: Behind any change in how keys follow from text, so that no index is loaded with keys of another making.
+KEYS_VERSION = 1
+#: 64-bit words of the key of the whole text.
+EXACT_WORDS = 2
+#: MinHash values that a scheme may have.
+PERMUTATIONS_MAX = 1024
+_STEPS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How keys are made. `bands` 0: of the whole text alone."""
+
+    ngram: int = 5
+    bands: int = 14
+    rows: int = 8
+
+    @property
+    def words(self) -> int:
+        """64-bit words of a record's keys."""
+        return EXACT_WORDS + self.bands
+
+    def identity(self) -> str:
+        """The hash of the scheme: keys with another one have nothing to do with these."""
+        facts = {"keys": KEYS_VERSION, **(asdict(self) if self.bands else {"bands": 0})}
+        return xxhash.xxh3_64_hexdigest(json.dumps(facts, sort_keys=True).encode())
+
+    def share_of(self, similarity: float) -> float:
+        """The probability that two texts of this Jaccard similarity share a band."""
+        return 1.0 - (1.0 - similarity**self.rows) ** self.bands
+
+
+@lru_cache
+def best_bands(threshold: float, permutations: int) -> tuple[int, int]:
+    """Bands and rows, of at most so many MinHash values, that err least about a threshold of similarity.
+
+    The error is the area between the step at `threshold` and `Scheme.share_of`, on both sides of it alike.
+    """
+    steps = [(step + 0.5) / _STEPS for step in range(_STEPS)]
+
+    def error(scheme: Scheme) -> float:
+        shares = ((point, scheme.share_of(point)) for point in steps)
+        return sum(share if point < threshold else 1.0 - share for point, share in shares)
+
+    choices = [
+        Scheme(bands=bands, rows=rows) for rows in range(1, permutations + 1) for bands in (permutations // rows,)
+    ]
+    best = min(choices, key=error)
+    return best.bands, best.rows

@@ -1,0 +1,158 @@
+"""The two stages of deduplication: one makes keys, as many times as there are cores; one decides, once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.pipeline.errors import PipelineError
+from headrace.stages.batch import DUPLICATE, PART, ROW, Batch, join_verdicts, make_verdicts, ordinals_of
+from headrace.stages.dedup import decider as core
+from headrace.stages.dedup.index import KeyIndex, compile_index
+from headrace.stages.dedup.minhash import Keys, compile_keys, make_keys
+from headrace.stages.dedup.scheme import Scheme
+from headrace.stages.errors import StageContractError
+from headrace.stages.quality.texts import with_column
+from headrace.stages.text import text_of
+from headrace.store.dataset import fold_ledger
+from headrace.store.fold import LedgerState
+from headrace.store.key_files import ROLE, RecordName, read_keys
+from headrace.store.objects import ObjectStore
+
+logger = logging.getLogger("headrace.dedup")
+
+#: The hidden column of a record's keys: `Scheme.words` words of 64 bits, the lowest byte first.
+KEYS = "__keys"
+#: Why a record is a duplicate.
+EQUAL, SIMILAR = "equal text", "similar text"
+
+
+class KeyMaker:
+    """Gives each record its keys. It has no memory, and there may be many."""
+
+    def __init__(self, name: str, ngram: int, bands: int, rows: int) -> None:
+        self.name = name
+        self.scheme = Scheme(ngram, bands, rows)
+        compile_keys()
+
+    def process(self, batch: Batch) -> Batch:
+        """The same rows with their keys."""
+        keys = make_keys(text_of(batch, self.name), self.scheme)
+        width = pa.binary(8 * self.scheme.words)
+        content = pa.py_buffer(keys.astype("<u8").tobytes())
+        column = pa.FixedSizeBinaryArray.from_buffers(width, len(keys), [None, content])
+        return batch.with_rows(with_column(batch.rows, KEYS, column))
+
+
+class Dedup:
+    """Keeps the first of several duplicates. There is one, and it remembers the keys of all that was kept."""
+
+    def __init__(self, name: str, ngram: int, bands: int, rows: int) -> None:
+        self.name = name
+        self.scheme = Scheme(ngram, bands, rows)
+        compile_index()
+        self.index = KeyIndex(self.scheme)
+        self._decider = core.Decider(self.index)
+
+    @property
+    def fenced(self) -> bool:
+        """Whether it lets nothing through until the epoch is raised."""
+        return self._decider.state is core.DeciderState.FENCED
+
+    def forbid(self) -> None:
+        """Let nothing through: an index of this epoch was lost."""
+        self._handle(core.ServiceForbidden())
+
+    def begin(self, store: ObjectStore | None, epoch: int, sink: str) -> None:
+        """Load the keys of what a sink has kept up to the epoch's position; None: nothing was kept yet.
+
+        Raises PipelineError where a shard has no keys, FormatError where they are of another scheme, StoreError.
+        """
+        if store is not None:
+            for key in key_files(fold_ledger(store), epoch, sink, store.uri):
+                twice = self.index.load(read_keys(store, key, self.scheme.identity()))
+                if twice:
+                    logger.warning("%s: %d keys are held by records of other shards too", key, twice)
+            logger.info("holds the keys of %d records, %d MiB", self.index.records, self.index.nbytes >> 20)
+        self._handle(core.KeysLoaded())
+
+    def release(self, names: Sequence[RecordName]) -> None:
+        """Let go of the claims of records that are not kept after all."""
+        for name in names:
+            self._handle(core.ClaimReleased(name))
+
+    def process(self, batch: Batch) -> Batch:
+        """The batch less the duplicates; each verdict names the record that is kept in its place."""
+        rows = batch.rows
+        if not rows.num_rows:
+            return batch
+        if PART in rows.schema.names:
+            raise StageContractError(f'stage "{self.name}" got records that were split: split them behind it')
+        (command,) = self._handle(core.BatchStamped(batch.fragment, ordinals_of(rows.column(ROW)), self._keys(rows)))
+        if not isinstance(command, core.AnswerBatch):
+            raise StageContractError(f'stage "{self.name}" is fenced and was given a batch')
+        return self._without(batch, command.duplicates_of)
+
+    def _without(self, batch: Batch, duplicates_of: Sequence[Any]) -> Batch:
+        lost = [place for place, found in enumerate(duplicates_of) if found is not None]
+        if not lost:
+            return batch
+        mask = np.ones(len(duplicates_of), np.bool_)
+        mask[lost] = False
+        gone = batch.rows.take(pa.array(lost, pa.int64()))
+        verdicts = make_verdicts(
+            rows=gone.column(ROW),
+            ids=gone.column("id"),
+            stage=self.name,
+            verdict=DUPLICATE,
+            reasons=[SIMILAR if duplicates_of[place].near else EQUAL for place in lost],
+            duplicates_of=[str(duplicates_of[place].name) for place in lost],
+        )
+        kept = batch.rows.filter(pa.array(mask))
+        return replace(batch, rows=kept, verdicts=join_verdicts(batch.verdicts, verdicts))
+
+    def _keys(self, rows: pa.RecordBatch) -> Keys:
+        if KEYS not in rows.schema.names:
+            raise StageContractError(
+                f'stage "{self.name}" got records without keys: dedup() gives two stages, put both into the pipeline'
+            )
+        return keys_of(rows)
+
+    def _handle(self, event: core.Event) -> list[core.Command]:
+        return self._decider.handle(event, time.monotonic())
+
+
+def keys_of(rows: pa.RecordBatch) -> Keys:
+    """`[rows, words]`: the keys that records carry."""
+    column: Any = rows.column(KEYS)
+    width = column.type.byte_width
+    data = column.buffers()[1]
+    if data is None or not len(column):
+        return np.zeros((0, width // 8), np.uint64)
+    flat = np.frombuffer(data, "<u8", count=len(column) * width // 8, offset=column.offset * width)
+    return flat.reshape(len(column), width // 8).astype(np.uint64)
+
+
+def key_files(state: LedgerState, epoch: int, sink: str, uri: str) -> list[str]:
+    """The files with the keys of what a sink has kept up to an epoch's position. PipelineError if one is missing."""
+    if state.number < epoch:
+        raise PipelineError(f"{uri}: the ledger ends at entry {state.number}, before epoch {epoch}: restore it")
+    found: list[str] = []
+    for shard in state.shards:
+        closed = shard.closed
+        if closed.sink != sink or shard.number > epoch or not closed.counts.kept:
+            continue
+        keys = [item.key for item in closed.objects if item.role == ROLE]
+        if not keys:
+            raise PipelineError(
+                f"{uri}: the shard of entry {shard.number} keeps {closed.counts.kept} records and has no keys of them: "
+                "it was made without deduplication; write a new dataset"
+            )
+        found += keys
+    return found
