@@ -21,7 +21,7 @@ from headrace.transport.errors import LinkRefusedError
 from headrace.worker.gate import VARIABLE, gate_before
 
 MARK = "HEADRACE_TEST_OWNER"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 NOBODY = frozenset({""})
 
 

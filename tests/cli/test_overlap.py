@@ -29,7 +29,7 @@ OVERLAP = 5
 
 def headrace(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "headrace.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=120)
 
 
 @pytest.fixture(scope="module")

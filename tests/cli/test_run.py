@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import map_records, read_jsonl, tokenize, write_tokens

@@ -56,7 +56,7 @@ def test_the_death_of_either_end_or_of_its_worker_is_seen_by_the_other_and_costs
         task = next(task for task in run.status()["tasks"] if task["worker"] == name)
         if "worker" in victim:
             cluster.daemons[name].process.kill()
-            cluster.daemons[name].process.wait(20)
+            cluster.daemons[name].process.wait(60)
             cluster.start(host, name, "worker", "--state", str(tmp_path / f"state-{name}"), "--cores", "1")
         else:
             os.kill(task_of(host, task["task"]), signal.SIGKILL)

@@ -17,7 +17,7 @@ import pytest
 from headrace.store.dataset import Dataset
 from headrace.store.shards import read_table
 
-RUN_S_MAX = 60.0
+RUN_S_MAX = 120.0
 RECORDS = 3000
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline

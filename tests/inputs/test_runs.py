@@ -15,7 +15,7 @@ import files_kit as files
 import pytest
 
 PLAIN = pathlib.Path(__file__).parents[2] / "examples" / "plain.py"
-RUN_S_MAX = 60.0
+RUN_S_MAX = 120.0
 
 
 def headrace(folder: pathlib.Path, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ import pytest
 from headrace.store.dataset import Dataset
 from headrace.store.shards import read_table
 
-RUN_S_MAX = 60.0
+RUN_S_MAX = 120.0
 PIPELINE = """
 import mine
 from headrace.pipeline.graph import Pipeline

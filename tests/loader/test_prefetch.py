@@ -6,7 +6,7 @@ import pytest
 from headrace.loader.errors import LoaderClosed, LoaderError
 from headrace.loader.prefetch import Prefetcher
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Gate:

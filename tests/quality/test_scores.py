@@ -29,7 +29,7 @@ from headrace.stages.quality.scores import fasttext_classifier, onnx_classifier,
 SENTENCES = ["the mill grinds the barley", "the wheel turns the mill", "the stream turns the wheel"]
 STRANGE = "barley barley wheel grinds qqqq"
 GOOD = {"mill": [4.0, -4.0], "wheel": [4.0, -4.0], "casino": [-4.0, 4.0]}
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture

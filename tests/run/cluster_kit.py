@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,15 +28,11 @@ T = TypeVar("T")
 def until(look: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
     """The first true answer of `look`; fails, saying what was waited for."""
     deadline = time.monotonic() + patience_s
+    pause = threading.Event()
     while not (found := look()):
         assert time.monotonic() < deadline, f"{what}: not within {patience_s:.0f} s"
-        _pause()
+        pause.wait(LOOK_S)
     return found
-
-
-def _pause() -> None:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run(["/bin/true"], timeout=LOOK_S, check=False)
 
 
 class Daemon:

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,12 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conftest import DEADLINE_S
+from conftest import DEADLINE_S, PIPELINE
 from kill_kit import Marked, count_entries, headrace
 
 from headrace.transport.log_lines import as_text
 
 LOOK_S_MAX = 60.0
+LOOK_S = 0.02
+#: Seconds that each record takes until `House.hurry`: no machine is so fast that the run is over before it is steered.
+PACE_S = 0.1
+PACED = PIPELINE.replace("from headrace", "import os, time\n\nfrom headrace", 1).replace(
+    "has_many_lines(record):\n",
+    f"has_many_lines(record):\n    time.sleep({PACE_S} if os.path.exists('@pace@') else 0)\n",
+)
 
 
 @dataclass(slots=True)
@@ -43,9 +51,14 @@ class House:
         return self.good("status", "small")["pipelines"][0]
 
     def until(self, what: str, so: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + LOOK_S_MAX
+        deadline, pause = time.monotonic() + LOOK_S_MAX, threading.Event()
         while not so():
             assert time.monotonic() < deadline, f"{what}: not after {LOOK_S_MAX} s: {self.pipeline()}"
+            pause.wait(LOOK_S)
+
+    def hurry(self) -> None:
+        """Let the records go as fast as they can."""
+        (self.home / "pace").unlink()
 
 
 @contextmanager
@@ -70,7 +83,9 @@ def a_house(home: Path) -> Iterator[House]:
 
 
 def begin(house: House, output: Path, *arguments: str) -> None:
-    """The pipeline runs, and has written something."""
-    given = ("apply", "small.py", "-p", f"input={house.home}/corpus/*.jsonl", "-p", f"output={output}")
+    """The pipeline runs, slowly, and has written something."""
+    (house.home / "pace").touch()
+    (house.home / "paced.py").write_text(PACED.replace("@pace@", str(house.home / "pace")))
+    given = ("apply", "paced.py", "-p", f"input={house.home}/corpus/*.jsonl", "-p", f"output={output}")
     house.good(*given, *arguments)
     house.until("the first shard", lambda: count_entries(output / "ledger") > 4)

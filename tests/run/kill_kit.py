@@ -17,6 +17,25 @@ from dataclasses import dataclass, field
 MARK = "HEADRACE_TEST_MARK"
 RUN_S_MAX = 120.0
 _LOOK_S = 0.002
+#: A command that kills itself just behind the nth call of a method: no clock decides how far it has come.
+DIES_BEHIND = """
+import importlib, itertools, os, signal, sys
+from headrace.cli.main import invoke
+
+module, _, path = sys.argv[1].partition(":")
+owner, method = path.split(".")
+owner = getattr(importlib.import_module(module), owner)
+called, numbers, last = getattr(owner, method), itertools.count(1), int(sys.argv[2])
+
+def dying(*arguments, **named):
+    done = called(*arguments, **named)
+    if next(numbers) == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done
+
+setattr(owner, method, dying)
+sys.exit(invoke(sys.argv[3:]))
+"""
 
 
 @dataclass(slots=True)
@@ -107,6 +126,11 @@ def count_entries(ledger: pathlib.Path) -> int:
 
 def headrace(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "headrace.cli", *arguments]
+
+
+def dies_behind(method: str, calls: int, *arguments: str) -> list[str]:
+    """The command, killed just behind so many calls of a method, which is named as `module:Class.method`."""
+    return [sys.executable, "-P", "-c", DIES_BEHIND, method, str(calls), *arguments]
 
 
 def _zombie(pid: int) -> bool:

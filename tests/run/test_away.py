@@ -4,6 +4,7 @@ import json
 import os
 import select
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from kill_kit import Marked, count_entries
 
 #: Longer than the silence after which a session is given up.
 FROZEN_S = 12.0
+LOOK_S = 0.005
 
 
 @pytest.mark.parametrize("fault", ["killed", pytest.param("frozen", marks=pytest.mark.slow)])
@@ -26,6 +28,7 @@ def test_a_sole_worker_that_goes_is_replaced_or_waited_for(
     while count_entries(tmp_path / "out" / "ledger") < 3:
         assert time.monotonic() < deadline
         assert process.poll() is None
+        threading.Event().wait(LOOK_S)
     (worker,) = (pid for pid in run.alive() if title(pid).startswith("headrace worker"))
     if fault == "killed":
         os.kill(worker, signal.SIGKILL)

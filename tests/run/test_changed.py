@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
 
 from s3_server import shared_server
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 RECORDS = 50
 #: The second file's objects after it was changed hold so many records.
 CHANGED = 2 * RECORDS

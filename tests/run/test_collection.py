@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster_kit import until
 from conftest import DEADLINE_S, run_command
 from dataset_kit import fates
-from kill_kit import Marked, count_entries, headrace, kill_after_entries
+from kill_kit import Marked, count_entries, dies_behind, headrace, kill_after_entries
+
+from headrace.store.dataset import Dataset
 
 
 def gc(dataset: Path, *arguments: str) -> dict[str, Any]:
@@ -32,6 +35,13 @@ def objects(dataset: Path) -> set[str]:
     }
 
 
+def _title(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def verified(dataset: Path) -> bool:
     done = subprocess.run(headrace("dataset", "verify", str(dataset)), capture_output=True, timeout=DEADLINE_S)
     return done.returncode == 0
@@ -48,8 +58,12 @@ def left_behind(dataset: Path, epoch: int) -> Path:
 def killed(home: Path) -> Path:
     """A dataset whose run was killed with -9 in the middle, all processes at once."""
     run = Marked(run_command(home, "collected"), home)
-    assert kill_after_entries(run, lambda: count_entries(home / "collected" / "ledger"), 6, 0.05)
+    assert kill_after_entries(run, lambda: closed_shards(home / "collected"), 3, 0)
     return home / "collected"
+
+
+def closed_shards(dataset: Path) -> int:
+    return len(Dataset.open(str(dataset)).state.shards) if count_entries(dataset / "ledger") else 0
 
 
 def test_what_killed_sinks_left_goes_and_the_run_that_goes_on_closes_everything(
@@ -78,19 +92,24 @@ def test_a_collection_beside_a_run_deletes_nothing_of_it(home: Path, undisturbed
     run = Marked(run_command(home, "live"), home)
     process = run.start()
     try:
-        rounds, deadline = 0, time.monotonic() + DEADLINE_S
+        until(lambda: closed_shards(home / "live") >= 3, "some shards")
+        # Held for the first collection, so that it meets a run however fast that is; the others come as it goes on.
+        held = [pid for pid in run.alive() if _title(pid).startswith(b"headrace task")]
+        assert held
+        for pid in held:
+            os.kill(pid, signal.SIGSTOP)
+        first = gc(home / "live")
+        for pid in held:
+            os.kill(pid, signal.SIGCONT)
+        assert (first["objects"], first["live"]) == (0, True)
+        deadline = time.monotonic() + DEADLINE_S
         while process.poll() is None:
             assert time.monotonic() < deadline
-            if count_entries(home / "live" / "ledger") < 3:
-                continue
-            found = gc(home / "live")
-            assert found["objects"] == 0
-            rounds += found["live"]
+            assert gc(home / "live")["objects"] == 0
         out, error = process.communicate(timeout=DEADLINE_S)
     finally:
         run.kill()
     assert process.returncode == 0, error
-    assert rounds >= 1
     assert json.loads(out)["balanced"]
     assert verified(home / "live")
     assert fates(home / "live") == fates(undisturbed)
@@ -106,13 +125,9 @@ def test_a_collection_that_is_killed_leaves_a_sound_dataset_and_the_next_one_end
     many = [dataset / "shards" / str(epoch) / f"{number:032x}.safetensors" for number in range(3000)]
     for path in many:
         path.write_bytes(b"garbage")
-    process = subprocess.Popen(headrace("dataset", "gc", str(dataset)), stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + DEADLINE_S
-    while many[0].exists() and process.poll() is None:
-        assert time.monotonic() < deadline
-        os.sched_yield()
-    process.send_signal(signal.SIGKILL)
-    process.wait(DEADLINE_S)
+    command = dies_behind("headrace.store.files:FileStore.delete", 1000, "dataset", "gc", str(dataset))
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     left = len(objects(dataset) - named)
     assert 0 < left < 3000
     assert verified(dataset)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import DEADLINE_S, run_command
 from dataset_kit import fates
-from kill_kit import Marked, count_entries, headrace, kill_after_entries
+from kill_kit import Marked, count_entries, dies_behind, headrace, kill_after_entries
 
 from headrace.cli import compaction
 from headrace.cli.main import invoke
@@ -86,10 +87,12 @@ def test_killed_anywhere_it_goes_on_and_closes_each_record_once(
     home: Path, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     large = tmp_path / "large"
-    command = headrace("dataset", "compact", str(undisturbed), str(large), "--shard-mib", "1")
-    for entries in (2, 5, 7):
-        killed = kill_after_entries(Marked(command, home), lambda: count_entries(large / "ledger"), entries, 0.02)
-        assert killed, f"it was over before entry {entries}"
+    again = ("dataset", "compact", str(undisturbed), str(large), "--shard-mib", "1")
+    # Behind its second entry; within the objects of a shard; and behind an entry that closes one.
+    for method, calls in (("log:Log.append", 2), ("files:FileStore.create", 6), ("log:Log.append", 3)):
+        command = dies_behind(f"headrace.store.{method}", calls, *again)
+        killed = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+        assert killed.returncode == -signal.SIGKILL, f"it was over before {method} {calls}: {killed.stderr}"
     code, said, _ = call(capsys, "compact", str(undisturbed), str(large), "--shard-mib", "1")
     assert (code, said["fresh"]) == (0, True)
     assert fates(large) == fates(undisturbed)

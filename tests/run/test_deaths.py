@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import subprocess
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -17,18 +18,21 @@ from kill_kit import Marked, count_entries, kill_after_entries
 from headrace.store.dataset import Dataset
 
 KILLS = 50
+LOOK_S = 0.005
+#: The last kill is to come when this share of the records is closed: more closes before it is noticed.
+LAST_KILL_SHARE = 0.7
 
 
 def kill_again_and_again(home: Path, output: str, records: int, seed: int, *arguments: str) -> int:
-    """Kill everything KILLS times, spread evenly between the first ledger entry and the last; how often it was done.
+    """Kill everything KILLS times, spread evenly over the run; how often it was done.
 
-    Kill number n is to come when n / KILLS of the records are closed. A run that starts beyond that is killed just
-    behind its leader's first entry, the others some entries later.
+    Kill number n is to come when n / KILLS of LAST_KILL_SHARE of the records are closed. A run that starts beyond that
+    is killed just behind its leader's first entry, the others some entries later.
     """
     chance = random.Random(seed)
     dataset = home / output
     for kill in range(KILLS):
-        ahead = closed_records(dataset) / records > kill / KILLS
+        ahead = closed_records(dataset) / records > LAST_KILL_SHARE * kill / KILLS
         run = Marked(run_command(home, output, *arguments), home)
         count = partial(count_entries, dataset / "ledger")
         entries = count() + (1 if ahead else chance.choice((2, 3)))
@@ -81,9 +85,11 @@ def test_a_task_killed_while_the_rest_runs_costs_no_record(
     deadline = time.monotonic() + DEADLINE_S
     # Not so many entries: heartbeats are entries too, and come while the tasks are still starting.
     wanted = chance.randint(1, 5)
+    pause = threading.Event()
     while closed_shards(tmp_path / "out") < wanted:
         assert time.monotonic() < deadline
         assert process.poll() is None, f"the run ended before {wanted} shards were closed"
+        pause.wait(LOOK_S)
     victims = sorted(pid for pid in run.alive() if _title(pid).startswith("headrace task"))
     assert victims, "shards are closed and no task is there"
     os.kill(chance.choice(victims), signal.SIGKILL)
@@ -109,6 +115,7 @@ def test_two_runs_on_one_dataset_do_not_meet(home: Path, tmp_path: Path) -> None
     deadline = time.monotonic() + DEADLINE_S
     while count_entries(tmp_path / "out" / "ledger") < 2:
         assert time.monotonic() < deadline
+        threading.Event().wait(LOOK_S)
     second = subprocess.run(
         run_command(home, str(tmp_path / "out")), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S
     )

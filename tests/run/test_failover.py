@@ -16,6 +16,8 @@ from kill_kit import Marked, headrace
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy, Trouble
 from headrace.store.dataset import Dataset
+from headrace.store.entries import Led, Resigned, decode_entry
+from headrace.store.log import Log
 from headrace.store.objects import open_store
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
@@ -181,7 +183,11 @@ def test_a_standby_refuses_what_only_the_leader_may_do_and_says_who_leads(home: 
         assert reply is not None
         assert (reply.standby, reply.leader) == (True, made.addresses["a"])
         made.controllers["a"].signal(signal.SIGTERM)
-        until(lambda: made.leads("b"), "who ends in order hands over at once", patience_s=4.0)
+        until(lambda: made.leads("b"), "the standby leads")
+    log = Log(open_store(str(tmp_path / "root" / "controller")))
+    changes = [change for _, data in log.read() for change in decode_entry(data).changes]
+    handed_over = changes.index(Resigned(1))
+    assert any(isinstance(change, Led) for change in changes[handed_over:]), "who ends in order hands over"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])

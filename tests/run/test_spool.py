@@ -22,7 +22,7 @@ from headrace.store.dataset import Dataset
 from headrace.store.errors import StoreError
 from headrace.worker.spool import Spool, SpoolFullError
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 KILLS, PUSHES, RECORDS = 5, 60, 7
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline

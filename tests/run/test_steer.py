@@ -35,6 +35,7 @@ def test_what_is_paused_scaled_and_drained_under_load_gives_the_same_dataset(
     assert house.good("drain", "two", "--wait")["state"] == "drained"
     assert {task["worker"] for task in house.pipeline()["tasks"]} == {"one"}
     house.call("scale", "small", "read", "1")
+    house.hurry()
     house.until("its end", lambda: house.pipeline()["state"] not in ("running", "pausing", "publishing"))
     assert house.pipeline()["state"] == "completed"
     assert fates(output) == fates(undisturbed)
@@ -43,7 +44,7 @@ def test_what_is_paused_scaled_and_drained_under_load_gives_the_same_dataset(
 def test_what_cannot_be_is_refused_with_the_reason(house: House, tmp_path: Path) -> None:
     begin(house, tmp_path / "out")
     house.good("pause", "small", "--wait")
-    given = ("apply", "small.py", "-p", f"input={house.home}/corpus/*.jsonl", "-p")
+    given = ("apply", "paced.py", "-p", f"input={house.home}/corpus/*.jsonl", "-p")
     again = house.call(*given, f"output={tmp_path}/out")
     assert again.returncode == 0, "the same command again joins what runs"
     assert "pipeline small is paused already" in again.stderr

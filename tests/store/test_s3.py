@@ -36,7 +36,7 @@ from headrace.store.s3_patience import Patience
 from headrace.store.s3_upload import Sizes
 
 MIB = 1 << 20
-THREAD_S_MAX = 30.0
+THREAD_S_MAX = 60.0
 #: Objects of a few hundred KiB go in several parts and ranges (a part of an upload has 5 MiB at least on AWS).
 SMALL = Sizes(multipart_bytes_min=6 * MIB, part_bytes=5 * MIB, read_bytes=100_000)
 

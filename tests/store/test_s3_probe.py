@@ -12,7 +12,7 @@ from headrace.store.objects import Buffer, open_store
 from headrace.store.remote_probe import RACERS, ensure_create_if_absent, probe_create_if_absent
 from headrace.store.s3 import S3Store
 
-MEETING_S_MAX = 10.0
+MEETING_S_MAX = 60.0
 
 
 class Overwriting:

@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 from collections.abc import Iterator
 
-MOUNT_S_MAX = 10.0
+MOUNT_S_MAX = 60.0
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from headrace.transport.ring import RingHandles
 from headrace.transport.wait import wait_any
 
 #: No wait of a test is longer than this, in seconds.
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 #: How long a sender that has closed is given to get back the credit of what it sent, in seconds.
 SETTLE_S = 0.2
 

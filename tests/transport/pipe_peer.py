@@ -10,7 +10,7 @@ from headrace.transport.frame import Frame, FrameKind
 from headrace.transport.pipe import PipeHandles, PipeReceiver, PipeSender
 from headrace.transport.wait import wait_any
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from headrace.transport.frame import Frame, FrameKind
 from headrace.transport.ring import RingHandles, RingReceiver, RingSender
 from headrace.transport.wait import wait_any
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def body_of(number: int) -> bytes:

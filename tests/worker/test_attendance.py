@@ -11,7 +11,7 @@ from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
 from headrace.worker.attendance import Attendance
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class Scripted(rpc.ControlServicer):

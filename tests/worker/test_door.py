@@ -17,7 +17,7 @@ from headrace.transport.ticket import Ticket, encode_ticket
 from headrace.worker import door
 from headrace.worker.door import DESCRIPTORS_MAX, PACKET_BYTES_MAX, STRANGERS_MAX, Door, Tie, close_all
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 #: How a script of another user begins.
 NOBODY = "import os,socket,sys; os.setuid(65534); s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET); "
 KEY = b"k" * 32

@@ -19,7 +19,7 @@ from headrace.worker.addresses import join_address, own_addresses, parse_fib_tri
 from headrace.worker.gate import VARIABLE as LINK_GATE
 from headrace.worker.remote import Remote
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 NOW = datetime.now(UTC)
 AUTHORITY = create_authority("press", NOW)
 KEY = b"k" * 32
