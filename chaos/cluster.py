@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.chaos.controllers import SimulatedController
-from headrace.chaos.corpus import TIERS, Corpus
+from headrace.chaos.corpus import CLUSTER, CLUSTER_SHARE, DATASET, TIERS, Corpus
 from headrace.chaos.invariants import Checker
 from headrace.chaos.log import SimulatedLog
 from headrace.chaos.operator import Operator
@@ -20,10 +20,14 @@ class Cluster:
         self.world = world = World(seed)
         fuse = world.chance(0.5)
         self.corpus = Corpus(world, fused=fuse)
-        self.log = SimulatedLog(world)
+        self.log = SimulatedLog(world, DATASET)
+        #: The log of the cluster's own leadership; None where each controller decides for itself.
+        self.cluster_log = SimulatedLog(world, CLUSTER) if world.chance(CLUSTER_SHARE) else None
         self.objects = SimulatedObjects(world)
         self.checker = Checker(self)
         self.log.durable = self.checker.durable
+        if self.cluster_log is not None and self.checker.assignments is not None:
+            self.cluster_log.durable = self.checker.assignments.durable
         #: No fault happens any more.
         self.quiet = False
         self.window_bytes = world.rng.choice((40, 100, 1000))
@@ -34,7 +38,10 @@ class Cluster:
         self.wires = Wires(self)
         self.operator = Operator(self, fuse=fuse, replicas=world.rng.choice((0, 1, 2, 3)))
         names = ["alpha", "beta", "gamma"][: world.rng.randint(1, 3)]
-        self.controllers = [SimulatedController(self, name, standby=index > 0) for index, name in enumerate(names)]
+        self.controllers = [
+            SimulatedController(self, name, standby=index > 0 and self.cluster_log is None)
+            for index, name in enumerate(names)
+        ]
         self.workers = [
             SimulatedWorker(self, name, world.rng.randint(1, 2), TIERS[index % 2])
             for index, name in enumerate(
@@ -42,9 +49,18 @@ class Cluster:
             )
         ]
 
-    def leader_alive(self) -> bool | None:
-        """What this host can prove of the process that the last `Led` names."""
-        leader = self.checker.ledger.leader.get("id")
+    def logs(self) -> list[SimulatedLog]:
+        """Every log that there is."""
+        return [self.log] if self.cluster_log is None else [self.log, self.cluster_log]
+
+    def log_of(self, uri: str) -> SimulatedLog:
+        """The log of that name."""
+        return next(log for log in self.logs() if log.uri == uri)
+
+    def leader_alive(self, uri: str) -> bool | None:
+        """What this host can prove of the process that the last `Led` of a log names."""
+        cluster = self.checker.assignments if uri == CLUSTER else None
+        leader = (cluster.history if cluster is not None else self.checker.dataset).ledger.leader.get("id")
         if not self.provable or leader is None:
             return None
         return any(controller.alive and controller.identity == leader for controller in self.controllers)

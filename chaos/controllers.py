@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from headrace.chaos.log import SimulatedLog
 from headrace.chaos.parts import Cluster
 from headrace.chaos.sessions import Session
 from headrace.chaos.world import ViolationError
 from headrace.controller.core import messages as core
+from headrace.controller.core.authority import authority
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.leadership import LeaderState
 from headrace.controller.core.run import Run
@@ -27,7 +29,7 @@ class SimulatedController:
         self.life = 0
         self._clock = cluster.world.clock()
         self.identity = ""
-        self.core = Controller({}, standby=standby, snapshot_entries=cluster.snapshot_entries)
+        self.core = self._made({})
         self.sessions: dict[str, Session] = {}
         self._inbox: deque[object] = deque()
         self._timer_at: float | None = None
@@ -41,11 +43,19 @@ class SimulatedController:
         self.alive, self.frozen, self.life = True, False, self.life + 1
         self.identity = f"{self.name}.{self.life}"
         identity = {"host": self.name, "pid": self.life, "id": self.identity}
-        self.core = Controller(identity, standby=self.standby, snapshot_entries=self.cluster.snapshot_entries)
+        self.core = self._made(identity)
         self._inbox.clear()
         self._timer_at, self._led = None, False
         self.cluster.world.note(self.name, "starts as", self.identity)
+        self._execute(self.core.open())
+        self._set_timer()
         self.cluster.operator.ask_soon(self)
+
+    def _made(self, identity: dict[str, object]) -> Controller:
+        log, every = self.cluster.cluster_log, self.cluster.snapshot_entries
+        return Controller(
+            identity, standby=self.standby, log=log.uri if log is not None else "", snapshot_entries=every
+        )
 
     def crash(self) -> None:
         """The process dies; what it has on its way to the log may arrive all the same."""
@@ -67,11 +77,15 @@ class SimulatedController:
         """Whether a worker's session would be taken now."""
         if not self.alive or self.frozen or worker in self.sessions:
             return False
+        if self.core.log is not None:
+            return self.core.leads
         return self.leads or self.cluster.world.chance(0.5)
 
     @property
     def leads(self) -> bool:
-        """Whether it leads a log."""
+        """Whether it leads the cluster, or where that has no log, a run's."""
+        if self.core.log is not None:
+            return self.core.leads
         return any(run.leadership.state in _LEADS for run in self.core.runs.values())
 
     def run(self) -> Run | None:
@@ -119,15 +133,18 @@ class SimulatedController:
                 case core.WriteEntry():
                     data = encode_entry(command.entry)
                     self.cluster.checker.write_asked(self, command, data)
-                    world.note(self.name, f"writes entry {command.number}")
-                    self.cluster.log.write(command, data, self.identity, self._answer_to(life))
+                    world.note(self.name, f"writes entry {command.number} of {command.log}")
+                    self._log(command).write(command, data, self.identity, self._answer_to(life))
                 case core.WriteSnapshot():
-                    self.cluster.log.snapshot(command, self._answer_to(life))
+                    self._log(command).snapshot(command, self._answer_to(life))
                 case core.TruncateLog():
-                    self.cluster.log.truncate(command)
+                    self._log(command).truncate(command)
                 case core.WriteManifest():
                     written = core.ManifestWritten(command.log)
                     world.after(world.between(0.01, 0.1), self._later, written, life)
+                case core.StepDown():
+                    world.note(self.name, "steps down:", command.reason)
+                    self._send_away()
                 case core.AnswerRequest() | core.ReportRun():
                     world.note(self.name, "says", command)
                     self.cluster.operator.hear(self, command)
@@ -135,12 +152,14 @@ class SimulatedController:
                     self._send(command)
 
     def _send(self, command: core.Command) -> None:
-        run = self.run()
-        term = run.leadership.term if run else 0
-        self.cluster.checker.commanded(self, command, term)
+        given = authority(self.core.log, self.run())
+        self.cluster.checker.commanded(self, command, given)
         session = self.sessions.get(getattr(command, "worker", ""))
         if session is not None:
-            session.tell(command, term)
+            session.tell(command, given)
+
+    def _log(self, command: core.ReadLog | core.WriteEntry | core.WriteSnapshot | core.TruncateLog) -> SimulatedLog:
+        return self.cluster.log_of(command.log)
 
     def _answer_to(self, life: int) -> Callable[[object], None]:
         def answer(event: object) -> None:
@@ -154,7 +173,7 @@ class SimulatedController:
 
     def _read(self, command: core.ReadLog, life: int) -> None:
         if life == self.life:
-            self.post(self.cluster.log.read(command, self.cluster.leader_alive()))
+            self.post(self._log(command).read(command, self.cluster.leader_alive(command.log)))
 
     def _set_timer(self) -> None:
         wake_at = self.core.wake_at()
@@ -176,8 +195,12 @@ class SimulatedController:
 
     def _step_down(self) -> None:
         """Who was deposed sends its workers away, to find the new leader."""
-        leads = self.leads
-        if self._led and not leads:
-            for session in list(self.sessions.values()):
-                session.end("the controller leads no more")
-        self._led = leads
+        if self.core.log is None:
+            leads = self.leads
+            if self._led and not leads:
+                self._send_away()
+            self._led = leads
+
+    def _send_away(self) -> None:
+        for session in list(self.sessions.values()):
+            session.end("the controller leads no more")

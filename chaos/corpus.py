@@ -27,6 +27,9 @@ TWO_SINKS_SHARE = 0.3
 SPREAD_SHARE = 0.35
 TIERS = ("tier=near", "tier=far")
 DATASET = "sim://dataset"
+#: The cluster's own log, where the cluster has one, and the share of seeds in which it has.
+CLUSTER = "sim://cluster"
+CLUSTER_SHARE = 0.5
 PIPELINE = "simulated"
 SOURCE, FILTER, SINK, SECOND_SINK = "read", "filter", "write", "archive"
 

@@ -17,6 +17,8 @@ from headrace.store.fold import LedgerState
 FAULTS_MIN, FAULTS_MAX = 5, 9
 #: Seconds within which faults happen.
 WINDOW_S = 22.0
+#: Seconds that a controller has to hand over the cluster's log when it is ended in order.
+RETIRE_S = 3.0
 
 
 class Faults:
@@ -46,6 +48,8 @@ class Faults:
             (self.lose_store, 2),
             (self.collect_objects, 3),
             (self.part_workers, 6),
+            (self.offer_token, 1),
+            (self.retire_controller, 2),
         ]
 
     def plan(self) -> float:
@@ -74,6 +78,7 @@ class Faults:
         for controller in self._cluster.controllers:
             controller.thaw()
         self._cluster.wires.heal()
+        self._cluster.operator.settle()
         for task in self._tasks():
             if task.sink is not None:
                 task.sink.corrupt = False
@@ -196,12 +201,16 @@ class Faults:
         return True
 
     def _disturb(self, share: float, for_s: float) -> None:
-        self._cluster.log.error_share = self._cluster.objects.error_share = share
+        self._set_errors(share)
         self._world.after(for_s, self._calm_store)
 
     def _calm_store(self) -> None:
-        share = 0.0 if self._cluster.quiet else CALM
-        self._cluster.log.error_share = self._cluster.objects.error_share = share
+        self._set_errors(0.0 if self._cluster.quiet else CALM)
+
+    def _set_errors(self, share: float) -> None:
+        self._cluster.objects.error_share = share
+        for log in self._cluster.logs():
+            log.error_share = share
 
     def collect_objects(self) -> bool:
         """Somebody collects, by a fold that may be old when the last object is deleted."""
@@ -236,10 +245,10 @@ class Faults:
 
     def stray_frame(self) -> bool:
         """A frame of another epoch arrives on a link."""
-        links = [link for worker in self._cluster.workers for link in worker.links() if link.receiver.alive]
-        if not links:
+        links = [link for worker in self._cluster.workers for link in worker.links()]
+        link = self._world.rng.choice(links) if links else None
+        if link is None or link.receiver is None or not link.receiver.alive:
             return False
-        link = self._world.rng.choice(links)
         return link.try_send(Frame(link.receiver.epoch + 1, MARKER_BYTES, sweep=1 << 30))
 
     # -- what people do --
@@ -261,6 +270,28 @@ class Faults:
         """Somebody pauses, scales or drains."""
         self._cluster.operator.steer()
         return True
+
+    def offer_token(self) -> bool:
+        """Two nodes want to join the cluster with the same token."""
+        if self._cluster.cluster_log is not None:
+            self._cluster.operator.offer_token()
+        return self._cluster.cluster_log is not None
+
+    def retire_controller(self) -> bool:
+        """Somebody ends the leader of a cluster in order, and starts it again."""
+        leader = next(
+            (item for item in self._cluster.controllers if item.alive and not item.frozen and item.leads), None
+        )
+        if leader is None or self._cluster.cluster_log is None:
+            return False
+        leader.post(core.ShutdownAsked())
+        self._world.after(RETIRE_S, self._retired, leader, leader.life)
+        return True
+
+    def _retired(self, leader: SimulatedController, life: int) -> None:
+        if leader.alive and leader.life == life:
+            leader.crash()
+            self._world.after(self._world.between(0.5, 4.0), leader.start)
 
     def _late_proposals(self) -> None:
         if not self._cluster.operator.completed:

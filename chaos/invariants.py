@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.chaos.corpus import Part
-from headrace.chaos.parts import Asked, Cluster, Folding
+from headrace.chaos.assignments import Assignments
+from headrace.chaos.corpus import CLUSTER, Part
+from headrace.chaos.history import History
+from headrace.chaos.parts import Asked, Cluster, Folding, Wish
 from headrace.chaos.sinks import HELD_BYTES, POLICY
 from headrace.chaos.tasks import BATCH_RECORDS_MAX
 from headrace.chaos.world import ViolationError
 from headrace.controller.core import messages as core
-from headrace.store.entries import Closed, Entry, Led
-from headrace.store.fold import FoldError, LedgerState
+from headrace.controller.core.authority import Authority
+from headrace.store.entries import Closed, Entry
+from headrace.store.fold import LedgerState
 from headrace.store.keys import epoch_of
 from headrace.worker.core.gathering import HELD_TIMES_MAX
 
@@ -28,19 +31,16 @@ class Checker:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        #: The fold of all that is durable.
-        self.ledger = LedgerState()
+        self.dataset = History(cluster.log, LedgerState(), summary)
+        #: The fold of all that is durable in the dataset's log.
+        self.ledger = self.dataset.ledger
+        #: What is asked of the cluster's own log, where it has one.
+        self.assignments = Assignments(cluster.cluster_log) if cluster.cluster_log is not None else None
         self.frames_refused = 0
-        #: What a fold knows after each entry.
-        self._summaries: list[tuple[Any, ...]] = []
-        self._leaders: dict[int, str] = {}
-        self._writing: dict[str, tuple[int, bytes]] = {}
         #: The controllers that have handled an event since the last check: no other fold can have changed.
         self._stirred: list[Folding] = []
-        self._folded: dict[str, int] = {}
         self._proposals: dict[tuple[str, int, int], set[bytes]] = {}
         self.proposed: list[core.ShardProposed] = []
-        self._entries: list[bytes] = []
         self._identities: set[bytes] = set()
 
     # -- after each event --
@@ -56,51 +56,26 @@ class Checker:
         stirred, self._stirred = self._stirred, []
         for controller in stirred:
             for run in controller.core.runs.values():
-                ledger = run.ledger
-                key = f"{controller.identity}/{id(ledger)}"
-                if self._folded.get(key) == ledger.number:
-                    continue
-                self._folded[key] = ledger.number
-                if ledger.number < 0:
-                    continue
-                if ledger.number >= len(self._summaries):
-                    raise ViolationError(1, f"{controller.name} has folded entry {ledger.number}, which is not durable")
-                if summary(ledger) != self._summaries[ledger.number]:
-                    raise ViolationError(1, f"{controller.name} knows other things after entry {ledger.number}")
+                self.dataset.compare(controller, run.ledger)
+            if self.assignments is not None:
+                self.assignments.compare(controller)
 
     # -- the log --
 
     def write_asked(self, controller: Asked, command: core.WriteEntry, data: bytes) -> None:
-        """1, 3: the bytes of a number never change, and no number is tried before the one below it is known."""
-        before = self._writing.get(controller.identity)
-        if before is not None:
-            number, bytes_before = before
-            if command.number == number and data != bytes_before:
-                raise ViolationError(1, f"{controller.name} tries other bytes as entry {number}")
-            if command.number < number:
-                raise ViolationError(3, f"{controller.name} goes back from entry {number} to {command.number}")
-        if command.number > len(self._entries):
-            raise ViolationError(
-                3, f"{controller.name} tries entry {command.number} before {command.number - 1} is known"
-            )
-        self._writing[controller.identity] = (command.number, data)
+        """1, 3: what a controller wants to write."""
+        if self.assignments is not None and command.log == CLUSTER:
+            self.assignments.history.write_asked(controller, command, data)
+        else:
+            self.dataset.write_asked(controller, command, data)
 
     def durable(self, number: int, entry: Entry, writer: str) -> None:
         """2, 4, 7, 8, 12, 13, 15: an entry that has become durable keeps every promise of the ledger."""
-        self._entries.append(self._cluster.log.entries[number])
         for change in entry.changes:
-            if isinstance(change, Led):
-                self._leaders[change.term] = writer
             if isinstance(change, Closed):
                 self._check_closed(number, change)
-        if self._leaders.get(entry.term) != writer:
-            leader = self._leaders.get(entry.term)
-            raise ViolationError(2, f"entry {number} of term {entry.term} is by {writer}, the term is that of {leader}")
-        try:
-            self.ledger.apply(number, entry)
-        except FoldError as error:
-            raise ViolationError(4, str(error)) from error
-        self._summaries.append(summary(self.ledger))
+        self.dataset.led(entry, writer)
+        self.dataset.fold(number, entry)
 
     def _check_closed(self, number: int, closed: Closed) -> None:
         if closed.identity() in self._identities:
@@ -149,18 +124,26 @@ class Checker:
 
     # -- what is said --
 
-    def commanded(self, controller: Asked, command: core.Command, term: int) -> None:
+    def commanded(self, controller: Asked, command: core.Command, given: Authority) -> None:
         """2, 3: nothing is done in a term before its Led is durable; an accepted shard is named by a durable entry."""
+        if self.assignments is not None:
+            self.assignments.commanded(controller, command, given.term)
+        term = given.log_term
         if term == 0:
             if not isinstance(command, core.KillTask):
                 raise ViolationError(2, f"{controller.name} commands without a term: {command}")
             return
-        if self._leaders.get(term) != controller.identity:
+        if self.dataset.led_by(term) != controller.identity:
             raise ViolationError(2, f"{controller.name} commands in term {term} before it leads it: {command}")
         if isinstance(command, core.AnswerProposal) and command.outcome is core.Outcome.ACCEPTED:
             proposed = self._proposals.get((command.task, command.attempt, command.proposal), set())
             if not any(identity in self.ledger.accepted for identity in proposed):
                 raise ViolationError(3, f"{controller.name} accepts what no durable entry names: {command}")
+
+    def granted(self, controller: Asked, wish: Wish) -> None:
+        """3: what was promised is in the cluster's log, where there is one."""
+        if self.assignments is not None:
+            self.assignments.granted(controller, wish)
 
     def said(self, event: core.Event) -> None:
         """Remember what was proposed."""
@@ -199,8 +182,9 @@ class Checker:
     def finish(self) -> None:
         """5, 8, 13: all is closed, each record has one verdict, and every shard is there."""
         corpus, ledger = self._cluster.corpus, self.ledger
-        if self._entries != self._cluster.log.entries:
-            raise ViolationError(1, "the bytes of an entry have changed")
+        self.dataset.finish()
+        if self.assignments is not None:
+            self.assignments.history.finish()
         for fragment in corpus.fragments:
             state = ledger.fragments.get(fragment.id)
             if state is None or state.count != corpus.records[fragment.id] or not state.done(corpus.sinks):

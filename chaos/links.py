@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class SimulatedLink:
-    """One link between two attempts."""
+    """One link between two attempts. An end that has not been told of it yet is None."""
 
     def __init__(
         self,
         world: World,
         name: str,
-        sender: SimulatedTask,
-        receiver: SimulatedTask,
+        sender: SimulatedTask | None,
+        receiver: SimulatedTask | None,
         stage: str,
         window_bytes: int,
     ) -> None:
@@ -30,11 +30,26 @@ class SimulatedLink:
         self.credit = CreditSender(window_bytes)
         self._window = CreditReceiver(window_bytes)
         self.open = True
+        #: Whether both ends are there and have met: before that the sender has no credit.
+        self.stands = sender is not None and receiver is not None
         self._last_arrival = self._last_grant = 0.0
+
+    def join(self, task: SimulatedTask, *, sends: bool) -> None:
+        """An end has been told of the link, and has it from now on."""
+        if sends:
+            self.sender = task
+        else:
+            self.receiver = task
+
+    def meet(self) -> None:
+        """Both ends have found each other."""
+        self.stands = True
+        if self.sender is not None:
+            self.sender.wake()
 
     def try_send(self, frame: Frame) -> bool:
         """Send, where there is credit."""
-        if not self.open or not self.credit.can_send(frame.size):
+        if not self.open or not self.stands or not self.credit.can_send(frame.size):
             return False
         self.credit.sent(frame.size)
         in_flight, window = self.credit.in_flight_bytes, self.credit.window_bytes
@@ -62,9 +77,10 @@ class SimulatedLink:
             self._window.received(frame.size)
         except CreditError as error:
             raise ViolationError(16, f"link {self.name}: {error}") from error
-        self.receiver.arrived(self, frame)
+        if self.receiver is not None:
+            self.receiver.arrived(self, frame)
 
     def _grant(self, grant: int) -> None:
-        if self.open:
+        if self.open and self.sender is not None:
             self.credit.granted(grant)
             self.sender.wake()

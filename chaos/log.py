@@ -10,7 +10,8 @@ from __future__ import annotations
 import bisect
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import TypeVar
 
 from headrace.chaos.world import ViolationError, World
 from headrace.controller.core.messages import (
@@ -25,25 +26,27 @@ from headrace.controller.core.messages import (
     WriteEntry,
     WriteSnapshot,
 )
+from headrace.store.cluster_fold import ClusterState
 from headrace.store.entries import Entry, Led, decode_entry
 from headrace.store.errors import FormatError, ObjectMissing
 from headrace.store.fold import FragmentState, LedgerState
 from headrace.store.log import Appended, Log
+from headrace.store.log_state import LogState
 from headrace.store.objects import Buffer, ObjectInfo
 from headrace.store.snapshot import decode_snapshot, encode_snapshot
 
 #: Shares of writes that end in an error before or after they took effect: on a good day, and in trouble.
 CALM, TROUBLE = 0.01, 0.35
 
+S = TypeVar("S", bound=LogState)
 Answer = EntryWritten | EntryRefused | EntryUnresolved | EntryOvertaken
 
 
 class MemoryStore:
     """As much of an `ObjectStore` as a log needs."""
 
-    uri = "sim://dataset"
-
-    def __init__(self) -> None:
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
         self._keys: list[str] = []
         self._bytes: dict[str, bytes] = {}
         self._infos: dict[str, ObjectInfo] = {}
@@ -88,15 +91,16 @@ class MemoryStore:
 
 
 class SimulatedLog:
-    """The ledger of one dataset."""
+    """One log: the ledger of a dataset, or a cluster's own."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, uri: str) -> None:
         self._world = world
-        self._log = Log(MemoryStore())
+        self.uri = uri
+        self._log = Log(MemoryStore(uri))
         #: What was written first at each number, whether it still stands or not.
         self.entries: list[bytes] = []
         self.decoded: list[Entry] = []
-        self._snapshots: dict[bytes, LedgerState] = {}
+        self._snapshots: dict[bytes, LogState] = {}
         self.error_share = CALM
         #: Entries that truncations have deleted.
         self.truncated = 0
@@ -131,13 +135,10 @@ class SimulatedLog:
         """The history behind number `after`."""
         return tuple(enumerate(self.decoded[after + 1 :], start=after + 1))
 
-    def _restored(self, data: bytes) -> LedgerState:
+    def _restored(self, data: bytes) -> LogState:
         """A fold of its own from a snapshot's bytes; the same bytes are decoded once."""
         if data not in self._snapshots:
-            state = decode_snapshot(data)
-            if not isinstance(state, LedgerState):
-                raise ViolationError(1, f"a snapshot of a dataset's ledger holds a {type(state).__name__}")
-            self._snapshots[data] = state
+            self._snapshots[data] = decode_snapshot(data)
         return twin(self._snapshots[data])
 
     def _decoded(self, number: int, data: bytes) -> Entry:
@@ -149,17 +150,17 @@ class SimulatedLog:
             answer(SnapshotWritten(command.log, command.number, "simulated: not written"))
             return
         self._log.write_snapshot(command.number, data)
-        self._world.note("log", f"snapshot {command.number} is durable")
+        self._world.note(self.uri, f"snapshot {command.number} is durable")
         answer(SnapshotWritten(command.log, command.number))
 
     def _truncate(self, command: TruncateLog) -> None:
         self.truncated += self._log.truncate(command.upto, command.keep)
-        self._world.note("log", f"is truncated up to {command.upto}, but for", sorted(command.keep))
+        self._world.note(self.uri, f"is truncated up to {command.upto}, but for", sorted(command.keep))
 
     def _create(self, command: WriteEntry, data: bytes, writer: str, answer: Callable[[object], None]) -> None:
         world, number = self._world, command.number
         if world.chance(self.error_share):
-            world.note("log", "an error before the write", number)
+            world.note(self.uri, "an error before the write", number)
             result: Answer = EntryUnresolved(command.log, number, "simulated: not written")
             return world.after(world.between(0.01, 0.5), answer, result)
         if number > len(self.entries):
@@ -168,10 +169,10 @@ class SimulatedLog:
         if isinstance(appended, Appended) and number == len(self.entries):
             self.entries.append(data)
             self.decoded.append(decode_entry(data))
-            world.note("log", f"entry {number} is durable, by {writer}:", self.decoded[number])
+            world.note(self.uri, f"entry {number} is durable, by {writer}:", self.decoded[number])
             self.durable(number, self.decoded[number], writer)
         if world.chance(self.error_share):
-            world.note("log", "an error after the write", number)
+            world.note(self.uri, "an error after the write", number)
             result = EntryUnresolved(command.log, number, "simulated: the answer was lost")
         elif not isinstance(appended, Appended):
             result = EntryRefused(command.log, number, self._decoded(number, appended.existing))
@@ -185,23 +186,26 @@ class SimulatedLog:
         """A term that begins below a snapshot leads nothing."""
         if self._log.overtaken(command.number):
             self._log.discard(command.number)
-            self._world.note("log", f"entry {command.number} was created below a snapshot, and is deleted")
+            self._world.note(self.uri, f"entry {command.number} was created below a snapshot, and is deleted")
             answer(EntryOvertaken(command.log, command.number))
         else:
             answer(EntryWritten(command.log, command.number))
 
 
-def twin(state: LedgerState) -> LedgerState:
-    """A fold that says the same and shares nothing that folding changes: lists, tables and intervals."""
+def twin(state: S) -> S:
+    """A fold that says the same and shares nothing that folding changes: lists, tables, records and intervals."""
     made = copy.copy(state)
-    for item in fields(LedgerState):
+    for item in fields(state):
         value = getattr(state, item.name)
-        if isinstance(value, (list, dict)):
+        if isinstance(value, (list, dict, set)):
             setattr(made, item.name, value.copy())
-    made.fragments = {
-        name: FragmentState(
-            item.fragment, item.count, item.dropped, {sink: held.copy() for sink, held in item.closed.items()}
-        )
-        for name, item in state.fragments.items()
-    }
+    if isinstance(made, LedgerState):
+        made.fragments = {
+            name: FragmentState(
+                item.fragment, item.count, item.dropped, {sink: held.copy() for sink, held in item.closed.items()}
+            )
+            for name, item in made.fragments.items()
+        }
+    elif isinstance(made, ClusterState):
+        made.runs = {name: replace(run, waiting=list(run.waiting)) for name, run in made.runs.items()}
     return made

@@ -11,14 +11,17 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from headrace.chaos import controllers
 from headrace.chaos.corpus import Part
 from headrace.chaos.sinks import SimulatedSink
-from headrace.controller.core import commit
+from headrace.controller.core import authority, commit
+from headrace.controller.core.cluster import Controller
 from headrace.controller.core.commit import Committer, Judgement
 from headrace.controller.core.intake import Intake
 from headrace.controller.core.joints import Joints
 from headrace.controller.core.leadership import Leadership, Turn, Write
 from headrace.controller.core.messages import (
+    AnswerRequest,
     Command,
     Condemned,
     EntryRefused,
@@ -31,8 +34,12 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.run import Run
 from headrace.controller.core.run_states import RunState
+from headrace.controller.core.steering import Steering
 from headrace.controller.core.suspicion import Suspicion
+from headrace.controller.core.tokens import TokenOffered, Tokens
 from headrace.store import collect
+from headrace.store.cluster_changes import TokenSpent
+from headrace.store.cluster_fold import ClusterState
 from headrace.store.entries import Entry, Led, Range, StoredObject
 from headrace.store.fold import LedgerState
 from headrace.store.objects import ObjectInfo
@@ -149,6 +156,53 @@ def _at_any_rate(self: Joints, _plan: Any, _roster: Any) -> float | None:
     return min((joint.due_at for joint in self._joints.values() if joint.pair is None and joint.cuts), default=None)
 
 
+def _renumbered(self: Joints, *arguments: Any) -> list[Any]:
+    """A link that stands since an earlier leader gets a number of this one: nobody will ever say that it was cut."""
+    commands = _make(self, *arguments)
+    for joint in self._joints.values():
+        joint.generation = max(joint.generation, self._floor)
+    return commands
+
+
+_make = Joints.make
+
+
+def _never(*_arguments: Any) -> bool:
+    return False
+
+
+def _with_no_term(cluster: Leadership[Any] | None, run: Run | None) -> authority.Authority:
+    given = _authority(cluster, run)
+    return given if run is None else replace(given, log=run.leadership.log)
+
+
+_authority = authority.authority
+
+
+def _granted_early(self: Steering, event: Any, now: float) -> list[Command]:
+    commands = _wished(self, event, now)
+    return [*commands, *([] if commands else [AnswerRequest(event.request, accepted=True)])]
+
+
+_wished = Steering._steer
+
+
+def _plan_kept_to_itself(self: Controller, commands: list[Command], now: float) -> list[Command]:
+    self._planned.update({name: run.crew.plan for name, run in self.runs.items() if run.crew is not None})
+    return _recorded(self, commands, now)
+
+
+_recorded = Controller._recorded
+
+
+def _each_offer(self: Tokens, event: TokenOffered, log: Leadership[ClusterState]) -> list[Command]:
+    log.submit(TokenSpent(event.token, event.worker, event.key))
+    return _offered(self, event, log)
+
+
+_offered = Tokens.offered
+
+
 Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property]
 
 #: Mutants by name: what is patched with what.
@@ -170,6 +224,12 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "cut-link-spins": ((Joints, "wake_at", _at_any_rate),),
     "led-truncated": ((Leadership, "_on_snapshot", _without_leaders),),
     "collection-by-age": ((collect, "garbage", _by_age),),
+    "adopted-link-renumbered": ((Joints, "make", _renumbered),),
+    "planned-with-whoever-is-there": ((Run, "_waits_for_workers", _never),),
+    "killed-in-nobodys-name": ((controllers, "authority", _with_no_term),),
+    "wish-granted-before-durable": ((Steering, "_steer", _granted_early),),
+    "plan-not-recorded": ((Controller, "_recorded", _plan_kept_to_itself),),
+    "token-spent-by-each": ((Tokens, "offered", _each_offer),),
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
 }
 

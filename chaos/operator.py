@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headrace.chaos.corpus import PIPELINE, make_pipeline
-from headrace.chaos.parts import Asked, Cluster
+from headrace.chaos.parts import Asked, Cluster, Wish
 from headrace.controller.core import messages as core
+from headrace.controller.core.tokens import TokenOffered
 
 #: Seconds before a controller that has no run is asked again.
 ASK_S = 1.5
-#: The request of whoever steers a run; the answer is nobody's concern.
-STEERING = -1
+#: Seconds after which it is looked whether a run that was taken up goes on.
+LOOK_S = 5.0
 
 
 class Operator:
@@ -20,6 +23,10 @@ class Operator:
         self._fuse, self._replicas = fuse, replicas
         self._asked: set[tuple[str, int]] = set()
         self._request = 0
+        #: The name of the wish that the run be: asked again after a leader's death, it is the same one.
+        self._token = 0
+        #: What was asked for and has no answer yet, by request.
+        self._wishes: dict[int, Wish] = {}
         self._rule, self._amended = 1, False
         corpus = cluster.corpus
         self._pipelines = {rule: make_pipeline(rule, corpus.sinks, spread=corpus.spread).to_dict() for rule in (1, 2)}
@@ -37,20 +44,48 @@ class Operator:
         """Have the run stand still for a while, planned with other numbers, or off a worker for a while."""
         world = self._cluster.world
         kind = world.rng.choice(("pause", "scale", "drain"))
-        back: object | None = None
+        back: Wish | None = None
         if kind == "pause":
-            event: object = core.SteerRequested(STEERING, PIPELINE, pause=True)
-            back = core.SteerRequested(STEERING, PIPELINE, pause=False)
+            event: Wish = core.SteerRequested(0, PIPELINE, pause=True)
+            back = core.SteerRequested(0, PIPELINE, pause=False)
         elif kind == "scale":
             stage = world.rng.choice(("read", *self._cluster.corpus.sinks))
-            event = core.SteerRequested(STEERING, PIPELINE, replicas={stage: world.rng.randint(1, 4)})
+            event = core.SteerRequested(0, PIPELINE, replicas={stage: world.rng.randint(1, 4)})
         else:
             worker = world.rng.choice(self._cluster.workers).name
-            event = core.DrainRequested(STEERING, worker)
-            back = core.DrainRequested(STEERING, worker, back=True)
-        self._tell(event)
+            event = core.DrainRequested(0, worker)
+            back = core.DrainRequested(0, worker, back=True)
+        self._wish(event)
         if back is not None:
-            world.after(world.between(0.0, 5.0), self._tell, back)
+            world.after(world.between(0.0, 5.0), self._wish, back)
+
+    def offer_token(self) -> None:
+        """Two nodes want to join with one token, and each asks more than once."""
+        world, token = self._cluster.world, f"token {self._request}"
+        for key in ("mine", "theirs"):
+            for _ in range(2):
+                world.after(world.between(0.0, 6.0), self._wish, TokenOffered(0, token, f"node {key}", key))
+
+    def _wish(self, wish: Wish) -> None:
+        """Ask every controller for it: those that do not lead say so."""
+        for controller in self._cluster.controllers:
+            if controller.alive:
+                self._request += 1
+                asked = self._wishes[self._request] = replace(wish, request=self._request)
+                controller.post(asked)
+
+    def settle(self) -> None:
+        """No fault happens any more: see to it that nothing stands still for ever, as people would."""
+        cluster = self._cluster.checker.assignments
+        if cluster is None or self.completed:
+            return
+        ledger = cluster.history.ledger
+        record = ledger.going_on().get(PIPELINE)
+        if record is not None and record.paused:
+            self._wish(core.SteerRequested(0, PIPELINE, pause=False))
+        for worker in sorted(ledger.drained):
+            self._wish(core.DrainRequested(0, worker, back=True))
+        self._cluster.world.after(ASK_S, self.settle)
 
     def _tell(self, event: object) -> None:
         for controller in self._cluster.controllers:
@@ -59,10 +94,16 @@ class Operator:
 
     def hear(self, controller: Asked, command: core.AnswerRequest | core.ReportRun) -> None:
         """A controller answers."""
-        if isinstance(command, core.AnswerRequest) and command.request == STEERING:
+        wish = self._wishes.pop(command.request, None) if isinstance(command, core.AnswerRequest) else None
+        if isinstance(command, core.AnswerRequest) and command.accepted and wish is not None:
+            self._cluster.checker.granted(controller, wish)
+        if wish is not None and not isinstance(wish, core.PipelineRequested):
             return
         if isinstance(command, core.ReportRun) and command.outcome == "completed":
             self.completed = True
+        elif isinstance(command, core.AnswerRequest) and command.accepted and self._cluster.cluster_log is not None:
+            # The run may end under another leader, who says so to nobody here: look again.
+            self._cluster.world.after(LOOK_S, self.ask_soon, controller)
         elif isinstance(command, core.ReportRun) or not command.accepted:
             self.ask_soon(controller)
 
@@ -80,9 +121,23 @@ class Operator:
         if controller.life != life or not controller.alive or self.completed:
             return
         self._request += 1
-        pipeline = self._pipelines[self._rule]
-        controller.post(
-            core.PipelineRequested(
-                self._request, pipeline, amend=self._amended, fuse=self._fuse, replicas=self._replicas
-            )
+        wish = self._wishes[self._request] = core.PipelineRequested(
+            self._request,
+            self._pipelines[self._rule],
+            amend=self._amended,
+            fuse=self._fuse,
+            replicas=self._replicas,
+            token=self._wished(),
         )
+        controller.post(wish)
+
+    def _wished(self) -> str:
+        """The name of what is wished now: another one when the run that had it is over."""
+        cluster = self._cluster.checker.assignments
+        record = cluster.history.ledger.runs.get(PIPELINE) if cluster is not None else None
+        if cluster is None or (record is not None and record.outcome and record.options["token"] == self._name()):
+            self._token += 1
+        return self._name()
+
+    def _name(self) -> str:
+        return f"apply {self._token}"

@@ -11,7 +11,9 @@ from headrace.chaos.log import SimulatedLog
 from headrace.chaos.storage import SimulatedObjects
 from headrace.chaos.world import Clock, World
 from headrace.controller.core import messages as core
+from headrace.controller.core.authority import Authority
 from headrace.controller.core.cluster import Controller
+from headrace.controller.core.tokens import TokenOffered
 
 if TYPE_CHECKING:
     from headrace.chaos.controllers import SimulatedController
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from headrace.chaos.wires import Wires
     from headrace.chaos.workers import SimulatedWorker
 
+#: What people ask of a controller, and are answered.
+Wish = core.PipelineRequested | core.SteerRequested | core.DrainRequested | TokenOffered
+
 
 class Cluster(Protocol):
     """All the parts of one simulated cluster."""
@@ -28,6 +33,7 @@ class Cluster(Protocol):
     world: World
     corpus: Corpus
     log: SimulatedLog
+    cluster_log: SimulatedLog | None
     objects: SimulatedObjects
     checker: Checker
     operator: Operator
@@ -38,8 +44,12 @@ class Cluster(Protocol):
     snapshot_entries: int
     wires: Wires
 
-    def leader_alive(self) -> bool | None:
-        """What this host can prove of the leader's process."""
+    def log_of(self, uri: str) -> SimulatedLog:
+        """The log of that name."""
+        ...
+
+    def leader_alive(self, uri: str) -> bool | None:
+        """What this host can prove of the process that leads a log."""
         ...
 
 
@@ -70,7 +80,7 @@ class Attendant(Protocol):
     cluster: Cluster
     name: str
 
-    def take(self, command: core.Command, term: int) -> None:
+    def take(self, command: core.Command, given: Authority) -> None:
         """A command has come."""
         ...
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.chaos.parts import Attendant
 from headrace.controller.core import messages as core
+from headrace.controller.core.authority import Authority
 
 if TYPE_CHECKING:
     from headrace.chaos.controllers import SimulatedController
@@ -23,11 +24,11 @@ class Session:
         self._world = worker.cluster.world
         self._down_at = self._up_at = 0.0
 
-    def tell(self, command: core.Command, term: int) -> None:
-        """From the controller to the worker."""
+    def tell(self, command: core.Command, given: Authority) -> None:
+        """From the controller to the worker, in somebody's name."""
         if self.open and not self._lost():
             self._down_at = max(self._down_at, self._world.now + self._world.between(0.0005, 0.03))
-            self._world.at(self._down_at, self._down, command, term)
+            self._world.at(self._down_at, self._down, command, given)
 
     def report(self, event: core.Event) -> None:
         """From the worker to the controller."""
@@ -50,9 +51,9 @@ class Session:
             return True
         return False
 
-    def _down(self, command: core.Command, term: int) -> None:
+    def _down(self, command: core.Command, given: Authority) -> None:
         if self.open:
-            self.worker.take(command, term)
+            self.worker.take(command, given)
 
     def _up(self, event: core.Event) -> None:
         if self.open:

@@ -40,11 +40,11 @@ class _End:
 
 @dataclass(slots=True)
 class _Wire:
-    """One making of a link: the ends that have been told of it, by worker, and the link once it stands."""
+    """One making of a link: the ends that have been told of it, by worker, and the link."""
 
     command: core.MakeLink
     ends: dict[str, _End]
-    link: SimulatedLink | None = None
+    link: SimulatedLink
     over: bool = False
 
 
@@ -53,7 +53,8 @@ class Wires:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._wires: dict[str, _Wire] = {}
+        #: By link and attempts: another leader may join other attempts under the same name.
+        self._wires: dict[tuple[str, int, int], _Wire] = {}
         #: Workers that cannot reach each other, and until when.
         self._apart: dict[frozenset[str], float] = {}
 
@@ -64,21 +65,26 @@ class Wires:
         task = worker.tasks.get(name)
         if task is None:
             return
-        wire = self._wires.get(command.link)
+        key = command.link, command.sender_attempt, command.receiver_attempt
+        wire = self._wires.get(key)
         if wire is None or wire.over or wire.command.generation != command.generation:
             if wire is not None:
                 self._close(wire)
-            wire = self._wires[command.link] = _Wire(command, {})
+            window = self._cluster.window_bytes
+            link = SimulatedLink(self._cluster.world, command.link, None, None, command.receiver_stage, window)
+            wire = self._wires[key] = _Wire(command, {}, link)
         wire.ends[worker.name] = _End(worker, task)
+        wire.link.join(task, sends=mine)
+        task.deliver(("open", wire.link))
         world = self._cluster.world
         if len(wire.ends) == 2 and not self._parted(wire):
-            self._make(wire)
+            wire.link.meet()
         else:
             world.after(world.between(1.0, DIAL_S), self._give_up, wire)
 
     def between(self) -> list[frozenset[str]]:
         """The pairs of workers that are joined."""
-        pairs = {frozenset(wire.ends) for wire in self._wires.values() if wire.link is not None and not wire.over}
+        pairs = {frozenset(wire.ends) for wire in self._wires.values() if wire.link.stands and not wire.over}
         return sorted(pairs, key=sorted)
 
     def part(self, pair: frozenset[str], for_s: float) -> None:
@@ -107,17 +113,8 @@ class Wires:
     def _parted(self, wire: _Wire) -> bool:
         return self._cluster.world.now < self._apart.get(frozenset(wire.ends), 0.0)
 
-    def _make(self, wire: _Wire) -> None:
-        command = wire.command
-        ends = {end.task.name: end.task for end in wire.ends.values()}
-        sender, receiver = ends[command.sender], ends[command.receiver]
-        window = self._cluster.window_bytes
-        wire.link = SimulatedLink(self._cluster.world, command.link, sender, receiver, command.receiver_stage, window)
-        receiver.deliver(("open", wire.link))
-        sender.deliver(("open", wire.link))
-
     def _give_up(self, wire: _Wire) -> None:
-        if wire.link is None:
+        if not wire.link.stands:
             self._lose(wire, "the other end does not answer")
 
     def _lose(self, wire: _Wire, reason: str) -> None:
@@ -135,7 +132,7 @@ class Wires:
 
     def _close(self, wire: _Wire) -> None:
         wire.over = True
-        if wire.link is not None and wire.link.open:
+        if wire.link.open:
             wire.link.open = False
             for end in wire.ends.values():
                 end.task.deliver(("close", wire.link))

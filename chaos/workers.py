@@ -9,6 +9,7 @@ from headrace.chaos.parts import Cluster, Member
 from headrace.chaos.sessions import Session
 from headrace.chaos.tasks import SimulatedTask
 from headrace.controller.core import messages as core
+from headrace.controller.core.authority import Authority
 from headrace.worker.core import supervisor
 from headrace.worker.core.obedience import Obedience
 from headrace.worker.core.roll import Roll
@@ -138,9 +139,9 @@ class SimulatedWorker:
 
     # -- the controller's words --
 
-    def take(self, command: core.Command, term: int) -> None:
-        """Obey, unless a later leader has spoken. All of it is about one log."""
-        if not self.alive or (term and not self._obedience.obeys(0, "log", term)):
+    def take(self, command: core.Command, given: Authority) -> None:
+        """Obey, unless a later leader has spoken, of the cluster or of the dataset."""
+        if not self.alive or not self._obedience.obeys(given.term, given.log, given.log_term):
             return
         self.cluster.world.note(self.name, "is told", command)
         match command:
@@ -241,7 +242,7 @@ class SimulatedWorker:
     def _cut(self, command: supervisor.CutLinks) -> None:
         self.cluster.wires.task_gone(command.task, command.attempt)
         for name, link in list(self._links.items()):
-            ends = (link.sender, link.receiver)
+            ends = [end for end in (link.sender, link.receiver) if end is not None]
             if any((end.name, end.attempt) == (command.task, command.attempt) for end in ends):
                 link.open = False
                 del self._links[name]

@@ -19,6 +19,7 @@ from headrace.controller.causes import Causes
 from headrace.controller.commits import CommitTimes
 from headrace.controller.convert import to_worker
 from headrace.controller.core import messages as core
+from headrace.controller.core.authority import authority
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.leadership import LeaderState
 from headrace.controller.core.tokens import TokenOffered
@@ -212,8 +213,8 @@ class Shell:
         message.term, message.cause = self.term, current_cause()
         if message.WhichOneof("message") == "task":
             message.task.cause = message.cause
-        if run is not None:
-            message.log, message.log_term = run.leadership.log, run.leadership.term
+        given = authority(self.core.log, run)
+        message.log, message.log_term = given.log, given.log_term
         session.outbox.put_nowait(message)
 
     @property

@@ -475,6 +475,7 @@ class Controller:
             beside=lambda: self.reserved_beside(pipeline.name),
             wished=wished,
             token=event.token,
+            awaited=lambda: resumes and bool(self._known.keys() - self.workers.keys()),
         )
         self.runs[pipeline.name] = run
         return run.open()

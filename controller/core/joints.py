@@ -67,9 +67,11 @@ class Joints:
         self._claimed: dict[str, RunningLink] = {}
 
     def inherit(self, term: int) -> None:
-        """An earlier leader may have had links made: number those of this one higher."""
-        for joint in self._joints.values():
-            joint.generation = max(joint.generation, term * MAKINGS_A_TERM)
+        """An earlier leader may have had links made: number those of this one higher.
+
+        What stands keeps its number: by that its ends will say that it was cut.
+        """
+        self._floor = max(self._floor, term * MAKINGS_A_TERM)
 
     def claim(self, plan: Plan, worker: str, links: Sequence[RunningLink]) -> None:
         """A worker comes (back) and says which links stand: those and no others need not be made anew."""
@@ -79,7 +81,10 @@ class Joints:
             if worker in (at[link.sender], at[link.receiver]):
                 joint, found = self._joints[link.name], claimed.get(link.name)
                 if found is not None:
-                    self._claimed[link.name] = found
+                    other = self._claimed.get(link.name)
+                    # Of two makings the newer one counts: the end that has it will find that nobody is there.
+                    if other is None or other.generation < found.generation:
+                        self._claimed[link.name] = found
                 elif joint.pair is not None:
                     # It was ordered and has not come to be, or broke while nobody listened.
                     joint.pair = None
@@ -123,6 +128,10 @@ class Joints:
     def lost(self, event: LinkLost, now: float) -> str | None:
         """An end found the link cut. None for old news, else why the run must give up, or an empty string."""
         joint = self._joints.get(event.link)
+        claimed = self._claimed.get(event.link)
+        if claimed is not None and claimed.generation == event.generation:
+            # Its other end is not ready yet, so nobody has taken it up: it is to be made.
+            del self._claimed[event.link]
         if joint is None or joint.pair is None or joint.generation != event.generation:
             return None
         if not joint.cuts or now >= joint.made_at + HEALED_S:
@@ -154,9 +163,9 @@ class Joints:
             claimed = self._claimed.pop(link.name, None)
             joint.pair, joint.made_at = pair, now
             if claimed is not None and (claimed.sender_attempt, claimed.receiver_attempt) == pair:
-                joint.generation = max(joint.generation, claimed.generation)
+                joint.generation = claimed.generation
                 continue
-            joint.generation += 1
+            joint.generation = max(joint.generation, self._floor) + 1
             ends = dict.fromkeys((sender.plan.worker, receiver.plan.worker))
             made = replace(link, transport=self.transport(link))
             joint.relays = _relays(joint, ends, workers) if made.transport == QUIC else ()

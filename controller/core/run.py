@@ -85,6 +85,8 @@ class Run(Changes, Input, Ending):
         if self.ended:
             return None if self.over else self.leadership.wake_at()
         times = [self.leadership.wake_at(), self._rejoin_at, self._manifest_at]
+        if self.state is RunState.OPENING:
+            times.append(self._plan_by)
         if self.crew and self.state in WORKING:
             times.append(self.crew.wake_at(self._workers))
             times += [since + WORKER_AWAY_S_MAX for since, _ in self._away.values()]

@@ -64,6 +64,7 @@ class RunBase:
         beside: Callable[[], Mapping[str, Need]] = dict,
         wished: Wished | None = None,
         token: str = "",
+        awaited: Callable[[], bool] = lambda: False,
     ) -> None:
         self.pipeline = pipeline
         self.version = pipeline.version()
@@ -91,6 +92,8 @@ class RunBase:
         self._inherited = inherited
         self._claims = claims or Claims()
         self._rejoin_at: float | None = None
+        #: Where there is no such plan: whether some workers are not back, and until when they are waited for.
+        self._awaited = awaited
         #: Which workers get no tasks, and what the tasks of other runs reserve now: the controller's to say.
         self._drained, self._beside = drained, beside
         #: The name of the request that began it, so that the same one again is known; and who waits for an answer.
@@ -124,6 +127,7 @@ class RunBase:
 
     def _forget_all(self) -> None:
         """What a run learns as it goes: nothing yet."""
+        self._plan_by: float | None = None
         self._submitted_ends: set[bytes] = set()
         self._submitted_pipeline = False
         self._dirty = self._settled = self._halted = False

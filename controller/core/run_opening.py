@@ -14,7 +14,7 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.planner import plan
 from headrace.controller.core.plans import Plan
-from headrace.controller.core.run_adoption import Adoption, without_solitary
+from headrace.controller.core.run_adoption import REJOIN_S, Adoption, without_solitary
 from headrace.controller.core.run_states import RunState, RunTurn
 from headrace.pipeline.errors import PipelineError
 from headrace.store.entries import (
@@ -105,7 +105,7 @@ class Opening(Adoption):
         leads = self.leadership.state is LeaderState.LEADING
         if self.state is not RunState.OPENING or not leads or not self._applied:
             return []
-        if not self._fit_workers() and self._inherited is None:
+        if self._inherited is None and (not self._fit_workers() or self._waits_for_workers(now)):
             return []
         try:
             self.plan = without_solitary(self._inherited) if self._inherited else self._plan()
@@ -118,3 +118,9 @@ class Opening(Adoption):
         self.bytes_resumed = sum(state.stored_bytes(self.sinks[0]) for state in self.ledger.fragments.values())
         self.crew = Crew(self.plan, self.pipeline, self.version, self.leadership.term)
         return [*self._inherit(now), *self.crew.start_due(now, self.ledger.epoch, self._workers)]
+
+    def _waits_for_workers(self, now: float) -> bool:
+        """Whether workers of an earlier leader, who had not planned the run yet, may still come to this one."""
+        if self._plan_by is None:
+            self._plan_by = now + REJOIN_S
+        return self._awaited() and now < self._plan_by

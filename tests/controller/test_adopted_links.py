@@ -1,0 +1,110 @@
+"""What the simulator found in take-overs: links that go on, runs that were accepted and not planned, orphans."""
+
+from cluster_log_kit import Bench, Store
+from core_kit import LOG, make_pipeline, of
+
+from headrace.controller.core import messages as m
+from headrace.controller.core.authority import Authority, authority
+from headrace.controller.core.joints import MAKINGS_A_TERM, REMAKE_S_MAX
+from headrace.controller.core.leadership import TAKEOVER_S
+from headrace.controller.core.run_adoption import REJOIN_S
+from headrace.worker.core.obedience import Obedience
+
+PLACES = {"read": "w1", "write": "w2"}
+
+
+def join(bench: Bench, worker: str, tasks: tuple[m.RunningTask, ...] = (), generation: int = 0) -> list[m.Command]:
+    """A worker registers, with its tasks and, where it has one, the link that has an end there."""
+    links = (m.RunningLink("run/read.0->write.0", 1048577, 1048577, generation),) if generation else ()
+    return bench.tell(m.WorkerRegistered(worker, worker, 1, 1 << 30, tasks=tasks, links=links, addresses=(worker,)))
+
+
+def succeeded() -> tuple[Bench, dict[str, m.RunningTask]]:
+    """A leader's run on two workers with a link between them, and the next leader, to whom nobody has come yet."""
+    store = Store()
+    first = Bench(store, "a")
+    join(first, "w1")
+    join(first, "w2")
+    request = m.PipelineRequested(1, make_pipeline().to_dict(), replicas=1, places=PLACES)
+    starts = of(m.StartTask, first.tell(request))
+    made = of(m.MakeLink, first.tell(*(m.TaskReady(start.task, start.attempt) for start in starts)))
+    assert [link.generation for link in made] == [1, 1]
+    second = Bench(store, "b")
+    second.later(TAKEOVER_S)
+    tasks = {
+        start.worker: m.RunningTask(start.task, start.attempt, start.version, start.epoch, True) for start in starts
+    }
+    return second, tasks
+
+
+def test_a_link_of_an_earlier_leader_that_is_cut_is_made_again_with_a_number_of_this_one() -> None:
+    leader, tasks = succeeded()
+    said = [*join(leader, "w1", (tasks["w1"],), 1), *join(leader, "w2", (tasks["w2"],), 1)]
+    assert of(m.StartTask, said) == []
+    assert of(m.MakeLink, said) == [], "what stands is not made again"
+    task = tasks["w1"]
+    leader.tell(m.LinkLost(task.task, task.attempt, "run/read.0->write.0", 1, "cut"))
+    again = of(m.MakeLink, leader.later(REMAKE_S_MAX))
+    assert [(link.worker, link.generation) for link in again] == [
+        ("w1", 2 * MAKINGS_A_TERM + 1),
+        ("w2", 2 * MAKINGS_A_TERM + 1),
+    ]
+
+
+def test_a_link_that_is_cut_before_its_other_end_is_back_is_made_when_that_is() -> None:
+    leader, tasks = succeeded()
+    join(leader, "w1", (tasks["w1"],), 1)
+    leader.tell(m.LinkLost(tasks["w1"].task, tasks["w1"].attempt, "run/read.0->write.0", 1, "cut"))
+    made = of(m.MakeLink, join(leader, "w2", (tasks["w2"],)))
+    assert {link.generation for link in made} == {2 * MAKINGS_A_TERM + 1}
+
+
+def test_of_two_makings_that_ends_speak_of_the_newer_one_is_taken_up() -> None:
+    leader, tasks = succeeded()
+    join(leader, "w1", (tasks["w1"],), 2)
+    assert of(m.MakeLink, join(leader, "w2", (tasks["w2"],), 1)) == []
+    leader.tell(m.LinkLost(tasks["w1"].task, tasks["w1"].attempt, "run/read.0->write.0", 2, "nobody is there"))
+    assert len(of(m.MakeLink, leader.later(REMAKE_S_MAX))) == 2
+
+
+def unplanned() -> Bench:
+    """The next leader of a run that an earlier one accepted and had no time to plan."""
+    store = Store()
+    first = Bench(store, "a")
+    join(first, "w1")
+    join(first, "w2")
+    request = m.PipelineRequested(1, make_pipeline().to_dict(), replicas=1, places=PLACES)
+    for command in first.core.handle(request, first.now):
+        assert isinstance(command, m.WriteEntry)
+        store.logs[command.log].append(command.entry)
+    second = Bench(store, "b")
+    second.later(TAKEOVER_S)
+    return second
+
+
+def test_a_run_that_was_accepted_and_not_planned_waits_for_the_workers_that_the_log_knows() -> None:
+    leader = unplanned()
+    assert of(m.ReportRun, join(leader, "w1")) == [], "the stage that is placed on w2 has no place yet"
+    assert len(of(m.StartTask, join(leader, "w2"))) == 2
+
+
+def test_workers_that_do_not_come_back_are_not_waited_for_for_ever() -> None:
+    leader = unplanned()
+    assert join(leader, "w1") == []
+    assert leader.core.runs["run"].wake_at() is not None
+    (report,) = of(m.ReportRun, leader.later(REJOIN_S))
+    assert report.outcome == "failed"
+    assert "w2" in report.reason
+
+
+def test_a_worker_that_obeyed_a_leader_obeys_when_what_that_left_behind_is_to_be_killed() -> None:
+    leader, _ = succeeded()
+    (run,) = leader.core.runs.values()
+    obedience = Obedience()
+    assert obedience.obeys(1, LOG, 1)
+    run.leadership.term = 0
+    given = authority(leader.core.log, run)
+    assert given == Authority(2)
+    assert obedience.obeys(given.term, given.log, given.log_term)
+    run.leadership.term = 2
+    assert authority(leader.core.log, run) == Authority(2, LOG, 2)
