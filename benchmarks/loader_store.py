@@ -125,7 +125,8 @@ def one_turn(store: Any, get: Callable[[str], bytes], batch_size: int) -> dict[s
 @contextlib.contextmanager
 def made_dataset() -> Iterator[str]:
     """A dataset of random tokens in documents of lengths as the web has them: `SHARDS` of 31 MB each."""
-    from headrace.store.shards import build_tokens, content_hash
+    from headrace.store.building import build_tokens
+    from headrace.store.shards import content_hash
 
     random = np.random.default_rng(0)
     entries = []

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.store.parts import keys_of
+from headrace.store.scratch import Scratch
 
 
 def make_schema(**columns: pa.DataType) -> pa.Schema:
@@ -55,7 +56,8 @@ class Batch:
     row of VERDICTS for each record that is not kept. Rows and verdicts together are exactly the ordinals from
     `first` to `first + count`; behind a stage that splits, the parts of a record together stand for it. `offset` and
     `length` are the bytes of the uncompressed fragment that the range covers; -1 where the reader cannot tell.
-    `edits` counts records whose text a stage changed.
+    `edits` counts records whose text a stage changed. A sink may keep of the rows what is large in a `scratch` file,
+    and in the rows where it is there.
     """
 
     fragment: bytes
@@ -67,6 +69,7 @@ class Batch:
     rows: pa.RecordBatch
     verdicts: pa.RecordBatch
     edits: dict[str, int] = field(default_factory=dict)
+    scratch: Scratch | None = None
 
     def with_rows(self, rows: pa.RecordBatch) -> Batch:
         """The same range with other rows; only for a stage that keeps each record."""

@@ -21,13 +21,14 @@ from headrace.stages.errors import InputError
 from headrace.stages.samples import merge as merge_samples
 from headrace.stages.sidecars import create_object
 from headrace.store.blocks import BLOCKS, HEADER_CHECK
+from headrace.store.building import build_tokens
 from headrace.store.dataset import Dataset
 from headrace.store.entries import Closed, Range, StoredObject
 from headrace.store.fold import ClosedShard, LedgerState
 from headrace.store.header import read_plain_header
 from headrace.store.keys import quarantine_prefix
 from headrace.store.objects import ObjectStore
-from headrace.store.shards import build_tokens, read_shard, read_table, table_to_parquet
+from headrace.store.shards import read_shard, read_table, table_to_parquet
 
 #: What the layout itself writes into a shard's header; everything else there is the sink's.
 _LAYOUT = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from headrace.stages.batch import Batch
 from headrace.stages.errors import FragmentChanged as FragmentChanged
@@ -65,6 +65,15 @@ class Transform(Protocol):
 
     def process(self, batch: Batch) -> Batch:
         """The batch after this stage. An exception quarantines: the runtime finds the record that raised."""
+        ...
+
+
+@runtime_checkable
+class Shelving(Protocol):
+    """A sink that does not hold in memory what it gathers."""
+
+    def shelve(self, batch: Batch, store: ObjectStore) -> Batch:
+        """The same batch, as `write` takes it too, but that what is large of its rows is in a scratch file."""
         ...
 
 

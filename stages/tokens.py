@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.stages.batch import Batch
 from headrace.stages.contract import Shard
 from headrace.stages.errors import StageContractError
-from headrace.stages.sidecars import count_fates, create_object, documents_table, in_order, write_sidecars
+from headrace.stages.sidecars import count_fates, documents_table, in_order, write_sidecars
+from headrace.store.building import Built, Layout, check_fit, write_tokens
+from headrace.store.drafts import open_draft
+from headrace.store.entries import StoredObject
 from headrace.store.objects import ObjectStore
-from headrace.store.shards import build_tokens
+from headrace.store.scattering import Documents, ScratchTokens
+from headrace.store.scratch import Scratch, near
+from headrace.store.shards import content_hash
 
 FORMAT = "headrace-tokens/1"
 #: A vocabulary up to this size is stored in two bytes a token.
 UINT16_VOCABULARY_MAX = 1 << 16
+#: In the place of `tokens` in a batch that is shelved: where a row's tokens begin in the scratch file, in tokens, and
+#: how many they are.
+_BEGIN = "__tokens_begin"
+_COUNT = "__tokens_count"
 
 
 class TokenSink:
     """Writes `<hash>.safetensors`, `<hash>.documents.parquet` and `<hash>.verdicts.parquet`, each named by its bytes.
 
     The raw bytes of quarantined records, if there are any, go under `quarantine/`. `shard_bytes` is what the caller
-    gathers, as `measure` counts it, before it writes.
+    gathers, as `measure` counts it, before it writes. No tokens of what is gathered are in memory: they wait in a
+    scratch file, and go from there into the shard by the window (`headrace.store.building.WINDOW_BYTES`).
     """
 
     def __init__(
@@ -46,6 +58,7 @@ class TokenSink:
         self.shard_bytes = shard_bytes
         self.pad_id = pad_id
         self.dtype = np.dtype(np.uint16 if vocab_size <= UINT16_VOCABULARY_MAX else np.uint32)
+        self._scratch: Scratch | None = None
         self._facts = {
             "format": FORMAT,
             "tokenizer_sha256": tokenizer_sha256,
@@ -62,32 +75,73 @@ class TokenSink:
         tokens = self._tokens(batch)
         return (_end(tokens) - _begin(tokens)) * self.dtype.itemsize
 
+    def shelve(self, batch: Batch, store: ObjectStore) -> Batch:
+        """The batch with its tokens in a scratch file near the store, of which each holds about a shard.
+
+        What does not go onto the disk any more goes into memory.
+        """
+        if self._scratch is None or self._scratch.size >= self.shard_bytes:
+            self._scratch = near(store)
+        try:
+            return self._shelved(batch, self._scratch)
+        except OSError:
+            self._scratch = Scratch.in_memory()
+            return self._shelved(batch, self._scratch)
+
     def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
         """Write the shard of these batches; the same batches in any order give the same objects."""
         ordered = in_order(batches)
-        lists = [self._tokens(batch) for batch in ordered]
-        lengths = np.concatenate([np.zeros(0, np.int64), *(np.diff(part.offsets.to_numpy()) for part in lists)])
-        flat = [part.values.to_numpy()[_begin(part) : _end(part)] for part in lists]
-        built = build_tokens(
-            flat,
-            lengths,
-            seq_len=self.seq_len,
-            dtype=self.dtype,
-            pad_id=self.pad_id,
-            metadata=self._facts,
-            overlap=self.overlap,
-            blocks=self.blocks,
-        )
-        tokens = create_object(store, "tokens", prefix, ".safetensors", built.parts)
-        sidecars = write_sidecars(ordered, store, prefix, documents_table(ordered, lengths))
+        if any(batch.scratch is None for batch in ordered):
+            apart = near(store)
+            ordered = [batch if batch.scratch is not None else self._shelved(batch, apart) for batch in ordered]
+        documents = self._documents(ordered)
+        tokens, built = self._write_tokens(documents, store, prefix)
+        sidecars = write_sidecars(ordered, store, prefix, documents_table(ordered, documents.lengths))
         packing = built.packing
         counts = count_fates(ordered, tokens=built.tokens, sequences=packing.sequences, padding=packing.padding)
         return Shard((tokens, *sidecars), counts)
+
+    def _write_tokens(self, documents: Documents, store: ObjectStore, prefix: str) -> tuple[StoredObject, Built]:
+        layout = Layout(self.seq_len, self.dtype, self.pad_id, self._facts, self.overlap, self.blocks)
+        with open_draft(store) as draft:
+            built = write_tokens(draft, documents, layout)
+            digest = content_hash(draft.pieces())
+            key = f"{prefix}{digest}.safetensors"
+            draft.create(key)
+        return StoredObject("tokens", key, f"xxh3-128:{digest}", built.size), built
+
+    def _shelved(self, batch: Batch, scratch: Scratch) -> Batch:
+        tokens = self._tokens(batch)
+        values = tokens.values.to_numpy()[_begin(tokens) : _end(tokens)]
+        check_fit(values, self.dtype)
+        at = scratch.append(np.ascontiguousarray(values, self.dtype.newbyteorder("<")).data) // self.dtype.itemsize
+        offsets = tokens.offsets.to_numpy().astype(np.int64)
+        names = [name for name in batch.rows.schema.names if name != "tokens"]
+        # Copied, since what is left may lie in one piece of memory with what is shelved.
+        rows = batch.rows.select(names).take(pa.array(np.arange(batch.rows.num_rows), pa.int64()))
+        columns = [*rows.columns, pa.array(offsets[:-1] - offsets[0] + at), pa.array(np.diff(offsets))]
+        rows = pa.RecordBatch.from_arrays(columns, names=[*names, _BEGIN, _COUNT])
+        return replace(batch, rows=rows, scratch=scratch)
+
+    def _documents(self, shelved: Sequence[Batch]) -> Documents:
+        scratches = list({id(batch.scratch): batch.scratch for batch in shelved if batch.scratch is not None}.values())
+        number = {id(scratch): index for index, scratch in enumerate(scratches)}
+        kind = self.dtype.newbyteorder("<")
+        return Documents(
+            _joined(batch.rows.column(_COUNT).to_numpy() for batch in shelved),
+            [ScratchTokens(scratch, kind) for scratch in scratches],
+            _joined(np.full(batch.rows.num_rows, number[id(batch.scratch)]) for batch in shelved),
+            _joined(batch.rows.column(_BEGIN).to_numpy() for batch in shelved),
+        )
 
     def _tokens(self, batch: Batch) -> pa.ListArray[Any]:
         if "tokens" not in batch.rows.schema.names:
             raise StageContractError(f'sink "{self.name}" got records without tokens: put tokenize(...) before it')
         return cast("pa.ListArray[Any]", batch.rows.column("tokens"))
+
+
+def _joined(columns: Iterable[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+    return np.concatenate([np.zeros(0, np.int64), *columns])
 
 
 def _begin(tokens: pa.ListArray[Any]) -> int:

@@ -74,24 +74,45 @@ def block_bytes_for(size: int) -> int:
     return block_bytes
 
 
-def describe_blocks(parts: Sequence[Buffer]) -> dict[str, str]:
-    """The metadata of a body of these parts, to be put into its header; then `seal` the header."""
-    views = [memoryview(part).cast("B") for part in parts]
-    block_bytes = block_bytes_for(sum(view.nbytes for view in views))
-    digests: list[str] = []
-    state, room = xxhash.xxh3_64(), block_bytes
-    for view in views:
+class BlockDigests:
+    """The digests of a body's blocks, whose bytes come one part after the other; `size` are all that will come."""
+
+    __slots__ = ("_block_bytes", "_digests", "_room", "_state", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._block_bytes = self._room = block_bytes_for(size)
+        self._digests: list[str] = []
+        self._state = xxhash.xxh3_64()
+
+    def add(self, part: Buffer) -> None:
+        """The next bytes."""
+        view = memoryview(part).cast("B")
         at = 0
         while at < view.nbytes:
-            piece = view[at : at + room]
-            state.update(piece)
-            at, room = at + piece.nbytes, room - piece.nbytes
-            if not room:
-                digests.append(state.hexdigest())
-                state, room = xxhash.xxh3_64(), block_bytes
-    if room < block_bytes:
-        digests.append(state.hexdigest())
-    return {BLOCKS: f"{_KIND}/{block_bytes}/{''.join(digests)}", HEADER_CHECK: "0" * 16}
+            piece = view[at : at + self._room]
+            self._state.update(piece)
+            at, self._room = at + piece.nbytes, self._room - piece.nbytes
+            if not self._room:
+                self._digests.append(self._state.hexdigest())
+                self._state, self._room = xxhash.xxh3_64(), self._block_bytes
+
+    def describe(self) -> dict[str, str]:
+        """The metadata of the body, to be put into its header; then `seal` that. What has not come counts as zeros."""
+        digests = list(self._digests)
+        if self._room < self._block_bytes:
+            digests.append(self._state.hexdigest())
+        missing = -(-self.size // self._block_bytes) - len(digests)
+        text = "".join(digests) + "0" * (2 * _DIGEST_BYTES * missing)
+        return {BLOCKS: f"{_KIND}/{self._block_bytes}/{text}", HEADER_CHECK: "0" * 16}
+
+
+def describe_blocks(parts: Sequence[Buffer]) -> dict[str, str]:
+    """The metadata of a body of these parts."""
+    digests = BlockDigests(sum(memoryview(part).nbytes for part in parts))
+    for part in parts:
+        digests.add(part)
+    return digests.describe()
 
 
 def seal(text: bytes) -> bytes:

@@ -20,8 +20,10 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 
+from headrace.store.drafts import Draft
 from headrace.store.errors import InvalidKey, InvalidUri, ObjectMissing, StoreError, StoreStalled, StoreUnavailable
 from headrace.store.objects import RESERVED_SEGMENT, Buffer, ObjectInfo, validate_key
+from headrace.store.scratch import Scratch
 
 #: A temporary file younger than this is left alone: its writer may live in another container or on another host.
 TEMP_AGE_MIN_S = 3600
@@ -80,26 +82,50 @@ class FileStore:
             if os.path.lexists(path):
                 return self._refuse(key, path)
             self._make_directory(os.path.dirname(path))
-            with self._temporary(parts) as temp:
-                try:
-                    os.link(temp, path)
-                except FileExistsError:
-                    return self._refuse(key, path)
-            _sync_directory(os.path.dirname(path))
+            with self._temporary() as (descriptor, temp):
+                _write_all(descriptor, parts)
+                os.fsync(descriptor)
+                return self._link(temp, key, path)
         except OSError as error:
-            raise self._unavailable("create", key, error, parts) from error
-        return True
+            raise self._unavailable("create", key, error, size=_size_of(parts)) from error
+
+    @contextlib.contextmanager
+    def draft(self) -> Iterator[Draft]:
+        """A temporary file that becomes an object by `link`: see `headrace.store.drafts`."""
+        try:
+            with self._temporary() as (descriptor, temp):
+                scratch = Scratch(os.dup(descriptor))
+
+                def create(key: str) -> bool:
+                    path = self._path(key)
+                    try:
+                        os.fsync(descriptor)
+                        self._make_directory(os.path.dirname(path))
+                        return self._link(temp, key, path)
+                    except OSError as error:
+                        raise self._unavailable("create", key, error, size=scratch.size) from error
+
+                yield Draft(scratch, create, lambda error: self._unavailable("prepare", "an object", error))
+        except OSError as error:
+            raise self._unavailable("prepare", "an object", error) from error
+
+    def scratch_folder(self) -> str:
+        """Where `headrace.store.scratch` may put files. Raises OSError where it cannot be made."""
+        self._make_directory(self._temps)
+        return self._temps
 
     def replace(self, key: str, parts: Sequence[Buffer]) -> None:
         """See `ObjectStore.replace`."""
         path = self._path(key)
         try:
             self._make_directory(os.path.dirname(path))
-            with self._temporary(parts) as temp:
+            with self._temporary() as (descriptor, temp):
+                _write_all(descriptor, parts)
+                os.fsync(descriptor)
                 os.replace(temp, path)
             _sync_directory(os.path.dirname(path))
         except OSError as error:
-            raise self._unavailable("replace", key, error, parts) from error
+            raise self._unavailable("replace", key, error, size=_size_of(parts)) from error
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
         """See `ObjectStore.get`."""
@@ -151,6 +177,15 @@ class FileStore:
         validate_key(key)
         return os.path.join(self._root, key)
 
+    def _link(self, temp: str, key: str, path: str) -> bool:
+        """Give a synced temporary file its name, durably, unless another has it."""
+        try:
+            os.link(temp, path)
+        except FileExistsError:
+            return self._refuse(key, path)
+        _sync_directory(os.path.dirname(path))
+        return True
+
     def _refuse(self, key: str, path: str) -> bool:
         if os.path.isdir(path):
             raise StoreUnavailable(
@@ -188,20 +223,16 @@ class FileStore:
             raise self._unavailable("list", folder, error) from error
 
     @contextlib.contextmanager
-    def _temporary(self, parts: Sequence[Buffer]) -> Iterator[str]:
-        """Write the parts to a synced temporary file; it is gone afterwards, unless it was renamed."""
+    def _temporary(self) -> Iterator[tuple[int, str]]:
+        """A temporary file's descriptor and path; it is gone afterwards, unless it was renamed."""
         self._make_directory(self._temps)
         name = f"{_boot_id()}.{os.getpid()}.{next(self._counter)}.{secrets.token_hex(4)}.tmp"
         temp = os.path.join(self._temps, name)
-        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
-            try:
-                _write_all(descriptor, parts)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            yield temp
+            yield descriptor, temp
         finally:
+            os.close(descriptor)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temp)
 
@@ -243,14 +274,14 @@ class FileStore:
             return ObjectMissing(key, self.uri)
         return self._unavailable(verb, key, error)
 
-    def _unavailable(self, verb: str, key: str, error: OSError, parts: Sequence[Buffer] = ()) -> StoreUnavailable:
-        size = f" ({sum(memoryview(part).nbytes for part in parts)} bytes)" if parts else ""
+    def _unavailable(self, verb: str, key: str, error: OSError, size: int | None = None) -> StoreUnavailable:
+        amount = "" if size is None else f" ({size} bytes)"
         remedy = _REMEDIES.get(error.errno or 0, "see that the directory can be read and written, then try again")
         why = error.strerror or str(error)
         if error.errno == errno.ENOSPC:
             why += self._room()
         kind = StoreStalled if error.errno in _FULL else StoreUnavailable
-        return kind(f"{self.uri}: cannot {verb} {key!r}{size}: {why}; {remedy}")
+        return kind(f"{self.uri}: cannot {verb} {key!r}{amount}: {why}; {remedy}")
 
     def _room(self) -> str:
         """What is left on the disk, in words: bytes, or files where those have run out."""
@@ -294,6 +325,10 @@ def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
             first += 1
         if written:
             views[first] = views[first][written:]
+
+
+def _size_of(parts: Sequence[Buffer]) -> int:
+    return sum(memoryview(part).nbytes for part in parts)
 
 
 def _read(file: io.FileIO, length: int) -> bytes:

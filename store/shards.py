@@ -1,40 +1,34 @@
 """The bytes of a shard: a safetensors file of tokens and its Parquet sidecars (`docs/format.md`).
 
-The safetensors header is written here and not by its library, so that the tokens are copied once, from
-the documents into their sequences, and the bytes follow from the content alone.
+What writes one is `headrace.store.building`; here they are read, named and checked.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from headrace.store.blocks import BLOCKS, HEADER_CHECK, describe_blocks, seal
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
-from headrace.store.header import HEADER_BYTES_MAX, malformed, read_plain_header
+from headrace.store.header import malformed, read_plain_header
 from headrace.store.objects import Buffer, ObjectStore
-from headrace.store.packing import Packing, pack
 
-#: The version of the token shard's layout, in its header metadata as `format_version`.
-FORMAT_VERSION = 1
 #: How much of an object is held at once while it is checked.
 VERIFY_CHUNK_BYTES = 8 << 20
 #: Bounds what a reader of one document's row must decode.
 ROW_GROUP_ROWS = 1 << 16
 
 _CHECKSUM_KIND = "xxh3-128"
-_ALIGNMENT_BYTES = 8
-_DTYPES: dict[str, type[np.generic]] = {
+#: Of the arrays in a safetensors file, by the names that it gives them.
+DTYPES: dict[str, type[np.generic]] = {
     "BOOL": np.bool_,
     "U8": np.uint8,
     "I8": np.int8,
@@ -48,156 +42,12 @@ _DTYPES: dict[str, type[np.generic]] = {
     "F32": np.float32,
     "F64": np.float64,
 }
-_DTYPE_NAMES = {np.dtype(kind): name for name, kind in _DTYPES.items()}
 #: Columns of the documents table that stages have written: `score.<stage>.<name>`.
 SCORE_PREFIX = "score."
 #: Columns whose values repeat; the others would only pay for a dictionary that is then given up.
 _DICTIONARY_COLUMNS = ("source", "fragment", "stage", "verdict", "reason", "lineage")
 #: Columns whose smallest and largest value help nobody find a row.
 _NO_STATISTICS = ("raw", "metadata", "lineage", "text")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ShardBytes:
-    """A token shard that is ready to be written: its parts concatenated are the file."""
-
-    parts: list[Buffer]
-    packing: Packing
-    #: bytes of all parts
-    size: int
-    #: tokens of all documents, padding not counted
-    tokens: int
-
-
-def build_tokens(
-    flat_tokens: npt.NDArray[Any] | Sequence[npt.NDArray[Any]],
-    lengths: npt.ArrayLike,
-    *,
-    seq_len: int,
-    dtype: npt.DTypeLike,
-    pad_id: int,
-    metadata: Mapping[str, str],
-    overlap: int = 0,
-    blocks: bool = True,
-) -> ShardBytes:
-    """Pack documents into a token shard.
-
-    `flat_tokens` `[tokens]` are the documents' tokens end to end, or several arrays of whole documents that are such
-    when put together; they are not put together, so that beside the documents there is one copy of them. `lengths`
-    `[documents]` are the tokens of each, in the order of the documents table. `dtype` is uint16 or uint32. `metadata`
-    is what the caller knows of the dataset; the layout's own facts (`seq_len`, `pad_id`, counts) are added to it. The
-    same arguments give the same bytes. With an `overlap` the shard says how many tokens each piece repeats. Without
-    `blocks` it has no checksums of its blocks, as shards of before them. Raises ValueError where they do not fit
-    together.
-    """
-    kind = np.dtype(dtype)
-    sizes = np.asarray(lengths, dtype=np.int64).reshape(-1)
-    chunks = [flat_tokens] if isinstance(flat_tokens, np.ndarray) else flat_tokens
-    flat = [chunk for chunk in (np.asarray(part).reshape(-1) for part in chunks) if chunk.size]
-    count = sum(chunk.size for chunk in flat)
-    _check_tokens(flat, count, sizes, kind, pad_id)
-    packing = pack(sizes, seq_len, overlap)
-    arrays = {
-        "piece_document": packing.piece_document,
-        "piece_length": packing.piece_length,
-        "piece_sequence": packing.piece_sequence,
-        "piece_start": packing.piece_start,
-        "tokens": _scatter(flat, sizes, packing, kind, pad_id),
-    }
-    if overlap:
-        arrays["piece_repeated"] = packing.piece_repeated
-    own = {
-        **({"overlap": overlap} if overlap else {}),
-        "format_version": FORMAT_VERSION,
-        "seq_len": seq_len,
-        "pad_id": pad_id,
-        "sequences": packing.sequences,
-        "pieces": packing.piece_document.size,
-        "documents": sizes.size,
-        "token_count": count,
-        "padding": packing.padding,
-    }
-    facts = {name: str(value) for name, value in own.items()}
-    wrong = sorted(name for name in facts.keys() & metadata.keys() if metadata[name] != facts[name])
-    wrong += sorted({BLOCKS, HEADER_CHECK} & metadata.keys())
-    if wrong:
-        raise ValueError(f"shard metadata {wrong} contradict what the format says of itself; leave them out")
-    parts = _safetensors(arrays, {**metadata, **facts}, blocks)
-    return ShardBytes(parts, packing, sum(memoryview(part).nbytes for part in parts), count)
-
-
-def _check_tokens(
-    flat: Sequence[npt.NDArray[Any]], count: int, sizes: npt.NDArray[np.int64], kind: np.dtype[Any], pad_id: int
-) -> None:
-    if kind not in (np.dtype(np.uint16), np.dtype(np.uint32)):
-        raise ValueError(f"tokens of dtype {kind}: a shard holds uint16 or uint32")
-    limit = int(np.iinfo(kind).max)
-    if not 0 <= pad_id <= limit:
-        raise ValueError(f"pad_id {pad_id} does not fit {kind} (0..{limit})")
-    if int(sizes.sum()) != count:
-        raise ValueError(f"{sizes.size} documents of {int(sizes.sum())} tokens in all, but {count} tokens given")
-    for chunk in flat:
-        if not np.can_cast(chunk.dtype, kind) and not 0 <= int(chunk.min()) <= int(chunk.max()) <= limit:
-            raise ValueError(f"tokens {chunk.min()}..{chunk.max()} do not fit {kind} (0..{limit}); use uint32")
-
-
-def _scatter(
-    flat: Sequence[npt.NDArray[Any]],
-    sizes: npt.NDArray[np.int64],
-    packing: Packing,
-    kind: np.dtype[Any],
-    pad_id: int,
-) -> npt.NDArray[Any]:
-    """Return `tokens` `[sequences, seq_len]`. Raises ValueError where a document reaches from one chunk into the next.
-
-    A loop of slices, since an index a token would take four times the memory of the tokens. Pieces of one
-    document that lie end to end, as whole sequences do, are one slice.
-    """
-    tokens = np.full((packing.sequences, packing.seq_len), pad_id, dtype=kind)
-    line = tokens.reshape(-1)
-    document = packing.piece_document
-    length = packing.piece_length.astype(np.int64)
-    target = packing.piece_sequence.astype(np.int64) * packing.seq_len + packing.piece_start
-    source = (np.cumsum(sizes) - sizes)[document] + packing.piece_offset
-    joins = (source[1:] == source[:-1] + length[:-1]) & (target[1:] == target[:-1] + length[:-1])
-    joins &= document[1:] == document[:-1]
-    first = np.flatnonzero(np.concatenate(([True], ~joins))) if document.size else np.zeros(0, np.int64)
-    runs = np.add.reduceat(length, first) if document.size else length
-    ends = np.cumsum([chunk.size for chunk in flat], dtype=np.int64)
-    which = np.searchsorted(ends, source[first], side="right")
-    if (source[first] + runs > ends[which]).any():
-        raise ValueError("a document reaches from one chunk of tokens into the next: give whole documents")
-    begins = source[first] - (ends - [chunk.size for chunk in flat])[which]
-    steps = zip(which.tolist(), target[first].tolist(), begins.tolist(), runs.tolist(), strict=True)
-    for chunk, to, begin, count in steps:
-        line[to : to + count] = flat[chunk][begin : begin + count]
-    return tokens
-
-
-def _safetensors(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str], blocks: bool) -> list[Buffer]:
-    """Return the parts of a safetensors file: widest type first and then by name, as the library orders them."""
-    header: dict[str, Any] = {"__metadata__": {}}
-    bodies: list[Buffer] = []
-    offset = 0
-    for name, array in sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])):
-        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        header[name] = {
-            "dtype": _DTYPE_NAMES[array.dtype],
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + little.nbytes],
-        }
-        offset += little.nbytes
-        if little.nbytes:
-            bodies.append(little.reshape(-1).data.cast("B"))
-    described = describe_blocks(bodies) if blocks else {}
-    header["__metadata__"] = dict(sorted({**metadata, **described}.items()))
-    text = orjson.dumps(header)
-    text += b" " * (-len(text) % _ALIGNMENT_BYTES)
-    if blocks:
-        text = seal(text)
-    if len(text) > HEADER_BYTES_MAX:
-        raise ValueError(f"shard header of {len(text)} bytes, the limit is {HEADER_BYTES_MAX}; shorten the metadata")
-    return [len(text).to_bytes(8, "little") + text, *bodies]
 
 
 def content_hash(parts: Iterable[Buffer]) -> str:
@@ -271,7 +121,7 @@ def read_header(store: ObjectStore, key: str) -> ShardHeader:
 
 def _tensor_info(entry: Any, body: int) -> TensorInfo:
     start, end = entry["data_offsets"]
-    dtype = np.dtype(_DTYPES[entry["dtype"]]).newbyteorder("<")
+    dtype = np.dtype(DTYPES[entry["dtype"]]).newbyteorder("<")
     shape = tuple(entry["shape"])
     if not all(type(value) is int and value >= 0 for value in (start, end, *shape)):
         raise ValueError(f"shape {shape} or offsets {start}, {end} are not sizes")

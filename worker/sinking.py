@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
-from headrace.stages.contract import Shard, Sink
+from headrace.stages.contract import Shard, Shelving, Sink
 from headrace.store.entries import Range
 from headrace.store.errors import StoreStalled
 from headrace.store.objects import ObjectStore
@@ -86,11 +86,13 @@ class Sinking:
         for item in core.without((whole,), self._core.held(batch.fragment)):
             fresh = part(batch, item)
             start = item.first - batch.first
-            self._batches[item.fragment, item.first] = (fresh, mask[start : start + item.count])
             held = fresh.rows.nbytes + fresh.verdicts.nbytes
             self._hands.take(STAGES, self.name, (item,))
             size = self._sink.measure(fresh)
+            if isinstance(self._sink, Shelving):
+                fresh = self._sink.shelve(fresh, self._store)
             self._hands.put_down(STAGES)
+            self._batches[item.fragment, item.first] = (fresh, mask[start : start + item.count])
             self._do(core.BatchGathered(item, size, held))
 
     def seal(self, reason: str) -> None:

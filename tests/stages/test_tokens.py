@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
+import os
 import pathlib
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,9 +20,12 @@ from headrace.stages.errors import StageContractError
 from headrace.stages.tokenizer import Tokenize
 from headrace.stages.tokens import TokenSink
 from headrace.stages.vocabulary import resolve_tokenizer
-from headrace.store.entries import Closed, Counts, StoredObject
+from headrace.store.building import WINDOW_BYTES
+from headrace.store.entries import Closed, Counts, Range, StoredObject
 from headrace.store.objects import open_store
+from headrace.worker.coverage import part
 from headrace.worker.rebuild import _written
+from headrace.worker.wire import batch_to_frame, frame_to_batch
 
 MakeBatch = Callable[..., Batch]
 
@@ -149,3 +155,86 @@ def test_a_shard_of_before_the_checksums_of_blocks_is_made_again_as_it_was(
         named = {item.role: item for item in writer.write(batches, store, "shards/0/").objects}
         closed = Closed("write", "", 0, (), tuple(named.values()), Counts())
         assert _written(sink(), batches, open_store(str(tmp_path / "scratch")), closed, named) == named
+
+
+def test_a_shelved_batch_gives_the_shard_that_it_gives_unshelved(tmp_path: pathlib.Path, batch_of: MakeBatch) -> None:
+    store = open_store(str(tmp_path))
+    batches = [
+        with_tokens(batch_of(["a", "b", "c"], first=first), [[first] * 40, [], [1, 2, 3]]) for first in (0, 3, 6)
+    ]
+    for size in (1, 1 << 20):  # a scratch file for each batch, and one for all
+        writer = sink(shard_bytes=size)
+        shelved = [writer.shelve(batch, store) for batch in batches[::-1]]
+        assert len({id(batch.scratch) for batch in shelved}) == (3 if size == 1 else 1)
+        assert sink().write(shelved, store, "s/") == sink().write(batches, store, "s/")
+        assert sink().write([batches[0], *shelved[:2]], store, "s/") == sink().write(batches, store, "s/")
+
+
+def test_of_a_shelved_batch_parts_may_be_cut_out(tmp_path: pathlib.Path, batch_of: MakeBatch) -> None:
+    store = open_store(str(tmp_path))
+    batch = with_tokens(batch_of(["a", "b", "c", "d"]), [[1], [2, 2], [3, 3, 3], [4]])
+    left = [Range(batch.fragment, 0, 1), Range(batch.fragment, 2, 2)]
+    shelved = sink().shelve(batch, store)
+    expected = sink().write([part(batch, item) for item in left], store, "s/")
+    assert sink().write([part(shelved, item) for item in left], store, "s/") == expected
+
+
+def test_a_shelved_batch_leaves_no_token_in_memory(tmp_path: pathlib.Path, batch_of: MakeBatch) -> None:
+    batch = frame_to_batch(batch_to_frame(with_tokens(batch_of(["a", "b"]), [[1] * 10_000, [2] * 10_000]), 0))
+    shelved = sink(vocab_size=1 << 17).shelve(batch, open_store(str(tmp_path)))
+    assert batch.rows.get_total_buffer_size() > 80_000
+    assert shelved.rows.get_total_buffer_size() < 1_000
+    assert shelved.scratch is not None
+    assert shelved.scratch.size == 80_000
+
+
+def test_what_a_full_disk_does_not_take_is_gathered_in_memory(
+    tmp_path: pathlib.Path, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path))
+    writer, write, taken = sink(), os.pwrite, []
+    batches = [with_tokens(batch_of(["a"], first=first), [[first] * 5]) for first in (0, 1, 2)]
+
+    def fills(descriptor: int, data: memoryview, offset: int) -> int:
+        if str(tmp_path) not in os.readlink(f"/proc/self/fd/{descriptor}"):
+            return write(descriptor, data, offset)
+        if taken:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken.append(offset)
+        return write(descriptor, data, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fills)
+        shelved = [writer.shelve(batch, store) for batch in batches]
+    assert len({id(batch.scratch) for batch in shelved}) == 2
+    assert writer.write(shelved, store, "s/") == sink().write(batches, store, "s/")
+
+
+def test_a_shard_is_gathered_and_written_in_less_memory_than_it_has(
+    tmp_path: pathlib.Path, batch_of: MakeBatch
+) -> None:
+    writer, store = sink(seq_len=2048, vocab_size=1 << 17), open_store(str(tmp_path))
+    counts = [100, 5_000, 30_000, 900] * 8
+    shelved: list[Batch] = []
+    tracemalloc.start()
+    try:
+        for first in range(0, 8 * len(counts), len(counts)):
+            tokens = np.arange(sum(counts), dtype=np.uint32)
+            offsets = np.concatenate(([0], np.cumsum(counts)))
+            lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(tokens))
+            batch = batch_of(["x"] * len(counts), first=first)
+            rows = pa.RecordBatch.from_arrays(
+                [batch.rows.column(0), batch.rows.column(1), lists], ["__row", "id", "tokens"]
+            )
+            shelved.append(writer.shelve(batch.with_rows(rows), store))
+        del tokens, lists, batch, rows
+        tracemalloc.reset_peak()
+        arrow_bytes = pa.total_allocated_bytes()
+        shard = writer.write(shelved, store, "s/")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    size = next(item.size for item in shard.objects if item.role == "tokens")
+    assert size > 2 * WINDOW_BYTES
+    assert peak_bytes < WINDOW_BYTES + (3 << 20)
+    assert arrow_bytes < 1 << 20

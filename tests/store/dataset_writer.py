@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.store import shards
+from headrace.store.building import build_tokens
 from headrace.store.entries import (
     Change,
     Closed,
@@ -69,7 +70,7 @@ class Writer:
         lost = [row | {"duplicate_of": self.target if row["fate"] == "duplicate" else None} for row in lost]
         raw = [row | {"raw": b"?"} for row in lost if row["verdict"] == "quarantined"]
         lengths = [row["tokens"] for row in kept]
-        built = shards.build_tokens(
+        built = build_tokens(
             np.arange(sum(lengths)), lengths, seq_len=SEQ_LEN, dtype=np.uint16, pad_id=2,
             metadata={"tokenizer": "abc", "eos_id": "1"},
         )  # fmt: skip

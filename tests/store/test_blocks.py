@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from headrace.store import blocks
 from headrace.store.blocks import BlockTable, block_bytes_for, describe_blocks, read_blocks, seal
+from headrace.store.building import build_tokens
 from headrace.store.errors import FormatError
-from headrace.store.shards import build_tokens
 
 METADATA = {"format": "headrace-tokens/1", "dataset": "books"}
 

@@ -11,6 +11,7 @@ import pytest
 from dataset_writer import FATES, FRAGMENT, SEQ_LEN, Writer
 
 from headrace.store import shards
+from headrace.store.building import safetensors_parts
 from headrace.store.dataset import Balance, Dataset, fold_ledger, write_manifest
 from headrace.store.entries import (
     Closed,
@@ -242,7 +243,7 @@ def test_pieces_that_do_not_fit_are_found(
     closed = writer.shard(FATES)
     arrays = dict(shards.read_shard(store, closed.objects[0].key))
     arrays[name] = np.array(value, arrays[name].dtype)
-    tokens = writer.object("tokens", "shards/1/other.safetensors", shards._safetensors(arrays, {}, blocks=True))
+    tokens = writer.object("tokens", "shards/1/other.safetensors", safetensors_parts(arrays, {}, blocks=True))
     assert problem in _problems(store, writer, dataclasses.replace(closed, objects=(tokens, *closed.objects[1:])))
 
 

@@ -14,9 +14,10 @@ from safetensors import safe_open
 from safetensors.numpy import load, load_file
 
 from headrace.store import shards
+from headrace.store.building import ShardBytes, build_tokens
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
 from headrace.store.files import FileStore
-from headrace.store.shards import ShardBytes, build_tokens, checksum, content_hash, read_shard, verify_object
+from headrace.store.shards import checksum, content_hash, read_shard, verify_object
 
 PAD = 9
 

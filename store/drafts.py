@@ -1,0 +1,87 @@
+"""An object that is written before its name is known: shards are named by their bytes.
+
+A store that can does it where the object will stand. For the others it is a scratch file that is then handed over as
+any object is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+from headrace.store.errors import StoreStalled
+from headrace.store.objects import Buffer, ObjectStore
+from headrace.store.scratch import Scratch
+
+
+class Draft:
+    """The bytes of an object so far. Raises StoreError, as `ObjectStore.create` does, at each step."""
+
+    __slots__ = ("_complain", "_create", "_scratch")
+
+    def __init__(
+        self, scratch: Scratch, create: Callable[[str], bool], complain: Callable[[OSError], Exception]
+    ) -> None:
+        self._scratch = scratch
+        self._create = create
+        self._complain = complain
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return self._scratch.size
+
+    def append(self, data: Buffer) -> None:
+        """Write at the end."""
+        try:
+            self._scratch.append(data)
+        except OSError as error:
+            raise self._complain(error) from error
+
+    def patch(self, data: Buffer, offset: int) -> None:
+        """Write over what stands at `offset`."""
+        try:
+            self._scratch.patch(data, offset)
+        except OSError as error:
+            raise self._complain(error) from error
+
+    def pieces(self) -> Iterator[memoryview]:
+        """All bytes, in pieces that each lie where the one before it lay."""
+        try:
+            yield from self._scratch.pieces()
+        except OSError as error:
+            raise self._complain(error) from error
+
+    def create(self, key: str) -> bool:
+        """Make it an object, if none stands under the key: see `ObjectStore.create`."""
+        return self._create(key)
+
+
+def open_draft(store: ObjectStore) -> AbstractContextManager[Draft]:
+    """A draft of an object of this store; what is not made an object is gone behind the `with`."""
+    own: Callable[[], AbstractContextManager[Draft]] | None = getattr(store, "draft", None)
+    return own() if own is not None else _apart(store)
+
+
+@contextlib.contextmanager
+def _apart(store: ObjectStore) -> Iterator[Draft]:
+    """A draft in the folder for temporary files."""
+    try:
+        scratch = Scratch.on_disk()
+    except OSError:
+        scratch = Scratch.in_memory()
+
+    def create(key: str) -> bool:
+        # Closed when the last view of it is gone, which an error's traceback may keep a while.
+        mapped = mmap.mmap(scratch.fileno(), scratch.size, access=mmap.ACCESS_READ)
+        return store.create(key, [memoryview(mapped)])
+
+    def complain(error: OSError) -> Exception:
+        return StoreStalled(
+            f"{store.uri}: cannot prepare an object of {scratch.size} bytes and more among temporary files: "
+            f"{error.strerror}; free space there, or name another folder in TMPDIR"
+        )
+
+    yield Draft(scratch, create, complain)
