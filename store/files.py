@@ -105,9 +105,9 @@ class FileStore:
                     except OSError as error:
                         raise self._unavailable("create", key, error, size=scratch.size) from error
 
-                yield Draft(scratch, create, lambda error: self._unavailable("prepare", "an object", error))
+                yield Draft(scratch, create, lambda error: self._unavailable("create", "an object", error))
         except OSError as error:
-            raise self._unavailable("prepare", "an object", error) from error
+            raise self._unavailable("create", "an object", error) from error
 
     def scratch_folder(self) -> str:
         """Where `headrace.store.scratch` may put files. Raises OSError where it cannot be made."""

@@ -16,6 +16,8 @@ from headrace.store.objects import Buffer
 
 #: What `pieces` reads at once: small enough to stay in a processor's cache.
 PIECE_BYTES = 1 << 20
+#: What a scratch file leaves free of a disk when it is made: where there is less, objects need it more.
+FREE_BYTES_MIN = 1 << 30
 
 
 class Scratch:
@@ -84,8 +86,11 @@ class Scratch:
 
 
 def near(store: object) -> Scratch:
-    """A scratch file on the disk of a store that has one, else in the folder for temporary files, else in memory."""
+    """A scratch file on the disk of a store that has one, else among temporary files; without room, in memory."""
     with contextlib.suppress(OSError):
         folder = getattr(store, "scratch_folder", None)
-        return Scratch.on_disk(folder() if folder is not None else None)
+        scratch = Scratch.on_disk(folder() if folder is not None else None)
+        disk = os.fstatvfs(scratch.fileno())
+        if disk.f_bavail * disk.f_frsize >= FREE_BYTES_MIN:
+            return scratch
     return Scratch.in_memory()

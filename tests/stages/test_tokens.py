@@ -20,6 +20,7 @@ from headrace.stages.errors import StageContractError
 from headrace.stages.tokenizer import Tokenize
 from headrace.stages.tokens import TokenSink
 from headrace.stages.vocabulary import resolve_tokenizer
+from headrace.store import scratch
 from headrace.store.building import WINDOW_BYTES
 from headrace.store.entries import Closed, Counts, Range, StoredObject
 from headrace.store.objects import open_store
@@ -191,6 +192,7 @@ def test_a_shelved_batch_leaves_no_token_in_memory(tmp_path: pathlib.Path, batch
 def test_what_a_full_disk_does_not_take_is_gathered_in_memory(
     tmp_path: pathlib.Path, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(scratch, "FREE_BYTES_MIN", 0)
     store = open_store(str(tmp_path))
     writer, write, taken = sink(), os.pwrite, []
     batches = [with_tokens(batch_of(["a"], first=first), [[first] * 5]) for first in (0, 1, 2)]

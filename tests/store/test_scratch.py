@@ -63,7 +63,18 @@ def test_another_thread_reads_while_one_appends(file: Scratch) -> None:
     assert found == [b"first"]
 
 
-def test_a_scratch_file_has_no_name_and_goes_with_the_last_who_holds_it(tmp_path: Path) -> None:
+def test_a_disk_that_is_nearly_full_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = os.statvfs(tmp_path)
+    for room, where in ((0, str(tmp_path)), (disk.f_blocks * disk.f_frsize + 1, "headrace scratch")):
+        monkeypatch.setattr(scratch, "FREE_BYTES_MIN", room)
+        file = near(FileStore(tmp_path))
+        assert where in os.readlink(f"/proc/self/fd/{file.fileno()}")
+
+
+def test_a_scratch_file_has_no_name_and_goes_with_the_last_who_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scratch, "FREE_BYTES_MIN", 0)
     file = near(FileStore(tmp_path))
     file.append(b"x")
     assert os.readlink(f"/proc/self/fd/{file.fileno()}").startswith(str(tmp_path / ".tmp"))
