@@ -177,6 +177,11 @@ class Client:
             raise CliError(reply.reason)
         return tuple(reply.changes)
 
+    def fault(self, asked: pb.FaultAsked) -> pb.FaultTold:
+        """Ask a fault of a worker. It is done once by its name, so that it may be asked for again."""
+        reply: pb.FaultTold = self._ask("Fault", asked, ANSWER_S, lambda reply: reply.again)
+        return reply
+
     def _ask(self, method: str, request: Any, within_s: float, again: Callable[[Any], bool]) -> Any:
         """Ask whoever leads; while a controller takes over, ask again, for up to FAILOVER_S.
 

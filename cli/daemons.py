@@ -63,6 +63,9 @@ def worker(
     state: Annotated[str, typer.Option(metavar="DIR", help="Where a member keeps its key; else HEADRACE_STATE.")] = "",
     metrics: Metrics = "",
     logs: LogsFolder = "",
+    allow_chaos: Annotated[
+        bool, typer.Option("--allow-chaos", help="Let `headrace chaos run` kill, freeze and cut off it and its tasks.")
+    ] = False,
 ) -> int:
     """Serve as a worker: run the tasks that the controller gives it."""
     import socket
@@ -78,6 +81,7 @@ def worker(
         arguments += ["--state", folder]
     called = name or socket.gethostname()
     arguments += ["--metrics", metrics or os.environ.get("HEADRACE_WORKER_METRICS", "")]
+    arguments += ["--allow-chaos"] if allow_chaos else []
     return work([*arguments, "--join", join, "--logs", logs_folder(logs, f"worker-{called}")])
 
 

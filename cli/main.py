@@ -223,6 +223,7 @@ def chaos_run(
         str, typer.Option(metavar="HOST:PORT", help="Do it to the cluster of this controller, which lives.")
     ] = "",
     cluster: Annotated[str, typer.Option(metavar="DIR", help="The folder of that cluster, for mutual TLS.")] = "",
+    here: Annotated[bool, typer.Option("--here", help="Hit only what of that cluster runs on this host.")] = False,
     report: Annotated[Path, typer.Option(help="The folder of report.md and report.json.")] = Path("chaos-report"),
     rebuilds: Annotated[int, typer.Option(min=0, help="Shards that are made again from the source.")] = 3,
     rounds: Annotated[
@@ -251,6 +252,7 @@ def chaos_run(
         store=store,
         controller=controller,
         cluster=cluster,
+        here=here,
     )
     return start(request, as_json=json)
 

@@ -27,6 +27,7 @@ MAY_CALL: dict[str, frozenset[Role]] = {
     "Stop": _PEOPLE,
     "Steer": _PEOPLE,
     "Logs": _PEOPLE,
+    "Fault": _PEOPLE,
 }
 
 

@@ -63,7 +63,7 @@ class Servicer(rpc.ControlServicer):
             # The same process is back before its broken session was noticed.
             older.outbox.put_nowait(None)
             self._shell.post(core.WorkerLost(register.worker, "it opened a new session"))
-        session = Session(register.worker)
+        session = Session(register.worker, allows_chaos=register.allows_chaos)
         self._shell.sessions[register.worker] = session
         welcome = pb.Welcome(term=self._shell.term, controller=str(os.getpid()), heartbeat_s=HEARTBEAT_S)
         yield pb.ToWorker(term=self._shell.term, welcome=welcome)
@@ -183,6 +183,12 @@ class Servicer(rpc.ControlServicer):
         async for page in self._shell.searches.search(request, list(self._shell.sessions)):
             yield page
 
+    async def Fault(self, request: pb.FaultAsked, context: Any) -> pb.FaultTold:  # noqa: N802
+        """Have a worker do a fault, if it allows that; its answer."""
+        if not self._shell.core.leads:
+            return pb.FaultTold(fault=request.fault, reason=self._elsewhere().reason, again=True)
+        return await self._shell.faults.request(request, self._shell.sessions)
+
     def _refusal(self, register: pb.Register) -> str:
         if register.version != self._version:
             return f"worker {register.worker} is Headrace {register.version}, the controller {self._version}"
@@ -201,6 +207,8 @@ class Servicer(rpc.ControlServicer):
                         self._shell.task_event(message.task, task_event(message.task))
                     case "logs":
                         self._shell.searches.told(session.worker, message.logs)
+                    case "fault":
+                        self._shell.faults.told(session.worker, message.fault)
                     case _:
                         pass
         except (StopAsyncIteration, TimeoutError, grpc.RpcError, asyncio.CancelledError) as error:

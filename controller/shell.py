@@ -23,6 +23,7 @@ from headrace.controller.core.authority import authority
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.leadership import LeaderState
 from headrace.controller.core.tokens import TokenOffered
+from headrace.controller.fault_desk import FaultDesk
 from headrace.controller.log_search import LogSearches
 from headrace.controller.logs import Logs
 from headrace.controller.progress import RunProgress
@@ -48,8 +49,8 @@ SPEND_S = 8.0
 class Session:
     """One worker's stream: messages wait here until the stream takes them."""
 
-    def __init__(self, worker: str) -> None:
-        self.worker = worker
+    def __init__(self, worker: str, *, allows_chaos: bool = False) -> None:
+        self.worker, self.allows_chaos = worker, allows_chaos
         self.outbox: asyncio.Queue[pb.ToWorker | None] = asyncio.Queue()
 
 
@@ -59,6 +60,7 @@ class Shell:
     def __init__(self, controller: Controller, ticket_key: bytes, book: Logbook | None = None) -> None:
         self.core = controller
         self.searches = LogSearches(book or Logbook("controller"), self.tell_worker)
+        self.faults = FaultDesk(self.tell_worker)
         self._causes = Causes()
         self._ticket_key = ticket_key
         self.sessions: dict[str, Session] = {}

@@ -33,6 +33,7 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
                 addresses=worker.addresses,
                 cores_reserved=need.cores,
                 memory_reserved_bytes=need.memory_bytes,
+                allows_chaos=worker.worker in shell.sessions and shell.sessions[worker.worker].allows_chaos,
             )
         )
     if shell.core.log is not None:

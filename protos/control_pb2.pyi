@@ -145,16 +145,18 @@ class RelayAt(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Network(_message.Message):
-    __slots__ = ("certificate", "key", "authority", "addresses")
+    __slots__ = ("certificate", "key", "authority", "addresses", "gates")
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    GATES_FIELD_NUMBER: _ClassVar[int]
     certificate: bytes
     key: bytes
     authority: bytes
     addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    gates: str
+    def __init__(self, certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., gates: _Optional[str] = ...) -> None: ...
 
 class StartTask(_message.Message):
     __slots__ = ("pipeline_json", "stages", "epoch", "version", "replica", "seal", "limits", "alone", "listens", "network")
@@ -528,7 +530,7 @@ class InHand(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., range: _Optional[_Union[Range, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks", "host_id", "addresses", "labels", "links", "door", "relay_addresses")
+    __slots__ = ("worker", "version", "cores", "memory_bytes", "host", "pid", "tasks", "host_id", "addresses", "labels", "links", "door", "relay_addresses", "allows_chaos")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
@@ -542,6 +544,7 @@ class Register(_message.Message):
     LINKS_FIELD_NUMBER: _ClassVar[int]
     DOOR_FIELD_NUMBER: _ClassVar[int]
     RELAY_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    ALLOWS_CHAOS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     version: str
     cores: int
@@ -555,7 +558,8 @@ class Register(_message.Message):
     links: _containers.RepeatedCompositeFieldContainer[RunningLink]
     door: str
     relay_addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[RunningLink, _Mapping]]] = ..., door: _Optional[str] = ..., relay_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    allows_chaos: bool
+    def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[RunningLink, _Mapping]]] = ..., door: _Optional[str] = ..., relay_addresses: _Optional[_Iterable[str]] = ..., allows_chaos: _Optional[bool] = ...) -> None: ...
 
 class RunningTask(_message.Message):
     __slots__ = ("task", "attempt", "version", "epoch", "ready", "facts", "addresses")
@@ -669,19 +673,21 @@ class Heartbeat(_message.Message):
     def __init__(self, sent: _Optional[int] = ...) -> None: ...
 
 class FromWorker(_message.Message):
-    __slots__ = ("register", "task", "heartbeat", "logs")
+    __slots__ = ("register", "task", "heartbeat", "logs", "fault")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
     register: Register
     task: TaskEvent
     heartbeat: Heartbeat
     logs: LogPage
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., task: _Optional[_Union[TaskEvent, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogPage, _Mapping]] = ...) -> None: ...
+    fault: FaultTold
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., task: _Optional[_Union[TaskEvent, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogPage, _Mapping]] = ..., fault: _Optional[_Union[FaultTold, _Mapping]] = ...) -> None: ...
 
 class ToWorker(_message.Message):
-    __slots__ = ("term", "welcome", "task", "link", "kill", "refusal", "heartbeat", "logs", "relay", "log", "log_term", "cause")
+    __slots__ = ("term", "welcome", "task", "link", "kill", "refusal", "heartbeat", "logs", "relay", "fault", "log", "log_term", "cause")
     TERM_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -691,6 +697,7 @@ class ToWorker(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
     RELAY_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     LOG_TERM_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -703,10 +710,11 @@ class ToWorker(_message.Message):
     heartbeat: Heartbeat
     logs: LogsAsked
     relay: OpenRelay
+    fault: FaultAsked
     log: str
     log_term: int
     cause: str
-    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogsAsked, _Mapping]] = ..., relay: _Optional[_Union[OpenRelay, _Mapping]] = ..., log: _Optional[str] = ..., log_term: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogsAsked, _Mapping]] = ..., relay: _Optional[_Union[OpenRelay, _Mapping]] = ..., fault: _Optional[_Union[FaultAsked, _Mapping]] = ..., log: _Optional[str] = ..., log_term: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class LogSearch(_message.Message):
     __slots__ = ("pipeline", "stage", "task", "cause", "level", "since", "lines_max", "follow")
@@ -751,6 +759,71 @@ class LogPage(_message.Message):
     missing: _containers.RepeatedScalarFieldContainer[str]
     lost: int
     def __init__(self, number: _Optional[int] = ..., lines: _Optional[_Iterable[bytes]] = ..., last: _Optional[bool] = ..., missing: _Optional[_Iterable[str]] = ..., lost: _Optional[int] = ...) -> None: ...
+
+class FaultAsked(_message.Message):
+    __slots__ = ("fault", "worker", "kind", "target", "task", "for_s", "share", "delay_s", "ends", "victims", "end")
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    FOR_S_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    DELAY_S_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    VICTIMS_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    fault: str
+    worker: str
+    kind: str
+    target: str
+    task: str
+    for_s: float
+    share: float
+    delay_s: float
+    ends: _containers.RepeatedScalarFieldContainer[str]
+    victims: _containers.RepeatedCompositeFieldContainer[Victim]
+    end: bool
+    def __init__(self, fault: _Optional[str] = ..., worker: _Optional[str] = ..., kind: _Optional[str] = ..., target: _Optional[str] = ..., task: _Optional[str] = ..., for_s: _Optional[float] = ..., share: _Optional[float] = ..., delay_s: _Optional[float] = ..., ends: _Optional[_Iterable[str]] = ..., victims: _Optional[_Iterable[_Union[Victim, _Mapping]]] = ..., end: _Optional[bool] = ...) -> None: ...
+
+class Victim(_message.Message):
+    __slots__ = ("pid", "title")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    title: str
+    def __init__(self, pid: _Optional[int] = ..., title: _Optional[str] = ...) -> None: ...
+
+class FaultTold(_message.Message):
+    __slots__ = ("fault", "accepted", "reason", "victims", "struck", "again")
+    class StruckEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    VICTIMS_FIELD_NUMBER: _ClassVar[int]
+    STRUCK_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    fault: str
+    accepted: bool
+    reason: str
+    victims: _containers.RepeatedScalarFieldContainer[str]
+    struck: _containers.ScalarMap[str, int]
+    again: bool
+    def __init__(self, fault: _Optional[str] = ..., accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., victims: _Optional[_Iterable[str]] = ..., struck: _Optional[_Mapping[str, int]] = ..., again: _Optional[bool] = ...) -> None: ...
+
+class FromAgent(_message.Message):
+    __slots__ = ("gates", "told")
+    GATES_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    gates: str
+    told: FaultTold
+    def __init__(self, gates: _Optional[str] = ..., told: _Optional[_Union[FaultTold, _Mapping]] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
     __slots__ = ("pipeline_json", "amend", "fuse", "replicas", "seal", "quarantined_max", "quarantined_share_max", "limits", "changed_input", "places", "transports", "dry_run", "token")
@@ -861,7 +934,7 @@ class WatchRequest(_message.Message):
     def __init__(self, pipeline: _Optional[str] = ..., interval_s: _Optional[float] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("worker", "host", "cores", "pid", "state", "labels", "addresses", "cores_reserved", "memory_reserved_bytes")
+    __slots__ = ("worker", "host", "cores", "pid", "state", "labels", "addresses", "cores_reserved", "memory_reserved_bytes", "allows_chaos")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
@@ -871,6 +944,7 @@ class WorkerStatus(_message.Message):
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     CORES_RESERVED_FIELD_NUMBER: _ClassVar[int]
     MEMORY_RESERVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ALLOWS_CHAOS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     host: str
     cores: int
@@ -880,7 +954,8 @@ class WorkerStatus(_message.Message):
     addresses: _containers.RepeatedScalarFieldContainer[str]
     cores_reserved: float
     memory_reserved_bytes: int
-    def __init__(self, worker: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., addresses: _Optional[_Iterable[str]] = ..., cores_reserved: _Optional[float] = ..., memory_reserved_bytes: _Optional[int] = ...) -> None: ...
+    allows_chaos: bool
+    def __init__(self, worker: _Optional[str] = ..., host: _Optional[str] = ..., cores: _Optional[int] = ..., pid: _Optional[int] = ..., state: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., addresses: _Optional[_Iterable[str]] = ..., cores_reserved: _Optional[float] = ..., memory_reserved_bytes: _Optional[int] = ..., allows_chaos: _Optional[bool] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
     __slots__ = ("task", "stages", "worker", "state", "attempt", "restarts", "progress")

@@ -69,6 +69,11 @@ class ControlStub:
                 request_serializer=headrace_dot_protos_dot_control__pb2.LogSearch.SerializeToString,
                 response_deserializer=headrace_dot_protos_dot_control__pb2.LogPage.FromString,
                 _registered_method=True)
+        self.Fault = channel.unary_unary(
+                '/headrace.control.v1.Control/Fault',
+                request_serializer=headrace_dot_protos_dot_control__pb2.FaultAsked.SerializeToString,
+                response_deserializer=headrace_dot_protos_dot_control__pb2.FaultTold.FromString,
+                _registered_method=True)
 
 
 class ControlServicer:
@@ -118,6 +123,13 @@ class ControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Fault(self, request, context):
+        """A fault, of a worker that allows it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -155,6 +167,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Logs,
                     request_deserializer=headrace_dot_protos_dot_control__pb2.LogSearch.FromString,
                     response_serializer=headrace_dot_protos_dot_control__pb2.LogPage.SerializeToString,
+            ),
+            'Fault': grpc.unary_unary_rpc_method_handler(
+                    servicer.Fault,
+                    request_deserializer=headrace_dot_protos_dot_control__pb2.FaultAsked.FromString,
+                    response_serializer=headrace_dot_protos_dot_control__pb2.FaultTold.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -346,6 +363,33 @@ class Control:
             '/headrace.control.v1.Control/Logs',
             headrace_dot_protos_dot_control__pb2.LogSearch.SerializeToString,
             headrace_dot_protos_dot_control__pb2.LogPage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fault(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.control.v1.Control/Fault',
+            headrace_dot_protos_dot_control__pb2.FaultAsked.SerializeToString,
+            headrace_dot_protos_dot_control__pb2.FaultTold.FromString,
             options,
             channel_credentials,
             insecure,

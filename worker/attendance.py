@@ -34,7 +34,7 @@ class Attendance:
     """One worker's sessions, one after the other.
 
     `register` says who the worker is, `take` obeys one message, `outbox` holds what waits to be said. `refused` is the
-    reason why no controller will ever take this worker; it ends `attend`.
+    reason why no controller will ever take this worker; it ends `attend`. `way_to` says where a controller is found.
     """
 
     def __init__(
@@ -44,8 +44,10 @@ class Attendance:
         take: Callable[[pb.ToWorker], None],
         outbox: asyncio.Queue[pb.FromWorker],
         member: Membership | None = None,
+        way_to: Callable[[str], str] = str,
     ) -> None:
         self.refused = ""
+        self._way_to = way_to
         #: Whether a controller attends this worker now.
         self.welcomed = False
         self._addresses = list(dict.fromkeys(addresses))
@@ -75,7 +77,7 @@ class Attendance:
             ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
             ("grpc.enable_http_proxy", 0),
         ]
-        return open_channel(address, self._member, options)
+        return open_channel(self._way_to(address), self._member, options)
 
     async def _session(self, address: str) -> str:
         """One session, to its end; why it ended."""

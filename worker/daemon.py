@@ -41,6 +41,7 @@ from headrace.worker.core.obedience import Obedience
 from headrace.worker.core.roll import Roll
 from headrace.worker.core.watching import LOOK_S
 from headrace.worker.cradle import Nursery
+from headrace.worker.faults import FaultDesk, FaultError
 from headrace.worker.log_desk import LogDesk
 from headrace.worker.member import check_plain, membership, network_of
 from headrace.worker.membership import JoinError, Membership
@@ -84,6 +85,7 @@ class Daemon:
         self._roll = Roll()
         self._processes = Processes(self._said, self._exited, self._lost, book)
         self._desk = LogDesk(book, self._say_page)
+        self._faults = FaultDesk(name, self._found, lambda told: self._say(pb.FromWorker(fault=told)))
         #: What is counted for metrics, and the sessions of which there is one at a time.
         self.tally = Tally()
         self.attended: Attendance | None = None
@@ -98,7 +100,8 @@ class Daemon:
 
     def attendance(self, addresses: Sequence[str]) -> Attendance:
         """This worker's sessions with whichever of these controllers leads."""
-        self.attended = Attendance(addresses, self._register, self._take, self._outbox, self._member)
+        way_to = self._faults.way_to
+        self.attended = Attendance(addresses, self._register, self._take, self._outbox, self._member, way_to)
         return self.attended
 
     def metrics(self) -> Iterable[Metric]:
@@ -108,8 +111,13 @@ class Daemon:
         attends = self.attended is not None and self.attended.welcomed
         return families(self.tally, self._processes.resident_bytes, attends=attends)
 
-    def open(self, nursery: Nursery | None = None, relay_port: int = NO_RELAY) -> None:
-        """Make ready for the first task, and begin to look at tasks. A member of a cluster may relay for others."""
+    def open(self, nursery: Nursery | None = None, relay_port: int = NO_RELAY, *, allow_chaos: bool = False) -> None:
+        """Make ready for the first task, and begin to look at tasks. A member of a cluster may relay for others.
+
+        Raises LinkRefusedError and FaultError.
+        """
+        if allow_chaos:
+            self._faults.open()
         if self._member is not None and relay_port != NO_RELAY:
             self._relaying = Relaying(relay_port)
         self._processes.open(nursery)
@@ -129,6 +137,7 @@ class Daemon:
     def close(self) -> None:
         """End every task."""
         self._processes.kill_all()
+        self._faults.close()
         if self._relaying is not None:
             self._relaying.close()
 
@@ -147,6 +156,7 @@ class Daemon:
             labels=self._labels,
             door=self._processes.door,
             relay_addresses=self._relaying.addresses() if self._relaying else (),
+            allows_chaos=self._faults.allows,
         )
         for task, entry in self._roll.tasks.items():
             running = pb.RunningTask(task=task, attempt=entry.attempt, version=entry.version, epoch=entry.epoch)
@@ -191,6 +201,8 @@ class Daemon:
                 self._do(core.KillAsked(kill.task, kill.attempt))
             case "logs":
                 self._desk.asked(message.logs)
+            case "fault":
+                self._faults.asked(message.fault)
             case _:
                 pass
 
@@ -198,6 +210,7 @@ class Daemon:
         if message.WhichOneof("command") == "start":
             if message.start.listens and self._member is not None:
                 message.start.network.CopyFrom(network_of(self._member))
+                message.start.network.gates = self._faults.gates
             self._orders[message.task, message.attempt] = message
             self._do(core.StartAsked(message.task, message.attempt))
             return
@@ -222,17 +235,13 @@ class Daemon:
             self._roll.ready(event.task, event.attempt, event.ready.facts, tuple(event.ready.addresses))
         elif kind == "lost":
             self._roll.cut(event.lost.link, event.lost.generation)
-        if not self._outbox.full():
-            self._outbox.put_nowait(pb.FromWorker(task=event))
+        self._say(pb.FromWorker(task=event))
 
     def _lost(self, end: tuple[str, int], link: str, generation: int, reason: str, apart: bool) -> None:
         """A link to another worker of this host could not be made, or has ended."""
         self._roll.cut(link, generation)
         lost = pb.LinkLost(link=link, generation=generation, reason=reason, apart=apart)
-        if not self._outbox.full():
-            self._outbox.put_nowait(
-                pb.FromWorker(task=pb.TaskEvent(task=end[0], attempt=end[1], cause=current_cause(), lost=lost))
-            )
+        self._say(pb.FromWorker(task=pb.TaskEvent(task=end[0], attempt=end[1], cause=current_cause(), lost=lost)))
 
     def _exited(self, item: TaskProcess, code: int) -> None:
         with caused_by(item.ended_for or f"exit.{self.name}.{next(self._deaths)}"):
@@ -277,8 +286,16 @@ class Daemon:
         self._outbox.put_nowait(pb.FromWorker(task=event))
 
     def _say_page(self, page: pb.LogPage) -> None:
+        self._say(pb.FromWorker(logs=page))
+
+    def _say(self, message: pb.FromWorker) -> None:
         if not self._outbox.full():
-            self._outbox.put_nowait(pb.FromWorker(logs=page))
+            self._outbox.put_nowait(message)
+
+    def _found(self, task: str) -> list[tuple[int, str]]:
+        """The processes of a task; of everything, with this one first."""
+        own = [] if task else [(os.getpid(), f"headrace worker {self.name}")]
+        return [*own, *self._processes.found(task)]
 
     def _set_timer(self) -> None:
         wake_at = self._supervisor.wake_at()
@@ -309,6 +326,7 @@ async def work(
     nursery: Nursery | None = None,
     metrics: str = "",
     relay_port: int = NO_RELAY,
+    allow_chaos: bool = False,
     controller_fd: int = -1,
     lifeline_fd: int = -1,
 ) -> int:
@@ -326,9 +344,12 @@ async def work(
         logger.error("cannot serve metrics on %s: %s; choose another address with --metrics", metrics, error.strerror)
         return 1
     try:
-        daemon.open(nursery, relay_port)
+        daemon.open(nursery, relay_port, allow_chaos=allow_chaos)
     except LinkRefusedError as error:
         logger.error("%s; choose another port with --relay-port", error)
+        return 1
+    except FaultError as error:
+        logger.error("%s", error)
         return 1
     notify(f"READY=1\nSTATUS=looks for a controller at {controller}")
     watched = asyncio.create_task(keep_alive())
@@ -394,6 +415,7 @@ def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> i
     parser.add_argument("--logs", default="", help="a folder in which it keeps its log, and those of its tasks")
     parser.add_argument("--metrics", default="", help="serve metrics for Prometheus there, as HOST:PORT")
     parser.add_argument("--relay-port", type=int, default=0, help=f"UDP port to relay on; 0: any, {NO_RELAY}: do not")
+    parser.add_argument("--allow-chaos", action="store_true", help="let operators do faults to it and its tasks")
     parser.add_argument("--controller-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -421,6 +443,7 @@ def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> i
             nursery=nursery,
             metrics=args.metrics,
             relay_port=args.relay_port,
+            allow_chaos=args.allow_chaos,
             controller_fd=args.controller_fd,
             lifeline_fd=args.lifeline_fd,
         )

@@ -143,6 +143,11 @@ class Processes:
         if item.channel.wants_to_write:
             asyncio.get_running_loop().add_writer(item.channel.fileno(), self._writable, item)
 
+    def found(self, task: str = "") -> list[tuple[int, str]]:
+        """Process id and title of a task that lives, or of all."""
+        living = [item for item in self._processes.values() if item.pid and task in ("", item.task)]
+        return [(item.pid, f"headrace task {item.task}") for item in living]
+
     def note_end(self, task: str, attempt: int, cause: str) -> None:
         """Remember what led to the order that ends an attempt."""
         item = self._processes.get(task)

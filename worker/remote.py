@@ -18,8 +18,8 @@ from headrace.transport.quic_links import QuicSender
 from headrace.transport.relay_table import knock
 from headrace.transport.ticket import TicketError, match_ticket
 from headrace.transport.udp import every_address
-from headrace.worker.addresses import join_address, split_address
-from headrace.worker.gate import gate_before
+from headrace.worker.addresses import split_address
+from headrace.worker.gate import found_at
 
 
 class Remote:
@@ -28,14 +28,12 @@ class Remote:
     def __init__(self, network: pb.Network) -> None:
         self._credentials = Credentials(network.certificate, network.key, network.authority)
         self._endpoint = self._open()
-        self._hosts = tuple(network.addresses)
+        self._hosts, self._gates = tuple(network.addresses), network.gates
         self._links: dict[str, _Link] = {}
 
     def addresses(self) -> list[str]:
         """Where other workers' tasks find this one, as host:port."""
-        port = self._endpoint.address[1]
-        gate = gate_before(port)
-        return [gate] if gate else [join_address(host, port) for host in self._hosts]
+        return found_at(self._endpoint.address[1], self._hosts, self._gates)
 
     def attach(self, message: pb.OpenLink) -> Sender | Receiver:
         """This task's end of a link. A refusal by the peer is a LinkAborted of its next verb."""

@@ -1,7 +1,8 @@
 """Gates of a cluster's own ways: TCP before each controller, UDP before each task that takes links.
 
-All of them run on one loop in a thread of their own. Who stands at either end of a connection is found by the kernel's
-table of sockets and a mark in the environment of the processes: the bytes themselves are encrypted, and stay so.
+All of them run on one loop in a thread of their own. Who stands at either end of a connection is said by `whose`: the
+bytes themselves are encrypted, and stay so. On one host that is the kernel's table of sockets and a mark in the
+environment of the processes; the gates of one host of several know others by their addresses.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any, Self, TypeVar, cast
 
 from headrace.chaos.gates.sockets import owner_of
 from headrace.chaos.gates.weather import Storm, Struck, Way, Weather
+from headrace.transport.udp import every_address
+from headrace.worker.addresses import split_address
 
 HOST = "127.0.0.1"
 #: Seconds that the loop's thread has to do what it is asked.
@@ -23,18 +26,25 @@ ASK_S_MAX = 10.0
 PIECE_BYTES = 1 << 16
 #: Datagrams that are on their way at most, for one client; more are lost, as in a router.
 FLYING_MAX = 20_000
+#: What a maker of gates is sent before the address of a controller; a task sends its port alone.
+CONTROL_WORD = b"control "
 S = TypeVar("S")
 T = TypeVar("T")
+#: The name of the end of a connection: its protocol, "tcp" or "udp", and where it is as this host sees it.
+Whose = Callable[[str, str, int], str]
 
 
 class NetworkGates:
     """The gates of one cluster, and the weather in them. A context manager.
 
-    `mark` is the environment variable whose value in a process names the worker that it belongs to.
+    `mark` is the environment variable whose value in a process names the worker that it belongs to; or `whose` names
+    the ends, and tasks are reached from other hosts.
     """
 
-    def __init__(self, seed: int, mark: str) -> None:
-        self.mark = mark
+    def __init__(self, seed: int, mark: str = "", *, whose: Whose | None = None) -> None:
+        self.whose = whose or (lambda protocol, _host, port: owner_of(protocol, port, mark))
+        #: Where the gates of tasks are bound.
+        self.bound = every_address() if whose else (HOST, 0)
         self.weather = Weather(seed)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="gates", daemon=True)
@@ -63,7 +73,7 @@ class NetworkGates:
 
     def control(self, name: str, port: int) -> str:
         """A gate before the controller `name`, which listens on a port of loopback; where it is, as host:port."""
-        return self._ask(self._open_control(name, port))
+        return self._ask(self.before(name, HOST, port))
 
     def begin(self, storm: Storm) -> Counter[Struck]:
         """A storm begins; what it strikes is counted in the answer."""
@@ -102,9 +112,11 @@ class NetworkGates:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    async def _open_control(self, name: str, port: int) -> str:
+    async def before(self, name: str, host: str, port: int) -> str:
+        """A gate before the controller `name`, which listens there."""
+
         async def guest(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.ensure_future(self._session(name, port, reader, writer))
+            task = asyncio.ensure_future(self._session(name, (host, port), reader, writer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -112,15 +124,16 @@ class NetworkGates:
         self.open.append(server)
         return f"{HOST}:{server.sockets[0].getsockname()[1]}"
 
-    async def _session(self, name: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _session(
+        self, name: str, to: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """One connection to a controller, until either side ends it."""
         try:
-            onward_reader, onward = await asyncio.open_connection(HOST, port)
+            onward_reader, onward = await asyncio.open_connection(*to)
         except OSError:
             writer.close()
             return
-        peer = writer.get_extra_info("peername")[1]
-        ends = frozenset((name, owner_of("tcp", peer, self.mark)))
+        ends = frozenset((name, self.whose("tcp", *writer.get_extra_info("peername")[:2])))
         pumps = [
             asyncio.ensure_future(_Pump(self, ends, into).run(source))
             for source, into in ((reader, onward), (onward_reader, writer))
@@ -140,9 +153,9 @@ class NetworkGates:
 
     async def front(self, port: int) -> int:
         """The port of a gate before a task's UDP port."""
-        owner = owner_of("udp", port, self.mark)
+        owner = self.whose("udp", HOST, port)
         transport, _ = await self._loop.create_datagram_endpoint(
-            lambda: _Front(self, port, owner), local_addr=(HOST, 0)
+            lambda: _Front(self, port, owner), local_addr=self.bound[:2]
         )
         return int(transport.get_extra_info("sockname")[1])
 
@@ -179,21 +192,33 @@ class _Pump:
 
 
 class _Registry(asyncio.DatagramProtocol):
-    """Gives each task that asks a gate before its port."""
+    """Gives each task that asks a gate before its port, and each worker one before a controller. Answers a port."""
 
     def __init__(self, gates: NetworkGates) -> None:
         self._gates = gates
-        self._fronts: dict[int, asyncio.Task[int]] = {}
+        self._fronts: dict[bytes, asyncio.Task[int]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._gates.open.append(transport)
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        with contextlib.suppress(ValueError):
-            port = int(data)
-            made = self._fronts.setdefault(port, asyncio.ensure_future(self._gates.front(port)))
+        made = self._fronts.get(data)
+        if made is None:
+            with contextlib.suppress(ValueError):
+                made = self._fronts[data] = asyncio.ensure_future(self._made(data))
+        if made is not None:
             made.add_done_callback(lambda task: self._transport.sendto(str(task.result()).encode(), addr))
+
+    def _made(self, asked: bytes) -> Coroutine[Any, Any, int]:
+        """What makes the gate that is asked for. Raises ValueError."""
+        if not asked.startswith(CONTROL_WORD):
+            return self._gates.front(int(asked))
+        address = asked.removeprefix(CONTROL_WORD).decode()
+        return self._before(address, *split_address(address))
+
+    async def _before(self, address: str, host: str, port: int) -> int:
+        return split_address(await self._gates.before(address, host, port))[1]
 
 
 class _Front(asyncio.DatagramProtocol):
@@ -210,7 +235,7 @@ class _Front(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         back = self._backs.get(addr)
         if back is None:
-            ends = frozenset((self._owner, owner_of("udp", addr[1], self._gates.mark)))
+            ends = frozenset((self._owner, self._gates.whose("udp", *addr[:2])))
             back = self._backs[addr] = _Back(self, addr, self._gates, ends)
             loop = asyncio.get_running_loop()
             opening = loop.create_datagram_endpoint(lambda: back, remote_addr=(HOST, self._port))

@@ -54,19 +54,19 @@ def struck_on(way: Way, ends: frozenset[str]) -> Struck:
 class Storm:
     """A fault that goes on. It befalls `share` of what passes: of both ways where `way` is None.
 
-    Where `end` is given, a worker or a controller by name, it is only what comes from there or goes there; what stays
-    inside passes.
+    Where `ends` are given, workers or controllers by the names that the gates know them by, it is only what comes from
+    one of them or goes there; what stays inside passes.
     """
 
     ill: Ill
     share: float = 1.0
     delay_s: float = 0.0
     way: Way | None = None
-    end: str = ""
+    ends: tuple[str, ...] = ()
 
     def meets(self, way: Way, ends: frozenset[str]) -> bool:
         """Whether it befalls what passes between these ends on this way."""
-        return self.way in (None, way) and (not self.end or (self.end in ends and len(ends) > 1))
+        return self.way in (None, way) and (not self.ends or (len(ends) > 1 and not ends.isdisjoint(self.ends)))
 
 
 class Weather:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
 import signal
 import socket
 
 from headrace.chaos.gates.sockets import callers, holders
-from headrace.chaos.live.processes import Process, Role, every_process
+from headrace.chaos.live.processes import Process, Role, every_process, parent_of
 from headrace.cli.client import Client, ControllerAt
 from headrace.cli.errors import CliError
 
@@ -25,10 +24,10 @@ class Attached:
 
     A worker is known by its name, which it keeps when its service manager starts it again, and by being the process
     that the cluster names, or one that calls its controllers: another cluster may have a worker of that name. Raises
-    CliError where nothing of the cluster runs here, ControllerSilent where nobody leads.
+    CliError where nothing of the cluster runs here and something must, ControllerSilent where nobody leads.
     """
 
-    def __init__(self, at: ControllerAt) -> None:
+    def __init__(self, at: ControllerAt, *, needed: bool = True) -> None:
         with Client(at) as client:
             reply = client.status()
             addresses = list(client.addresses)
@@ -38,8 +37,12 @@ class Attached:
         self._titles = {f"headrace worker {name}" for name in self.workers}
         self._called = tuple(int(port) for _, _, port in map(_split, addresses))
         self._ports = tuple(int(port) for host, _, port in map(_split, addresses) if _is_ours(host))
-        if not self.alive():
+        if needed and not self.alive():
             raise CliError(f"nothing of the cluster of {at.address} runs on this host, {here}: go to one where it does")
+
+    def running_workers(self) -> frozenset[str]:
+        """The names of the workers that live here now."""
+        return frozenset(item.title.split()[2] for item in self.alive() if item.role is Role.WORKER)
 
     def alive(self) -> list[Process]:
         """Those that live now, by title."""
@@ -82,15 +85,7 @@ def _is_ours(host: str) -> bool:
 
 def _descends(pid: int, ancestors: list[int]) -> bool:
     for _ in range(ANCESTORS_MAX):
-        pid = _parent(pid)
+        pid = parent_of(pid)
         if pid in ancestors:
             return True
     return False
-
-
-def _parent(pid: int) -> int:
-    try:
-        text = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return 0
-    return int(text[text.rindex(")") + 2 :].split()[1])

@@ -19,8 +19,9 @@ from typing import Any
 
 from headrace.chaos.gates.weather import Struck
 from headrace.chaos.live.house import House
-from headrace.chaos.live.processes import Handle, Marked, Subjects, hold, matching
-from headrace.chaos.live.scenario import Kind, Planned, Unit
+from headrace.chaos.live.processes import Handle, Marked, Process, Subjects, hold, matching
+from headrace.chaos.live.reach import Reach
+from headrace.chaos.live.scenario import NETWORK, SLOW_RUNS_S, SLOW_TURN_S, Kind, Planned, Unit
 from headrace.chaos.live.timeline import Commit, Timeline
 from headrace.chaos.live.tools import TOOLED, Begun, Tools
 from headrace.store.objects import ObjectStore
@@ -35,9 +36,6 @@ LIVED_S = 5.0
 REST_S = 15.0
 #: Seconds between two looks for a target that is not there yet.
 _SEARCH_S = 0.02
-#: A slow process runs for the first part of each turn, seconds, and is stopped for the rest.
-SLOW_TURN_S = 0.1
-SLOW_RUNS_S = 0.02
 
 
 @dataclass(slots=True)
@@ -130,6 +128,8 @@ class Conductor:
     subjects: Subjects | None = None
     #: The rounds before this one: times, commits and firings are counted on from them.
     earlier: Outcome = NOTHING_YET
+    #: The workers on other hosts, of a cluster that lives.
+    reach: Reach | None = None
     _timeline: Timeline = field(init=False)
     _waiting: list[Planned] = field(init=False)
     _fired: list[Fired] = field(default_factory=list[Fired])
@@ -278,26 +278,49 @@ class Conductor:
 
     def _fire(self, planned: Planned) -> bool:
         """Do it; False if there is nobody to do it to yet."""
+        if self.reach is not None and self.reach.awaits(planned):
+            return self._take(planned, self.reach)
+        if self.reach is not None and planned.kind in NETWORK:
+            self.reach.storm(planned)
+            return False
         if planned.kind in TOOLED:
             begun = self.tools.begin(planned)
             self._note(planned, begun.victims, [], begun)
             return True
-        found = matching(planned.target, self._living().alive(), self.ways)
+        far = self.reach.alive() if self.reach is not None else []
+        found = matching(planned.target, [*self._living().alive(), *far], self.ways)
         if not found:
             return False
-        everything = planned.target == "everything"
-        chosen = found if everything else [found[int(planned.pick * len(found))]]
-        if planned.kind is Kind.KILL and everything:
-            self._note(planned, tuple(process.title for process in self._living().kill()), [])
-            return True
+        chosen = found if planned.target == "everything" else [found[int(planned.pick * len(found))]]
+        if self.reach is not None and (elsewhere := [process for process in chosen if process.worker]):
+            # What is here follows when they have answered: it may hold the controller that asks them.
+            self.reach.strike(planned, elsewhere)
+            return False
+        victims, handles = self._strike(planned, chosen)
+        self._note(planned, victims, handles)
+        return True
+
+    def _take(self, planned: Planned, reach: Reach) -> bool:
+        """Note what workers elsewhere were asked to do, once they have answered; False before, or if it came to nil."""
+        begun = reach.take(planned)
+        if begun is None:
+            return False
+        here = self._living().alive() if planned.target == "everything" else []
+        victims, handles = self._strike(planned, here) if here else ((), [])
+        self._note(planned, (*begun.victims, *victims), handles, begun)
+        return True
+
+    def _strike(self, planned: Planned, chosen: Sequence[Process]) -> tuple[tuple[str, ...], list[Handle]]:
+        """Signal processes of this host; who was hit, and the hold on those that are to go on later."""
+        if planned.kind is Kind.KILL and planned.target == "everything":
+            return tuple(process.title for process in self._living().kill()), []
         number = {Kind.KILL: signal.SIGKILL, Kind.RESTART: signal.SIGTERM}.get(planned.kind, signal.SIGSTOP)
         handles = hold(chosen)
         hit = [handle for handle in handles if handle.send(number)]
-        self._note(planned, tuple(handle.process.title for handle in hit), hit)
         for handle in handles:
             if handle not in hit or not planned.for_s:
                 handle.close()
-        return True
+        return tuple(handle.process.title for handle in hit), hit if planned.for_s else []
 
     def _note(
         self, planned: Planned, victims: tuple[str, ...], handles: list[Handle], begun: Begun | None = None
@@ -345,6 +368,8 @@ class Conductor:
             self._end(lasting)
 
     def _outcome(self, answer: Mapping[str, Any], left: tuple[str, ...], problem: str) -> Outcome:
+        if self.reach is not None:
+            self.reach.finish()
         self._timeline.look(self._now())
         for fired in self._fired:
             closed = self._timeline.next_close(fired.ended_s)

@@ -49,12 +49,17 @@ _MODULES = {
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A living process. `stage` is the first stage of a task's chain, "" for all else."""
+    """A living process. `stage` is the first stage of a task's chain, "" for all else.
+
+    One of another host has the name of the `worker` that it belongs to and no pid here; a task its `task` as well.
+    """
 
     pid: int
     role: Role
     title: str
     stage: str = ""
+    worker: str = ""
+    task: str = ""
 
 
 @dataclass(slots=True)
@@ -195,6 +200,15 @@ def _described(pid: int, cmdline: bytes) -> Process:
                 pid, role, "headrace, the command" if role is Role.COMMAND else f"headrace {role.value}, starting"
             )
     return Process(pid, Role.OTHER, title[:TITLE_MAX])
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 for one that is gone."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    return int(text[text.rindex(")") + 2 :].split()[1])
 
 
 def _zombie(entry: pathlib.Path) -> bool:

@@ -29,11 +29,13 @@ from headrace.chaos.live.conductor import NOTHING_YET, Conductor, Outcome
 from headrace.chaos.live.disk import Disk, enter_namespace
 from headrace.chaos.live.house import OWNER, House
 from headrace.chaos.live.layout import layout_options, places_in
+from headrace.chaos.live.living import living, permit
 from headrace.chaos.live.place import Place, place_for
 from headrace.chaos.live.processes import Marked
+from headrace.chaos.live.reach import Reach
 from headrace.chaos.live.report import ChaosReport
 from headrace.chaos.live.rounds import joined, left_over, of_all_rounds
-from headrace.chaos.live.scenario import STORE, Cluster, Planned, Scenario, draw
+from headrace.chaos.live.scenario import NETWORK, STORE, Cluster, Planned, Scenario, draw
 from headrace.chaos.live.scenario_file import read_scenario
 from headrace.chaos.live.tools import Tools
 from headrace.cli.client import controller_at
@@ -77,6 +79,8 @@ class Request:
     #: A cluster that lives: its controllers, and its folder where it has one; "": a run of its own.
     controller: str = ""
     cluster: str = ""
+    #: Of a cluster that lives, only what runs on this host is hit.
+    here: bool = False
 
     @property
     def attaches(self) -> bool:
@@ -96,6 +100,7 @@ class Request:
             ("cluster", self.cluster, ""),
         ):
             given += [f"--{name}", value] if value != usual else []
+        given += ["--here"] if self.here else []
         return ("headrace", "chaos", "run", str(self.scenario), str(self.pipeline), *parameters, *given)
 
 
@@ -151,12 +156,21 @@ def _refuse(request: Request, scenario: Scenario) -> None:
     """Raises UsageError for what does not go together."""
     if scenario.cluster is not None and request.attaches:
         raise UsageError("this scenario brings a cluster of its own: leave --controller and --cluster out")
+    if scenario.place and not request.attaches:
+        raise UsageError("[run.place] is for a cluster that lives: give --controller or --cluster, or leave it out")
+    if scenario.has(NETWORK) and scenario.cluster is None and (request.here or not request.attaches):
+        raise UsageError(
+            "faults of the network need gates: those of a table [cluster] in the scenario, or of the workers of a "
+            "living cluster that allow chaos (--controller or --cluster, and no --here)"
+        )
     if scenario.has(STORE) and not request.store:
         raise UsageError("this scenario has faults of the store: give an S3 store with --store s3://...?endpoint=...")
     if scenario.cluster is not None and scenario.cluster.namespaces:
         require_namespaces()
         if request.store:
             raise UsageError("[cluster] namespaces = true: workers reach no store from there; leave --store out")
+    if request.attaches:
+        permit(controller_at(request.controller, request.cluster), scenario, here=request.here)
 
 
 @dataclass(slots=True)
@@ -231,6 +245,7 @@ class _Work:
             tools=stage.tools,
             house=stage.house,
             subjects=stage.attached,
+            reach=stage.reach,
             earlier=earlier,
         ).run()
         fired, starts = len(outcome.fired), len(outcome.starts)
@@ -246,6 +261,7 @@ class _Stage:
     tools: Tools
     house: House | None = None
     attached: Attached | None = None
+    reach: Reach | None = None
     good: bool = False
 
 
@@ -263,8 +279,11 @@ def _stage(
     try:
         if scenario.cluster is None:
             marked.command = _own_command(request, scenario, place.uri)
-            stage.attached = Attached(controller_at(request.controller, request.cluster)) if request.attaches else None
-            yield stage
+            with contextlib.ExitStack() as stack:
+                if request.attaches:
+                    at = controller_at(request.controller, request.cluster)
+                    stage.attached, stage.reach = stack.enter_context(living(at, here=request.here))
+                yield stage
             return
         with Cables() if scenario.cluster.namespaces else NetworkGates(request.seed, OWNER) as gates:
             house = House(
@@ -358,6 +377,7 @@ def _own_command(request: Request, scenario: Scenario, output: str) -> list[str]
         return _headrace("run", request, scenario, output)
     where = ["--controller", request.controller] if request.controller else []
     where += ["--cluster", request.cluster] if request.cluster else []
+    where += [part for stage, place in scenario.place.items() for part in ("--place", f"{stage}={place}")]
     return [*_headrace("apply", request, scenario, output), *where, "--wait"]
 
 

@@ -15,6 +15,9 @@ from typing import Any
 #: Limits of a scenario: firings in all, and seconds that one fault may last.
 FIRINGS_MAX = 1_000
 FAULT_S_MAX = 3_600.0
+#: A slow process is stopped for most of each turn, seconds, and runs for the rest.
+SLOW_TURN_S = 0.1
+SLOW_RUNS_S = 0.02
 #: What a fault of processes may be done to.
 PROCESS_TARGETS = ("task", "sink", "stage:NAME", "worker", "controller", "command", "everything")
 #: And a fault of the network: a kind of way, or every way of one worker or controller.
@@ -164,6 +167,8 @@ class Scenario:
     replicas: int = 0
     cluster: Cluster | None = None
     clocks: Clocks | None = None
+    #: The worker, or the label of workers, of a stage, on a cluster that lives.
+    place: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def fills_disk(self) -> bool:

@@ -33,7 +33,7 @@ DAEMONS_MAX = 16
 #: How wrong a clock may be: seconds ahead or behind, and how fast.
 OFFSET_S_MAX = 10 * 365 * 86400.0
 RATE_MIN, RATE_MAX = 0.25, 4.0
-_RUN_KEYS = frozenset({"fuse", "replicas"})
+_RUN_KEYS = frozenset({"fuse", "replicas", "place"})
 _CLUSTER_COUNTS = frozenset({"controllers", "workers", "cores"})
 _CLUSTER_KEYS = _CLUSTER_COUNTS | {"spread", "namespaces", "place"}
 _MOMENT_KEYS = frozenset({"after_commits", "after_s", "every_commits", "every_s", "count", "follows"})
@@ -77,9 +77,12 @@ def scenario_of(data: Mapping[str, Any], where: str) -> Scenario:
     if clocks is not None and cluster is None:
         raise UsageError(f"{where}: [clocks] needs a table [cluster]: they are the clocks of its daemons")
     name, about = str(data.get("name", where)), str(data.get("about", ""))
-    scenario = Scenario(name, about, faults, fuse, replicas, cluster, clocks)
-    if scenario.has(NETWORK) and cluster is None:
-        raise UsageError(f"{where}: faults of the network need a table [cluster]: gates stand before its daemons")
+    place = run.get("place", {})
+    if not isinstance(place, dict) or not all(isinstance(item, str) for item in place.values()):
+        raise UsageError(f"{where}: write place as a table [run.place], a worker or a label for each stage")
+    if place and cluster is not None:
+        raise UsageError(f"{where}: [run.place] is for a cluster that lives; with [cluster] write [cluster.place]")
+    scenario = Scenario(name, about, faults, fuse, replicas, cluster, clocks, place)
     cables = cluster is not None and cluster.namespaces
     if cables and scenario.has(NETWORK):
         raise UsageError(f"{where}: with namespaces = true there are no gates; the fault of the network is unplug")

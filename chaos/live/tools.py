@@ -78,12 +78,13 @@ class Tools:
     def _storm(self, planned: Planned) -> Begun:
         gates = self.gates
         assert gates is not None
-        way, end = _WAYS.get(planned.target), ""
+        way = _WAYS.get(planned.target)
+        ends: tuple[str, ...] = ()
         if way is None:
             names = self.workers if planned.target == "worker" else self.controllers
-            end = names[int(planned.pick * len(names))]
-        storm = Storm(Ill(planned.kind.value), planned.share, planned.delay_s, way, end)
+            ends = (names[int(planned.pick * len(names))],)
+        storm = Storm(Ill(planned.kind.value), planned.share, planned.delay_s, way, ends)
         struck = gates.begin(storm)
-        what = f"{planned.target} {end}".strip()
+        what = " ".join((planned.target, *ends))
         said = what if planned.share == 1 else f"{planned.share:.1%} of {what}"
         return Begun((said,), lambda: gates.end(struck), struck)

@@ -18,7 +18,7 @@ from headrace.chaos.gates.s3 import Fault, S3Proxy, Trouble
 from headrace.chaos.gates.sockets import owner_of
 from headrace.chaos.gates.weather import Ill, Storm, Struck, Way, Weather
 from headrace.transport.errors import LinkRefusedError
-from headrace.worker.gate import VARIABLE, gate_before
+from headrace.worker.gate import VARIABLE, found_at
 
 MARK = "HEADRACE_TEST_OWNER"
 PATIENCE_S = 60.0
@@ -61,7 +61,7 @@ def test_one_seed_is_one_weather() -> None:
 
 def test_a_storm_meets_its_way_and_its_end_and_no_other() -> None:
     weather = Weather(1)
-    storm = Storm(Ill.PARTITION, end="w1")
+    storm = Storm(Ill.PARTITION, ends=("w1",))
     struck = weather.begin(storm)
     weather.begin(Storm(Ill.LOSS, way=Way.CONTROL))
     assert passed(weather, 3, ends=frozenset({"w0", "w2"})) == [b"abcd"] * 3
@@ -110,7 +110,7 @@ def test_a_cut_control_session_holds_its_bytes_and_goes_on_when_the_cut_is_over(
         host, _, front = gates.control("c0", port).rpartition(":")
         with socket.create_connection((host, int(front))) as guest:
             assert answered(guest, b"one", PATIENCE_S)
-            cut = Storm(Ill.PARTITION, end="c0")
+            cut = Storm(Ill.PARTITION, ends=("c0",))
             struck = gates.begin(cut)
             assert not answered(guest, b"two", 0.3)
             assert struck == {Struck.CONTROL: 1}
@@ -139,8 +139,9 @@ def test_a_task_asks_for_a_gate_and_several_clients_find_their_way_back_through_
 ) -> None:
     with NetworkGates(1, MARK) as gates, udp() as task, udp() as one, udp() as two:
         monkeypatch.setenv(VARIABLE, gates.registry)
-        host, _, port = gate_before(task.getsockname()[1]).rpartition(":")
-        assert gate_before(task.getsockname()[1]) == f"{host}:{port}", "asked again, it is the same gate"
+        (gate,) = found_at(task.getsockname()[1], ["10.0.0.1"])
+        host, _, port = gate.rpartition(":")
+        assert found_at(task.getsockname()[1], ["10.0.0.1"]) == [gate], "asked again, it is the same gate"
         for client, word in ((one, b"one"), (two, b"two")):
             client.sendto(word, (host, int(port)))
             data, way_back = heard(task, client, word, (host, int(port)))
@@ -167,12 +168,12 @@ def heard(
 
 def test_where_no_gate_is_named_there_is_none_and_a_silent_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert gate_before(7) == ""
+    assert found_at(7, ["10.0.0.1", "fd00::1"]) == ["10.0.0.1:7", "[fd00::1]:7"]
     monkeypatch.setattr("headrace.worker.gate.ANSWER_S", 0.02)
     with udp() as silent:
         monkeypatch.setenv(VARIABLE, f"{HOST}:{silent.getsockname()[1]}")
-        with pytest.raises(LinkRefusedError, match="no answer"):
-            gate_before(7)
+        with pytest.raises(LinkRefusedError, match="did not answer"):
+            found_at(7, ["10.0.0.1"])
 
 
 @contextmanager

@@ -5,9 +5,10 @@ import os
 import socket
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -191,7 +192,10 @@ def test_a_certificate_of_another_role_is_refused_by_name(cluster: Cluster, role
     assert f"Attend: headrace://headrace/{role.value}/w is where only a worker may be" in words
 
 
-def test_a_worker_may_not_apply_a_pipeline(cluster: Cluster) -> None:
+@pytest.mark.parametrize(("method", "request_of"), [("Apply", pb.ApplyRequest), ("Fault", pb.FaultAsked)])
+def test_a_worker_may_not_apply_a_pipeline_nor_ask_for_a_fault(
+    cluster: Cluster, method: str, request_of: Callable[[], Any]
+) -> None:
     files = ClusterFiles.read(cluster.files)
     node = create_node(files.authority, Role.WORKER, "w", NOW)
     tls = grpc.ssl_channel_credentials(files.authority.certificate_pem, node.key_pem, node.certificate_pem)
@@ -200,7 +204,7 @@ def test_a_worker_may_not_apply_a_pipeline(cluster: Cluster) -> None:
         grpc.secure_channel(f"127.0.0.1:{cluster.port}", tls, options=options) as channel,
         pytest.raises(grpc.RpcError) as refused,
     ):
-        rpc.ControlStub(channel).Apply(pb.ApplyRequest(), timeout=60)  # type: ignore[no-untyped-call]
+        getattr(rpc.ControlStub(channel), method)(request_of(), timeout=60)  # type: ignore[no-untyped-call]
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert "is where only an operator may be" in refused.value.details()
 

@@ -99,6 +99,22 @@ def test_where_nothing_of_the_cluster_runs_that_is_said(living: Cluster, monkeyp
         Attached(ControllerAt(living.known()))
 
 
+def test_what_only_a_living_cluster_has_is_refused_without_one(home: Path, tmp_path: Path) -> None:
+    loss = '[[fault]]\nkind = "loss"\ntarget = "links"\nafter_s = 0\n'
+    kill = '[[fault]]\nkind = "kill"\ntarget = "task"\nafter_s = 0\n'
+    for text, more, words in (
+        (loss, (), "faults of the network need gates"),
+        (loss, ("--controller", "127.0.0.1:1", "--here"), "faults of the network need gates"),
+        (f'[run.place]\nread = "w0"\n{kill}', (), "[run.place] is for a cluster that lives"),
+        (f"[run]\nplace = 1\n{kill}", (), "write place as a table [run.place]"),
+        (f'[cluster]\n[run.place]\nread = "w0"\n{kill}', (), "with [cluster] write [cluster.place]"),
+    ):
+        (tmp_path / "x.toml").write_text(text)
+        done = call(home, "chaos", "run", str(tmp_path / "x.toml"), "small.py", *inputs(home), *more)
+        assert done.returncode == 2, done.stderr
+        assert words in done.stderr
+
+
 def test_a_scenario_that_brings_a_cluster_of_its_own_is_not_done_to_another(home: Path, tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(f"[cluster]\n{SCENARIO.partition('[[')[1]}{SCENARIO.partition('[[')[2]}")
     done = call(

@@ -1,0 +1,217 @@
+"""The agent of a worker that allows chaos: it does the faults that an operator asks of that worker.
+
+    python -m headrace.chaos.agent --worker NAME --fd N
+
+A process of its own, which the worker starts (worker/faults.py), so that a worker carries no faults in itself, and
+that goes on while its worker is frozen or dead. Before the worker's tasks and its controllers stand gates of this
+process. It ends when its worker has ended and nothing lasts any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ipaddress
+import os
+import pathlib
+import signal
+import socket
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import setproctitle
+
+from headrace.chaos.gates.network import NetworkGates
+from headrace.chaos.gates.sockets import holders
+from headrace.chaos.gates.weather import Ill, Storm, Struck, Way
+from headrace.chaos.live.processes import Handle, Process, Role, hold, parent_of
+from headrace.chaos.live.scenario import SLOW_RUNS_S, SLOW_TURN_S, Kind
+from headrace.protos import control_pb2 as pb
+from headrace.worker.addresses import own_addresses
+from headrace.worker.channel import Channel, ChannelClosed
+
+#: Seconds between the answer and a fault that may keep the answer from leaving: of the worker itself, or its ways.
+GRACE_S = 0.2
+#: Faults that are remembered; the oldest is forgotten.
+REMEMBERED_MAX = 4096
+#: Generations between a task and its worker that are looked through.
+ANCESTORS_MAX = 4
+_WAYS = {"links": Way.LINK, "control": Way.CONTROL, "ways": None}
+_SIGNALS = {Kind.KILL: signal.SIGKILL, Kind.RESTART: signal.SIGTERM}
+_PROCESS_KINDS = frozenset(kind.value for kind in (Kind.KILL, Kind.RESTART, Kind.FREEZE, Kind.SLOW))
+_ILLS = {ill.value for ill in Ill}
+
+
+class Agent:
+    """Does faults, each once. Called on the event loop's thread; `tell` puts an answer on its way."""
+
+    def __init__(self, gates: NetworkGates, tell: Callable[[pb.FaultTold], None]) -> None:
+        self._gates, self._tell = gates, tell
+        self._known: dict[str, pb.FaultTold] = {}
+        self._struck: dict[str, Counter[Struck]] = {}
+        self._lasting: dict[str, asyncio.Task[None]] = {}
+
+    def asked(self, fault: pb.FaultAsked) -> None:
+        """Begin it, if it is new, or let it be over; and tell of it."""
+        told = self._known.get(fault.fault)
+        if told is None:
+            why = f"worker {fault.worker}: it knows nothing of this fault"
+            told = pb.FaultTold(fault=fault.fault, reason=why) if fault.end else self._begin(fault)
+        if fault.end and fault.fault in self._lasting:
+            self._lasting[fault.fault].add_done_callback(lambda _: self._say(told))
+            self._lasting[fault.fault].cancel()
+        else:
+            self._say(told)
+
+    def _say(self, told: pb.FaultTold) -> None:
+        for what, count in self._struck.get(told.fault, Counter[Struck]()).items():
+            told.struck[what.value] = count
+        self._tell(told)
+
+    async def rest(self) -> None:
+        """Return when nothing lasts any more: what is frozen goes on then."""
+        if self._lasting:
+            await asyncio.wait(set(self._lasting.values()))
+
+    def _begin(self, fault: pb.FaultAsked) -> pb.FaultTold:
+        told = pb.FaultTold(fault=fault.fault, accepted=True)
+        if fault.kind in _ILLS:
+            storm = Storm(Ill(fault.kind), fault.share, fault.delay_s, _WAYS.get(fault.target), tuple(fault.ends))
+            told.victims.append(f"{fault.target} of worker {fault.worker}")
+            self._last(fault.fault, self._storm(storm, fault), told)
+            return told
+        if fault.kind not in _PROCESS_KINDS:
+            return pb.FaultTold(fault=fault.fault, reason=f"worker {fault.worker}: there is no fault {fault.kind!r}")
+        handles = hold([Process(victim.pid, Role.OTHER, victim.title) for victim in fault.victims])
+        if not handles:
+            return pb.FaultTold(fault=fault.fault, reason=f"worker {fault.worker}: nobody is there to do it to")
+        told.victims.extend(handle.process.title for handle in handles)
+        self._last(fault.fault, self._strike(handles, fault), told)
+        return told
+
+    def _last(self, name: str, work: Coroutine[Any, Any, None], told: pb.FaultTold) -> None:
+        """Remember a fault, and let it go on."""
+        self._known[name] = told
+        task = self._lasting[name] = asyncio.ensure_future(work)
+        task.add_done_callback(lambda _: self._lasting.pop(name))
+        if len(self._known) > REMEMBERED_MAX:
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            self._struck.pop(oldest, None)
+
+    async def _storm(self, storm: Storm, fault: pb.FaultAsked) -> None:
+        await asyncio.sleep(GRACE_S)
+        struck = self._struck[fault.fault] = self._gates.begin(storm)
+        try:
+            await asyncio.sleep(fault.for_s)
+        finally:
+            self._gates.end(struck)
+
+    async def _strike(self, handles: Sequence[Handle], fault: pb.FaultAsked) -> None:
+        """Signal them; what is stopped goes on in the end."""
+        number = _SIGNALS.get(Kind(fault.kind))
+        try:
+            if fault.target != "task":
+                await asyncio.sleep(GRACE_S)
+            _send(handles, number or signal.SIGSTOP)
+            if fault.kind == Kind.FREEZE.value:
+                await asyncio.sleep(fault.for_s)
+            for _ in range(round(fault.for_s / SLOW_TURN_S) if fault.kind == Kind.SLOW.value else 0):
+                await asyncio.sleep(SLOW_TURN_S - SLOW_RUNS_S)
+                _send(handles, signal.SIGCONT)
+                await asyncio.sleep(SLOW_RUNS_S)
+                _send(handles, signal.SIGSTOP)
+        finally:
+            if number is None:
+                _send(handles, signal.SIGCONT)
+            for handle in handles:
+                handle.close()
+
+
+def _send(handles: Sequence[Handle], number: signal.Signals) -> None:
+    for handle in handles:
+        handle.send(number)
+
+
+class Ends:
+    """Who stands at an end of a connection that passes this host's gates: a worker of this host, else an address."""
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+        self._own = frozenset(own_addresses())
+
+    def whose(self, protocol: str, host: str, port: int) -> str:
+        """The name of an end, by which `FaultAsked.ends` means it."""
+        found = ipaddress.ip_address(host.partition("%")[0])
+        mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+        address = mapped or found
+        if not address.is_loopback and str(address) not in self._own:
+            return str(address)
+        for pid in holders(protocol, port, listening=False):
+            if pid != os.getpid() and (name := _worker_of(pid)):
+                return name
+        return self._worker
+
+
+def _worker_of(pid: int) -> str:
+    """The name of the worker that a process is, or is a task of; "" for none."""
+    for _ in range(ANCESTORS_MAX):
+        with contextlib.suppress(OSError):
+            title = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            if title.startswith("headrace worker "):
+                return title.split()[2]
+        pid = parent_of(pid)
+    return ""
+
+
+async def attend(worker: str, channel: Channel) -> None:
+    """Do what the worker passes on, until it is gone."""
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+
+    def say(message: pb.FromAgent) -> None:
+        with contextlib.suppress(ChannelClosed):
+            channel.send(message.SerializeToString())
+            if channel.wants_to_write:
+                loop.add_writer(channel.fileno(), flush)
+
+    def flush() -> None:
+        with contextlib.suppress(ChannelClosed):
+            channel.flush()
+        if not channel.wants_to_write:
+            loop.remove_writer(channel.fileno())
+
+    def readable() -> None:
+        try:
+            for data in channel.receive():
+                agent.asked(pb.FaultAsked.FromString(data))
+        except ChannelClosed:
+            loop.remove_reader(channel.fileno())
+            over.set()
+
+    with NetworkGates(os.getpid(), whose=Ends(worker).whose) as gates:
+        agent = Agent(gates, lambda told: say(pb.FromAgent(told=told)))
+        loop.add_reader(channel.fileno(), readable)
+        say(pb.FromAgent(gates=gates.registry))
+        await over.wait()
+        await agent.rest()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Be the agent of a worker until that has ended."""
+    parser = argparse.ArgumentParser(prog="headrace agent")
+    parser.add_argument("--worker", required=True)
+    parser.add_argument("--fd", type=int, required=True)
+    args = parser.parse_args(argv)
+    setproctitle.setproctitle(f"headrace agent of {args.worker}")
+    # What ends a worker and its tasks must leave time to let what is frozen go on.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    asyncio.run(attend(args.worker, Channel(socket.socket(fileno=args.fd))))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

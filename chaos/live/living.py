@@ -1,0 +1,32 @@
+"""A cluster that lives, as faults see it: what of it runs on this host, and what elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headrace.chaos.live.attached import Attached
+from headrace.chaos.live.reach import Reach
+from headrace.chaos.live.scenario import NETWORK, Scenario
+from headrace.cli.client import ControllerAt
+
+
+@contextmanager
+def living(at: ControllerAt, *, here: bool) -> Iterator[tuple[Attached, Reach | None]]:
+    """Its processes on this host, and its workers elsewhere unless only what is `here` is meant."""
+    attached = Attached(at, needed=here)
+    if here:
+        yield attached, None
+        return
+    with Reach(at, attached.running_workers()) as reach:
+        yield attached, reach
+
+
+def permit(at: ControllerAt, scenario: Scenario, *, here: bool) -> None:
+    """Raises CliError, in one line, where there is nobody who may be hit, or one whom it may befall does not allow it."""
+    with living(at, here=here) as (_, reach):
+        if reach is None:
+            return
+        reach.check(scenario)
+        if not reach.workers and not scenario.has(NETWORK):
+            Attached(at)  # refuses, where nothing runs here either

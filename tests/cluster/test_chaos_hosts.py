@@ -1,0 +1,168 @@
+"""Chaos on a cluster that lives on several hosts: faults befall what runs elsewhere, where its worker allows it.
+
+Each host has a network namespace, and its processes a PID namespace: nobody outside can signal them. The first process
+there starts the worker again whenever it ends, as a service manager does.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dataset_kit import fates
+from gated_kit import PIPELINE
+from kill_kit import headrace
+from netns_kit import Cluster, Daemon, Host, Net, wait_for
+
+#: A service manager in one line; it is the first process of its namespace.
+MANAGER = 'while :; do "$@"; done'
+PERMISSION = "--allow-chaos"
+
+
+@pytest.fixture(scope="module")
+def reference(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the pipeline makes on one host, with its gate open."""
+    folder = tmp_path_factory.mktemp("reference")
+    (folder / "gate").touch()
+    gated = write_pipeline(folder)
+    command = headrace("run", gated, "-p", f"input={texts}/*.jsonl", "-p", f"output={folder}/out", "--json")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
+def write_pipeline(folder: Path) -> str:
+    """The gated pipeline, whose gate is a file in the folder that its tasks run in: the same text for all."""
+    path = folder / "gated.py"
+    path.write_text(PIPELINE.replace("@gate@", "gate"))
+    return str(path)
+
+
+class Watched:
+    """A cluster whose workers are kept alive on hosts of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.net = Net()
+        self.cluster = Cluster(self.net, folder)
+        self.ctl = self.net.host("ctl")
+        self.cluster.init(self.ctl)
+        self.cluster.controller(self.ctl)
+
+    def worker(self, name: str, *more: str) -> Daemon:
+        folder = self.cluster.folder
+        state = ("--state", str(folder / f"state-{name}"))
+        command = headrace("worker", "--join", self.cluster.token(name), *state, "--cores", "1", *more)
+        apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", MANAGER, "sh", *command]
+        log = folder / f"{name}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                self.net.host(name).command(*apart), cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            )
+        made = self.cluster.daemons[name] = Daemon(process, log)
+        return made
+
+    def chaos(self, scenario: str, *arguments: str) -> "subprocess.Popen[str]":
+        """`headrace chaos run` on the controller's host, with the gated pipeline."""
+        folder = self.cluster.folder
+        (folder / "x.toml").write_text(scenario)
+        command = headrace("chaos", "run", str(folder / "x.toml"), write_pipeline(folder), *arguments)
+        command += ["--cluster", str(self.cluster.files), "--folder", str(folder), "--report", str(folder / "report")]
+        host: Host = self.ctl
+        return subprocess.Popen(
+            host.command(*command, "--rebuilds", "0", "--keep", "--json"),
+            cwd=folder, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self.cluster.close()
+        self.net.close()
+
+
+@contextmanager
+def hosts_of(folder: Path, **permissions: tuple[str, ...]) -> Iterator[Watched]:
+    """A worker on each of the named hosts, with these options."""
+    made = Watched(folder)
+    try:
+        for name, more in permissions.items():
+            made.worker(name, *more)
+        made.cluster.wait_for_workers(made.ctl, len(permissions))
+        yield made
+    finally:
+        made.close()
+
+
+def table(**keys: object) -> str:
+    return "\n".join(["[[fault]]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]) + "\n"
+
+
+def done_to(watched: Watched, faults: list[dict[str, Any]], texts: Path, reference: Path) -> dict[str, Any]:
+    """The report of a run in which one fault follows the other; the last records come when the last one goes on.
+
+    What a fault that lasts befalls must pass meanwhile: it lasts longer than the run, and ends with it.
+    """
+    tables = ['[run.place]\nread = "one"\nwrite = "two"\n']
+    tables += [
+        table(**fault, **({"follows": number - 1, "after_s": 0.5} if number else {"after_commits": 1}))
+        for number, fault in enumerate(faults)
+    ]
+    process = watched.chaos("".join(tables), "-p", f"input={texts}/*.jsonl", "--reference", str(reference))
+    try:
+        last = faults[-1]
+        wait_for(
+            lambda: process.poll() is not None or all(
+                f"asks for a fault: {last['kind']}" in watched.cluster.daemons[name].log.read_text()
+                for name in ("one", "two")
+            ),
+            "the last fault",
+        )  # fmt: skip
+        (watched.cluster.folder / "gate").touch()
+        out, errors = process.communicate(timeout=180)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, out + errors
+    report: dict[str, Any] = json.loads(out)
+    assert report["verdict"] == "passed"
+    (faulted,) = watched.cluster.folder.glob("headrace-chaos-*/faulted")
+    assert fates(faulted) == fates(reference)
+    return report
+
+
+def test_tasks_workers_and_links_of_other_hosts_are_hit_and_the_dataset_is_the_same(
+    texts: Path, reference: Path, tmp_path: Path
+) -> None:
+    faults: list[dict[str, Any]] = [
+        {"kind": "kill", "target": "sink"},
+        {"kind": "freeze", "target": "stage:read", "for_s": 0.3},
+        {"kind": "kill", "target": "worker"},
+        {"kind": "delay", "target": "links", "delay_s": 0.02, "for_s": 120.0},
+    ]
+    with hosts_of(tmp_path, one=(PERMISSION,), two=(PERMISSION,)) as watched:
+        report = done_to(watched, faults, texts, reference)
+    fired = {item["kind"]: item for item in report["fired"]}
+    victims = [item["victims"] for item in report["fired"]]
+    assert victims[0][0].startswith("headrace task gated/write.0")
+    assert victims[0][0].endswith("on worker two")
+    assert victims[1][0].endswith("on worker one")
+    assert victims[2][0].startswith("headrace worker ")
+    assert fired["delay"]["struck"]["link datagrams between workers"] > 0
+    assert {finding["name"]: finding["passed"] for finding in report["findings"]}[
+        "the faults of the network were felt"
+    ] is True
+
+
+def test_what_is_not_permitted_is_refused_with_one_line(texts: Path, tmp_path: Path) -> None:
+    with hosts_of(tmp_path, one=(PERMISSION,), two=()) as watched:
+        for fault in (
+            table(kind="kill", target="task", after_s=0),
+            table(kind="loss", target="links", after_s=0),
+        ):
+            process = watched.chaos(fault, "-p", f"input={texts}/*.jsonl")
+            out, errors = process.communicate(timeout=60)
+            assert (process.returncode, out) == (1, "")
+            (line,) = (line for line in errors.splitlines() if not line.startswith("chaos: "))
+            assert "worker two on host" in line
+            assert "does not allow chaos: start it with --allow-chaos" in line
