@@ -60,15 +60,19 @@ class Agent:
             why = f"worker {fault.worker}: it knows nothing of this fault"
             told = pb.FaultTold(fault=fault.fault, reason=why) if fault.end else self._begin(fault)
         if fault.end and fault.fault in self._lasting:
-            self._lasting[fault.fault].add_done_callback(lambda _: self._say(told))
+            self._lasting[fault.fault].add_done_callback(lambda _: self._say_struck(told))
             self._lasting[fault.fault].cancel()
+        elif fault.end:
+            self._say_struck(told)
         else:
-            self._say(told)
+            self._tell(told)
 
-    def _say(self, told: pb.FaultTold) -> None:
+    def _say_struck(self, told: pb.FaultTold) -> None:
+        """It is over: no victims any more, but what it struck."""
+        answer = pb.FaultTold(fault=told.fault, accepted=told.accepted, reason=told.reason)
         for what, count in self._struck.get(told.fault, Counter[Struck]()).items():
-            told.struck[what.value] = count
-        self._tell(told)
+            answer.struck[what.value] = count
+        self._tell(answer)
 
     async def rest(self) -> None:
         """Return when nothing lasts any more: what is frozen goes on then."""
@@ -79,7 +83,7 @@ class Agent:
         told = pb.FaultTold(fault=fault.fault, accepted=True)
         if fault.kind in _ILLS:
             storm = Storm(Ill(fault.kind), fault.share, fault.delay_s, _WAYS.get(fault.target), tuple(fault.ends))
-            told.victims.append(f"{fault.target} of worker {fault.worker}")
+            told.victims.append(f"{fault.kind} on {fault.target} of worker {fault.worker}")
             self._last(fault.fault, self._storm(storm, fault), told)
             return told
         if fault.kind not in _PROCESS_KINDS:
@@ -102,7 +106,8 @@ class Agent:
             self._struck.pop(oldest, None)
 
     async def _storm(self, storm: Storm, fault: pb.FaultAsked) -> None:
-        await asyncio.sleep(GRACE_S)
+        if storm.way is not Way.LINK:
+            await asyncio.sleep(GRACE_S)
         struck = self._struck[fault.fault] = self._gates.begin(storm)
         try:
             await asyncio.sleep(fault.for_s)

@@ -108,7 +108,7 @@ def _exited(task: str, attempt: int, m: pb.TaskExited) -> core.TaskExited:
 
 
 def _read(task: str, attempt: int, m: pb.FragmentRead) -> core.FragmentWasRead:
-    return core.FragmentWasRead(task, attempt, m.fragment, m.count, m.error, m.changed)
+    return core.FragmentWasRead(task, attempt, m.fragment, m.count, m.error, m.changed, m.unreadable)
 
 
 def _proposed(task: str, attempt: int, m: pb.Proposed) -> core.ShardProposed:

@@ -22,7 +22,7 @@ from headrace.controller.core.log_messages import (
 )
 from headrace.controller.process import is_alive
 from headrace.store.entries import Entry, Led, decode_entry, encode_entry
-from headrace.store.errors import StoreError, StoreRefused
+from headrace.store.errors import StoreError, StoreRefused, StoreStalled
 from headrace.store.log import Appended, Log
 from headrace.store.objects import ObjectStore, open_store
 from headrace.store.remote_probe import ensure_create_if_absent
@@ -117,7 +117,7 @@ class Logs:
                 return EntryWritten(command.log, command.number)
             opened.log.discard(command.number)
         except StoreError as error:
-            return EntryUnresolved(command.log, command.number, str(error))
+            return EntryUnresolved(command.log, command.number, str(error), isinstance(error, StoreStalled))
         return EntryOvertaken(command.log, command.number)
 
     def _write(self, opened: _OpenLog, command: WriteEntry) -> LogAnswer:
@@ -130,7 +130,7 @@ class Logs:
         except StoreRefused:
             raise
         except StoreError as error:
-            return EntryUnresolved(command.log, command.number, str(error))
+            return EntryUnresolved(command.log, command.number, str(error), isinstance(error, StoreStalled))
         if isinstance(result, Appended):
             return self._written(opened, command)
         entry = decode_entry(result.existing)

@@ -366,16 +366,18 @@ class FragmentsListed(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., fragments: _Optional[_Iterable[_Union[Fragment, _Mapping]]] = ..., last: _Optional[bool] = ..., error: _Optional[str] = ..., listing: _Optional[int] = ...) -> None: ...
 
 class FragmentRead(_message.Message):
-    __slots__ = ("fragment", "count", "error", "changed")
+    __slots__ = ("fragment", "count", "error", "changed", "unreadable")
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CHANGED_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     fragment: bytes
     count: int
     error: str
     changed: bool
-    def __init__(self, fragment: _Optional[bytes] = ..., count: _Optional[int] = ..., error: _Optional[str] = ..., changed: _Optional[bool] = ...) -> None: ...
+    unreadable: bool
+    def __init__(self, fragment: _Optional[bytes] = ..., count: _Optional[int] = ..., error: _Optional[str] = ..., changed: _Optional[bool] = ..., unreadable: _Optional[bool] = ...) -> None: ...
 
 class Proposed(_message.Message):
     __slots__ = ("proposal", "sink", "version", "epoch", "ranges", "objects", "counts")

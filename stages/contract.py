@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from headrace.stages.batch import Batch
+from headrace.stages.errors import DeviceFailed as DeviceFailed
 from headrace.stages.errors import FragmentChanged as FragmentChanged
 from headrace.stages.errors import InputError as InputError
 from headrace.store.entries import Counts, Fragment, StoredObject

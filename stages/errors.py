@@ -29,5 +29,28 @@ class DamagedInput(InputError):  # noqa: N818 (named after what is so)
         )
 
 
+#: What a system says of a device, or of a server behind a mount, that has failed; trying again later may help.
+_DEVICE_ERRORS = frozenset(
+    {errno.EIO, errno.ENXIO, errno.ENODEV, errno.EREMOTEIO, errno.ESTALE, errno.EUCLEAN, errno.EBADMSG, errno.ETIMEDOUT}
+)
+
+
+class DeviceFailed(DamagedInput):
+    """The bytes of a file cannot be got from its device. Its fragment halts alone: what lies elsewhere is read on."""
+
+    def __init__(self, name: str, at: int, error: OSError) -> None:
+        self.why = f"its device failed ({error.strerror}) at byte {at}"
+        InputError.__init__(
+            self,
+            f"cannot read {name!r}: {error.strerror} at byte {at}; look into the kernel log and see to the disk or the "
+            'mount, then run again; or declare the source with damaged="quarantine", which keeps what could be read',
+        )
+
+
+def is_device_error(error: OSError) -> bool:
+    """Whether it is the device that failed, and not the file or the right to it."""
+    return error.errno in _DEVICE_ERRORS
+
+
 class StageContractError(Exception):
     """A stage gave back something that is no answer to the batch it was given; ends the run and names the stage."""

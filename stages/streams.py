@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from headrace.stages.errors import DamagedInput, InputError, unreadable
+from headrace.stages.errors import DamagedInput, DeviceFailed, InputError, is_device_error, unreadable
 from headrace.stages.inputs import Inputs, changed, file_version, gone, to_path
 from headrace.stages.patterns import codec_of
 from headrace.store.entries import Fragment
@@ -42,13 +42,43 @@ class LocalFile(io.FileIO):
         except FileNotFoundError as error:
             raise gone(fragment) from error
         except OSError as error:
+            if is_device_error(error):
+                raise DeviceFailed(path, 0, error) from error
             raise unreadable("read", path, error) from error
+
+    def read(self, size: int | None = -1) -> bytes:
+        """As a file does. Raises DeviceFailed, and InputError where the system says no for another reason."""
+        try:
+            return super().read(-1 if size is None else size)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def readinto(self, buffer: Any) -> int:
+        """As a file does; raises as `read` does."""
+        try:
+            return super().readinto(buffer)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def readall(self) -> bytes:
+        """As a file does; raises as `read` does."""
+        try:
+            return super().readall()
+        except OSError as error:
+            raise self._failed(error) from error
 
     def check(self) -> None:
         """Raise FragmentChanged unless this is still the version that was listed."""
-        found = file_version(os.fstat(self.fileno()))
+        try:
+            found = file_version(os.fstat(self.fileno()))
+        except OSError as error:
+            raise self._failed(error) from error
         if found != self._fragment.version:
             raise changed(self._fragment, found)
+
+    def _failed(self, error: OSError) -> InputError:
+        path = to_path(self._fragment.uri)
+        return DeviceFailed(path, self.tell(), error) if is_device_error(error) else unreadable("read", path, error)
 
 
 class RemoteFile(io.RawIOBase):
@@ -246,10 +276,7 @@ class InputStream:
         return since
 
     def _read_raw(self, size: int) -> bytes:
-        try:
-            return self._raw.read(STEP_BYTES if size < 0 else size) or b""
-        except OSError as error:
-            raise InputError(f"cannot read {to_path(self._fragment.uri)!r}: {error}; check the disk") from error
+        return self._raw.read(STEP_BYTES if size < 0 else size) or b""
 
     def _restart(self) -> None:
         self._raw.seek(0)

@@ -72,8 +72,6 @@ class FaultDesk:
 
     def asked(self, fault: pb.FaultAsked) -> None:
         """Have a fault done, or say why not."""
-        if not fault.end:
-            logger.warning("an operator asks for a fault: %s of %s", fault.kind, fault.task or fault.target)
         if self._channel is None:
             why = f"worker {self._worker} allows no chaos: start it with --allow-chaos"
             self._say(pb.FaultTold(fault=fault.fault, reason=why))
@@ -127,7 +125,10 @@ class FaultDesk:
     def _readable(self, channel: Channel) -> None:
         try:
             for data in channel.receive():
-                self._say(pb.FromAgent.FromString(data).told)
+                told = pb.FromAgent.FromString(data).told
+                if told.victims:
+                    logger.warning("a fault that an operator asked for: %s", ", ".join(told.victims))
+                self._say(told)
         except ChannelClosed:
             asyncio.get_running_loop().remove_reader(channel.fileno())
             logger.error("the agent that does faults has ended, and its gates with it: this worker ends too")

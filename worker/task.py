@@ -24,7 +24,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
-from headrace.stages.contract import FragmentChanged, FragmentEnd, InputError, Sink
+from headrace.stages.contract import DeviceFailed, FragmentChanged, FragmentEnd, InputError, Sink
 from headrace.stages.environment import ENVIRONMENT_OF, unlike
 from headrace.stages.errors import StageContractError
 from headrace.store.entries import Fragment
@@ -189,7 +189,11 @@ class Task:
         except InputError as error:
             self._say(
                 read=pb.FragmentRead(
-                    fragment=fragment.id, count=-1, error=str(error), changed=isinstance(error, FragmentChanged)
+                    fragment=fragment.id,
+                    count=-1,
+                    error=str(error),
+                    changed=isinstance(error, FragmentChanged),
+                    unreadable=isinstance(error, DeviceFailed),
                 )
             )
             self._reading.ended(fragment.id)

@@ -134,6 +134,7 @@ class Write:
     #: When the store was first asked, and what it said last.
     begun_at: float = 0.0
     error: str = ""
+    stalled: bool = False
 
 
 S = TypeVar("S", bound=LogState)
@@ -224,6 +225,11 @@ class Leadership(Generic[S]):
         if self._write is None or not self._write.error:
             return 0.0, ""
         return now - self._write.begun_at, self._write.error
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the entry on its way waits for a store that is full or silent, which passes by itself."""
+        return self._write is not None and self._write.stalled
 
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next."""
@@ -377,7 +383,7 @@ class Leadership(Generic[S]):
         write = self._write
         if write is not None and write.number == event.number:
             write.resolved = False
-            write.error = event.error
+            write.error, write.stalled = event.error, event.stalled
             write.retry_at = now + min(RETRY_S_MAX, RETRY_S * 2 ** (write.attempts - 1))
         return []
 

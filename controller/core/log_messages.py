@@ -49,11 +49,12 @@ class EntryRefused:
 
 @dataclass(frozen=True, slots=True)
 class EntryUnresolved:
-    """Nobody knows whether entry `number` was written."""
+    """Nobody knows whether entry `number` was written. `stalled`: the store is full, or was there and is silent."""
 
     log: str
     number: int
     error: str
+    stalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

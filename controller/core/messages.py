@@ -132,6 +132,8 @@ class FragmentWasRead:
     error: str = ""
     #: The error is that the object is not the one that was listed: it concerns this fragment alone.
     changed: bool = False
+    #: The error is that the object's device failed: it concerns this fragment alone, too.
+    unreadable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class Run(Changes, Input, Ending):
         for _, entry in self.leadership.committed():
             commands += self._committed(entry)
         waited_s, trouble = self.leadership.trouble(now)
-        if self.state is RunState.OPENING and waited_s >= OPENING_S_MAX:
+        if self.state is RunState.OPENING and waited_s >= OPENING_S_MAX and not self.leadership.stalled:
             commands += self._fail(f"the ledger of {self.pipeline.dataset} cannot be written: {trouble}")
         if self.leadership.state in (LeaderState.DENIED, LeaderState.DEPOSED) and not self.ended:
             commands += self._fail(self.leadership.why_not_leading())

@@ -28,7 +28,8 @@ from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.store.entries import Range
 from headrace.store.fold import LedgerState
 
-#: Seconds that a run may wait for a store that does not take its first entry. Once it leads, it waits on.
+#: Seconds that a run may wait for a store that does not take its first entry. One that is full is waited for without
+#: end, and so is any once the run leads.
 OPENING_S_MAX = 10.0
 #: The run has tasks; in HALTING, sources are to send nothing more.
 WORKING = (RunState.RUNNING, RunState.PAUSING, RunState.PAUSED, RunState.DRAINING)
@@ -140,6 +141,8 @@ class RunBase:
         self._dropped: set[bytes] = set()
         self._stale: set[str] = set()
         self._relisted = False
+        #: Those that a failed device keeps from being read.
+        self._unreadable: set[bytes] = set()
         #: Lost workers whose tasks have no place: since when, and why.
         self._away: dict[str, tuple[float, str]] = {}
         #: When a manifest that the store did not take is written again, and why it did not.

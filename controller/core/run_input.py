@@ -50,10 +50,13 @@ class Input(RunBase):
     def _was_read(self, event: FragmentWasRead) -> list[Command]:
         if self.crew is None or self.crew.current(event.task, event.attempt) is None:
             return []
-        if event.error and event.changed:
+        if event.error and (event.changed or event.unreadable):
             self.intake.halt(event.fragment, event.task)
             self._halt_fragment(event.fragment, event.error)
-            self._stale.add(self.ledger.fragments[event.fragment].fragment.stage)
+            if event.unreadable:
+                self._unreadable.add(event.fragment)
+            else:
+                self._stale.add(self.ledger.fragments[event.fragment].fragment.stage)
             return []
         if event.error:
             return self._fail(event.error)
@@ -65,7 +68,7 @@ class Input(RunBase):
         return []
 
     def _halt_fragment(self, fragment: bytes, why: str) -> None:
-        """A fragment's object is not the one that was listed: go on without it, and settle it when all else is."""
+        """A fragment cannot be read as it was listed: go on without it, and settle it when all else is."""
         self.intake.halt(fragment)
         self._changed[fragment] = why
         self._settled = False
@@ -73,7 +76,8 @@ class Input(RunBase):
     def _settle_changed(self) -> list[Command]:
         """All else is closed, and what sinks held of the changed fragments too: do as the run was asked."""
         reread = self._changed_input is ChangedInput.REREAD
-        if self._changed_input is ChangedInput.HALT or (reread and self._stale and self._relisted):
+        again = reread and ((self._stale and self._relisted) or not self._unreadable.isdisjoint(self._changed))
+        if self._changed_input is ChangedInput.HALT or again:
             return self._fail(self._why_open())
         for fragment, why in self._changed.items():
             self.leadership.submit(FragmentDropped(fragment, why, reread))
@@ -86,12 +90,18 @@ class Input(RunBase):
         return []
 
     def _why_open(self) -> str:
-        """What is said at the end of a run whose input changed or vanished while it was open."""
+        """What is said at the end of a run whose input changed, vanished or could not be read while it was open."""
         shown = "; ".join(list(dict.fromkeys(self._changed.values()))[:CHANGED_SHOWN])
         more = len(set(self._changed.values())) - CHANGED_SHOWN
+        told = f"{shown}{f'; and {more} more' if more > 0 else ''}. All else is closed."
+        if self._unreadable.issuperset(self._changed):
+            return (
+                f"{len(self._changed)} fragments stand open, since their devices failed: {told} The same command reads "
+                "them when that is mended; or --changed-input drop gives up what is open of them"
+            )
         return (
-            f"{len(self._changed)} fragments stand open, since what was listed changed or vanished: {shown}"
-            f"{f'; and {more} more' if more > 0 else ''}. All else is closed. Put the old objects back and run "
+            f"{len(self._changed)} fragments stand open, since what was listed changed, vanished or cannot be read: "
+            f"{told} Put the old objects back and run "
             "again, or choose: --changed-input drop gives up what is open of them, --changed-input reread gives it "
             "up and reads the new objects whole, beside what is closed of the old ones"
         )

@@ -113,7 +113,7 @@ def done_to(watched: Watched, faults: list[dict[str, Any]], texts: Path, referen
         last = faults[-1]
         wait_for(
             lambda: process.poll() is not None or all(
-                f"asks for a fault: {last['kind']}" in watched.cluster.daemons[name].log.read_text()
+                f"an operator asked for: {last['kind']}" in watched.cluster.daemons[name].log.read_text()
                 for name in ("one", "two")
             ),
             "the last fault",

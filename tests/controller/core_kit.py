@@ -78,6 +78,8 @@ class Stand:
         self.leader_alive: bool | None = None
         #: Answer writes with an error, and do not write.
         self.unresolved = False
+        #: And such an error is that the store is full.
+        self.stalled = False
         #: What the store says to a manifest, for which it has no room just now.
         self.full = ""
         self.fuse, self.replicas = True, 0
@@ -110,7 +112,7 @@ class Stand:
 
     def _write(self, command: m.WriteEntry) -> object:
         if self.unresolved:
-            return m.EntryUnresolved(command.log, command.number, "no answer")
+            return m.EntryUnresolved(command.log, command.number, "no answer", self.stalled)
         log = self._log_of(command.log)
         if command.number < len(log):
             standing = log[command.number]

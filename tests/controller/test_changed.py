@@ -110,6 +110,34 @@ def test_an_object_that_changes_while_it_is_read_is_listed_once_more_and_not_for
     assert "it changed again" in report.reason
 
 
+def unreadable(stand: Stand) -> m.ReportRun:
+    """The report of a run that closes A, and finds that B's device has failed."""
+    stand.begin(A, B)
+    stand.tell(m.FragmentWasRead(*stand.task(), B.id, -1, "EIO", unreadable=True))
+    (report,) = of(m.ReportRun, close_a(stand))
+    return report
+
+
+@pytest.mark.parametrize("choice", [ChangedInput.HALT, ChangedInput.REREAD])
+def test_a_fragment_whose_device_fails_halts_alone_and_the_next_run_reads_it(choice: ChangedInput) -> None:
+    first = Stand()
+    first.changed_input = choice
+    report = unreadable(first)
+    assert report.outcome == "failed"
+    assert "1 fragments stand open, since their devices failed: EIO. All else is closed." in report.reason
+    assert not dropped(first)
+    assert first.run.ledger.fragments[A.id].done(("write",))
+    (order,) = of(m.ReadFragment, later(first, choice).begin(A, B))
+    assert order.fragment == B
+
+
+def test_a_fragment_whose_device_fails_is_given_up_if_asked() -> None:
+    stand = Stand()
+    stand.changed_input = ChangedInput.DROP
+    assert unreadable(stand).outcome == "completed"
+    assert [(change.fragment, change.reread) for change in dropped(stand)] == [(B.id, False)]
+
+
 @pytest.mark.parametrize(
     ("found", "contradicts"),
     [

@@ -6,6 +6,7 @@ from core_kit import LOG, Stand, changes, fragment, make_pipeline, of, proposal
 from headrace.controller.core import messages as m
 from headrace.controller.core.leadership import TAKEOVER_S, LeaderState
 from headrace.controller.core.roster import ATTEMPTS_A_TERM
+from headrace.controller.core.run_base import OPENING_S_MAX
 from headrace.controller.core.run_ending import MANIFEST_AGAIN_S
 from headrace.controller.core.run_states import RunState
 from headrace.store.entries import (
@@ -35,6 +36,26 @@ def complete(stand: Stand) -> list[m.Command]:
 
 def answers(commands: list[m.Command]) -> list[m.AnswerRequest]:
     return of(m.AnswerRequest, commands)
+
+
+# -- the store takes no first entry --
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_store_that_is_full_is_waited_for_from_the_first_entry_on_and_one_that_never_answers_is_not(
+    full: bool,
+) -> None:
+    stand = Stand()
+    stand.unresolved, stand.stalled = True, full
+    stand.join("w1")
+    said = stand.apply()
+    for _ in range(4):
+        said += stand.later(OPENING_S_MAX / 2)
+    assert [report.outcome for report in of(m.ReportRun, said)] == ([] if full else ["failed"])
+    assert stand.run.trouble(stand.now) or not full
+    stand.unresolved = False
+    stand.later(OPENING_S_MAX)
+    assert ("PipelineApplied" in changes(stand)) == full
 
 
 # -- the whole way --

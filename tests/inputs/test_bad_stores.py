@@ -156,11 +156,23 @@ def test_a_disk_that_fills_up_is_waited_for_and_the_dataset_is_that_of_a_disk_wi
         assert fates(disk / "out") == fates(home / "roomy")
 
 
-def test_a_disk_without_room_for_the_first_entry_ends_the_run_with_one_line(home: pathlib.Path) -> None:
+def test_a_disk_without_room_for_the_first_entry_is_waited_for_too(home: pathlib.Path) -> None:
     with small_disk(home / "disk", 64 << 10) as disk:
         (disk / "ballast").write_bytes(bytes(60 << 10))
-        line = kit.the_line(kit.run(home, "in.jsonl", "disk/out"))
-        assert "No space left on device (0 bytes are free); free space on the disk" in line
+        with kit.Watched(home, "in.jsonl", "disk/out") as run:
+            waits = run.says("bad: waits: ")
+            assert "No space left on device (0 bytes are free); free space on the disk" in waits
+            enlarge(disk, 64 << 20)
+            kit.check_complete(run.end(), str(disk / "out"))
+
+
+def test_a_run_that_waits_for_room_for_its_first_entry_can_be_cancelled(home: pathlib.Path) -> None:
+    with small_disk(home / "disk", 64 << 10) as disk:
+        (disk / "ballast").write_bytes(bytes(60 << 10))
+        with kit.Watched(home, "in.jsonl", "disk/out") as run:
+            run.says("bad: waits: ")
+            run.process.send_signal(signal.SIGINT)
+            assert run.end().returncode == 130
 
 
 def test_a_run_that_waits_for_room_can_be_cancelled_and_goes_on_later(home: pathlib.Path) -> None:

@@ -86,7 +86,6 @@ def test_faults_of_network_store_and_clocks_are_read_with_their_shares_and_delay
 
 def test_what_a_fault_of_network_or_store_cannot_be_is_refused() -> None:
     cut = {"kind": "partition", "target": "links", "after_s": 1}
-    assert "need a table [cluster]" in refusal(cut)
     assert "[clocks] needs a table [cluster]" in refusal(KILL, clocks={})
     assert "target is 'task'; it is one of links, control" in refusal({**cut, "target": "task"}, cluster={})
     assert "share means nothing for 'partition'" in refusal({**cut, "share": 0.5}, cluster={})
