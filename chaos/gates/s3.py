@@ -113,7 +113,8 @@ class S3Proxy:
 
     def count(self, method: str, part: str = "") -> int:
         """How many requests of a kind were seen."""
-        return sum(line.startswith(method + " ") and part in line for line in self.seen)
+        with self._lock:
+            return sum(line.startswith(method + " ") and part in line for line in self.seen)
 
     def take(self, method: str, path: str) -> Fault | None:
         """The fault for a request that has come."""

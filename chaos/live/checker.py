@@ -14,9 +14,10 @@ from typing import Any
 
 from headrace.chaos.gates.weather import Struck
 from headrace.chaos.live.conductor import Fired, Outcome
-from headrace.chaos.live.evidence import Fates, Source, compare, read_fates, read_source
+from headrace.chaos.live.evidence import Fates, compare, read_fates
 from headrace.chaos.live.scenario import NETWORK
 from headrace.chaos.live.source_files import Servers
+from headrace.chaos.live.source_records import SourceDamaged, read_source
 from headrace.pipeline.graph import Pipeline
 from headrace.store.dataset import Dataset
 from headrace.store.errors import StoreError
@@ -154,18 +155,26 @@ def _against_source(fates: Fates, dataset: Dataset, id_key: str, servers: Server
     if unknown:
         return Finding(name, None, f"{unknown[0]} is neither on this machine nor in an S3 store that the input names")
     try:
-        source: Source = read_source([file for file in files if file is not None], id_key)
-    except (StoreError, FileNotFoundError) as error:
+        source = read_source([file for file in files if file is not None], id_key)
+    except (StoreError, FileNotFoundError, SourceDamaged) as error:
         return Finding(name, None, f"the source cannot be read: {error}")
     if source.unread:
-        return Finding(name, None, f"{source.unread[0]} is not JSON Lines or Parquet")
+        return Finding(name, None, f"{source.unread[0]} is of no format that the checker reads")
+    uri_of = {fragment.hex(): state.fragment.uri for fragment, state in dataset.state.fragments.items()}
+    held = Counter(uri_of.get(fragment, "") for fragment, _ in fates.found)
+    others = tuple(
+        f"{uri}: {count} records in the file, {held[uri]} in the dataset"
+        for uri, count in zip(uris, source.counts, strict=True)
+        if count != held[uri]
+    )
     missing = source.ids - fates.ids
     said = f"{source.records} records in {len(files)} files, {source.ids.total()} of them with an id of their own"
-    if source.records != len(fates.found):
+    if source.records != len(fates.found) or others:
         said = f"the files hold {source.records} records, the dataset {len(fates.found)}"
     elif missing:
         said = f"{missing.total()} ids of the files are not in the dataset: {', '.join(sorted(missing)[:LISTED_MAX])}"
-    return Finding(name, source.records == len(fates.found) and not missing, said)
+    good = source.records == len(fates.found) and not others and not missing
+    return Finding(name, good, said, others[:LISTED_MAX])
 
 
 def _sound(dataset: Dataset) -> Finding:

@@ -1,4 +1,4 @@
-"""A dataset and its source as someone sees them who has no Headrace: JSON, safetensors, Parquet, and a hash.
+"""A dataset as someone sees it who has no Headrace: JSON, safetensors, Parquet, and a hash.
 
 Nothing here imports a stage or a reader, and of the store no more than plain reads: what the checker compares must not
 come from the code that it checks (docs/format.md is all that is needed to write this again).
@@ -6,20 +6,17 @@ come from the code that it checks (docs/format.md is all that is needed to write
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import pathlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file
-
-from headrace.chaos.live.source_files import SourceFile
 
 #: Bytes of the hash that stands for a document's tokens.
 _HASH_BYTES = 16
@@ -138,43 +135,3 @@ def _proofs(path: pathlib.Path) -> dict[int, tuple[int, str]]:
 
 def _told(fate: Fate) -> str:
     return f"kept with {fate.tokens} tokens" if fate.verdict == "kept" else f"{fate.verdict} ({fate.proof})"
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What lines and rows of the input say: records in all, and ids of those that have one. `unread`: other formats."""
-
-    records: int
-    ids: Counter[str]
-    unread: tuple[str, ...]
-
-
-def read_source(files: Sequence[SourceFile], id_key: str) -> Source:
-    """Count the records of JSON Lines (.gz too) and Parquet files, and the ids of those that can be parsed."""
-    records, ids, unread = 0, Counter[str](), list[str]()
-    for item in files:
-        if item.name.endswith(".parquet"):
-            with item.open() as file:
-                records += pq.ParquetFile(file).metadata.num_rows
-        elif item.name.removesuffix(".gz").endswith((".jsonl", ".json", ".ndjson")):
-            for line in _lines(item):
-                records += 1
-                ids.update(_id_of(line, id_key))
-        else:
-            unread.append(item.name)
-    return Source(records, ids, tuple(unread))
-
-
-def _lines(item: SourceFile) -> Iterator[bytes]:
-    with item.open() as plain:
-        file = gzip.GzipFile(fileobj=plain) if item.name.endswith(".gz") else plain
-        yield from (line for line in file if line.strip())
-
-
-def _id_of(line: bytes, id_key: str) -> list[str]:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return []
-    name = record.get(id_key) if isinstance(record, dict) else None
-    return [name] if isinstance(name, str) else []

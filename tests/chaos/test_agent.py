@@ -17,7 +17,7 @@ from headrace.chaos.gates.weather import Struck, Way
 from headrace.protos import control_pb2 as pb
 from headrace.worker.addresses import own_addresses
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 LOOK_S = 0.01
 ONE, OTHER = "one", "10.1.2.3"
 

@@ -16,7 +16,9 @@ import pytest
 from live_kit import RECORDS, call, line
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.append(str(Path(__file__).parents[1] / "inputs"))
 
+import files_kit as files
 from s3_server import shared_server
 
 from headrace.chaos.gates.weather import Struck
@@ -127,6 +129,13 @@ def test_the_records_of_a_source_in_a_store_are_counted_too(home: Path, tmp_path
     path = tmp_path / "c.parquet"
     pq.write_table(pa.table({"id": ["p0", "p1"], "text": ["a", "b"]}), path)
     store.create("c.parquet", [path.read_bytes()])
+    store.create(
+        "d.jsonl.zst", [files.zstd(files.lines(files.RECORDS[first:last])) for first, last in ((0, 10), (10, 15))]
+    )
+    store.create("e.warc.gz", [files.members(files.warc(20))])
+    store.create("f.warc", [files.warc(1)[2].replace(b"uuid:p0", b"uuid:f0")])
+    store.create("g.txt", [b"one file, one record"])
+    store.create("h.wet.zst", [files.zstd(b"".join(files.wet(20)))])
     source = below(uri, "*.*")
     done = call(home, "run", "mixed.py", "-p", f"input={source}", "-p", f"output={tmp_path}/out", "--json")
     assert done.returncode == 0, done.stderr
@@ -138,9 +147,16 @@ def test_the_records_of_a_source_in_a_store_are_counted_too(home: Path, tmp_path
         return check_dataset(out, out, answer, id_key="id", rebuilds=0, seed=0, pipeline=pipeline)[SOURCE]
 
     assert against_source().passed, against_source().said
-    assert against_source().said == "42 records in 3 files, 40 of them with an id of their own"
+    assert against_source().said == "101 records in 8 files, 100 of them with an id of their own"
     store.replace("a.jsonl", [b"\n".join(lines[:19])])
-    assert against_source().said == "the files hold 41 records, the dataset 42"
+    assert against_source().said == "the files hold 100 records, the dataset 101"
+    assert against_source().details[0].endswith("a.jsonl: 19 records in the file, 20 in the dataset")
+    # As many in all, but not of the same files.
+    store.replace("h.wet.zst", [files.zstd(b"".join(files.wet(21)))])
+    assert against_source().passed is False
+    assert len(against_source().details) == 2
+    store.replace("e.warc.gz", [files.members(files.warc(20))[:-9]])
+    assert against_source().said.startswith("the source cannot be read: e.warc.gz: ")
     store.delete("a.jsonl")
     assert "is gone from" in against_source().said
 
