@@ -156,7 +156,7 @@ def test_the_records_of_a_source_in_a_store_are_counted_too(home: Path, tmp_path
     assert against_source().passed is False
     assert len(against_source().details) == 2
     store.replace("e.warc.gz", [files.members(files.warc(20))[:-9]])
-    assert against_source().said.startswith("the source cannot be read: e.warc.gz: ")
+    assert "e.warc.gz: Compressed file ended before" in against_source().said
     store.delete("a.jsonl")
     assert "is gone from" in against_source().said
 

@@ -1,9 +1,7 @@
 """The scenarios that ship as examples: each leaves the dataset that a run without faults makes."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,23 +10,12 @@ from live_kit import call, inputs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
+from rights import VARIABLE, need_mounts, need_namespaces
 from s3_server import shared_server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "chaos"
 #: Run with every test; the others take longer.
 QUICK = ("tasks", "power", "network", "unplugged")
-
-
-def cannot_mount() -> bool:
-    """Whether neither root nor a user namespace gives the right to mount."""
-    if os.geteuid() == 0:
-        return False
-    try:
-        return (
-            subprocess.call(["unshare", "--user", "--map-root-user", "--mount", "true"], stderr=subprocess.DEVNULL) != 0
-        )
-    except FileNotFoundError:
-        return True
 
 
 def scenarios() -> list[object]:
@@ -44,10 +31,10 @@ def test_six_scenarios_and_more_ship() -> None:
 def test_the_dataset_after_a_scenario_is_that_of_a_run_without_faults(
     name: str, home: Path, reference: Path, tmp_path: Path
 ) -> None:
-    if name == "full-disk" and cannot_mount():
-        pytest.skip("neither root nor user namespaces: nothing can be mounted")
-    if name == "unplugged" and os.geteuid() != 0:
-        pytest.skip("no root: no network namespaces")
+    if name == "full-disk":
+        need_mounts()
+    if name == "unplugged":
+        need_namespaces()
     report = tmp_path / "report"
     store = ["--store", shared_server().uri()] if name == "store" else []
     done = call(
@@ -67,6 +54,16 @@ def test_the_dataset_after_a_scenario_is_that_of_a_run_without_faults(
     assert answer == json.loads((report / "report.json").read_text())
     assert answer["replay"] in (report / "report.md").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["report"], "datasets and logs of a good run are removed"
+
+
+def test_without_root_what_takes_namespaces_is_skipped_and_in_ci_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rights.os.geteuid", lambda: 1000)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(pytest.skip.Exception):
+        need_namespaces()
+    monkeypatch.setenv(VARIABLE, "1")
+    with pytest.raises(pytest.fail.Exception, match="run as root"):
+        need_namespaces()
 
 
 def test_a_dataset_that_is_not_that_of_the_reference_fails_and_says_how_to_replay_it(

@@ -1,0 +1,36 @@
+"""Tests that take rights which not everybody has. In CI, which runs as root, none of them may be passed over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+#: Set by `.ci/run`: what would be skipped for want of a right is a failure.
+VARIABLE = "HEADRACE_CI"
+
+
+def need_namespaces() -> None:
+    """Skip unless network namespaces can be made."""
+    if os.geteuid() != 0:
+        _pass_over("no root: no network namespaces")
+
+
+def need_mounts() -> None:
+    """Skip where neither root nor a user namespace gives the right to mount."""
+    if os.geteuid() == 0:
+        return
+    command = ["unshare", "--user", "--map-root-user", "--mount", "true"]
+    try:
+        refused = subprocess.call(command, stderr=subprocess.DEVNULL) != 0
+    except FileNotFoundError:
+        refused = True
+    if refused:
+        _pass_over("neither root nor user namespaces: nothing can be mounted")
+
+
+def _pass_over(why: str) -> None:
+    if os.environ.get(VARIABLE):
+        pytest.fail(f"{why}; {VARIABLE} is set, and there nothing may be skipped: run as root")
+    pytest.skip(why)
