@@ -51,6 +51,7 @@ from typing import Any
 
 import numpy as np
 from links_quic import measure_quic
+from quiet import Meanwhile, undisturbed
 
 from headrace.transport.contract import Receiver, Sender
 from headrace.transport.errors import LinkClosed
@@ -62,9 +63,11 @@ from headrace.transport.wait import wait_any
 
 BATCH_BYTES = 1 << 20
 SLOTS = DEFAULT_SOFT_BYTES // BATCH_BYTES
-BATCHES = 2000
+BATCHES = 6000
 PIPE_BATCHES = 1500
 QUIC_ROUNDS_MAX = 3
+#: How often a disturbed round is made again.
+AGAIN_MAX = 5
 WARM_UP = 64
 SMALL_BYTES = 4096
 SMALL_FRAMES = 60_000
@@ -130,13 +133,14 @@ def ring_receive(job: Job) -> float:
 def send_all(sender: Sender, job: Job) -> float:
     batch = np.zeros(job.batch_bytes // 8, dtype=np.uint64)
     body = memoryview(batch).cast("B")
+    kind, fragment = FrameKind.DATA, bytes(16)
     start = 0.0
     for number in range(WARM_UP + job.batches):
         if number == WARM_UP:
             start = time.perf_counter()
         if job.touch:
             batch.fill(number)
-        frame = Frame(FrameKind.DATA, 1, bytes(16), number, 1, b"", body)
+        frame = Frame(kind, 1, fragment, number, 1, b"", body)
         while not sender.try_send(frame):
             assert wait_any([sender], PATIENCE_S), "the receiver stalled"
     sender.close()
@@ -264,25 +268,45 @@ def pipe_seconds(batches: int, touch: int) -> float:
         handles.close_receiver()
 
 
-def compared(limits: list[float], times: list[float], batches: int) -> dict[str, float]:
-    """Return speeds (medians) and the median of the rounds' ratios, from the seconds of each round."""
-    ratio = statistics.median(limit / taken for limit, taken in zip(limits, times, strict=True))
-    limit, speed = (batches * BATCH_BYTES / 1e6 / statistics.median(seconds) for seconds in (limits, times))
-    return {"mb_s": round(speed), "limit_mb_s": round(limit), "ratio": round(ratio, 3)}
-
-
-def measure(rounds: int) -> dict[str, dict[str, float]]:
-    limits, rings, raws, pipes, small = [], [], [], [], []
-    for _ in range(rounds):
-        limits.append(limit_seconds(BATCHES))
-        rings.append(ring_seconds(BATCHES, BATCH_BYTES, 1))
-        raws.append(raw_seconds(PIPE_BATCHES, 0))
-        pipes.append(pipe_seconds(PIPE_BATCHES, 0))
-        small.append(ring_seconds(SMALL_FRAMES, SMALL_BYTES, 0))
+def compared(rounds: list[tuple[tuple[float, float], Meanwhile]], batches: int) -> dict[str, float]:
+    """Return speeds (medians) and the median of the rounds' ratios, from the seconds of limit and link."""
+    ratios = sorted(limit / taken for (limit, taken), _ in rounds)
+    limit, speed = (
+        batches * BATCH_BYTES / 1e6 / statistics.median(seconds)
+        for seconds in zip(*(pair for pair, _ in rounds), strict=True)
+    )
     return {
-        "ring": compared(limits, rings, BATCHES),
+        "mb_s": round(speed),
+        "limit_mb_s": round(limit),
+        "ratio": round(statistics.median(ratios), 3),
+        "lowest": round(ratios[0], 3),
+        "highest": round(ratios[-1], 3),
+        "again": sum(meanwhile.again for _, meanwhile in rounds),
+        "others_share": round(statistics.median(meanwhile.others_share for _, meanwhile in rounds), 3),
+    }
+
+
+def ring_round() -> tuple[float, float]:
+    return limit_seconds(BATCHES), ring_seconds(BATCHES, BATCH_BYTES, 1)
+
+
+def pipe_round() -> tuple[float, float]:
+    return raw_seconds(PIPE_BATCHES, 0), pipe_seconds(PIPE_BATCHES, 0)
+
+
+def measure(rounds: int, only: str) -> dict[str, dict[str, float]]:
+    rings, pipes, small = [], [], []
+    for _ in range(rounds):
+        rings.append(undisturbed(ring_round, AGAIN_MAX))
+        if only != "ring":
+            pipes.append(undisturbed(pipe_round, AGAIN_MAX))
+            small.append(ring_seconds(SMALL_FRAMES, SMALL_BYTES, 0))
+    result = {"ring": compared(rings, BATCHES)}
+    if only == "ring":
+        return result
+    return result | {
         "ring_4k": {"frames_s": round(SMALL_FRAMES / statistics.median(small))},
-        "pipe": compared(raws, pipes, PIPE_BATCHES),
+        "pipe": compared(pipes, PIPE_BATCHES),
         "quic_1400": quic_of(1400, 15 << 20, 60 << 20, rounds),
         "quic_8900": quic_of(8900, 60 << 20, 250 << 20, rounds),
     }
@@ -297,19 +321,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Throughput of the links")
     parser.add_argument("--json", action="store_true", help="print one object and nothing else")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=["ring"], default="", help="measure the ring with batches of 1 MiB alone")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.job:
         job = Job(**json.loads(arguments.job))
         print(ROLES[job.role](job))
         return
-    result = measure(arguments.rounds)
+    result = measure(arguments.rounds, arguments.only)
     if arguments.json:
         print(json.dumps(result))
         return
     for name, label in (("ring", "ring, 1 MiB"), ("pipe", "pipe, 1 MiB")):
-        one = result[name]
-        print(f"{label}   {one['mb_s']:>8,.0f} MB/s of {one['limit_mb_s']:,.0f} (ratio {one['ratio']:.2f})")
+        if name in result:
+            one = result[name]
+            print(f"{label}   {one['mb_s']:>8,.0f} MB/s of {one['limit_mb_s']:,.0f} (ratio {one['ratio']:.2f})")
+    if arguments.only:
+        return
     print(f"ring, 4 KiB   {result['ring_4k']['frames_s']:>8,.0f} frames/s")
     for size in ("1400", "8900"):
         one = result[f"quic_{size}"]

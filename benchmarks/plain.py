@@ -14,7 +14,7 @@ folder beside them, and is timed from the start of its command to its end.
   The same files, tokenizer.json and number of cores; as a user of Ray writes it from its guides, and with what Headrace
   knows of the tokenizer (benchmarks/plain_ray.py).
 
-Rounds of all ways alternate. A measurement during which other processes took more than OTHERS_SHARE_MAX of the
+Rounds of all ways alternate. A measurement during which other processes took more than a twentieth (`quiet`) of the
 processor time of all cores is made again, up to AGAIN_MAX times, after which the least disturbed one counts; `again`
 says how many were left out. Ray is not judged so: its processes are not waited for, and count among the others.
 Seconds are medians, and a ratio is the median of the rounds' ratios. `start_s` is the time to the first batch (limit:
@@ -33,7 +33,6 @@ import json
 import multiprocessing
 import os
 import pathlib
-import resource
 import shutil
 import statistics
 import subprocess
@@ -43,6 +42,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from quiet import undisturbed
 
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.batch import Batch
@@ -54,8 +55,6 @@ from headrace.store.objects import open_store
 EXAMPLE = pathlib.Path(__file__).parents[1] / "examples" / "plain.py"
 RAY_SCRIPT = pathlib.Path(__file__).with_name("plain_ray.py")
 RUN_S_MAX = 1200.0
-#: A measurement is made again where other processes took more than this part of what all cores had to give.
-OTHERS_SHARE_MAX = 0.05
 AGAIN_MAX = 2
 #: What Headrace's tasks are born with (worker/cradle.py) is given to all ways.
 ENVIRONMENT = {
@@ -101,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found: dict[str, list[Timed]] = {name: [] for name in ways}
     for _ in range(args.rounds):
         for name, way in ways.items():
-            timed = measured(way, args) if name.startswith("ray") else undisturbed(way, args)
+            timed = measured(way, args, 0 if name.startswith("ray") else AGAIN_MAX)
             found[name].append(timed)
             print(f"{name}: {timed}", file=sys.stderr, flush=True)
     report = summarise(found, size)
@@ -113,35 +112,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def undisturbed(way: Callable[[pathlib.Path], Timed], args: argparse.Namespace) -> Timed:
-    """One measurement, made again where other processes disturbed it; the least disturbed if all were."""
-    tries: list[Timed] = []
-    while len(tries) <= AGAIN_MAX:
-        tries.append(measured(way, args))
-        if tries[-1].others_s <= OTHERS_SHARE_MAX * args.cores * tries[-1].seconds:
-            return replace(tries[-1], again=len(tries) - 1)
-    return replace(min(tries, key=lambda item: item.others_s / item.seconds), again=AGAIN_MAX)
+def measured(way: Callable[[pathlib.Path], Timed], args: argparse.Namespace, again_max: int) -> Timed:
+    def once() -> Timed:
+        with tempfile.TemporaryDirectory(dir=args.corpus, prefix=".plain-") as folder:
+            return way(pathlib.Path(folder))
 
-
-def measured(way: Callable[[pathlib.Path], Timed], args: argparse.Namespace) -> Timed:
-    with tempfile.TemporaryDirectory(dir=args.corpus, prefix=".plain-") as folder:
-        before, machine_before = cpu_seconds(), machine_seconds()
-        timed = way(pathlib.Path(folder))
-        spent = cpu_seconds() - before
-        return replace(timed, cpu_s=spent, others_s=max(0.0, machine_seconds() - machine_before - spent))
-
-
-def cpu_seconds() -> float:
-    """Of this process and of all that it has waited for, theirs included."""
-    times = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(item.ru_utime + item.ru_stime for item in times)
-
-
-def machine_seconds() -> float:
-    """Of all processes and the kernel since the start of the machine; not idle, and not waiting for a disk."""
-    with open("/proc/stat", encoding="ascii") as file:
-        user, nice, system, _idle, _iowait, irq, softirq = map(int, file.readline().split()[1:8])
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+    timed, meanwhile = undisturbed(once, again_max)
+    return replace(timed, cpu_s=meanwhile.cpu_s, others_s=meanwhile.others_s, again=meanwhile.again)
 
 
 def take(corpus: pathlib.Path, limit: int) -> list[pathlib.Path]:

@@ -52,18 +52,21 @@ class CreditSender:
 
     def sent(self, size_bytes: int) -> None:
         """A frame of `size_bytes` was sent. Raises CreditError where `can_send` says no."""
-        _check_positive("sent", size_bytes)
-        if not self.can_send(size_bytes):
-            raise CreditError(
-                f"a frame of {size_bytes} bytes sent with {self.available} bytes of credit left "
-                f"(window {self._window_bytes}); ask can_send first"
-            )
-        self._in_flight_bytes += size_bytes
+        in_flight = self._in_flight_bytes + size_bytes
+        # One comparison for a frame that may go and has a size: this is done for each frame.
+        if not self._in_flight_bytes < in_flight <= self._window_bytes:
+            _check_positive("sent", size_bytes)
+            if self._in_flight_bytes:
+                raise CreditError(
+                    f"a frame of {size_bytes} bytes sent with {self.available} bytes of credit left "
+                    f"(window {self._window_bytes}); ask can_send first"
+                )
+        self._in_flight_bytes = in_flight
 
     def granted(self, size_bytes: int) -> None:
         """The receiver granted `size_bytes` back. Raises CreditError for more than is in flight."""
-        _check_positive("granted", size_bytes)
-        if size_bytes > self._in_flight_bytes:
+        if not 0 < size_bytes <= self._in_flight_bytes:
+            _check_positive("granted", size_bytes)
             raise CreditError(
                 f"the receiver granted {size_bytes} bytes with only {self._in_flight_bytes} in flight; "
                 "it counts wrongly, abort the link"

@@ -52,7 +52,7 @@ from headrace.transport.frame import (
     Coverage,
     Frame,
     decode,
-    encode_into,
+    encode_parts,
     encoded_size,
 )
 from headrace.transport.ring_memory import (
@@ -83,6 +83,7 @@ _RECEIVER_STATE_WORD = Party.RECEIVER.state_word
 _OPEN = RingState.OPEN.value
 _CLOSED = RingState.CLOSED.value
 _ABORTED = RingState.ABORTED.value
+_COVERAGE = Coverage.HEAD
 
 
 class _RingEnd:
@@ -165,16 +166,24 @@ class _RingEnd:
         )
 
     def _publish(self, word: int, position: int) -> None:
-        self._words[word] = position
-        self._wake()
+        words, barrier = self._words, self._barrier
+        words[word] = position
+        # As in `_wake`, without a call and a `with`: this is done for each frame.
+        barrier.acquire()
+        barrier.release()
+        if words[self._peer_flag]:
+            self._write_wake()
 
     def _wake(self) -> None:
         with self._barrier:
             pass
         if self._words[self._peer_flag]:
-            self._wakes += 1
-            with suppress(BlockingIOError):
-                os.eventfd_write(self._peer_fd, 1)
+            self._write_wake()
+
+    def _write_wake(self) -> None:
+        self._wakes += 1
+        with suppress(BlockingIOError):
+            os.eventfd_write(self._peer_fd, 1)
 
     def _corrupt(self, what: str) -> LinkCorruptError:
         return LinkCorruptError(
@@ -208,12 +217,14 @@ class RingSender(_RingEnd):
     def try_send(self, frame: Frame) -> bool:
         """Copy the frame into the ring, or return False for want of credit or space."""
         self._check_open()
-        size_bytes = encoded_size(frame)
+        try:
+            head, body = encode_parts(frame, _COVERAGE)
+        except FrameOversizeError:
+            raise self._oversize(encoded_size(frame)) from None
+        head_bytes = len(head)
+        size_bytes = head_bytes + len(body)
         if size_bytes > self._limit_bytes:
-            raise FrameOversizeError(
-                f'ring "{self._name}": frame of {size_bytes} bytes, the limit is {self._limit_bytes}; '
-                "cut smaller batches or give the ring more capacity"
-            )
+            raise self._oversize(size_bytes)
         self._collect()
         record_bytes = _record_bytes(size_bytes)
         if not self._credit.can_send(size_bytes) or (start := self._place(record_bytes)) is None:
@@ -221,17 +232,26 @@ class RingSender(_RingEnd):
             return False
         offset = start % self._capacity
         frame_at = offset + RECORD_PREFIX_BYTES
-        encode_into(frame, self._data[frame_at : frame_at + size_bytes], Coverage.HEAD)
-        self._lengths[offset // 8] = size_bytes
+        body_at = frame_at + head_bytes
+        data, lengths = self._data, self._lengths
+        data[frame_at:body_at] = head
+        data[body_at : frame_at + size_bytes] = body
+        lengths[offset // 8] = size_bytes
         if start != self._head:
-            self._lengths[self._head % self._capacity // 8] = _SKIP
-        self._head = start + record_bytes
+            lengths[self._head % self._capacity // 8] = _SKIP
+        self._head = end = start + record_bytes
         self._credit.sent(size_bytes)
-        self._in_flight.append((self._head, size_bytes))
+        self._in_flight.append((end, size_bytes))
         self._frames += 1
         self._frame_bytes += size_bytes
-        self._publish(WORD_HEAD, self._head)
+        self._publish(WORD_HEAD, end)
         return True
+
+    def _oversize(self, size_bytes: int) -> FrameOversizeError:
+        return FrameOversizeError(
+            f'ring "{self._name}": frame of {size_bytes} bytes, the limit is {self._limit_bytes}; '
+            "cut smaller batches or give the ring more capacity"
+        )
 
     def close(self) -> None:
         """End the link after what was sent."""
@@ -246,9 +266,16 @@ class RingSender(_RingEnd):
         return LinkStatistics(self._frames, self._frame_bytes, self._blocked, self._credit.in_flight_bytes, self._wakes)
 
     def _check_open(self) -> None:
+        words = self._words
+        if (
+            words[_SENDER_STATE_WORD] == _OPEN
+            and words[_OWNER_STATE_WORD] != _ABORTED
+            and words[_RECEIVER_STATE_WORD] != _ABORTED
+        ):
+            return
         if self._any_aborted():
             self._page.raise_aborted()
-        if self._words[_SENDER_STATE_WORD] == _CLOSED:
+        if words[_SENDER_STATE_WORD] == _CLOSED:
             raise LinkClosed(f'ring "{self._name}": this end has closed it; nothing can be sent any more')
 
     def has_news(self) -> bool:
