@@ -59,7 +59,9 @@ class Gated:
             "--place", "read=one", "--place", "write=two",
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        wait_for(lambda: self.link()["generation"] == 1, "the link made")
+        # The sender may say nothing of it: it stands in the gate.
+        wait_for(lambda: self.of_link("write", "frames") > 0, "the first records over the link")
+        assert self.link()["generation"] == 1
 
     def status(self) -> dict[str, Any]:
         status: dict[str, Any] = self.cluster.status(self.ctl)["pipelines"][0]
@@ -69,10 +71,11 @@ class Gated:
         (link,) = self.status()["links"]
         return dict(link)
 
-    def in_flight(self) -> int:
-        """Bytes that the sender has sent and not had granted back."""
-        reports = [task["progress"]["links"] for task in self.status()["tasks"] if "read" in task["stages"]]
-        return sum(int(link["in_flight_bytes"]) for links in reports for link in links)
+    def of_link(self, stage: str, what: str) -> int:
+        """What the task with this stage says of its end of the link: frames that went over it, or bytes in flight."""
+        pipelines = self.cluster.status(self.ctl)["pipelines"]
+        tasks = [task for pipeline in pipelines for task in pipeline["tasks"] if stage in task["stages"]]
+        return sum(int(link[what]) for task in tasks for link in task["progress"]["links"])
 
     def open_gate(self) -> None:
         (self.folder / "gate").touch()

@@ -16,7 +16,7 @@ def test_a_short_cut_of_a_host_is_survived_by_the_very_same_link(texts: Path, re
         run = Gated(cluster, hosts["ctl"], texts, tmp_path)
         cluster.net.unplug("two")
         run.open_gate()
-        wait_for(lambda: run.in_flight() > 0, "frames on their way to nobody")
+        wait_for(lambda: run.of_link("read", "in_flight_bytes") > 0, "frames on their way to nobody")
         cluster.net.plug("two")
         assert run.finish() == fates(reference)
         assert run.link()["generation"] == 1

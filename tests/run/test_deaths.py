@@ -17,29 +17,28 @@ from kill_kit import Marked, count_entries, kill_after_entries
 
 from headrace.store.dataset import Dataset
 
-KILLS = 50
 LOOK_S = 0.005
 #: The last kill is to come when this share of the records is closed: more closes before it is noticed.
 LAST_KILL_SHARE = 0.7
 
 
-def kill_again_and_again(home: Path, output: str, records: int, seed: int, *arguments: str) -> int:
-    """Kill everything KILLS times, spread evenly over the run; how often it was done.
+def kill_again_and_again(home: Path, output: str, records: int, kills: int, *arguments: str) -> int:
+    """Kill everything so many times, spread evenly over the run; how often it was done.
 
-    Kill number n is to come when n / KILLS of LAST_KILL_SHARE of the records are closed. A run that starts beyond that
+    Kill number n is to come when n / kills of LAST_KILL_SHARE of the records are closed. A run that starts beyond that
     is killed just behind its leader's first entry, the others some entries later.
     """
-    chance = random.Random(seed)
+    chance = random.Random(1)
     dataset = home / output
-    for kill in range(KILLS):
-        ahead = closed_records(dataset) / records > LAST_KILL_SHARE * kill / KILLS
+    for kill in range(kills):
+        ahead = closed_records(dataset) / records > LAST_KILL_SHARE * kill / kills
         run = Marked(run_command(home, output, *arguments), home)
         count = partial(count_entries, dataset / "ledger")
         entries = count() + (1 if ahead else chance.choice((2, 3)))
         if not kill_after_entries(run, count, entries, delay_s=0 if ahead else chance.random() * 0.02):
             return kill
         assert not run.alive()
-    return KILLS
+    return kills
 
 
 def closed_records(dataset: Path) -> int:
@@ -52,13 +51,20 @@ def closed_shards(dataset: Path) -> int:
     return len(Dataset.open(str(dataset)).state.shards) if count_entries(dataset / "ledger") else 0
 
 
-@pytest.mark.parametrize("edges", [(), pytest.param(("--no-fuse",), marks=pytest.mark.slow)], ids=["fused", "rings"])
-def test_a_dataset_killed_fifty_times_is_the_dataset_of_an_undisturbed_run(
-    home: Path, undisturbed: Path, edges: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("kills", "edges"),
+    [
+        pytest.param(15, (), id="fused"),
+        pytest.param(50, (), id="fused, fifty times", marks=pytest.mark.slow),
+        pytest.param(50, ("--no-fuse",), id="rings, fifty times", marks=pytest.mark.slow),
+    ],
+)
+def test_a_dataset_killed_again_and_again_is_the_dataset_of_an_undisturbed_run(
+    home: Path, undisturbed: Path, kills: int, edges: tuple[str, ...]
 ) -> None:
-    output = "killed" + "".join(edges)
-    kills = kill_again_and_again(home, output, len(fates(undisturbed)), 1, *edges)
-    assert kills == KILLS, f"the run was complete after {kills} kills"
+    output = f"killed-{kills}" + "".join(edges)
+    killed = kill_again_and_again(home, output, len(fates(undisturbed)), kills, *edges)
+    assert killed == kills, f"the run was complete after {killed} kills"
     before = Dataset.open(str(home / output)).state if count_entries(home / output / "ledger") else None
     closed = sum(state.of("write").bytes for state in before.fragments.values()) if before else 0
     run = Marked(run_command(home, output, *edges), home)
