@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
+from headrace.stages.heap import heap_bytes
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 Tokens: TypeAlias = npt.NDArray[np.uint32]
@@ -25,8 +26,18 @@ Encoder: TypeAlias = "Callable[[pa.Array[Any]], tuple[Offsets, Tokens]]"
 GIGATOKEN = "gigatoken"
 TOKENIZERS = "tokenizers"
 
+#: What gigatoken may come to remember before it is loaded anew, which takes a third of a second. Of English text it is
+#: reached behind more than a gigabyte.
+CACHE_BYTES_MAX = 96 << 20
+#: Text behind which that is looked at again.
+LOOK_BYTES = 32 << 20
+#: Text for whose words a task makes room when it begins: of English, a table of 32 MiB.
+EXPECTED_BYTES = 96 << 20
+_BLANK_BYTES = 1 << 20
+_SEPARATOR_BYTES = 4 << 10
+
 #: What `preload` has loaded, by the hash of its file; one at most.
-_preloaded: dict[str, tuple[str, Encoder]] = {}
+_preloaded: dict[str, tuple[str, _Gigatoken]] = {}
 
 
 class Tokenize:
@@ -46,7 +57,14 @@ class Tokenize:
                 f'stage "{name}": {tokenizer} has changed since the pipeline was declared (sha256 {sha256[:16]}, '
                 f"now {found[:16]}): put the file back, or run the pipeline file again"
             )
-        self.engine, self._encode = _preloaded.get(sha256) or load_encoder(data, tokenizer)
+        self.engine: str
+        self._encode: Encoder
+        if sha256 in _preloaded:
+            self.engine, inherited = _preloaded[sha256]
+            inherited.wants_room = True
+            self._encode = inherited
+        else:
+            self.engine, self._encode = load_encoder(data, tokenizer)
 
     def process(self, batch: Batch) -> Batch:
         """The batch with tokens in the place of text."""
@@ -72,7 +90,7 @@ def preload(tokenizer: str, sha256: str, **_others: Any) -> None:
     _preloaded.clear()
     data = pathlib.Path(tokenizer).read_bytes()
     if hashlib.sha256(data).hexdigest() == sha256:
-        _preloaded[sha256] = GIGATOKEN, _gigatoken(data)
+        _preloaded[sha256] = GIGATOKEN, _Gigatoken(data)
 
 
 def append_to_each(offsets: Offsets, tokens: Tokens, token: int) -> tuple[Offsets, Tokens]:
@@ -89,7 +107,7 @@ def append_to_each(offsets: Offsets, tokens: Tokens, token: int) -> tuple[Offset
 def load_encoder(data: bytes, path: str) -> tuple[str, Encoder]:
     """The engine's name and an encoder for the tokenizer.json `data`; raises PipelineError where none can load it."""
     try:
-        return GIGATOKEN, _gigatoken(data)
+        return GIGATOKEN, _Gigatoken(data)
     except BaseException as error:
         if not _is_fault(error):
             raise
@@ -135,23 +153,41 @@ def why_not_gigatoken(parsed: Any) -> str | None:
     return None
 
 
-def _gigatoken(data: bytes) -> Encoder:
-    ak: Any = importlib.import_module("awkward")
-    from gigatoken.gigatoken_rs import load_hf_json
+class _Gigatoken:
+    """gigatoken on one thread, in bounded memory.
 
-    reason = why_not_gigatoken(orjson.loads(data))
-    if reason is not None:
-        raise ValueError(f"{reason}, which gigatoken would ignore")
-    engine = load_hf_json(data)
+    It remembers the tokens of each word that it has seen and forgets none. It has no setting for that, and its workers
+    live as long as it does, so when they have grown by CACHE_BYTES_MAX it is loaded anew.
+    """
 
-    def encode(text: pa.Array[Any]) -> tuple[Offsets, Tokens]:
+    def __init__(self, data: bytes) -> None:
+        self._ak: Any = importlib.import_module("awkward")
+        self._data = data
+        reason = why_not_gigatoken(orjson.loads(data))
+        if reason is not None:
+            raise ValueError(f"{reason}, which gigatoken would ignore")
+        self._engine: Any = None
+        self._text_bytes = self._looked_at = 0
+        #: Of this process soon after gigatoken was loaded.
+        self._heap_bytes: int | None = None
+        #: Whether room is made for many words before the first text.
+        self.wants_room = False
+        self._load()
+
+    def __call__(self, text: pa.Array[Any]) -> tuple[Offsets, Tokens]:
         offsets, content = _string_buffers(text)
+        if self.wants_room and not self._text_bytes:
+            self.make_room()
+        self._text_bytes += content.size
+        if self._text_bytes - self._looked_at >= LOOK_BYTES:
+            self._look()
+        ak = self._ak
         # gigatoken borrows an array of strings only where its offsets are int64.
         characters = ak.contents.NumpyArray(content, parameters={"__array__": "char"})
         strings = ak.contents.ListOffsetArray(ak.index.Index64(offsets), characters, parameters={"__array__": "string"})
         try:
             # parallel=False: a task is one of as many as there are cores, and keeps to its own.
-            answer: Any = engine.encode_batch(ak.Array(strings), parallel=False).layout
+            answer: Any = self._engine.encode_batch(ak.Array(strings), parallel=False).layout
         except BaseException as error:
             if isinstance(error, Exception) or not _is_fault(error):
                 raise
@@ -160,7 +196,34 @@ def _gigatoken(data: bytes) -> Encoder:
         tokens: Tokens = np.asarray(answer.content.data, dtype=np.uint32)
         return bounds - bounds[0], tokens[bounds[0] : bounds[-1]]
 
-    return encode
+    def make_room(self) -> None:
+        """Have the worker make its table of words as large as that of much text is, at once and not by doubling.
+
+        It takes the size from the bytes of the first call. These are separators, between which there is no document.
+        """
+        from gigatoken.gigatoken_rs import BytesSource
+
+        blank = bytes(_BLANK_BYTES)
+        source = BytesSource([blank] * (EXPECTED_BYTES // _BLANK_BYTES), blank[:_SEPARATOR_BYTES])
+        self._engine.encode_batch(source, parallel=False)
+
+    def _look(self) -> None:
+        """Load gigatoken anew if what it remembers has become too much."""
+        self._looked_at = self._text_bytes
+        if (held := heap_bytes()) is None:
+            return
+        if self._heap_bytes is None:
+            self._heap_bytes = held
+        elif held - self._heap_bytes > CACHE_BYTES_MAX:
+            self._load()
+
+    def _load(self) -> None:
+        from gigatoken.gigatoken_rs import load_hf_json
+
+        self._engine = None  # freed first
+        self._engine = load_hf_json(self._data)
+        self._text_bytes = self._looked_at = 0
+        self._heap_bytes = None
 
 
 def _string_buffers(text: pa.Array[Any]) -> tuple[Offsets, npt.NDArray[np.uint8]]:

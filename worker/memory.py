@@ -11,7 +11,7 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def give_back() -> None:
-    """Give back what is free. It takes a few milliseconds, so it is for the end of something large.
+    """Give back what is free, which takes a few milliseconds.
 
     malloc keeps up to twice the largest block that was ever freed, which is tens of MiB where a table has grown.
     """

@@ -19,7 +19,6 @@ from headrace.store.objects import ObjectStore
 from headrace.worker.core import gathering as core
 from headrace.worker.coverage import fates, join, part
 from headrace.worker.hands import STAGES, WRITER, Hands
-from headrace.worker.memory import give_back
 
 
 class Sinking:
@@ -164,7 +163,6 @@ class Sinking:
         try:
             return self._sink.write(batches, self._store, f"shards/{self._epoch}/")
         finally:
-            give_back()
             self._hands.put_down(WRITER)
             self.busy_s += time.perf_counter() - started
             os.eventfd_write(self.wake_fd, 1)

@@ -44,6 +44,7 @@ from headrace.worker.core.sweeping import Sweeping
 from headrace.worker.coverage import ConservationError
 from headrace.worker.hands import Hands
 from headrace.worker.links import DESCRIPTORS, Attached, Inbox, attach
+from headrace.worker.memory import give_back
 from headrace.worker.outbox import Outbox
 from headrace.worker.sinking import Sinking
 from headrace.worker.wire import batch_to_frame, frame_to_batch, sweep_frame
@@ -55,6 +56,8 @@ logger = logging.getLogger("headrace.task")
 
 #: Seconds between two reports of progress.
 PROGRESS_S = 0.2
+#: Seconds between two times that free memory is given back.
+GIVE_BACK_S = 1.0
 #: Fragments in one page of a listing.
 PAGE_FRAGMENTS = 512
 #: Seconds after which a source that had nothing more to list is asked again.
@@ -94,7 +97,7 @@ class Task:
         #: When a source that had nothing more to list is asked again.
         self._listing_at = 0.0
         self._links: dict[str, Attached] = {}
-        self._progress_at = 0.0
+        self._progress_at = self._give_back_at = 0.0
         self._stopping = False
         self._sink: Sinking | None = None
         if self._chain.sink is not None:
@@ -354,6 +357,9 @@ class Task:
 
     def _report(self, now: float) -> None:
         self._progress_at = now + PROGRESS_S
+        if now >= self._give_back_at:
+            self._give_back_at = now + GIVE_BACK_S
+            give_back()
         progress = pb.Progress()
         progress.stages.extend(self._chain.progress(self._sink.busy_s if self._sink else 0.0))
         progress.held_bytes = self._sink.held_bytes if self._sink else 0

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.pipeline.errors import PipelineError
+from headrace.stages import tokenizer
 from headrace.stages.batch import Batch
+from headrace.stages.heap import heap_bytes
 from headrace.stages.tokenizer import GIGATOKEN, TOKENIZERS, Tokenize, append_to_each, load_encoder, why_not_gigatoken
 from headrace.stages.vocabulary import resolve_tokenizer
 
@@ -96,7 +98,7 @@ def test_the_other_engine_gives_the_same_tokens(
     def refuse(_data: bytes) -> None:
         raise ValueError("unknown model")
 
-    monkeypatch.setattr("headrace.stages.tokenizer._gigatoken", refuse)
+    monkeypatch.setattr("headrace.stages.tokenizer._Gigatoken", refuse)
     facts = resolve_tokenizer(str(deepseek))
     other = Tokenize("tokenize", facts.path, facts.sha256, facts.eos_id)
     assert other.engine == TOKENIZERS
@@ -129,8 +131,8 @@ def sequence(*steps: dict[str, Any]) -> dict[str, Any]:
 def test_what_gigatoken_would_ignore_is_left_to_the_other_engine(
     pre_tokenizer: dict[str, Any] | None, sound: bool
 ) -> None:
-    tokenizer = {"model": {"type": "BPE"}, "pre_tokenizer": pre_tokenizer, "added_tokens": []}
-    assert (why_not_gigatoken(tokenizer) is None) == sound
+    parsed = {"model": {"type": "BPE"}, "pre_tokenizer": pre_tokenizer, "added_tokens": []}
+    assert (why_not_gigatoken(parsed) is None) == sound
 
 
 def test_a_token_that_matches_whole_words_only_is_left_to_the_other_engine(batch_of: Callable[..., Batch]) -> None:
@@ -221,3 +223,34 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
         path.write_bytes(content)
         with pytest.raises(PipelineError, match=r"is not a tokenizer\.json"):
             resolve_tokenizer(str(path))
+
+
+def test_gigatoken_is_loaded_anew_when_it_remembers_too_much_and_goes_on_as_before(
+    deepseek: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = tokenizer._Gigatoken(deepseek.read_bytes())
+    texts = [pa.array([f"word{number} {number * 7919:x} " * 3 for number in range(at, at + 2000)]) for at in range(4)]
+    expected = [encode(text) for text in texts]
+    first = encode._engine
+    monkeypatch.setattr(tokenizer, "LOOK_BYTES", 1)
+    heap = iter([100, 100 + tokenizer.CACHE_BYTES_MAX, 101 + tokenizer.CACHE_BYTES_MAX, 7])
+    monkeypatch.setattr(tokenizer, "heap_bytes", lambda: next(heap))
+    engines: list[Any] = []
+    for text, (offsets, tokens) in zip(texts, expected, strict=True):
+        again = encode(text)
+        engines.append(encode._engine)
+        assert np.array_equal(again[0], offsets)
+        assert np.array_equal(again[1], tokens)
+    assert [engine is first for engine in engines] == [True, True, False, False]
+    assert engines[2] is engines[3]
+
+
+def test_room_for_many_words_changes_no_token(deepseek: pathlib.Path) -> None:
+    encode, roomy = (tokenizer._Gigatoken(deepseek.read_bytes()) for _ in range(2))
+    before = heap_bytes()
+    roomy.make_room()
+    after = heap_bytes()
+    assert before is None or after is None or after - before > 30 << 20
+    for text in (pa.array(HOSTILE), pa.array([], pa.string()), pa.array(["a b"] * 100)):
+        for found, expected in zip(roomy(text), encode(text), strict=True):
+            assert np.array_equal(found, expected)

@@ -1,0 +1,32 @@
+"""What malloc has given to this process and not got back."""
+
+from __future__ import annotations
+
+import ctypes
+
+
+class _Mallinfo2(ctypes.Structure):
+    """Of malloc.h, all in bytes or blocks."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
+        )
+    ]  # fmt: skip
+
+
+_mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+if _mallinfo2 is not None:
+    _mallinfo2.restype = _Mallinfo2
+
+
+def heap_bytes() -> int | None:
+    """Bytes in use; None where the C library cannot tell (it is glibc 2.33 or later that can).
+
+    It looks at each free block, which takes up to a millisecond.
+    """
+    if _mallinfo2 is None:
+        return None
+    found = _mallinfo2()
+    return int(found.uordblks) + int(found.hblkhd)
