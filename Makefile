@@ -47,7 +47,7 @@ protos: $(VENV)/.dev  ## the stubs of protos/control.proto
 		--grpc_python_out=.typing headrace/protos/control.proto
 
 diagrams: $(VENV)/.dev  ## the state diagrams in docs/architecture.md, from the transition tables
-	$(BIN)/python -m headrace.cli.diagrams docs/architecture.md
+	$(BIN)/python -m headrace.cli.diagrams docs/architecture.md docs/dedup.md
 
 clean:  ## remove .venv and what the tools keep; ./data stays
 	rm -rf $(VENV) build dist headrace.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

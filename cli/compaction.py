@@ -22,6 +22,7 @@ from headrace.stages.errors import InputError
 from headrace.store.dataset import Dataset, write_manifest
 from headrace.store.entries import (
     Change,
+    ClaimsReleased,
     EpochRaised,
     FragmentEnded,
     FragmentsListed,
@@ -100,7 +101,12 @@ async def _compact(pen: Pen, old: Dataset, target: str, shard_bytes: int) -> boo
         if state.dropped is not None and pen.ledger.fragments[name].dropped is None
     ]
     retraction = [Retracted(version, hidden, ())] if hidden else []
-    await pen.commit(*given_up, *retraction, VersionPublished(version, REASON))
+    released = [
+        ClaimsReleased(sink, ((name, tuple(sorted(rows))),))
+        for name, state in old.state.fragments.items()
+        for sink, rows in state.released.items()
+    ]
+    await pen.commit(*given_up, *released, *retraction, VersionPublished(version, REASON))
     return True
 
 

@@ -16,6 +16,7 @@ from headrace.cli.errors import EXIT_FAULT, CliError
 from headrace.cli.page import console, facts_page, place, safe, title
 from headrace.store.dataset import Dataset
 from headrace.store.fold import ClosedShard
+from headrace.store.key_files import RecordName
 from headrace.store.shards import read_shard, read_table
 
 
@@ -25,6 +26,9 @@ def trace_record(uri: str, name: str, *, as_json: bool) -> int:
     found = [fact for shard in dataset.state.shards for fact in _in_shard(dataset, shard, name)]
     if not found:
         raise CliError(f"no record of {dataset.uri} has the id {name!r}: `headrace dataset show` says what there is")
+    for fact in found:
+        if fact.get("duplicate_of"):
+            fact["kept_as"] = _kept_record(dataset, str(fact["duplicate_of"]))
     if as_json:
         print(json.dumps({"id": name, "records": found}))
         return 0
@@ -65,7 +69,7 @@ def rebuild_shard(uri: str, shard: str, *, restore: bool, as_json: bool) -> int:
 
 
 def _rows(fact: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key in ("stage", "reason", "duplicate_of", "tokens", "lineage", "entry", "shard", "retracted"):
+    for key in ("stage", "reason", "duplicate_of", "kept_as", "tokens", "lineage", "entry", "shard", "retracted"):
         if fact.get(key) is not None:
             yield key, fact[key]
     for piece in fact.get("pieces", ())[:8]:
@@ -92,6 +96,27 @@ def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[
         verdicts = read_table(dataset.store, objects["verdicts"])
         for row in verdicts.filter(pa.array(_named(verdicts, name))).to_pylist():
             yield {**row, **where}
+
+
+def _kept_record(dataset: Dataset, target: str) -> str | None:
+    """The id of the record that a duplicate names; None where no shard keeps it."""
+    try:
+        name = RecordName.parse(target)
+    except ValueError:
+        return target
+    for shard in dataset.state.shards:
+        if not any(r.fragment == name.fragment and r.first <= name.row < r.end for r in shard.closed.ranges):
+            continue
+        for item in shard.closed.objects:
+            if item.role == "documents":
+                rows = read_table(dataset.store, item.key, ["id", "fragment", "row"])
+                here = pc.and_(
+                    pc.equal(rows.column("fragment"), pa.scalar(name.fragment.hex())),
+                    pc.equal(rows.column("row"), pa.scalar(name.row)),
+                )
+                for identity in rows.filter(here).column("id").to_pylist():
+                    return str(identity)
+    return None
 
 
 def _named(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:

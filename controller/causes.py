@@ -31,6 +31,7 @@ _BEGINNINGS: dict[type[object], str] = {
     core.LinkLost: "cut",
     core.FragmentWasRead: "read",
     core.ShardProposed: "shard",
+    core.NeedsAsked: "needs",
 }
 
 

@@ -93,6 +93,9 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
             return _read(task, attempt, message.read)
         case "proposed":
             return _proposed(task, attempt, message.proposed)
+        case "needs":
+            needs = message.needs
+            return core.NeedsAsked(task, attempt, needs.proposal, needs.sink, _records_from(needs.records))
         case "swept":
             return _swept(task, attempt, message.swept)
         case "lost":
@@ -123,7 +126,17 @@ def _proposed(task: str, attempt: int, m: pb.Proposed) -> core.ShardProposed:
         coverage=tuple(core.Coverage(item.kept, item.verdicts) for item in m.ranges),
         objects=tuple(StoredObject(item.role, item.key, item.checksum, item.size) for item in m.objects),
         counts=counts_from(m.counts),
+        needs=_records_from(m.needs),
+        released=_records_from(m.released),
     )
+
+
+def _records_from(items: Iterable[pb.Records]) -> core.Records:
+    return tuple((item.fragment, tuple(item.rows)) for item in items)
+
+
+def _records_to(records: core.Records) -> list[pb.Records]:
+    return [pb.Records(fragment=fragment, rows=rows) for fragment, rows in records]
 
 
 def _swept(task: str, attempt: int, m: pb.Swept) -> core.TaskSwept:
@@ -170,6 +183,8 @@ def to_worker(
             | core.SweepTask()
             | core.SealSink()
             | core.AnswerProposal()
+            | core.AnswerNeeds()
+            | core.ReleaseClaims()
         ):
             message = pb.TaskCommand(task=command.task, attempt=command.attempt, term=term)
             _fill(message, command)
@@ -189,7 +204,7 @@ def _fill(message: pb.TaskCommand, command: core.Command) -> None:
             message.start.stages.extend(command.stages)
             message.start.epoch, message.start.version = command.epoch, command.version
             message.start.replica, message.start.listens = command.replica, command.listens
-            message.start.alone = command.alone
+            message.start.alone, message.start.fenced = command.alone, command.fenced
         case core.StopTask():
             message.stop.reason = command.reason
         case core.ListSource():
@@ -209,6 +224,12 @@ def _fill(message: pb.TaskCommand, command: core.Command) -> None:
             message.answer.outcome = _OUTCOMES[command.outcome]
             message.answer.overlaps.extend(range_to(item) for item in command.overlaps)
             message.answer.reason = command.reason
+        case core.AnswerNeeds():
+            message.needs.proposal = command.proposal
+            message.needs.open.extend(_records_to(command.open))
+            message.needs.gone.extend(_records_to(command.gone))
+        case core.ReleaseClaims():
+            message.release.records.extend(_records_to(command.records))
         case _:
             raise TypeError(f"no task command: {type(command).__name__}")
 

@@ -140,6 +140,9 @@ def _of_command(command: object) -> _Told | None:
         case core.AnswerProposal():
             words = f"proposal {command.proposal} of task {command.task}: {command.outcome.value}"
             return logging.DEBUG, f"{words}{': ' + command.reason if command.reason else ''}", _task(command)
+        case core.ReleaseClaims():
+            words = f"release claims of {_many(command.records, 'fragment')} at task {command.task}"
+            return logging.INFO, words, _task(command)
         case core.ReportRun():
             level = logging.ERROR if command.outcome == "failed" else logging.INFO
             words = f"the pipeline is {command.outcome}{': ' + command.reason if command.reason else ''}"

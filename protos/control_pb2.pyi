@@ -159,7 +159,7 @@ class Network(_message.Message):
     def __init__(self, certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., gates: _Optional[str] = ...) -> None: ...
 
 class StartTask(_message.Message):
-    __slots__ = ("pipeline_json", "stages", "epoch", "version", "replica", "seal", "limits", "alone", "listens", "network")
+    __slots__ = ("pipeline_json", "stages", "epoch", "version", "replica", "seal", "limits", "alone", "listens", "network", "fenced")
     PIPELINE_JSON_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +170,7 @@ class StartTask(_message.Message):
     ALONE_FIELD_NUMBER: _ClassVar[int]
     LISTENS_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
     pipeline_json: str
     stages: _containers.RepeatedScalarFieldContainer[str]
     epoch: int
@@ -180,7 +181,8 @@ class StartTask(_message.Message):
     alone: bool
     listens: bool
     network: Network
-    def __init__(self, pipeline_json: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., version: _Optional[str] = ..., replica: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., alone: _Optional[bool] = ..., listens: _Optional[bool] = ..., network: _Optional[_Union[Network, _Mapping]] = ...) -> None: ...
+    fenced: bool
+    def __init__(self, pipeline_json: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., version: _Optional[str] = ..., replica: _Optional[int] = ..., seal: _Optional[_Union[SealPolicy, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., alone: _Optional[bool] = ..., listens: _Optional[bool] = ..., network: _Optional[_Union[Network, _Mapping]] = ..., fenced: _Optional[bool] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("record_s", "task_bytes")
@@ -292,8 +294,32 @@ class StopTask(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
+class Records(_message.Message):
+    __slots__ = ("fragment", "rows")
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    fragment: bytes
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, fragment: _Optional[bytes] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class NeedsAnswer(_message.Message):
+    __slots__ = ("proposal", "open", "gone")
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    proposal: int
+    open: _containers.RepeatedCompositeFieldContainer[Records]
+    gone: _containers.RepeatedCompositeFieldContainer[Records]
+    def __init__(self, proposal: _Optional[int] = ..., open: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., gone: _Optional[_Iterable[_Union[Records, _Mapping]]] = ...) -> None: ...
+
+class ReleaseClaims(_message.Message):
+    __slots__ = ("records",)
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    records: _containers.RepeatedCompositeFieldContainer[Records]
+    def __init__(self, records: _Optional[_Iterable[_Union[Records, _Mapping]]] = ...) -> None: ...
+
 class TaskCommand(_message.Message):
-    __slots__ = ("task", "attempt", "term", "cause", "start", "list", "read", "sweep", "seal", "answer", "open", "close", "stop")
+    __slots__ = ("task", "attempt", "term", "cause", "start", "list", "read", "sweep", "seal", "answer", "open", "close", "stop", "needs", "release")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -307,6 +333,8 @@ class TaskCommand(_message.Message):
     OPEN_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     task: str
     attempt: int
     term: int
@@ -320,7 +348,9 @@ class TaskCommand(_message.Message):
     open: OpenLink
     close: CloseLink
     stop: StopTask
-    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., term: _Optional[int] = ..., cause: _Optional[str] = ..., start: _Optional[_Union[StartTask, _Mapping]] = ..., list: _Optional[_Union[ListSource, _Mapping]] = ..., read: _Optional[_Union[ReadFragment, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., open: _Optional[_Union[OpenLink, _Mapping]] = ..., close: _Optional[_Union[CloseLink, _Mapping]] = ..., stop: _Optional[_Union[StopTask, _Mapping]] = ...) -> None: ...
+    needs: NeedsAnswer
+    release: ReleaseClaims
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., term: _Optional[int] = ..., cause: _Optional[str] = ..., start: _Optional[_Union[StartTask, _Mapping]] = ..., list: _Optional[_Union[ListSource, _Mapping]] = ..., read: _Optional[_Union[ReadFragment, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., open: _Optional[_Union[OpenLink, _Mapping]] = ..., close: _Optional[_Union[CloseLink, _Mapping]] = ..., stop: _Optional[_Union[StopTask, _Mapping]] = ..., needs: _Optional[_Union[NeedsAnswer, _Mapping]] = ..., release: _Optional[_Union[ReleaseClaims, _Mapping]] = ...) -> None: ...
 
 class TaskReady(_message.Message):
     __slots__ = ("facts", "addresses")
@@ -380,7 +410,7 @@ class FragmentRead(_message.Message):
     def __init__(self, fragment: _Optional[bytes] = ..., count: _Optional[int] = ..., error: _Optional[str] = ..., changed: _Optional[bool] = ..., unreadable: _Optional[bool] = ...) -> None: ...
 
 class Proposed(_message.Message):
-    __slots__ = ("proposal", "sink", "version", "epoch", "ranges", "objects", "counts")
+    __slots__ = ("proposal", "sink", "version", "epoch", "ranges", "objects", "counts", "needs", "released")
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     SINK_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -388,6 +418,8 @@ class Proposed(_message.Message):
     RANGES_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
     proposal: int
     sink: str
     version: str
@@ -395,7 +427,19 @@ class Proposed(_message.Message):
     ranges: _containers.RepeatedCompositeFieldContainer[Range]
     objects: _containers.RepeatedCompositeFieldContainer[StoredObject]
     counts: Counts
-    def __init__(self, proposal: _Optional[int] = ..., sink: _Optional[str] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., objects: _Optional[_Iterable[_Union[StoredObject, _Mapping]]] = ..., counts: _Optional[_Union[Counts, _Mapping]] = ...) -> None: ...
+    needs: _containers.RepeatedCompositeFieldContainer[Records]
+    released: _containers.RepeatedCompositeFieldContainer[Records]
+    def __init__(self, proposal: _Optional[int] = ..., sink: _Optional[str] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., objects: _Optional[_Iterable[_Union[StoredObject, _Mapping]]] = ..., counts: _Optional[_Union[Counts, _Mapping]] = ..., needs: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[Records, _Mapping]]] = ...) -> None: ...
+
+class NeedsAsked(_message.Message):
+    __slots__ = ("proposal", "sink", "records")
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
+    SINK_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    proposal: int
+    sink: str
+    records: _containers.RepeatedCompositeFieldContainer[Records]
+    def __init__(self, proposal: _Optional[int] = ..., sink: _Optional[str] = ..., records: _Optional[_Iterable[_Union[Records, _Mapping]]] = ...) -> None: ...
 
 class Swept(_message.Message):
     __slots__ = ("sweep", "pending", "held")
@@ -484,7 +528,7 @@ class TaskFailed(_message.Message):
     def __init__(self, error: _Optional[str] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class TaskEvent(_message.Message):
-    __slots__ = ("task", "attempt", "cause", "ready", "listed", "read", "proposed", "swept", "progress", "failed", "exited", "lost")
+    __slots__ = ("task", "attempt", "cause", "ready", "listed", "read", "proposed", "swept", "progress", "failed", "exited", "lost", "needs")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -497,6 +541,7 @@ class TaskEvent(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     EXITED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_FIELD_NUMBER: _ClassVar[int]
     task: str
     attempt: int
     cause: str
@@ -509,7 +554,8 @@ class TaskEvent(_message.Message):
     failed: TaskFailed
     exited: TaskExited
     lost: LinkLost
-    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., cause: _Optional[str] = ..., ready: _Optional[_Union[TaskReady, _Mapping]] = ..., listed: _Optional[_Union[FragmentsListed, _Mapping]] = ..., read: _Optional[_Union[FragmentRead, _Mapping]] = ..., proposed: _Optional[_Union[Proposed, _Mapping]] = ..., swept: _Optional[_Union[Swept, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., exited: _Optional[_Union[TaskExited, _Mapping]] = ..., lost: _Optional[_Union[LinkLost, _Mapping]] = ...) -> None: ...
+    needs: NeedsAsked
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., cause: _Optional[str] = ..., ready: _Optional[_Union[TaskReady, _Mapping]] = ..., listed: _Optional[_Union[FragmentsListed, _Mapping]] = ..., read: _Optional[_Union[FragmentRead, _Mapping]] = ..., proposed: _Optional[_Union[Proposed, _Mapping]] = ..., swept: _Optional[_Union[Swept, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., exited: _Optional[_Union[TaskExited, _Mapping]] = ..., lost: _Optional[_Union[LinkLost, _Mapping]] = ..., needs: _Optional[_Union[NeedsAsked, _Mapping]] = ...) -> None: ...
 
 class TaskExited(_message.Message):
     __slots__ = ("code", "story", "in_hand", "killed_for")

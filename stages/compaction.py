@@ -26,6 +26,7 @@ from headrace.store.dataset import Dataset
 from headrace.store.entries import Closed, Range, StoredObject
 from headrace.store.fold import ClosedShard, LedgerState
 from headrace.store.header import read_plain_header
+from headrace.store.key_files import ROLE, SUFFIX, merge_keys
 from headrace.store.keys import quarantine_prefix
 from headrace.store.objects import ObjectStore
 from headrace.store.shards import read_shard, read_table, table_to_parquet
@@ -66,7 +67,7 @@ def groups(shards: Iterable[ClosedShard], target_bytes: int) -> Iterator[Group]:
     for shard in shards:
         closed = shard.closed
         for item in closed.objects:
-            if item.role != "tokens" and item.role not in _TABLES:
+            if item.role not in ("tokens", ROLE) and item.role not in _TABLES:
                 raise InputError(f"{item.key} is of role {item.role!r}, which this Headrace cannot merge: upgrade it")
         if all(item.role != "tokens" for item in closed.objects):
             raise InputError(f"entry {shard.number} closes a shard without tokens: only shards of tokens are compacted")
@@ -101,6 +102,10 @@ def merge(source: ObjectStore, group: Group, target: ObjectStore, epoch: int) ->
     for role, table in (("documents", documents), *_sidecars(source, group)):
         at = quarantine_prefix(prefix) if role == "quarantine" else prefix
         objects.append(create_object(target, role, at, _TABLES[role], [table_to_parquet(table)]))
+    keys = [item.key for closed in group.shards for item in closed.objects if item.role == ROLE]
+    if keys:
+        merged = merge_keys([(key, bytes(source.get(key))) for key in keys])
+        objects.append(create_object(target, ROLE, prefix, SUFFIX, [merged]))
     counts = reduce(add, (closed.counts for closed in group.shards))
     if built.tokens != counts.tokens or documents.num_rows != len(lengths):
         raise InputError(

@@ -7,9 +7,9 @@ one call at a time, while `measure` is called on the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from headrace.stages.batch import Batch
 from headrace.stages.errors import DeviceFailed as DeviceFailed
@@ -17,6 +17,7 @@ from headrace.stages.errors import FragmentChanged as FragmentChanged
 from headrace.stages.errors import InputError as InputError
 from headrace.store.entries import Counts, Fragment, StoredObject
 from headrace.store.intervals import Gap
+from headrace.store.key_files import RecordName
 from headrace.store.objects import ObjectStore
 
 
@@ -75,6 +76,36 @@ class Shelving(Protocol):
 
     def shelve(self, batch: Batch, store: ObjectStore) -> Batch:
         """The same batch, as `write` takes it too, but that what is large of its rows is in a scratch file."""
+        ...
+
+
+class StatefulTransform(Transform, Protocol):
+    """A transform that remembers what it let through, of which one replica runs: dedup."""
+
+    name: str
+
+    @property
+    def fenced(self) -> bool:
+        """Whether it lets nothing through until the epoch is raised."""
+        ...
+
+    def begin(self, store: ObjectStore | None, epoch: int, sink: str) -> None:
+        """Learn what a sink has kept up to an epoch's position, before the first batch; None: nothing.
+
+        Raises PipelineError, StoreError.
+        """
+        ...
+
+    def forbid(self) -> None:
+        """In place of `begin`: let nothing through."""
+        ...
+
+    def recall(self, matches: Mapping[RecordName, Any]) -> None:
+        """In place of `begin`: decide as these verdicts say, so that a shard can be made again."""
+        ...
+
+    def release(self, names: Sequence[RecordName]) -> None:
+        """Forget records that it let through: they are not kept after all."""
         ...
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage, StageKind
+from headrace.stages.dedup.library import dedup as dedup
 from headrace.stages.parameters import check_integer, check_number, check_text
 from headrace.stages.patterns import split_patterns
 from headrace.stages.quality.library import c4_quality as c4_quality

@@ -198,6 +198,17 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimsReleased:
+    """Records that dedup let through to a sink and that were not kept after all: no duplicate may lean on them.
+
+    `records` are ordinals by fragment.
+    """
+
+    sink: str
+    records: tuple[tuple[bytes, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class VersionPublished:
     """The dataset as it stands here has a number that people may name."""
 
@@ -235,6 +246,7 @@ Change: TypeAlias = (
     | FragmentEnded
     | FragmentDropped
     | Closed
+    | ClaimsReleased
     | VersionPublished
     | Retracted
     | Removed
@@ -253,6 +265,7 @@ _CHANGES: dict[str, type[Any]] = {
         FragmentEnded,
         FragmentDropped,
         Closed,
+        ClaimsReleased,
         VersionPublished,
         Retracted,
         Removed,
@@ -316,6 +329,7 @@ _NESTED: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("Closed", "ranges"): lambda items: tuple(Range(*item) for item in items),
     ("Closed", "objects"): lambda items: tuple(StoredObject(*item) for item in items),
     ("Closed", "counts"): lambda item: Counts(*item),
+    ("ClaimsReleased", "records"): lambda items: tuple((fragment, tuple(rows)) for fragment, rows in items),
     ("Retracted", "documents"): lambda items: tuple((key, tuple(rows)) for key, rows in items),
     ("Retracted", "replaced"): lambda items: tuple((key, StoredObject(*item)) for key, item in items),
 }

@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.store.entries import (
     Change,
+    ClaimsReleased,
     Closed,
     Counts,
     EpochRaised,
@@ -45,6 +46,8 @@ class FragmentState:
     #: Set where what is open was given up: nothing more of it is closed.
     dropped: FragmentDropped | None = None
     closed: dict[str, IntervalSet] = field(default_factory=dict[str, IntervalSet])
+    #: Records that dedup let through to a sink and that were not kept: nothing may lean on them.
+    released: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
 
     def of(self, sink: str) -> IntervalSet:
         """The closed intervals of one sink."""
@@ -133,6 +136,9 @@ class LedgerState(LogState):
                 self._dropped(number, change)
             case Closed():
                 self._closed(number, change)
+            case ClaimsReleased():
+                for fragment, rows in change.records:
+                    self._known(number, fragment).released.setdefault(change.sink, set()).update(rows)
             case VersionPublished():
                 self.version, self.version_number = change.version, number
             case Retracted():

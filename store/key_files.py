@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.store.errors import FormatError
@@ -93,28 +94,51 @@ def encode_keys(
                 (held, np.zeros(count, np.uint64), np.full(count, word, np.uint16), code[there], rows[there])
             )
     kinds = (np.uint64, np.uint64, np.uint16, np.int32, np.int64)
-    high, low, word_of, codes, rows_of = (
+    high, low, words, codes, ordinals = (
         np.concatenate([np.zeros(0, kind), *(np.asarray(column[place], kind) for column in columns)])
         for place, kind in enumerate(kinds)
     )
-    by_name = np.argsort(np.argsort(np.array(names))) if names else np.zeros(0, np.int64)
-    order = np.lexsort((rows_of, by_name[codes], word_of, low, high))
-    bounds = np.searchsorted((high[order] >> _PARTITION_SHIFT).astype(np.int64), np.arange(PARTITIONS + 1))
+    fragments = pa.array(names, pa.string()).take(pa.array(codes, pa.int32()))
+    arrays = [pa.array(high), pa.array(low), pa.array(words), fragments, pa.array(ordinals)]
+    return _to_file(pa.Table.from_arrays(arrays, schema=_schema()), scheme)
+
+
+def merge_keys(files: Sequence[tuple[str, bytes]]) -> bytes:
+    """One file with the keys of several, each with a name for errors. FormatError where they are of two schemes."""
+    read = [_from_file(data, what) for what, data in files]
+    schemes = sorted({scheme for _, scheme in read})
+    if len(schemes) != 1:
+        raise FormatError(f"{files[0][0]} and {len(files) - 1} more: keys of schemes {', '.join(schemes)}")
+    return _to_file(pa.concat_tables([table.replace_schema_metadata(None) for table, _ in read]), schemes[0])
+
+
+def _to_file(table: pa.Table, scheme: str) -> bytes:
+    """The rows by key, and of equal ones by record, so that the same keys are the same bytes."""
+    by = [(name, "ascending") for name in ("high", "low", "word", "fragment", "row")]
+    table = table.take(pc.sort_indices(table, sort_keys=cast("Any", by)))
+    partitions = (np.asarray(table.column("high"), np.uint64) >> _PARTITION_SHIFT).astype(np.int64)
+    bounds = np.searchsorted(partitions, np.arange(PARTITIONS + 1))
     facts = {"format": KEYS_FORMAT, "scheme": scheme, "partitions": bounds.tolist()}
-    fragments = pa.array(names, pa.string()).take(pa.array(codes[order], pa.int32()))
-    arrays = [
-        pa.array(high[order]),
-        pa.array(low[order]),
-        pa.array(word_of[order]),
-        fragments,
-        pa.array(rows_of[order]),
-    ]
-    table = pa.Table.from_arrays(arrays, schema=_schema().with_metadata({_METADATA: json.dumps(facts).encode()}))
+    table = table.combine_chunks().replace_schema_metadata({_METADATA: json.dumps(facts).encode()})
     sink = pa.BufferOutputStream()
     pq.write_table(
         table, sink, compression="zstd", compression_level=1, use_dictionary=cast("Any", ["word", "fragment"])
     )
     return sink.getvalue().to_pybytes()
+
+
+def _from_file(data: bytes, what: str) -> tuple[pa.Table, str]:
+    """The rows of a file and the scheme of its keys."""
+    try:
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
+            table = file.read()
+        facts = json.loads((table.schema.metadata or {})[_METADATA])
+        known, scheme = facts["format"], str(facts["scheme"])
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise FormatError(f"{what} is not a readable file of keys: {error}; restore it") from error
+    if known != KEYS_FORMAT:
+        raise FormatError(f"{what}: keys of format {known!r}; this Headrace reads {KEYS_FORMAT}: upgrade it")
+    return table.select(list(_COLUMNS)), scheme
 
 
 def _schema() -> pa.Schema:
@@ -123,15 +147,7 @@ def _schema() -> pa.Schema:
 
 def decode_keys(data: bytes, scheme: str, what: str) -> KeptKeys:
     """The keys of a file. FormatError, naming `what`, for bytes that are none, and for keys of another scheme."""
-    try:
-        with pq.ParquetFile(pa.BufferReader(data)) as file:
-            table = file.read()
-        facts = json.loads((table.schema.metadata or {})[_METADATA])
-        known, made = facts["format"], facts["scheme"]
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise FormatError(f"{what} is not a readable file of keys: {error}; restore it") from error
-    if known != KEYS_FORMAT:
-        raise FormatError(f"{what}: keys of format {known!r}; this Headrace reads {KEYS_FORMAT}: upgrade it")
+    table, made = _from_file(data, what)
     if made != scheme:
         raise FormatError(
             f"{what}: its keys were made by scheme {made}, the pipeline's is {scheme}: keys of the two cannot be "

@@ -164,7 +164,7 @@ def documents_schema() -> pa.Schema:
 
 
 def verdicts_schema() -> pa.Schema:
-    """A row a record that was not kept; `duplicate_of` is the id of the record that was, or null."""
+    """A row a record that was not kept; `duplicate_of` names the record that was: `<fragment>#<row>`, or null."""
     return _schema_of_records(
         stage=pa.string(),
         verdict=pa.string(),

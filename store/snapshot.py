@@ -156,6 +156,9 @@ def _ledger_columns(state: LedgerState) -> tuple[dict[str, Any], Arrays]:
             for name, item in state.fragments.items()
             if item.dropped is not None
         ],
+        "released": [
+            [name, sink, sorted(rows)] for name, item in state.fragments.items() for sink, rows in item.released.items()
+        ],
         "shard_counts": [_counts_row(shard.closed.counts) for shard in state.shards],
     }
     return tables, arrays
@@ -213,6 +216,8 @@ def _ledger(tables: Any, arrays: Arrays) -> LedgerState:
         state.fragments[name] = FragmentState(fragment, None if count < 0 else count)
     for name, reason, reread in tables.get("dropped", ()):
         state.fragments[name].dropped = FragmentDropped(name, reason, reread)
+    for name, sink, rows in tables.get("released", ()):
+        state.fragments[name].released[sink] = set(rows)
     _restore_intervals(state, ids, words, arrays)
     _restore_shards(state, ids, words, arrays, [Counts(*row) for row in tables["shard_counts"]])
     accepted = [bytes(item) for item in arrays["accepted.id"].tolist()]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.store.errors import StoreError
 from headrace.store.fold import ClosedShard, LedgerState
 from headrace.store.intervals import IntervalSet, OverlapError
+from headrace.store.key_files import ROLE
 from headrace.store.keys import FOLDERS, epoch_of
 from headrace.store.objects import ObjectInfo, ObjectStore
 from headrace.store.shards import read_table
@@ -23,6 +26,7 @@ def whole_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
     """Yield what is wrong between shards. Tables that cannot be read are passed over: they are told of elsewhere."""
     yield from overlap_problems(state)
     yield from target_problems(store, state)
+    yield from key_problems(store, state)
 
 
 def unnamed_objects(store: ObjectStore, state: LedgerState) -> list[ObjectInfo]:
@@ -74,6 +78,33 @@ def target_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
             yield f"{place}, which is kept by entry {kept[target]} only, behind it; {_BROKEN_DEDUP}"
 
 
+def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
+    """A file of keys has one key of a text for each kept record of its shard, and no two shards have the same."""
+    found: list[npt.NDArray[np.uint64]] = []
+    for shard in state.shards:
+        for item in shard.closed.objects:
+            table = _columns(store, item.key, ["high", "low", "word"]) if item.role == ROLE else None
+            if table is None:
+                continue
+            texts = table.filter(pc.equal(table.column("word"), pa.scalar(0, pa.uint16())))
+            if texts.num_rows != shard.closed.counts.kept:
+                kept = shard.closed.counts.kept
+                yield f"entry {shard.number}: {item.key} has {texts.num_rows} keys of texts, {kept} records are kept"
+            pairs = np.empty((texts.num_rows, 3), np.uint64)
+            pairs[:, 0], pairs[:, 1] = (np.asarray(texts.column(name), np.uint64) for name in ("high", "low"))
+            pairs[:, 2] = shard.number
+            found.append(pairs)
+    keys = np.concatenate([np.zeros((0, 3), np.uint64), *found])
+    keys = keys[np.lexsort((keys[:, 2], keys[:, 1], keys[:, 0]))]
+    same = np.flatnonzero((keys[1:, :2] == keys[:-1, :2]).all(axis=1))
+    if len(same):
+        one, other = (int(keys[same[0] + step, 2]) for step in (0, 1))
+        yield (
+            f"entry {other}: of {len(same)} kept records the text is that of another kept record, the first one's of "
+            f"one that entry {one} closes; {_BROKEN_DEDUP}"
+        )
+
+
 def _duplicates(store: ObjectStore, shard: ClosedShard) -> Iterator[tuple[str, str, str]]:
     for item in shard.closed.objects:
         if item.role != "verdicts":
@@ -93,13 +124,15 @@ def _kept_at(store: ObjectStore, state: LedgerState, wanted: dict[str, Any]) -> 
         for item in shard.closed.objects:
             if item.role != "documents":
                 continue
-            table = _columns(store, item.key, ["id", "part"])
+            table = _columns(store, item.key, ["id", "part", "fragment", "row"])
             if table is None:
                 return None
             ids: Any = table.column("id")
             whole: Any = pc.replace_substring_regex(ids, pattern="/[0-9]+$", replacement="")
             names = pc.if_else(pc.is_valid(table.column("part")), whole, ids)
-            for column in (ids, names):
+            rows: Any = pc.cast(table.column("row"), pa.string())
+            ledger_names = pc.binary_join_element_wise(table.column("fragment"), rows, "#")
+            for column in (ids, names, ledger_names):
                 for name in column.filter(pc.is_in(column, values)).to_pylist():
                     found.setdefault(str(name), shard.number)
     return found

@@ -10,7 +10,7 @@ from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
 from headrace.stages.build import build_stage, process_safely
-from headrace.stages.contract import FragmentEnd, Sink, Source, Transform
+from headrace.stages.contract import FragmentEnd, Sink, Source, StatefulTransform, Transform
 from headrace.stages.modules import install_modules
 from headrace.store.entries import Fragment, Range
 from headrace.store.intervals import Gap
@@ -42,6 +42,8 @@ class Chain:
         self.sink: Sink | None = None
         self.sink_name = ""
         self.transforms: list[tuple[str, Transform]] = []
+        #: The transform that remembers, if it is one of these.
+        self.dedup: StatefulTransform | None = None
         self.statistics = {name: StageStatistics() for name in names}
         self.facts: dict[str, str] = {}
         for name in names:
@@ -56,6 +58,8 @@ class Chain:
                 self.sink, self.sink_name = built, name
             else:
                 self.transforms.append((name, built))
+            if stage.kind is StageKind.STATEFUL:
+                self.dedup = built
             engine = getattr(built, "engine", None)
             if engine:
                 self.facts["tokenizer_engine"] = str(engine)

@@ -5,7 +5,7 @@ same stages over the same records give the same tokens, so the object's name, wh
 proof. What cannot be made again is said: a source that changed, or a stage that is not deterministic.
 
 A record that killed its process is not given to that stage again: the verdict on it is taken from the record
-(`worker/deaths.py`).
+(`worker/deaths.py`). Likewise which records are duplicates is taken from the record: it hung on all that came before.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from headrace.store.fold import LedgerState
 from headrace.store.objects import ObjectStore, open_store
 from headrace.worker.chain import Chain
 from headrace.worker.deaths import Deaths
+from headrace.worker.leaning import Leaning, recall_verdicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ def rebuild(uri: str, shard: str, *, restore: bool = False) -> Rebuilt:
     state = fold_ledger(store)
     closed = _find(state, shard, store.uri)
     pipeline = _pipeline_of(store.uri, state, closed.version)
-    batches = list(_read_again(pipeline, state, closed, Deaths(store, closed)))
+    batches = list(_read_again(store, pipeline, state, closed))
+    leaning = Leaning.of(pipeline, closed.sink)
     sink = Chain(pipeline, [closed.sink]).sink
     assert sink is not None
     sink.begin(pipeline.name, closed.version)
@@ -65,6 +67,9 @@ def rebuild(uri: str, shard: str, *, restore: bool = False) -> Rebuilt:
     with tempfile.TemporaryDirectory(prefix="headrace-rebuild-") as folder:
         scratch = open_store(folder)
         objects = _written(sink, batches, scratch, closed, named)
+        if leaning is not None:
+            keys = leaning.write_keys(batches, scratch, f"shards/{closed.epoch}/")
+            objects |= {item.role: item for item in keys}
         restored = tuple(_put_back(store, scratch, named, objects)) if restore else ()
     return Rebuilt(named, objects, restored)
 
@@ -109,13 +114,15 @@ def _pipeline_of(uri: str, state: LedgerState, version: str) -> Pipeline:
     return Pipeline.from_dict(state.pipelines[version])
 
 
-def _read_again(pipeline: Pipeline, state: LedgerState, closed: Closed, deaths: Deaths) -> Iterable[Batch]:
+def _read_again(store: ObjectStore, pipeline: Pipeline, state: LedgerState, closed: Closed) -> Iterable[Batch]:
+    deaths = Deaths(store, closed)
     chains: dict[str, Chain] = {}
     for item in closed.ranges:
         fragment = state.fragments[item.fragment].fragment
         path = _path(pipeline, fragment.stage, closed.sink)
         if fragment.stage not in chains:
             chains[fragment.stage] = Chain(pipeline, path[:-1])
+            recall_verdicts(chains[fragment.stage], store, closed)
         chain = chains[fragment.stage]
         for gap, condemned in deaths.around(item):
             if condemned:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +20,7 @@ from headrace.store.objects import ObjectStore
 from headrace.worker.core import gathering as core
 from headrace.worker.coverage import fates, join, part
 from headrace.worker.hands import STAGES, WRITER, Hands
+from headrace.worker.leaning import Leaning, records_from, records_to
 
 
 class Sinking:
@@ -34,6 +36,7 @@ class Sinking:
         epoch: int,
         policy: core.SealPolicy,
         hands: Hands,
+        leaning: Leaning | None = None,
     ):
         self.name = name
         self.busy_s = 0.0
@@ -42,12 +45,14 @@ class Sinking:
         self._store = store
         self._version = version
         self._epoch = epoch
-        self._core = core.Gathering(policy)
+        self._leaning = leaning
+        self._core = core.Gathering(policy, leans=leaning is not None)
         self._batches: dict[tuple[bytes, int], tuple[Batch, npt.NDArray[np.bool_]]] = {}
         self._parts: dict[int, list[tuple[Batch, npt.NDArray[np.bool_]]]] = {}
         self._written: dict[int, Shard] = {}
         self._writing: dict[int, Future[Shard]] = {}
         self._proposals: list[pb.Proposed] = []
+        self._questions: list[pb.NeedsAsked] = []
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
         #: Readable when the writer has finished something.
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -82,6 +87,8 @@ class Sinking:
         What this sink holds already is left out: another sink's loss has the same range read again for both.
         """
         mask = fates(batch)
+        if self._leaning is not None:
+            self._leaning.check(batch)
         whole = Range(batch.fragment, batch.first, batch.count, batch.offset, batch.length)
         for item in core.without((whole,), self._core.held(batch.fragment)):
             fresh = part(batch, item)
@@ -110,6 +117,16 @@ class Sinking:
                 self._do(core.ShardWritten(number))
         self._do(core.TimePassed())
 
+    def obey(self, message: pb.TaskCommand) -> None:
+        """Take a command that is for a sink. Raises RuntimeError where it says that a proposal is refused."""
+        match message.WhichOneof("command"):
+            case "seal":
+                self.seal(message.seal.reason)
+            case "answer":
+                self.answered(message.answer)
+            case _:
+                self.needs_answered(message.needs)
+
     def answered(self, answer: pb.Answer) -> None:
         """Take the controller's answer to a proposal. Raises RuntimeError if it was refused."""
         if answer.outcome == pb.Answer.ACCEPTED:
@@ -119,6 +136,25 @@ class Sinking:
             self._do(core.ShardOverlapped(answer.proposal, overlaps))
         else:
             raise RuntimeError(f"sink {self.name}: the controller refused a shard: {answer.reason}")
+
+    def needs_answered(self, answer: pb.NeedsAnswer) -> None:
+        """Take the controller's answer about what the duplicates of a shard lean on."""
+        held = [batch for batch, _ in self._parts.get(answer.proposal, ())]
+        if self._leaning is None or not held:
+            return
+        waiting = self._leaning.leaning_on(held, records_from(answer.open))
+        void = self._leaning.leaning_on(held, records_from(answer.gone))
+        if self._core.asks(answer.proposal):
+            for item in waiting:
+                batch, mask = next(pair for pair in self._parts[answer.proposal] if _holds(pair[0], item))
+                start = item.first - batch.first
+                self._batches[item.fragment, item.first] = part(batch, item), mask[start : start + 1]
+        self._do(core.NeedsAnswered(answer.proposal, tuple(waiting), tuple(void)))
+
+    def take_questions(self) -> list[pb.NeedsAsked]:
+        """Questions to ask the controller since the last call."""
+        ready, self._questions = self._questions, []
+        return ready
 
     def held(self) -> pb.HeldRanges:
         """What is in this sink's hands, for a sweep."""
@@ -137,17 +173,32 @@ class Sinking:
             match command:
                 case core.WriteShard():
                     self._write(command)
+                case core.AskNeeds():
+                    self._ask(command)
                 case core.ProposeShard():
                     self._proposals.append(self._proposal(command.shard))
                 case core.ReleaseShard():
                     self._parts.pop(command.shard, None)
                     self._written.pop(command.shard, None)
 
-    def _write(self, command: core.WriteShard) -> None:
-        if command.shard in self._parts:
-            held = self._parts[command.shard]
+    def _ask(self, command: core.AskNeeds) -> None:
+        assert self._leaning is not None
+        held = self._taken(command.shard, command.ranges)
+        self._parts[command.shard] = held
+        needs = self._leaning.needs(batch for batch, _ in held)
+        if needs:
+            self._questions.append(pb.NeedsAsked(proposal=command.shard, sink=self.name, records=records_to(needs)))
         else:
-            held = [self._batches.pop((item.fragment, item.first)) for item in command.ranges]
+            self._do(core.NeedsAnswered(command.shard))
+
+    def _taken(self, shard: int, ranges: Sequence[Range]) -> list[tuple[Batch, npt.NDArray[np.bool_]]]:
+        """The batches of a shard, which gather no longer."""
+        if shard in self._parts:
+            return self._parts[shard]
+        return [self._batches.pop((item.fragment, item.first)) for item in ranges]
+
+    def _write(self, command: core.WriteShard) -> None:
+        held = self._taken(command.shard, command.ranges)
         parts: list[tuple[Batch, npt.NDArray[np.bool_]]] = []
         for item in command.ranges:
             batch, mask = next(pair for pair in held if _holds(pair[0], item))
@@ -161,7 +212,11 @@ class Sinking:
         ranges = [Range(item.fragment, item.first, item.count, item.offset, item.length) for item in batches]
         self._hands.take(WRITER, self.name, ranges)
         try:
-            return self._sink.write(batches, self._store, f"shards/{self._epoch}/")
+            prefix = f"shards/{self._epoch}/"
+            shard = self._sink.write(batches, self._store, prefix)
+            if self._leaning is not None:
+                shard.objects = (*shard.objects, *self._leaning.write_keys(batches, self._store, prefix))
+            return shard
         finally:
             self._hands.put_down(WRITER)
             self.busy_s += time.perf_counter() - started
@@ -186,6 +241,10 @@ class Sinking:
         message.counts.filtered_by.update(counts.filtered_by)
         message.counts.quarantined_by.update(counts.quarantined_by)
         message.counts.edited.update(counts.edited)
+        if self._leaning is not None:
+            batches = [batch for batch, _ in self._parts[number]]
+            message.needs.extend(records_to(self._leaning.needs(batches)))
+            message.released.extend(records_to(self._leaning.released(batches)))
         return message
 
 

@@ -43,6 +43,7 @@ from headrace.worker.core.reading import Reading
 from headrace.worker.core.sweeping import Sweeping
 from headrace.worker.coverage import ConservationError
 from headrace.worker.hands import Hands
+from headrace.worker.leaning import Leaning, begin_dedup, names_from
 from headrace.worker.links import DESCRIPTORS, Attached, Inbox, attach
 from headrace.worker.memory import give_back
 from headrace.worker.outbox import Outbox
@@ -110,7 +111,10 @@ class Task:
                 epoch=order.epoch,
                 policy=_policy(order, self._chain.sink),
                 hands=hands,
+                leaning=Leaning.of(pipeline, self._chain.sink_name),
             )
+        if (dedup := self._chain.dedup) is not None:
+            begin_dedup(dedup, pipeline, order)
 
     def run(self) -> int:
         """Work until told to stop; the exit code."""
@@ -221,6 +225,9 @@ class Task:
             self._deliver(frame_to_batch(frame))
 
     def _deliver(self, batch: Batch) -> None:
+        if self._chain.dedup is not None and self._chain.dedup.fenced:
+            # It is open and held by nobody, and read again when the epoch is raised.
+            return
         batch = self._chain.process(batch)
         if self._sink is not None:
             batch = self._chain.taste(batch)
@@ -235,6 +242,8 @@ class Task:
         now = time.monotonic()
         if self._sink is not None:
             self._sink.tick()
+            for question in self._sink.take_questions():
+                self._say(needs=question)
             for proposal in self._sink.take_proposals():
                 self._report(now)
                 with caused_by(self._causes.pop("seal", "")):
@@ -300,12 +309,12 @@ class Task:
                 self._reading.give(_fragment_from(message.read.fragment), gaps)
             case "sweep":
                 self._sweeping.asked(message.sweep.sweep, halt=message.sweep.halt)
-            case "seal":
+            case "seal" | "answer" | "needs":
                 if self._sink is not None:
-                    self._sink.seal(message.seal.reason)
-            case "answer":
-                if self._sink is not None:
-                    self._sink.answered(message.answer)
+                    self._sink.obey(message)
+            case "release":
+                if self._chain.dedup is not None:
+                    self._chain.dedup.release(names_from(message.release))
             case "open":
                 self._open_link(message.open)
             case "close":

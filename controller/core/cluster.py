@@ -21,6 +21,7 @@ from headrace.controller.core.messages import (
     KillTask,
     LinkLost,
     ManifestWritten,
+    NeedsAsked,
     PipelineRequested,
     ReportRun,
     ShardProposed,
@@ -176,7 +177,7 @@ class Controller:
                 return writer.handle(event, now) if writer else []
             case TaskReady() | TaskExited() | TaskFailed() | SourceListed() | FragmentWasRead():
                 return self._to_task(event.task, event, now)
-            case ShardProposed() | TaskSwept() | LinkLost():
+            case ShardProposed() | NeedsAsked() | TaskSwept() | LinkLost():
                 return self._to_task(event.task, event, now)
             case TokenOffered():
                 return self._offered(event)

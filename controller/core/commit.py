@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.controller.core.messages import Coverage, Outcome, ShardProposed
+from headrace.controller.core.needs import first_of, unmet
 from headrace.store.entries import Closed, Range
 from headrace.store.fold import LedgerState
 from headrace.store.intervals import IntervalSet
@@ -100,6 +101,13 @@ class Committer:
             kept += int.from_bytes(cover.kept, "little").bit_count()
         if kept != event.counts.kept:
             return f"{kept} records are marked kept, {event.counts.kept} are counted"
+        return self._needs_fault(event)
+
+    def _needs_fault(self, event: ShardProposed) -> str:
+        """A duplicate leans on a record that is kept at or before this proposal's entry, or is none."""
+        still_open, gone = unmet(self._ledger, event.sink, event.needs, queued=self._reserved.values())
+        if still_open or gone:
+            return f"its duplicates name {first_of(still_open or gone)}, which is not kept"
         return ""
 
     def _overlaps(self, closed: Closed) -> list[Range]:

@@ -37,6 +37,10 @@ class Crew:
         self._pipeline = pipeline.to_dict()
         self._version = version
         self.joints = Joints(plan)
+        #: The stage that remembers, if there is one; whether an index of this epoch has been there, and was lost.
+        stateful = pipeline.stateful
+        self._stateful = stateful.name if stateful is not None else ""
+        self.index_served = self.index_lost = False
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self.roster)
@@ -109,7 +113,14 @@ class Crew:
         return self.roster.add(plan)
 
     def start_due(self, now: float, epoch: int, workers: Container[str]) -> list[Command]:
-        """Start the attempts whose time has come, on workers that are there."""
+        """Start the attempts whose time has come, on workers that are there.
+
+        A stage that remembers is fenced where an index of this epoch has been there before: what that one has let
+        through is not known to another.
+        """
+        due = self.roster.due(now, workers)
+        again = any(self._remembers(task) for task in due) and self.index_served
+        self.index_lost = self.index_lost or again
         return [
             StartTask(
                 worker=task.plan.worker,
@@ -122,9 +133,28 @@ class Crew:
                 replica=task.plan.replica,
                 listens=self.plan.listens(task.plan.name),
                 alone=task.plan.alone,
+                fenced=again and self._remembers(task),
             )
-            for task in self.roster.due(now, workers)
+            for task in due
         ]
+
+    @property
+    def decider(self) -> Task | None:
+        """The task with the stage that remembers, while an attempt of it lives."""
+        return next((task for task in self.roster if self._remembers(task) and task.state in _ALIVE), None)
+
+    def _remembers(self, task: Task) -> bool:
+        return self._stateful in task.plan.stages
+
+    def renew(self, now: float, reason: str) -> tuple[list[Command], list[str]]:
+        """The epoch was raised: end every task, to be started anew in it; the orders, and the names of the tasks."""
+        stops: list[Command] = []
+        for task in self.roster:
+            if task.state in _ALIVE:
+                stops.append(StopTask(task.plan.worker, task.plan.name, task.attempt, reason))
+            self.roster.replace(task, task.plan, now)
+        self.index_served = self.index_lost = False
+        return stops, [task.plan.name for task in self.roster]
 
     def ready(self, event: TaskReady, now: float, epoch: int, workers: Mapping[str, WorkerFacts]) -> list[Command]:
         """A task is ready: join it to those of its peers that are."""
@@ -132,6 +162,7 @@ class Crew:
         if task is None or task.state is TaskState.READY:
             return []
         task.turn(TaskTurn.BECAME_READY)
+        self.index_served = self.index_served or self._remembers(task)
         task.ready_at, task.addresses = now, event.addresses
         return self.join(now, epoch, workers)
 

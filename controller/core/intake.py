@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.controller.core.messages import TaskSwept
+from headrace.controller.core.needs import Records
 from headrace.controller.core.solitary import Solitary
 from headrace.controller.core.suspicion import Suspicion
 from headrace.store.entries import Fragment, Range
@@ -205,6 +206,17 @@ class Intake:
                 if sum(end - first for first, end in closed.overlap(item.first, item.end)) < item.count:
                     return False
         return True
+
+    def parted(self, sink: str, records: Records) -> tuple[Records, Records]:
+        """Of these records, those that a sink held at the last sweep, and the others."""
+        held: list[tuple[bytes, tuple[int, ...]]] = []
+        others: list[tuple[bytes, tuple[int, ...]]] = []
+        for fragment, rows in records:
+            ranges = self._held.get((sink, fragment), ())
+            mine = {row for row in rows if any(item.first <= row < item.end for item in ranges)}
+            held += [(fragment, tuple(sorted(mine)))] if mine else []
+            others += [(fragment, tuple(row for row in rows if row not in mine))] if len(mine) < len(rows) else []
+        return tuple(held), tuple(others)
 
     def requeue_lost(self) -> int:
         """Queue what is open and held by nobody; how many fragments that concerned."""

@@ -25,6 +25,10 @@ from headrace.controller.core.log_messages import SnapshotWritten as SnapshotWri
 from headrace.controller.core.log_messages import TruncateLog as TruncateLog
 from headrace.controller.core.log_messages import WriteEntry as WriteEntry
 from headrace.controller.core.log_messages import WriteSnapshot as WriteSnapshot
+from headrace.controller.core.needs import AnswerNeeds as AnswerNeeds
+from headrace.controller.core.needs import NeedsAsked as NeedsAsked
+from headrace.controller.core.needs import Records as Records
+from headrace.controller.core.needs import ReleaseClaims as ReleaseClaims
 from headrace.controller.core.wishes import DrainRequested as DrainRequested
 from headrace.controller.core.wishes import SteerAdmitted as SteerAdmitted
 from headrace.controller.core.wishes import SteerRequested as SteerRequested
@@ -158,6 +162,10 @@ class ShardProposed:
     coverage: tuple[Coverage, ...]
     objects: tuple[StoredObject, ...]
     counts: Counts
+    #: Records that its duplicates name and that it does not keep itself.
+    needs: Records = ()
+    #: Records that dedup let through and that it does not keep.
+    released: Records = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +247,7 @@ Event: TypeAlias = (
     | SourceListed
     | FragmentWasRead
     | ShardProposed
+    | NeedsAsked
     | TaskSwept
     | LinkLost
     | LogRead
@@ -279,6 +288,8 @@ class StartTask:
     listens: bool = False
     #: The solitary task: a source, transforms and a sink that take one record at a time.
     alone: bool = False
+    #: Its stage that remembers lets nothing through: an index of this epoch was lost.
+    fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,6 +471,8 @@ Command: TypeAlias = (
     | SweepTask
     | SealSink
     | AnswerProposal
+    | AnswerNeeds
+    | ReleaseClaims
     | AnswerRequest
     | WriteManifest
     | ReportRun

@@ -15,6 +15,7 @@ from headrace.controller.core.messages import (
     LogRead,
     LogUnreadable,
     ManifestWritten,
+    NeedsAsked,
     Outcome,
     ShardProposed,
     SourceListed,
@@ -108,8 +109,8 @@ class Run(Changes, Input, Ending):
                 return self._source_listed(event)
             case FragmentWasRead():
                 return self._was_read(event)
-            case ShardProposed():
-                return self._proposed(event) if self.state in WORKING else []
+            case ShardProposed() | NeedsAsked():
+                return self._judged(event) if self.state in WORKING else []
             case TaskSwept():
                 return self._swept(event)
             case LinkLost():

@@ -143,6 +143,8 @@ class RunBase:
         self._relisted = False
         #: Those that a failed device keeps from being read.
         self._unreadable: set[bytes] = set()
+        #: The epoch that is being raised since an index was lost.
+        self._renewed_from: int | None = None
         #: Lost workers whose tasks have no place: since when, and why.
         self._away: dict[str, tuple[float, str]] = {}
         #: When a manifest that the store did not take is written again, and why it did not.

@@ -18,6 +18,7 @@ from headrace.controller.core.run_base import WORKING
 from headrace.controller.core.run_opening import Opening
 from headrace.controller.core.run_states import RunState, RunTurn
 from headrace.pipeline.errors import PipelineError
+from headrace.store.entries import EpochRaised
 
 
 class Changes(Opening):
@@ -67,7 +68,8 @@ class Changes(Opening):
         return []
 
     def _change_if_due(self, now: float) -> list[Command]:
-        if self.state is RunState.RUNNING and (self.pause_wanted or self.changes):
+        assert self.crew is not None
+        if self.state is RunState.RUNNING and (self.pause_wanted or self.changes or self.crew.index_lost):
             self._turn(RunTurn.PAUSE_ASKED)
             self._halt()
         elif self.state is RunState.PAUSING and self._empty:
@@ -76,6 +78,10 @@ class Changes(Opening):
             # After a death a marker that halts is on its way: it must not meet what is read again.
             return []
         commands: list[Command] = []
+        if self.crew.index_lost:
+            commands = self._renew(now)
+            if self.crew.index_lost:
+                return commands
         while self.changes:
             commands += self._change(self.changes.pop(0), now)
         if not self.pause_wanted:
@@ -83,6 +89,21 @@ class Changes(Opening):
             self.intake.begin_again()
             self._settled = False
         return commands
+
+    def _renew(self, now: float) -> list[Command]:
+        """An index was lost, and nothing is on its way: raise the epoch, and when that is durable begin anew in it."""
+        assert self.crew is not None
+        if self._renewed_from is None:
+            self._renewed_from = self.ledger.epoch
+            self.leadership.submit(EpochRaised("the dedup index was lost"))
+        if self.ledger.epoch == self._renewed_from:
+            return []
+        self._renewed_from = None
+        stops, gone = self.crew.renew(now, "the epoch was raised")
+        for name in gone:
+            self.intake.task_died(name)
+            self.listing.task_died(name)
+        return [*stops, *self.crew.start_due(now, self.ledger.epoch, self._workers)]
 
     def _change(self, change: Change, now: float) -> list[Command]:
         """Nothing is on its way: put the other plan in the place of this one."""
@@ -147,6 +168,8 @@ class Changes(Opening):
                 raise PipelineError(
                     f"pipeline {self.pipeline.name!r} has no stage {stage!r}; it has {', '.join(known)}"
                 )
+            if self.pipeline.stateful is not None and stage == self.pipeline.stateful.name and count != 1:
+                raise PipelineError(f"stage {stage!r}: {count} tasks were asked for; one decides, so there is one")
             if count < 1:
                 raise PipelineError(
                     f"stage {stage!r}: {count} tasks were asked for; for none there is `headrace pause`"

@@ -6,17 +6,22 @@ from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.commit import Waiter
 from headrace.controller.core.crew import Crew
 from headrace.controller.core.messages import (
+    AnswerNeeds,
     Command,
     FragmentWasRead,
+    NeedsAsked,
     ReadFragment,
+    ReleaseClaims,
     ShardProposed,
     SourceListed,
     TaskSwept,
 )
+from headrace.controller.core.needs import Records, unmet
 from headrace.controller.core.roster import Task, TaskState
 from headrace.controller.core.run_base import HALTING, RunBase
 from headrace.controller.core.run_states import RunState
 from headrace.store.entries import (
+    ClaimsReleased,
     FragmentDropped,
     FragmentEnded,
     FragmentsListed,
@@ -106,15 +111,41 @@ class Input(RunBase):
             "up and reads the new objects whole, beside what is closed of the old ones"
         )
 
+    def _judged(self, event: ShardProposed | NeedsAsked) -> list[Command]:
+        return self._proposed(event) if isinstance(event, ShardProposed) else self._needs_asked(event)
+
     def _proposed(self, event: ShardProposed) -> list[Command]:
         """Judge a proposal: only who leads knows all that is closed. A sink that hears nothing proposes again."""
         judgement = self.committer.judge(event, self.version, self.ledger.epoch)
         if judgement.closed is not None:
-            self.leadership.submit(judgement.closed)
+            released = (ClaimsReleased(event.sink, event.released),) if event.released else ()
+            self.leadership.submit(judgement.closed, *released)
         if judgement.outcome is None:
             return []
         to = Waiter(event.task, event.attempt, event.proposal)
         return self._answer(to, judgement.outcome, judgement.overlaps, judgement.reason)
+
+    def _needs_asked(self, event: NeedsAsked) -> list[Command]:
+        """A sink asks what its duplicates may lean on. Where nothing can be leant on, they are to be read again."""
+        task = self.crew.current(event.task, event.attempt) if self.crew else None
+        if self.crew is None or task is None:
+            return []
+        halted = self.state in HALTING and self._halted
+        settled = (self._settled or halted) and not self.intake.sweeping
+        still_open, gone = unmet(self.ledger, event.sink, event.records)
+        lost: Records = ()
+        if settled:
+            # Nothing is on its way: what no sink holds is not closed before this sink is empty, or never.
+            still_open, lost = self.intake.parted(event.sink, still_open)
+        never = tuple(item for item in lost if item[0] in self._changed)
+        commands: list[Command] = []
+        if (gone or never) and (decider := self.crew.decider) is not None:
+            place = decider.plan.worker, decider.plan.name, decider.attempt
+            commands.append(ReleaseClaims(*place, (*gone, *never)))
+        if gone or lost:
+            self._dirty, self._settled = True, False
+        answer = AnswerNeeds(task.plan.worker, event.task, event.attempt, event.proposal, still_open, (*gone, *lost))
+        return [*commands, answer]
 
     def _assign(self) -> list[Command]:
         if self.crew is None or self.crew.links_missing:

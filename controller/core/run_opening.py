@@ -87,7 +87,7 @@ class Opening(Adoption):
     def _apply(self) -> list[Command]:
         """A leader makes its pipeline the dataset's. The log may have grown since it was read first: look again."""
         if self._applied:
-            return []
+            return self._begin_index()
         admission = admit(self.pipeline, self.ledger, amend=self._amend)
         if admission.refusal:
             return self._fail(admission.refusal)
@@ -95,6 +95,13 @@ class Opening(Adoption):
             self._submitted_pipeline = True
             reason = "created" if not self.ledger.pipeline else "amended"
             self.leadership.submit(PipelineApplied(self.version, self.pipeline.to_dict()), EpochRaised(reason))
+        return []
+
+    def _begin_index(self) -> list[Command]:
+        """An index knows what is kept up to its epoch: where no earlier leader's goes on, an epoch begins with it."""
+        if self.pipeline.stateful is not None and self._inherited is None and not self._submitted_pipeline:
+            self._submitted_pipeline, self._renewed_from = True, self.ledger.epoch
+            self.leadership.submit(EpochRaised("the dedup index begins"))
         return []
 
     @property
@@ -107,6 +114,9 @@ class Opening(Adoption):
             return []
         if self._inherited is None and (not self._fit_workers() or self._waits_for_workers(now)):
             return []
+        if self._renewed_from == self.ledger.epoch:
+            return []
+        self._renewed_from = None
         try:
             self.plan = without_solitary(self._inherited) if self._inherited else self._plan()
         except PipelineError as error:
@@ -117,6 +127,7 @@ class Opening(Adoption):
         self.records_resumed = counts.records if counts else 0
         self.bytes_resumed = sum(state.stored_bytes(self.sinks[0]) for state in self.ledger.fragments.values())
         self.crew = Crew(self.plan, self.pipeline, self.version, self.leadership.term)
+        self.crew.index_served = self._inherited is not None
         return [*self._inherit(now), *self.crew.start_due(now, self.ledger.epoch, self._workers)]
 
     def _waits_for_workers(self, now: float) -> bool:

@@ -25,6 +25,9 @@ class Tasks(RunBase):
         task = self.crew.current(event.task, event.attempt) if self.crew else None
         if task is None or self.state not in WORKING:
             return []
+        if self.pipeline.stateful is not None:
+            # A solitary task would have a decider of its own, so what kills a task is not looked for.
+            return self._lost(task, event.words(), now)
         wrong = self._suspect(event)
         if wrong:
             return self._fail(wrong)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import DUPLICATE, PART, ROW, Batch, join_verdicts, make_verdicts, ordinals_of
 from headrace.stages.dedup import decider as core
-from headrace.stages.dedup.index import KeyIndex, compile_index
+from headrace.stages.dedup.index import KeyIndex, Match, compile_index
 from headrace.stages.dedup.minhash import Keys, compile_keys, make_keys
 from headrace.stages.dedup.scheme import Scheme
 from headrace.stages.errors import StageContractError
@@ -82,6 +83,11 @@ class Dedup:
             logger.info("holds the keys of %d records, %d MiB", self.index.records, self.index.nbytes >> 20)
         self._handle(core.KeysLoaded())
 
+    def recall(self, matches: Mapping[RecordName, Match]) -> None:
+        """In place of `begin`: answer as it was answered once, so that a shard can be made again."""
+        self._decider = core.Decider(_Record(matches))
+        self._handle(core.KeysLoaded())
+
     def release(self, names: Sequence[RecordName]) -> None:
         """Let go of the claims of records that are not kept after all."""
         for name in names:
@@ -126,6 +132,33 @@ class Dedup:
 
     def _handle(self, event: core.Event) -> list[core.Command]:
         return self._decider.handle(event, time.monotonic())
+
+
+class _Record:
+    """An index that knows no keys and remembers what became of records."""
+
+    def __init__(self, matches: Mapping[RecordName, Match]) -> None:
+        self._matches = matches
+
+    def decide(self, fragment: bytes, rows: Any, keys: Any) -> list[Match | None]:
+        """What each record was a duplicate of; None of the others."""
+        del keys
+        return [self._matches.get(RecordName(fragment, row)) for row in rows.tolist()]
+
+    def release(self, name: RecordName) -> bool:
+        """Nothing is claimed."""
+        del name
+        return False
+
+
+def matches_of(verdicts: pa.Table) -> dict[RecordName, Match]:
+    """What the duplicates of a table of verdicts are duplicates of."""
+    lost = verdicts.filter(pc.equal(verdicts.column("verdict"), pa.scalar(DUPLICATE)))
+    columns: list[list[Any]] = [lost.column(name).to_pylist() for name in ("fragment", "row", "duplicate_of", "reason")]
+    return {
+        RecordName(bytes.fromhex(fragment), row): Match(RecordName.parse(target), reason == SIMILAR)
+        for fragment, row, target, reason in zip(*columns, strict=True)
+    }
 
 
 def keys_of(rows: pa.RecordBatch) -> Keys:

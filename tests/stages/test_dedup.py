@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.cli.diagrams import redraw
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
 from headrace.pipeline.validate import validate
@@ -323,3 +325,8 @@ def test_one_stage_decides_once_and_for_one_sink() -> None:
 def test_parameters_that_cannot_be_are_named(parameters: dict[str, int], words: str) -> None:
     with pytest.raises(PipelineError, match=words):
         dedup(**parameters)  # type: ignore[arg-type]
+
+
+def test_the_diagram_in_the_documentation_is_that_of_the_table() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "dedup.md").read_text(encoding="utf-8")
+    assert text == redraw(text), "a table has changed: run `make diagrams`"

@@ -5,6 +5,10 @@ closed. Until it is closed it is held: its records are in this task's hands and 
 the kept rows reach the target size, or the held bytes their limit, or the oldest batch its age, or when the controller
 asks. So nothing stays open for want of kept rows.
 
+Behind a dedup stage a sink asks before it writes: a duplicate's verdict holds only where the record that it names is
+kept (controller/core/needs.py). Verdicts whose record is not closed yet stay here and go with a later shard; those
+whose record is gone are let go of, and their records read again.
+
 A store that is full, or has stopped answering, stalls a shard: it is held, and written again after a while, without
 end. Meanwhile no other is begun, the sink soon takes no batch, and the source stops for want of credit.
 """
@@ -23,6 +27,10 @@ PROPOSE_AGAIN_S = 2.0
 #: Seconds before a shard that stalled is written again, doubled for each time in a row up to WRITE_AGAIN_S_MAX.
 WRITE_AGAIN_S = 0.5
 WRITE_AGAIN_S_MAX = 5.0
+#: Seconds before verdicts that lean on what is not closed yet are asked for again, where all is to be committed; and
+#: what one of them counts as held, in bytes.
+NEEDS_AGAIN_S = 0.2
+NEED_BYTES = 256
 #: All that a sink holds, in units of `held_bytes_max`: as much again may be written or proposed as may gather.
 #: Beyond it the sink takes no batch, so a log that does not answer holds up the source and fills no memory.
 HELD_TIMES_MAX = 2
@@ -40,6 +48,7 @@ class SealPolicy:
 class ShardState(Enum):
     """Where a shard of this sink stands."""
 
+    ASKING = "asking"
     WRITING = "writing"
     STALLED = "stalled"
     PROPOSED = "proposed"
@@ -49,6 +58,7 @@ class ShardState(Enum):
 class ShardTurn(Enum):
     """What moves a shard."""
 
+    ANSWERED = "needs answered"
     WRITTEN = "written"
     STORE_STALLED = "store stalled"
     WAITED = "waited"
@@ -57,6 +67,7 @@ class ShardTurn(Enum):
 
 
 TRANSITIONS: dict[tuple[ShardState, ShardTurn], ShardState] = {
+    (ShardState.ASKING, ShardTurn.ANSWERED): ShardState.WRITING,
     (ShardState.WRITING, ShardTurn.WRITTEN): ShardState.PROPOSED,
     (ShardState.WRITING, ShardTurn.STORE_STALLED): ShardState.STALLED,
     (ShardState.STALLED, ShardTurn.WAITED): ShardState.WRITING,
@@ -79,6 +90,15 @@ class SealAsked:
     """The controller wants what is gathered to be committed."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsAnswered:
+    """Of a shard's duplicates, the records whose verdicts must wait, and those whose verdicts are void."""
+
+    shard: int
+    waiting: tuple[Range, ...] = ()
+    void: tuple[Range, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +146,14 @@ class WriteShard:
 
 
 @dataclass(frozen=True, slots=True)
+class AskNeeds:
+    """Ask which of the records that the duplicates of these batches name are kept, if there are any such."""
+
+    shard: int
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProposeShard:
     """Propose a shard that is written."""
 
@@ -139,8 +167,17 @@ class ReleaseShard:
     shard: int
 
 
-Event = BatchGathered | SealAsked | ShardWritten | ShardStalled | ShardAccepted | ShardOverlapped | TimePassed
-Command = WriteShard | ProposeShard | ReleaseShard
+Event = (
+    BatchGathered
+    | SealAsked
+    | NeedsAnswered
+    | ShardWritten
+    | ShardStalled
+    | ShardAccepted
+    | ShardOverlapped
+    | TimePassed
+)
+Command = AskNeeds | WriteShard | ProposeShard | ReleaseShard
 
 
 @dataclass(slots=True)
@@ -148,7 +185,9 @@ class _Shard:
     number: int
     ranges: tuple[Range, ...]
     held_bytes: int
+    reason: str
     state: ShardState = ShardState.WRITING
+    #: When it was proposed, or asked for, last.
     proposed_at: float = 0.0
     stalls: int = 0
     again_at: float = 0.0
@@ -164,8 +203,12 @@ class _Shard:
 class Gathering:
     """The state machine of one sink in one task."""
 
-    def __init__(self, policy: SealPolicy) -> None:
+    def __init__(self, policy: SealPolicy, *, leans: bool = False) -> None:
         self.policy = policy
+        #: Whether batches may hold verdicts that lean on other records.
+        self._leans = leans
+        #: Not before this is a seal that was asked for taken up again.
+        self._again_at = 0.0
         self._ranges: list[Range] = []
         self._target = 0
         self._bytes = 0
@@ -196,14 +239,20 @@ class Gathering:
             everything += shard.ranges
         return everything if fragment is None else [item for item in everything if item.fragment == fragment]
 
+    def asks(self, shard: int) -> bool:
+        """Whether a shard waits to be told what its duplicates may lean on."""
+        return shard in self._shards and self._shards[shard].state is ShardState.ASKING
+
     def wake_at(self) -> float | None:
         """When `handle(TimePassed())` is wanted next."""
         times: list[float] = []
         for shard in self._shards.values():
-            if shard.state is ShardState.PROPOSED:
+            if shard.state is ShardState.PROPOSED or shard.state is ShardState.ASKING:
                 times.append(shard.proposed_at + PROPOSE_AGAIN_S)
             elif shard.state is ShardState.STALLED:
                 times.append(shard.again_at)
+        if self._seal and self._ranges and not self._writing():
+            times.append(self._again_at)
         if self._oldest is not None and not self._writing():
             times.append(self._oldest + self.policy.age_s)
         return min(times, default=None)
@@ -215,7 +264,9 @@ class Gathering:
             case BatchGathered():
                 self._gather(event, now)
             case SealAsked():
-                self._seal = event.reason if self._ranges else ""
+                self._seal = event.reason if self._ranges or self._asking() else ""
+            case NeedsAnswered():
+                commands += self._answered(event, now)
             case ShardWritten():
                 commands += self._written(event.shard, now)
             case ShardStalled():
@@ -225,7 +276,7 @@ class Gathering:
             case ShardOverlapped():
                 commands += self._overlapped(event)
             case TimePassed():
-                commands += [*self._propose_again(now), *self._write_again(now)]
+                commands += [*self._propose_again(now), *self._ask_again(now), *self._write_again(now)]
         return commands + self._seal_if_due(now)
 
     def _gather(self, event: BatchGathered, now: float) -> None:
@@ -241,21 +292,52 @@ class Gathering:
     def _seal_if_due(self, now: float) -> list[Command]:
         if not self._ranges or self._writing():
             return []
-        reason = self._seal
+        reason = self._seal if now >= self._again_at else ""
         if not reason and self._due_by_size():
             reason = "size"
         if not reason and self._oldest is not None and now >= self._oldest + self.policy.age_s:
             reason = "age"
         if not reason:
             return []
-        shard = _Shard(self._count, tuple(self._ranges), self._bytes)
+        shard = _Shard(self._count, tuple(self._ranges), self._bytes, reason)
         self._count += 1
         self._shards[shard.number] = shard
         self._ranges, self._target, self._bytes, self._oldest, self._seal = [], 0, 0, None, ""
-        return [WriteShard(shard.number, shard.ranges, reason)]
+        if not self._leans:
+            return [WriteShard(shard.number, shard.ranges, reason)]
+        shard.state, shard.proposed_at = ShardState.ASKING, now
+        return [AskNeeds(shard.number, shard.ranges)]
+
+    def _answered(self, event: NeedsAnswered, now: float) -> list[Command]:
+        shard = self._shards.get(event.shard)
+        if shard is None or shard.state is not ShardState.ASKING:
+            return []
+        shard.turn(ShardTurn.ANSWERED)
+        shard.ranges = without(shard.ranges, (*event.waiting, *event.void))
+        for item in event.waiting:
+            self._gather(BatchGathered(item, 0, NEED_BYTES), now)
+        if event.waiting and shard.reason not in ("size", "age"):
+            # Else they go with what gathers next.
+            self._seal, self._again_at = shard.reason, now + NEEDS_AGAIN_S
+        if not self._ranges:
+            self._seal = ""
+        if shard.ranges:
+            return [WriteShard(shard.number, shard.ranges, shard.reason)]
+        del self._shards[shard.number]
+        return [ReleaseShard(shard.number)]
+
+    def _asking(self) -> list[_Shard]:
+        return [shard for shard in self._shards.values() if shard.state is ShardState.ASKING]
+
+    def _ask_again(self, now: float) -> list[Command]:
+        late = [shard for shard in self._asking() if now >= shard.proposed_at + PROPOSE_AGAIN_S]
+        for shard in late:
+            shard.proposed_at = now
+        return [AskNeeds(shard.number, shard.ranges) for shard in late]
 
     def _writing(self) -> bool:
-        return any(shard.state in (ShardState.WRITING, ShardState.STALLED) for shard in self._shards.values())
+        busy = (ShardState.ASKING, ShardState.WRITING, ShardState.STALLED)
+        return any(shard.state in busy for shard in self._shards.values())
 
     def _stalled(self) -> list[_Shard]:
         return [shard for shard in self._shards.values() if shard.state is ShardState.STALLED]

@@ -1,0 +1,102 @@
+"""What a duplicate leans on: the record that its verdict names must be kept, or the verdict is void.
+
+A sink asks before it writes (`NeedsAsked`), so that a shard never has to wait for another: the verdicts whose records
+are not closed yet stay in its hands and go with a later shard, and the kept rows, which need nothing, are closed at
+once. A record that dedup let through and that was not kept after all, since it raised behind dedup or its fragment is
+given up, is gone: whoever leans on it is read again, and the claim is released, so that the next of its duplicates is
+kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headrace.store.entries import Closed
+from headrace.store.fold import LedgerState
+
+#: Records by fragment: their ordinals, ascending.
+Records = tuple[tuple[bytes, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsAsked:
+    """A sink is about to write a shard whose duplicates name these records, which it does not hold itself."""
+
+    task: str
+    attempt: int
+    proposal: int
+    sink: str
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerNeeds:
+    """Tell a sink which of the records are `open` still and which are `gone`; the others are kept."""
+
+    worker: str
+    task: str
+    attempt: int
+    proposal: int
+    open: Records = ()
+    gone: Records = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseClaims:
+    """Tell a decider that records which it let through are not kept after all."""
+
+    worker: str
+    task: str
+    attempt: int
+    records: Records
+
+
+@dataclass(slots=True)
+class _Sorted:
+    open: dict[bytes, list[int]] = field(default_factory=dict[bytes, list[int]])
+    gone: dict[bytes, list[int]] = field(default_factory=dict[bytes, list[int]])
+
+
+def unmet(
+    ledger: LedgerState,
+    sink: str,
+    records: Records,
+    *,
+    queued: Iterable[Closed] = (),
+) -> tuple[Records, Records]:
+    """Of these records, those that are open still and those that are gone for good; the others are kept.
+
+    What is `queued` for the log stands before whatever comes.
+    """
+    found = _Sorted()
+    for fragment, rows in records:
+        state = ledger.fragments.get(fragment)
+        lost = state is None or state.dropped is not None
+        for row in rows:
+            closed = state is not None and bool(state.of(sink).overlap(row, row + 1))
+            if state is not None and row in state.released.get(sink, ()):
+                found.gone.setdefault(fragment, []).append(row)
+            elif not closed and not _is_queued(queued, sink, fragment, row):
+                (found.gone if lost else found.open).setdefault(fragment, []).append(row)
+    return _records(found.open), _records(found.gone)
+
+
+def _is_queued(queued: Iterable[Closed], sink: str, fragment: bytes, row: int) -> bool:
+    return any(
+        item.fragment == fragment and item.first <= row < item.end
+        for closed in queued
+        if closed.sink == sink
+        for item in closed.ranges
+    )
+
+
+def _records(found: dict[bytes, list[int]]) -> Records:
+    return tuple((fragment, tuple(rows)) for fragment, rows in found.items())
+
+
+def first_of(records: Records) -> str:
+    """One of these records and how many there are, for people."""
+    count = sum(len(rows) for _, rows in records)
+    fragment, rows = records[0]
+    return f"record {rows[0]} of fragment {fragment.hex()}{f' and {count - 1} more' if count > 1 else ''}"

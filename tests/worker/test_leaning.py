@@ -1,0 +1,166 @@
+"""A sink behind dedup: it asks before it writes, and closes no verdict whose record is not kept."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.pipeline.graph import Pipeline
+from headrace.stages.batch import Batch, join_verdicts, make_verdicts, no_verdicts
+from headrace.stages.dedup.library import dedup
+from headrace.stages.errors import StageContractError
+from headrace.stages.library import read_jsonl, redact_pii, write_jsonl
+from headrace.store.entries import Range
+from headrace.store.key_files import RecordName
+from headrace.worker.core.gathering import (
+    NEEDS_AGAIN_S,
+    PROPOSE_AGAIN_S,
+    AskNeeds,
+    BatchGathered,
+    Gathering,
+    NeedsAnswered,
+    ProposeShard,
+    ReleaseShard,
+    SealAsked,
+    SealPolicy,
+    ShardAccepted,
+    ShardWritten,
+    TimePassed,
+    WriteShard,
+)
+from headrace.worker.leaning import Leaning
+
+A, B = b"a" * 16, b"b" * 16
+POLICY = SealPolicy(target_bytes=100, held_bytes_max=300, age_s=30.0)
+
+
+def gathered(*, reason: str = "end") -> Gathering:
+    """A sink that holds four records and was asked to seal them."""
+    gathering = Gathering(POLICY, leans=True)
+    gathering.handle(BatchGathered(Range(A, 0, 4), 10, 10), 0.0)
+    assert gathering.handle(SealAsked(reason), 0.0) == [AskNeeds(0, (Range(A, 0, 4),))]
+    return gathering
+
+
+def test_a_shard_whose_needs_are_met_is_written_whole() -> None:
+    assert gathered().handle(NeedsAnswered(0), 0.0) == [WriteShard(0, (Range(A, 0, 4),), "end")]
+
+
+def test_verdicts_that_must_wait_go_with_a_later_shard_and_the_rest_is_written_at_once() -> None:
+    gathering = gathered()
+    (write,) = gathering.handle(NeedsAnswered(0, waiting=(Range(A, 2, 1),)), 0.0)
+    assert write == WriteShard(0, (Range(A, 0, 2), Range(A, 3, 1)), "end")
+    assert sorted(item.first for item in gathering.held()) == [0, 2, 3]
+    assert gathering.handle(ShardWritten(0), 0.1) == [ProposeShard(0)]
+    assert gathering.wake_at() == NEEDS_AGAIN_S
+    assert gathering.handle(TimePassed(), NEEDS_AGAIN_S) == [AskNeeds(1, (Range(A, 2, 1),))]
+    assert gathering.handle(NeedsAnswered(1), NEEDS_AGAIN_S) == [WriteShard(1, (Range(A, 2, 1),), "end")]
+
+
+def test_verdicts_that_must_wait_are_no_reason_to_seal_before_something_else_is() -> None:
+    gathering = Gathering(POLICY, leans=True)
+    (question,) = gathering.handle(BatchGathered(Range(A, 0, 4), 100, 10), 0.0)
+    assert isinstance(question, AskNeeds)
+    gathering.handle(NeedsAnswered(0, waiting=(Range(A, 2, 1),)), 0.0)
+    gathering.handle(ShardWritten(0), 0.0)
+    assert gathering.handle(TimePassed(), 1.0) == []
+    assert gathering.wake_at() == PROPOSE_AGAIN_S
+
+
+def test_verdicts_that_are_void_are_let_go_of() -> None:
+    gathering = gathered()
+    gathering.handle(NeedsAnswered(0, void=(Range(A, 0, 1),)), 0.0)
+    assert gathering.held() == [Range(A, 1, 3)]
+
+
+def test_a_shard_of_which_nothing_is_left_is_not_written() -> None:
+    gathering = gathered()
+    assert gathering.handle(NeedsAnswered(0, void=(Range(A, 0, 4),)), 0.0) == [ReleaseShard(0)]
+    assert gathering.held() == []
+
+
+def test_a_question_that_nobody_answers_is_asked_again() -> None:
+    gathering = gathered()
+    assert gathering.wake_at() == PROPOSE_AGAIN_S
+    assert gathering.handle(TimePassed(), PROPOSE_AGAIN_S) == [AskNeeds(0, (Range(A, 0, 4),))]
+
+
+def test_an_answer_that_comes_twice_moves_nothing() -> None:
+    gathering = gathered()
+    gathering.handle(NeedsAnswered(0), 0.0)
+    assert gathering.handle(NeedsAnswered(0, void=(Range(A, 0, 4),)), 0.0) == []
+    gathering.handle(ShardWritten(0), 0.0)
+    gathering.handle(ShardAccepted(0), 0.0)
+    assert gathering.handle(NeedsAnswered(0), 0.0) == []
+
+
+def test_a_seal_that_is_asked_for_while_a_shard_asks_is_not_forgotten() -> None:
+    gathering = Gathering(POLICY, leans=True)
+    gathering.handle(BatchGathered(Range(A, 0, 4), 100, 10), 0.0)
+    gathering.handle(SealAsked("pause"), 0.0)
+    gathering.handle(NeedsAnswered(0, waiting=(Range(A, 1, 1),)), 0.0)
+    assert AskNeeds(1, (Range(A, 1, 1),)) in gathering.handle(ShardWritten(0), 0.0)
+
+
+# ---- what the tables say ----
+
+
+def leaning() -> Leaning:
+    found = Leaning.of(Pipeline.chain("p", "d", read_jsonl("/in"), *dedup(), redact_pii(), write_jsonl()), "lines")
+    assert found is not None
+    return found
+
+
+def batch(fragment: bytes, kept: list[int], lost: dict[int, tuple[str, str, str | None]]) -> Batch:
+    """Records that are kept, and others by stage, verdict and what they are duplicates of."""
+    count = len(kept) + len(lost)
+    keys = pa.array([bytes([row]) * (8 * 16) for row in kept], pa.binary(8 * 16))
+    rows = pa.record_batch({"__row": pa.array(kept, pa.int64()), "id": pa.array(map(str, kept)), "__keys": keys})
+    verdicts = [
+        make_verdicts(
+            rows=pa.array([row]), ids=pa.array([str(row)]), stage=stage, verdict=verdict, reasons=[None],
+            duplicates_of=[target],
+        )
+        for row, (stage, verdict, target) in lost.items()
+    ]  # fmt: skip
+    return Batch(fragment, "u", 0, count, -1, -1, rows, join_verdicts(no_verdicts(), *verdicts))
+
+
+def duplicate(fragment: bytes, row: int) -> tuple[str, str, str]:
+    return "dedup", "duplicate", str(RecordName(fragment, row))
+
+
+def test_a_shard_needs_what_its_duplicates_name_and_it_does_not_keep() -> None:
+    mine = batch(A, [0, 1], {2: duplicate(A, 0), 3: duplicate(B, 5), 4: duplicate(B, 1)})
+    other = batch(B, [1], {0: duplicate(A, 3)})
+    assert leaning().needs([mine, other]) == {A: {3}, B: {5}}
+    assert leaning().leaning_on([mine, other], {B: {5}}) == [Range(A, 3, 1)]
+
+
+def test_what_dedup_let_through_and_another_stage_quarantined_is_released() -> None:
+    lost = {1: ("pii", "quarantined", None), 2: ("lines", "quarantined", None), 3: ("read", "quarantined", None)}
+    assert leaning().released([batch(A, [0], {**lost, 4: duplicate(A, 0)})]) == {A: {1, 2}}
+
+
+def test_a_stage_behind_dedup_that_filters_is_found_out() -> None:
+    with pytest.raises(StageContractError, match="put the stage before it"):
+        leaning().check(batch(A, [0], {1: ("pii", "filtered", None)}))
+    leaning().check(batch(A, [0], {1: ("read", "filtered", None)}))
+
+
+def test_a_stage_behind_dedup_that_loses_the_keys_is_found_out() -> None:
+    whole = batch(A, [0], {})
+    bare = Batch(A, "u", 0, 1, -1, -1, whole.rows.select(["__row", "id"]), whole.verdicts)
+    with pytest.raises(StageContractError, match="it must keep all columns"):
+        leaning().check(bare)
+
+
+def test_a_sink_without_dedup_before_it_leans_on_nothing() -> None:
+    assert Leaning.of(Pipeline.chain("p", "d", read_jsonl("/in"), write_jsonl()), "lines") is None
+
+
+def test_the_keys_of_what_is_kept_are_those_that_the_records_carry() -> None:
+    from headrace.stages.dedup.stage import keys_of
+
+    found = keys_of(batch(A, [3, 7], {}).rows.slice(1))
+    assert found.shape == (1, 16)
+    assert (found == np.frombuffer(b"\7" * 8, "<u8")[0]).all()
