@@ -27,7 +27,7 @@ from headrace.chaos.gates.network import NetworkGates
 from headrace.chaos.gates.sockets import holders
 from headrace.chaos.gates.weather import Ill, Storm, Struck, Way
 from headrace.chaos.live.processes import Handle, Process, Role, hold, parent_of
-from headrace.chaos.live.scenario import SLOW_RUNS_S, SLOW_TURN_S, Kind
+from headrace.chaos.live.scenario import FAULT_S_MAX, SLOW_RUNS_S, SLOW_TURN_S, Kind
 from headrace.protos import control_pb2 as pb
 from headrace.worker.addresses import own_addresses
 from headrace.worker.channel import Channel, ChannelClosed
@@ -110,7 +110,7 @@ class Agent:
             await asyncio.sleep(GRACE_S)
         struck = self._struck[fault.fault] = self._gates.begin(storm)
         try:
-            await asyncio.sleep(fault.for_s)
+            await asyncio.sleep(min(fault.for_s, FAULT_S_MAX))
         finally:
             self._gates.end(struck)
 
@@ -122,8 +122,8 @@ class Agent:
                 await asyncio.sleep(GRACE_S)
             _send(handles, number or signal.SIGSTOP)
             if fault.kind == Kind.FREEZE.value:
-                await asyncio.sleep(fault.for_s)
-            for _ in range(round(fault.for_s / SLOW_TURN_S) if fault.kind == Kind.SLOW.value else 0):
+                await asyncio.sleep(min(fault.for_s, FAULT_S_MAX))
+            for _ in range(round(min(fault.for_s, FAULT_S_MAX) / SLOW_TURN_S) if fault.kind == Kind.SLOW.value else 0):
                 await asyncio.sleep(SLOW_TURN_S - SLOW_RUNS_S)
                 _send(handles, signal.SIGCONT)
                 await asyncio.sleep(SLOW_RUNS_S)
@@ -143,12 +143,11 @@ def _send(handles: Sequence[Handle], number: signal.Signals) -> None:
 class Ends:
     """Who stands at an end of a connection that passes this host's gates: a worker of this host, else an address."""
 
-    def __init__(self, worker: str) -> None:
-        self._worker = worker
+    def __init__(self) -> None:
         self._own = frozenset(own_addresses())
 
     def whose(self, protocol: str, host: str, port: int) -> str:
-        """The name of an end, by which `FaultAsked.ends` means it."""
+        """The name of an end, by which `FaultAsked.ends` means it; "" for what on this host belongs to no worker."""
         found = ipaddress.ip_address(host.partition("%")[0])
         mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
         address = mapped or found
@@ -157,7 +156,7 @@ class Ends:
         for pid in holders(protocol, port, listening=False):
             if pid != os.getpid() and (name := _worker_of(pid)):
                 return name
-        return self._worker
+        return ""
 
 
 def _worker_of(pid: int) -> str:
@@ -171,7 +170,7 @@ def _worker_of(pid: int) -> str:
     return ""
 
 
-async def attend(worker: str, channel: Channel) -> None:
+async def attend(channel: Channel) -> None:
     """Do what the worker passes on, until it is gone."""
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
@@ -196,7 +195,7 @@ async def attend(worker: str, channel: Channel) -> None:
             loop.remove_reader(channel.fileno())
             over.set()
 
-    with NetworkGates(os.getpid(), whose=Ends(worker).whose) as gates:
+    with NetworkGates(os.getpid(), whose=Ends().whose) as gates:
         agent = Agent(gates, lambda told: say(pb.FromAgent(told=told)))
         loop.add_reader(channel.fileno(), readable)
         say(pb.FromAgent(gates=gates.registry))
@@ -214,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What ends a worker and its tasks must leave time to let what is frozen go on.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    asyncio.run(attend(args.worker, Channel(socket.socket(fileno=args.fd))))
+    asyncio.run(attend(Channel(socket.socket(fileno=args.fd))))
     return 0
 
 

@@ -43,8 +43,9 @@ class NetworkGates:
 
     def __init__(self, seed: int, mark: str = "", *, whose: Whose | None = None) -> None:
         self.whose = whose or (lambda protocol, _host, port: owner_of(protocol, port, mark))
-        #: Where the gates of tasks are bound.
-        self.bound = every_address() if whose else (HOST, 0)
+        #: Whether the gates of tasks can be reached from other hosts, and where they are bound.
+        self._outward = whose is not None
+        self._bound = every_address() if whose else (HOST, 0)
         self.weather = Weather(seed)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="gates", daemon=True)
@@ -154,8 +155,10 @@ class NetworkGates:
     async def front(self, port: int) -> int:
         """The port of a gate before a task's UDP port."""
         owner = self.whose("udp", HOST, port)
+        if self._outward and not owner:
+            raise PermissionError(f"UDP port {port} is no task's: a gate before it would let other hosts in")
         transport, _ = await self._loop.create_datagram_endpoint(
-            lambda: _Front(self, port, owner), local_addr=self.bound[:2]
+            lambda: _Front(self, port, owner), local_addr=self._bound[:2]
         )
         return int(transport.get_extra_info("sockname")[1])
 
@@ -208,7 +211,12 @@ class _Registry(asyncio.DatagramProtocol):
             with contextlib.suppress(ValueError):
                 made = self._fronts[data] = asyncio.ensure_future(self._made(data))
         if made is not None:
-            made.add_done_callback(lambda task: self._transport.sendto(str(task.result()).encode(), addr))
+            made.add_done_callback(lambda task: self._answer(task, addr))
+
+    def _answer(self, made: asyncio.Task[int], addr: tuple[str, int]) -> None:
+        """Nobody is answered where no gate could be made: who asks gives up after a while."""
+        if not made.cancelled() and made.exception() is None:
+            self._transport.sendto(str(made.result()).encode(), addr)
 
     def _made(self, asked: bytes) -> Coroutine[Any, Any, int]:
         """What makes the gate that is asked for. Raises ValueError."""

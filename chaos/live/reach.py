@@ -30,6 +30,8 @@ from headrace.protos import control_pb2 as pb
 LOOK_S = 0.2
 #: Workers that are asked at once.
 ASKED_AT_ONCE = 16
+#: Seconds in which a worker must have answered: a leader may be gone, or the worker. Then others are asked.
+ASK_S = 60.0
 #: Seconds in which a worker must be found again to say what was struck.
 END_S = 10.0
 #: What a signal can be sent to that belongs to a worker.
@@ -51,6 +53,7 @@ class Asked:
     answers: dict[str, Future[pb.FaultTold]] = field(default_factory=dict[str, "Future[pb.FaultTold]"])
     there: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     until: float = 0.0
+    asked_at: float = field(default_factory=time.monotonic)
 
 
 class Reach:
@@ -154,23 +157,25 @@ class Reach:
         """The fault that was asked for, once all have answered; None before, and where it has to be asked for anew."""
         key = planned.fault, planned.nth
         asked = self._asked[key]
-        told: list[pb.FaultTold] = []
+        late = time.monotonic() > asked.asked_at + ASK_S
+        told: dict[str, pb.FaultTold] = {}
         for order in asked.orders[: len(asked.answers)]:
             future = asked.answers[order.worker]
-            if not future.done():
+            if future.done() and future.exception() is None and not future.result().again:
+                told[order.worker] = future.result()
+            elif late:
+                continue
+            else:
+                if future.done():
+                    # Nobody leads, or the worker is away: the very same again, which is done once.
+                    asked.answers[order.worker] = self._pool.submit(self._send, order, LOOK_S)
                 return None
-            if future.exception() is not None or future.result().again:
-                # Nobody leads, or the worker is away: the very same again, which is done once.
-                asked.answers[order.worker] = self._pool.submit(self._send, order)
-                return None
-            told.append(future.result())
         del self._asked[key]
-        if not any(answer.accepted for answer in told):
+        if not any(answer.accepted for answer in told.values()):
+            self._forget(asked)
             return None
         victims = asked.said or tuple(
-            f"{title}, on worker {order.worker}"
-            for order, answer in zip(asked.orders, told, strict=False)
-            for title in answer.victims
+            f"{title}, on worker {worker}" for worker, answer in told.items() for title in answer.victims
         )
         struck: Counter[Struck] = Counter()
         return Begun(victims, lambda: self._end(asked, struck) if planned.for_s else None, struck)
@@ -205,16 +210,20 @@ class Reach:
             asked.answers[order.worker] = self._pool.submit(self._send, order)
         return asked
 
-    def _send(self, order: pb.FaultAsked) -> pb.FaultTold:
+    def _send(self, order: pb.FaultAsked, after_s: float = 0.0) -> pb.FaultTold:
+        self._over.wait(after_s)
         with Client(self._at) as client:
             return client.fault(order)
 
     def _end(self, asked: Asked, struck: Counter[Struck]) -> None:
         """Let it be over at all of them, and learn what it struck."""
-        if asked in self._storms:
-            self._storms.remove(asked)
+        self._forget(asked)
         latest = {order.worker: order for order in asked.orders}
         self._ending += [self._pool.submit(self._end_one, order, struck) for order in latest.values()]
+
+    def _forget(self, asked: Asked) -> None:
+        """It befalls nobody who comes from now on."""
+        self._storms = [storm for storm in self._storms if storm is not asked]
 
     def _end_one(self, order: pb.FaultAsked, struck: Counter[Struck]) -> None:
         """A worker that has died since knows nothing of it; one that is away is asked again."""

@@ -15,7 +15,9 @@ from headrace.chaos.agent import Agent, Ends
 from headrace.chaos.gates.network import HOST, NetworkGates
 from headrace.chaos.gates.weather import Struck, Way
 from headrace.protos import control_pb2 as pb
+from headrace.transport.errors import LinkRefusedError
 from headrace.worker.addresses import own_addresses
+from headrace.worker.gate import gate_port
 
 PATIENCE_S = 60.0
 LOOK_S = 0.01
@@ -53,7 +55,7 @@ async def until(look: Callable[[], bool], what: str) -> None:
 @asynccontextmanager
 async def agent() -> AsyncIterator[tuple[Agent, list[pb.FaultTold], NetworkGates]]:
     told: list[pb.FaultTold] = []
-    with NetworkGates(1, whose=Ends(ONE).whose) as gates:
+    with NetworkGates(1, whose=Ends().whose) as gates:
         yield Agent(gates, lambda answer: told.append(pb.FaultTold.FromString(answer.SerializeToString()))), told, gates
 
 
@@ -121,10 +123,44 @@ def test_a_storm_strikes_what_passes_between_its_ends_and_what_it_struck_is_told
     run(scene)
 
 
-def test_an_end_of_another_host_is_known_by_its_address_and_one_of_this_host_by_its_worker() -> None:
-    ends = Ends(ONE)
+@pytest.fixture
+def worker() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process with a worker's title, and a UDP port whose number is the first line that it prints."""
+    text = (
+        "import setproctitle, socket; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0)); "
+        f"setproctitle.setproctitle('headrace worker {ONE}'); print(s.getsockname()[1], flush=True); input()"
+    )
+    command = [sys.executable, "-c", text]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_an_end_of_another_host_is_known_by_its_address_and_one_of_this_host_by_its_worker(
+    worker: "subprocess.Popen[bytes]",
+) -> None:
+    assert worker.stdout is not None
+    port = int(worker.stdout.readline())
+    ends = Ends()
     assert ends.whose("udp", "10.1.2.3", 7) == "10.1.2.3"
     assert ends.whose("udp", "::ffff:10.1.2.3", 7) == "10.1.2.3"
+    assert ends.whose("udp", own_addresses()[0], port) == ONE
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
         mine.bind((HOST, 0))
-        assert ends.whose("udp", own_addresses()[0], mine.getsockname()[1]) == ONE
+        assert ends.whose("udp", HOST, mine.getsockname()[1]) == ""
+
+
+def test_no_gate_lets_other_hosts_in_to_what_is_no_task(
+    worker: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert worker.stdout is not None
+    port = int(worker.stdout.readline())
+    monkeypatch.setattr("headrace.worker.gate.ANSWER_S", 0.5)
+    with (
+        NetworkGates(1, whose=Ends().whose) as gates,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as strangers,
+    ):
+        strangers.bind((HOST, 0))
+        assert gate_port(str(port), gates.registry) != port
+        with pytest.raises(LinkRefusedError, match="did not answer"):
+            gate_port(str(strangers.getsockname()[1]), gates.registry)

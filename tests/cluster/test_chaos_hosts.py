@@ -17,8 +17,10 @@ from gated_kit import PIPELINE
 from kill_kit import headrace
 from netns_kit import Cluster, Daemon, Host, Net, wait_for
 
-#: A service manager in one line; it is the first process of its namespace.
-MANAGER = 'while :; do "$@"; done'
+#: A service manager in one line, whose daemon ends with it.
+MANAGER = 'while :; do setpriv --pdeathsig KILL "$@"; done'
+#: Its processes cannot be seen from inside, and end with the first one.
+APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 PERMISSION = "--allow-chaos"
 
 
@@ -49,17 +51,22 @@ class Watched:
         self.cluster = Cluster(self.net, folder)
         self.ctl = self.net.host("ctl")
         self.cluster.init(self.ctl)
-        self.cluster.controller(self.ctl)
+        listen = ("--listen", f"{self.ctl.address}:{self.cluster.port}", "--root", str(folder / "root"))
+        command = headrace("controller", "--cluster", str(self.cluster.files), *listen)
+        self._keep_alive(self.ctl, "controller", *command).wait_for("serves on")
 
     def worker(self, name: str, *more: str) -> Daemon:
         folder = self.cluster.folder
         state = ("--state", str(folder / f"state-{name}"))
         command = headrace("worker", "--join", self.cluster.token(name), *state, "--cores", "1", *more)
-        apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", MANAGER, "sh", *command]
-        log = folder / f"{name}.log"
+        return self._keep_alive(self.net.host(name), name, *command, apart=APART)
+
+    def _keep_alive(self, host: Host, name: str, *command: str, apart: tuple[str, ...] = ()) -> Daemon:
+        log = self.cluster.folder / f"{name}.log"
+        managed = host.command(*apart, "sh", "-c", MANAGER, "sh", *command)
         with log.open("wb") as file:
             process = subprocess.Popen(
-                self.net.host(name).command(*apart), cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+                managed, cwd=self.cluster.folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file
             )
         made = self.cluster.daemons[name] = Daemon(process, log)
         return made
@@ -72,7 +79,7 @@ class Watched:
         command += ["--cluster", str(self.cluster.files), "--folder", str(folder), "--report", str(folder / "report")]
         host: Host = self.ctl
         return subprocess.Popen(
-            host.command(*command, "--rebuilds", "0", "--keep", "--json"),
+            host.command(*command, "--rebuilds", "0", "--rounds", "1", "--keep", "--json"),
             cwd=folder, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
@@ -126,6 +133,7 @@ def done_to(watched: Watched, faults: list[dict[str, Any]], texts: Path, referen
     assert process.returncode == 0, out + errors
     report: dict[str, Any] = json.loads(out)
     assert report["verdict"] == "passed"
+    assert [fired["kind"] for fired in report["fired"]] == [fault["kind"] for fault in faults]
     (faulted,) = watched.cluster.folder.glob("headrace-chaos-*/faulted")
     assert fates(faulted) == fates(reference)
     return report
@@ -152,6 +160,30 @@ def test_tasks_workers_and_links_of_other_hosts_are_hit_and_the_dataset_is_the_s
     assert {finding["name"]: finding["passed"] for finding in report["findings"]}[
         "the faults of the network were felt"
     ] is True
+
+
+@pytest.mark.slow
+def test_every_fault_of_other_hosts_leaves_the_dataset_that_it_should(
+    texts: Path, reference: Path, tmp_path: Path
+) -> None:
+    faults: list[dict[str, Any]] = [
+        {"kind": "restart", "target": "stage:read"},
+        {"kind": "slow", "target": "sink", "for_s": 1.0},
+        {"kind": "restart", "target": "worker"},
+        {"kind": "freeze", "target": "worker", "for_s": 6.0},
+        {"kind": "partition", "target": "worker", "for_s": 6.0},
+        {"kind": "loss", "target": "control", "share": 0.5, "for_s": 1.0},
+        {"kind": "partition", "target": "controller", "for_s": 2.0},
+        {"kind": "kill", "target": "everything"},
+        *({"kind": kind, "target": "links", "for_s": 120.0} for kind in ("duplicate", "loss", "corrupt", "reorder")),
+    ]
+    with hosts_of(tmp_path, one=(PERMISSION,), two=(PERMISSION,)) as watched:
+        report = done_to(watched, faults, texts, reference)
+    for fired in report["fired"][-4:]:
+        assert fired["struck"]["link datagrams between workers"] > 0, fired
+    everyone = " ".join(report["fired"][7]["victims"])
+    for name in ("worker one", "worker two", "headrace controller"):
+        assert name in everyone
 
 
 def test_what_is_not_permitted_is_refused_with_one_line(texts: Path, tmp_path: Path) -> None:
