@@ -206,8 +206,14 @@ class Conductor:
         return running.process.returncode
 
     def _unprovoked(self, running: _Running) -> str:
-        """Say so if it failed by itself: no fault since it began, none lasting, no rest of an earlier start."""
+        """Say so if it failed by itself: no fault since it began, none lasting, no rest of an earlier start.
+
+        Of a cluster that lives the controllers are started again by others, when they think fit: until records are
+        closed again, a command that finds none has been provoked too.
+        """
         provoked = len(self._fired) > running.fired_before or self._lasting or running.met_others
+        if self.subjects is not None and self._fired:
+            provoked = provoked or self._timeline.next_close(self._fired[-1].ended_s) is None
         if provoked or running.start.code == 0:
             return ""
         return (

@@ -33,7 +33,7 @@ ASKED_AT_ONCE = 16
 #: Seconds in which a worker must have answered: a leader may be gone, or the worker. Then others are asked.
 ASK_S = 60.0
 #: Seconds in which a worker must be found again to say what was struck.
-END_S = 10.0
+END_S = 20.0
 #: What a signal can be sent to that belongs to a worker.
 _OF_WORKERS = frozenset({"task", "sink", "worker", "everything"})
 #: States of a task that has a process.
