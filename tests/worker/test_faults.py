@@ -23,11 +23,18 @@ def test_a_worker_without_permission_refuses_in_a_line_that_says_what_to_do() ->
 
 def test_a_fault_goes_to_the_worker_that_it_names_and_its_answer_to_all_who_asked() -> None:
     asked: list[tuple[str, pb.ToWorker]] = []
-    desk = Controllers(lambda worker, message: asked.append((worker, message)))
+    reached = asyncio.Event()
+
+    def ask(worker: str, message: pb.ToWorker) -> None:
+        asked.append((worker, message))
+        if len(asked) == 2:
+            reached.set()
+
+    desk = Controllers(ask)
 
     async def scene() -> None:
         both = [asyncio.ensure_future(desk.request(ASKED, ["one", "two"])) for _ in range(2)]
-        await asyncio.sleep(0)
+        await asyncio.wait_for(reached.wait(), PATIENCE_S)
         desk.told("two", pb.FaultTold(fault="f", accepted=True))
         desk.told("one", pb.FaultTold(fault="f", accepted=True, victims=["v"]))
         answers = await asyncio.wait_for(asyncio.gather(*both), PATIENCE_S)
