@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import suppress
 
-from headrace.transport.relay_table import Address, RelayTable
+from headrace.transport.relay_table import Address, RelayStatistics, RelayTable
 from headrace.transport.udp import UdpSocket
 
 #: System calls of one batch of receiving.
@@ -45,10 +45,11 @@ class Relay:
                 self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
                 self._thread.start()
 
-    def counts(self) -> dict[str, int]:
-        """Datagrams that went on, and those that did not, by the reason."""
+    def statistics(self) -> RelayStatistics:
+        """Return what it has done so far; paths that nobody uses any more are forgotten first."""
         with self._lock:
-            return dict(self._table.counts)
+            self._table.expire(time.monotonic())
+            return self._table.statistics()
 
     def close(self) -> None:
         """End the relay; its paths are gone."""

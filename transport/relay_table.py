@@ -16,7 +16,7 @@ BURST_S in one go; more is dropped, and QUIC slows down. Nothing is kept.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 Address = tuple[str, int] | tuple[str, int, int, int]
@@ -43,6 +43,23 @@ class RelayFullError(Exception):
 def knock(ticket: bytes) -> bytes:
     """Return the datagram by which the holder of a ticket makes itself known."""
     return KNOCK + ticket
+
+
+@dataclass(frozen=True, slots=True)
+class RelayStatistics:
+    """What a relay has done so far, and what it may do."""
+
+    #: Paths that stand, and how many may.
+    paths: int
+    paths_max: int
+    #: Paths that were asked for while there were as many as may be.
+    refused: int
+    #: Bytes that went on.
+    passed_bytes: int
+    #: Bytes a second that may go over each path.
+    rate_bytes_s: float
+    #: Datagrams by what became of them: `passed`, or why they did not go on.
+    datagrams: Mapping[str, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -79,9 +96,16 @@ class RelayTable:
         self._by_address: dict[Address, _Side] = {}
         #: Datagrams that went on, and those that did not, by the reason.
         self.counts: Counter[str] = Counter()
+        self._refused = self._passed_bytes = 0
 
     def __len__(self) -> int:
         return len(self._paths)
+
+    def statistics(self) -> RelayStatistics:
+        """Return the counts up to now."""
+        return RelayStatistics(
+            len(self._paths), self._paths_max, self._refused, self._passed_bytes, self._rate, dict(self.counts)
+        )
 
     def open(self, name: str, tickets: tuple[bytes, bytes], now: float) -> None:
         """Add a path between the holders of two tickets, in the place of an earlier one of that name.
@@ -91,6 +115,7 @@ class RelayTable:
         self._close(name)
         self.expire(now)
         if len(self._paths) >= self._paths_max:
+            self._refused += 1
             raise RelayFullError(f"relay path {name}: there are {len(self._paths)}, which is the limit")
         path = _Path(name, now, self._rate * BURST_S, now)
         self._paths[name] = path
@@ -119,6 +144,7 @@ class RelayTable:
             else:
                 passed.append((data, target))
         self.counts["passed"] += len(passed)
+        self._passed_bytes += sum(len(data) for data, _ in passed)
         return passed
 
     def expire(self, now: float) -> None:

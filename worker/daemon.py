@@ -109,7 +109,8 @@ class Daemon:
         from headrace.worker.metrics import families
 
         attends = self.attended is not None and self.attended.welcomed
-        return families(self.tally, self._processes.resident_bytes, attends=attends)
+        relay = self._relaying.statistics() if self._relaying is not None else None
+        return families(self.tally, self._processes.resident_bytes, attends=attends, relay=relay)
 
     def open(self, nursery: Nursery | None = None, relay_port: int = NO_RELAY, *, allow_chaos: bool = False) -> None:
         """Make ready for the first task, and begin to look at tasks. A member of a cluster may relay for others.

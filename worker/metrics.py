@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from headrace.transport.relay_table import RelayStatistics
 from headrace.worker.tally import Tally, pipeline_of
 
 
-def families(tally: Tally, resident_bytes: Callable[[str], int], *, attends: bool) -> Iterable[Metric]:
+def families(
+    tally: Tally, resident_bytes: Callable[[str], int], *, attends: bool, relay: RelayStatistics | None = None
+) -> Iterable[Metric]:
     """A worker's sums as metric families; `resident_bytes` tells the memory of a task, by its name."""
     yield GaugeMetricFamily("headrace_worker_attends", "1 while a controller attends this worker.", value=int(attends))
     yield from _of_stages(tally)
@@ -17,6 +20,8 @@ def families(tally: Tally, resident_bytes: Callable[[str], int], *, attends: boo
     yield from _of_ledgers(tally)
     yield from _of_tasks(tally, resident_bytes)
     yield from _of_links(tally)
+    if relay is not None:
+        yield from _of_relay(relay)
 
 
 def _of_stages(tally: Tally) -> list[Metric]:
@@ -102,3 +107,25 @@ def _of_links(tally: Tally) -> list[Metric]:
             frames.add_metric(key, link.frames)
             blocked.add_metric(key, link.blocked)
     return [flying, moved, frames, blocked]
+
+
+def _of_relay(relay: RelayStatistics) -> list[Metric]:
+    gauges = {
+        "paths": ("Paths between two others that this worker relays.", relay.paths),
+        "paths_max": ("Paths that it relays at most.", relay.paths_max),
+        "rate_limit_bytes": ("Bytes a second that may go over each path.", relay.rate_bytes_s),
+    }
+    counters = {
+        "refused_paths": ("Paths that were asked for while there were as many as may be.", relay.refused),
+        "bytes": ("Bytes that went on.", relay.passed_bytes),
+    }
+    datagrams = CounterMetricFamily(
+        "headrace_worker_relay_datagrams", "Datagrams that came, by what became of them.", labels=["fate"]
+    )
+    for fate, count in sorted(relay.datagrams.items()):
+        datagrams.add_metric([fate], count)
+    return [
+        *(GaugeMetricFamily(f"headrace_worker_relay_{name}", text, value=n) for name, (text, n) in gauges.items()),
+        *(CounterMetricFamily(f"headrace_worker_relay_{name}", text, value=n) for name, (text, n) in counters.items()),
+        datagrams,
+    ]

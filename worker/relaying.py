@@ -6,7 +6,7 @@ import logging
 
 from headrace.protos import control_pb2 as pb
 from headrace.transport.relay import Relay
-from headrace.transport.relay_table import RelayFullError
+from headrace.transport.relay_table import RelayFullError, RelayStatistics
 from headrace.transport.udp import every_address
 from headrace.worker.addresses import join_address, own_addresses
 
@@ -34,7 +34,11 @@ class Relaying:
             return
         logger.info("relays link %s, making %d", order.link, order.generation)
 
+    def statistics(self) -> RelayStatistics:
+        """What it has done so far."""
+        return self._relay.statistics()
+
     def close(self) -> None:
         """End it."""
-        logger.info("relayed datagrams: %s", self._relay.counts())
+        logger.info("relayed datagrams: %s", dict(self.statistics().datagrams))
         self._relay.close()

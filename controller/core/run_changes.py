@@ -153,8 +153,9 @@ class Changes(Opening):
                 if not task.alone and stage in task.stages[1:]:
                     before = task.stages[task.stages.index(stage) - 1]
                     raise PipelineError(
-                        f"stage {stage!r} is fused with {before!r} before it: no link joins them; apply the pipeline "
-                        "with --no-fuse, or move one of them first"
+                        f"stage {stage!r} is fused with {before!r} before it: no link joins them; give it a place of "
+                        f"its own with `headrace move {self.pipeline.name} {stage} WORKER`, or stop the run and apply "
+                        f"it again with --transport {stage}=KIND or --no-fuse: what is closed stays closed"
                     )
 
     def _whole_chains(self, change: Change) -> Change:

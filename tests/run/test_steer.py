@@ -53,6 +53,7 @@ def test_what_cannot_be_is_refused_with_the_reason(house: House, tmp_path: Path)
         (("scale", "small", "nope", "2"), "has no stage 'nope'"),
         (("move", "small", "read", "disk=ssd"), "no worker has that name or label"),
         (("relink", "small", "write", "quic"), "'write' is fused with 'tokenize' before it"),
+        (("relink", "small", "write", "quic"), "with `headrace move small write WORKER`, or stop the run and apply it"),
         (("drain", "three"), "no worker 'three'; there are: one, two"),
         (("pause", "large"), "pipeline 'large' is not here; there are: small"),
     ):

@@ -125,7 +125,7 @@ def test_two_endpoints_that_know_only_the_relay_have_a_link_and_its_peers_are_wh
             assert received.frame.body == frame.body
             received.release()
     assert seen == ["near"]
-    assert relay.counts()["passed"] > 700
+    assert relay.statistics().datagrams["passed"] > 700
 
 
 def test_without_a_path_nobody_is_found_and_the_sender_says_so(cluster: Cluster, relay: Relay) -> None:
@@ -136,18 +136,18 @@ def test_without_a_path_nobody_is_found_and_the_sender_says_so(cluster: Cluster,
         with pytest.raises(LinkAborted, match="the handshake took too long"):
             opened(sender)
         assert sender.unreachable
-    assert relay.counts()["knocked with no ticket of ours"] >= 1
-    assert "passed" not in {key for key, count in relay.counts().items() if count}
+    assert relay.statistics().datagrams["knocked with no ticket of ours"] >= 1
+    assert "passed" not in {key for key, count in relay.statistics().datagrams.items() if count}
 
 
 def test_a_flood_of_strangers_costs_a_relay_no_memory(relay: Relay) -> None:
     relay.open("link", TICKETS)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         deadline = time.monotonic() + PATIENCE_S
-        while relay.counts().get("of nobody", 0) < 2000:
+        while relay.statistics().datagrams.get("of nobody", 0) < 2000:
             assert time.monotonic() < deadline
             for number in range(200):
                 stranger.sendto(b"\x40" + number.to_bytes(8, "little") * 150, ("127.0.0.1", relay.port))
     assert len(relay._table) == 1
     assert relay._table._by_address == {}
-    assert relay.counts()["passed"] == 0
+    assert relay.statistics().datagrams["passed"] == 0

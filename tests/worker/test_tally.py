@@ -1,10 +1,15 @@
 """What a worker counts of its tasks."""
 
+from collections.abc import Iterable
+
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from headrace.protos import control_pb2 as pb
+from headrace.transport.relay_table import RelayFullError, RelayTable, knock
 from headrace.worker.metrics import families
 from headrace.worker.tally import PROPOSALS_MAX, StageSums, Tally
 
@@ -62,6 +67,42 @@ def test_proposals_without_an_answer_are_bounded() -> None:
     assert not tally.shards
 
 
+def samples_of(found: Iterable[Metric]) -> dict[str, float]:
+    """What Prometheus reads of them: a value for each name with its labels."""
+
+    class Once(Collector):
+        def collect(self) -> Iterable[Metric]:
+            return found
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Once())
+    return {
+        f"{sample.name} {' '.join(sample.labels.values())}".strip(): sample.value
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+    }
+
+
+def test_prometheus_can_read_what_a_relay_passed_on_and_what_it_refused() -> None:
+    table = RelayTable(paths_max=1, rate_bytes_s=10_000)
+    near, far = ("10.0.0.1", 1), ("10.0.0.2", 2)
+    table.open("link", (b"a", b"b"), 0.0)
+    with pytest.raises(RelayFullError):
+        table.open("another", (b"c", b"d"), 0.0)
+    table.take([(knock(b"a"), near), (knock(b"b"), far), (b"x" * 900, near), (b"y" * 200, near), (b"z", ("?", 3))], 0.0)
+    samples = samples_of(families(Tally(), lambda task: 0, attends=True, relay=table.statistics()))
+    assert {name: value for name, value in samples.items() if "relay" in name and "created" not in name} == {
+        "headrace_worker_relay_paths": 1,
+        "headrace_worker_relay_paths_max": 1,
+        "headrace_worker_relay_rate_limit_bytes": 10_000,
+        "headrace_worker_relay_refused_paths_total": 1,
+        "headrace_worker_relay_bytes_total": 900,
+        "headrace_worker_relay_datagrams_total passed": 1,
+        "headrace_worker_relay_datagrams_total over the rate": 1,
+        "headrace_worker_relay_datagrams_total of nobody": 1,
+    }
+
+
 def test_prometheus_can_read_all_of_it() -> None:
     tally = Tally()
     tally.began(TASK, 1)
@@ -72,17 +113,8 @@ def test_prometheus_can_read_all_of_it() -> None:
     tally.answered(TASK, 1, answer(1, pb.Answer.ACCEPTED))
     tally.ended("books/write.0", 1, -9, "it was at one record for 60 s")
 
-    class Once(Collector):
-        def collect(self):  # type: ignore[no-untyped-def]
-            return families(tally, lambda task: 4096, attends=True)
-
-    registry = CollectorRegistry()
-    registry.register(Once())
-    samples = {
-        f"{sample.name} {' '.join(sample.labels.values())}".strip(): sample.value
-        for family in text_string_to_metric_families(generate_latest(registry).decode())
-        for sample in family.samples
-    }
+    samples = samples_of(families(tally, lambda task: 4096, attends=True))
+    assert not [name for name in samples if "relay" in name], "it relays for nobody"
     assert samples["headrace_worker_attends"] == 1
     assert samples["headrace_worker_stage_bytes_total books read"] == 1000
     assert samples["headrace_worker_tasks books ready"] == 1
