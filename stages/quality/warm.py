@@ -1,4 +1,4 @@
-"""Compiles the loops of the filters ahead of their first use: `python -m headrace.stages.quality.warm`."""
+"""Compiles the loops of the filters and of dedup ahead of their first use: `python -m headrace.stages.quality.warm`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 import time
 
 from headrace.stages.build import build_stage
-from headrace.stages.library import c4_quality, fineweb_quality, gopher_quality, gopher_repetition
+from headrace.stages.library import c4_quality, dedup, fineweb_quality, gopher_quality, gopher_repetition
 
 
 def compile_loops() -> None:
     """Compile what is not in the cache, as the stages do."""
-    for stage in (gopher_repetition(), gopher_quality(), c4_quality(), fineweb_quality()):
+    for stage in (gopher_repetition(), gopher_quality(), c4_quality(), fineweb_quality(), *dedup()):
         build_stage(stage, {})
 
 
@@ -19,7 +19,7 @@ def main() -> None:
     """Compile, and say how long it took."""
     begun = time.monotonic()
     compile_loops()
-    print(f"the filters' loops are compiled ({time.monotonic() - begun:.1f} s)", file=sys.stderr)
+    print(f"the loops are compiled ({time.monotonic() - begun:.1f} s)", file=sys.stderr)
 
 
 if __name__ == "__main__":

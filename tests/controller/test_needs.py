@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from cluster_log_kit import Bench, Store, living, succeeded
 from core_kit import Stand, bits, changes, closed, fragment, of, proposal
 
 from headrace.controller.core import messages as m
@@ -258,3 +259,32 @@ def test_a_decider_cannot_be_scaled() -> None:
     (answer,) = of(m.AnswerRequest, stand.tell(m.SteerRequested(7, "run", replicas={"dedup": 2})))
     assert not answer.accepted
     assert "one decides" in answer.reason
+
+
+def taken_over(*, decider_lives: bool) -> tuple[Bench, list[m.Command]]:
+    """Another leader takes over from the one that began the run; the worker comes with what it still has."""
+    store = Store()
+    first = Bench(store, "a")
+    first.join("w1")
+    starts = of(m.StartTask, first.tell(m.PipelineRequested(1, pipeline().to_dict(), replicas=1)))
+    first.tell(*(m.TaskReady(start.task, start.attempt) for start in starts))
+    second = succeeded(store)
+    lives = [living(start) for start in starts if decider_lives or "dedup" not in start.stages]
+    return second, second.join("w1", *lives)
+
+
+def test_an_index_that_outlives_its_leader_serves_on() -> None:
+    second, commands = taken_over(decider_lives=True)
+    assert of(m.StartTask, commands) == of(m.KillTask, commands) == []
+    (run,) = second.core.runs.values()
+    assert run.crew is not None
+    assert (run.state, run.crew.index_lost) == (RunState.RUNNING, False)
+
+
+def test_an_index_that_died_with_its_leader_is_missed_by_the_next() -> None:
+    second, commands = taken_over(decider_lives=False)
+    (start,) = of(m.StartTask, commands)
+    assert ("dedup" in start.stages, start.fenced) == (True, True)
+    (run,) = second.core.runs.values()
+    second.tell(m.TaskReady(start.task, start.attempt))
+    assert run.state is RunState.PAUSING
