@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from headrace.chaos.log import SimulatedLog
+from headrace.chaos.orders import Order
 from headrace.chaos.parts import Cluster
 from headrace.chaos.sessions import Session
 from headrace.chaos.world import ViolationError
@@ -14,9 +15,13 @@ from headrace.controller.core.authority import authority
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.leadership import LeaderState
 from headrace.controller.core.run import Run
+from headrace.controller.tickets import link_ticket
 from headrace.store.entries import encode_entry
 from headrace.store.fold import FoldError
+from headrace.transport.ticket import KEY_BYTES_MIN
 
+#: The key that all controllers of a cluster have.
+TICKET_KEY = bytes(KEY_BYTES_MIN)
 _LEADS = (LeaderState.LEADING, LeaderState.RESIGNING)
 
 
@@ -73,13 +78,20 @@ class SimulatedController:
                 self._handle(self._inbox.popleft())
             self._handle(core.TimePassed())
 
-    def attends(self, worker: str) -> bool:
+    def attends(self, worker: str, life: int) -> bool:
         """Whether a worker's session would be taken now."""
-        if not self.alive or self.frozen or worker in self.sessions:
+        older = self.sessions.get(worker)
+        if not self.alive or self.frozen or (older is not None and older.life != life):
             return False
         if self.core.log is not None:
             return self.core.leads
         return self.leads or self.cluster.world.chance(0.5)
+
+    def welcome(self, session: Session) -> None:
+        """A worker comes; the same process may be back before its broken session was noticed."""
+        if self.sessions.pop(session.worker.name, None) is not None:
+            self.post(core.WorkerLost(session.worker.name, "it opened a new session"))
+        self.sessions[session.worker.name] = session
 
     @property
     def leads(self) -> bool:
@@ -152,11 +164,15 @@ class SimulatedController:
                     self._send(command)
 
     def _send(self, command: core.Command) -> None:
-        given = authority(self.core.log, self.run())
+        run = self.run()
+        given = authority(self.core.log, run)
         self.cluster.checker.commanded(self, command, given)
         session = self.sessions.get(getattr(command, "worker", ""))
         if session is not None:
-            session.tell(command, given)
+            ticket = b""
+            if run is not None and isinstance(command, core.MakeLink):
+                ticket = link_ticket(command, run, TICKET_KEY)
+            session.tell(Order(command, given, ticket))
 
     def _log(self, command: core.ReadLog | core.WriteEntry | core.WriteSnapshot | core.TruncateLog) -> SimulatedLog:
         return self.cluster.log_of(command.log)

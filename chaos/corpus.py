@@ -21,6 +21,8 @@ FRAGMENTS, FRAGMENTS_FUSED = (11, 13), (23, 25)
 RECORDS_MIN, RECORDS_MAX = 50, 80
 #: Share of seeds with records that kill, and how many they have.
 DEADLY_SHARE, DEADLY_MAX = 0.3, 2
+#: Share of those in which two stages die, each of records of its own: of two sinks it may be one, or both.
+TWO_CULPRITS_SHARE = 0.3
 #: Share of seeds whose pipeline has two sinks.
 TWO_SINKS_SHARE = 0.3
 #: Share of seeds whose sinks are on other workers than their sources, and the labels of the two kinds of workers.
@@ -88,32 +90,46 @@ class Corpus:
             )
             self.fragments.append(fragment)
             self.records[fragment.id] = count
-        #: The stage whose task dies of some records, which those are (one bit each), and whether its worker has to
-        #: kill the task because the record never ends.
-        self.culprit, self._deadly, self.hangs = "", dict[bytes, int](), False
+        #: Records that kill the task whose stage touches them, by that stage, one bit each.
+        self._deadly: dict[str, dict[bytes, int]] = {}
+        #: Whether a filter's worker has to kill its task, because the record never ends.
+        self.hangs = world.chance(0.5)
         if world.chance(DEADLY_SHARE):
-            # What kills one of two sinks is quarantined for that one only; it is simulated where there is one.
-            self.culprit = world.rng.choice((SOURCE, FILTER, SINK)[: 4 - len(self.sinks)])
-            self.hangs = self.culprit == FILTER and world.chance(0.5)
-            for _ in range(world.rng.randint(1, DEADLY_MAX)):
-                name = world.rng.choice([name for name, count in self.records.items() if count])
-                self._deadly[name] = self._deadly.get(name, 0) | 1 << world.rng.randrange(self.records[name])
+            stages = (SOURCE, FILTER, *self.sinks)
+            for stage in world.rng.sample(stages, 2 if world.chance(TWO_CULPRITS_SHARE) else 1):
+                self._poison(world, stage)
+
+    def _poison(self, world: World, stage: str) -> None:
+        deadly = self._deadly[stage] = dict[bytes, int]()
+        for _ in range(world.rng.randint(1, DEADLY_MAX)):
+            name = world.rng.choice([name for name, count in self.records.items() if count])
+            deadly[name] = deadly.get(name, 0) | 1 << world.rng.randrange(self.records[name])
+
+    def dies(self, stage: str) -> bool:
+        """Whether a stage dies of any record."""
+        return stage in self._deadly
 
     def kills(self, stage: str, part: Part) -> bool:
         """Whether a stage that is given the kept records of `part` dies of one."""
-        return stage == self.culprit and bool(self._deadly.get(part.item.fragment, 0) >> part.item.first & part.kept)
+        deadly = self._deadly.get(stage)
+        return deadly is not None and bool(deadly.get(part.item.fragment, 0) >> part.item.first & part.kept)
 
-    def kept(self, version: str, fragment: bytes, first: int, count: int) -> int:
+    def kept(self, version: str, sink: str, fragment: bytes, first: int, count: int) -> int:
         """Which of `count` records from `first` are in the end kept by that pipeline version, one bit each."""
-        deadly = self._deadly.get(fragment, 0) >> first
+        deadly = self.quarantined(version, sink, fragment, first, count)
         return self.passed(version, fragment, first, count) & ~deadly
 
-    def quarantined(self, version: str, fragment: bytes, first: int, count: int) -> int:
-        """Which of them killed their task. A sink can only die of what the filter passes."""
-        reached = (1 << count) - 1
-        if self.culprit == SINK:
-            reached = self.passed(version, fragment, first, count)
-        return self._deadly.get(fragment, 0) >> first & reached
+    def quarantined(self, version: str, sink: str, fragment: bytes, first: int, count: int) -> int:
+        """Which of them killed a task on their way to that sink: a sink can only die of what the filter passes."""
+        if not self._deadly:
+            return 0
+        dead = 0
+        for stage, deadly in self._deadly.items():
+            if stage == sink:
+                dead |= deadly.get(fragment, 0) >> first & self.passed(version, fragment, first, count)
+            elif stage not in self.sinks:
+                dead |= deadly.get(fragment, 0) >> first
+        return dead & ((1 << count) - 1)
 
     def passed(self, version: str, fragment: bytes, first: int, count: int) -> int:
         """Which of them the filter of that version lets through."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from headrace.chaos.cluster import Cluster
 from headrace.chaos.controllers import SimulatedController
 from headrace.chaos.frames import MARKER_BYTES, Frame
+from headrace.chaos.links import Harm
 from headrace.chaos.log import CALM, TROUBLE
 from headrace.chaos.tasks import SimulatedTask
 from headrace.controller.core import messages as core
@@ -15,8 +16,12 @@ from headrace.store.fold import LedgerState
 
 #: More than three, so that three happen even where one finds nobody to happen to.
 FAULTS_MIN, FAULTS_MAX = 5, 9
+#: Share of the moments at which two happen at once.
+PAIR_SHARE = 0.25
 #: Seconds within which faults happen.
 WINDOW_S = 22.0
+#: Links of which one frame is harmed at a time.
+HARMED_MAX = 3
 #: Seconds that a controller has to hand over the cluster's log when it is ended in order.
 RETIRE_S = 3.0
 
@@ -28,13 +33,18 @@ class Faults:
         self._cluster = cluster
         self._world = cluster.world
         self.happened: list[str] = []
+        #: Those that happened at one moment, two and two.
+        self.pairs: list[tuple[str, str]] = []
         self._stopped = False
         self._menu: list[tuple[Callable[[], bool], int]] = [
             (self.kill_task, 6),
             (self.kill_worker, 2),
             (self.crash_controller, 3),
-            (self.freeze_controller, 4),
+            (self.freeze_controller, 7),
             (self.break_session, 3),
+            (self.leave_session, 3),
+            (self.dial_again, 2),
+            (self.harm_frame, 6),
             (self.mislead_workers, 3),
             (self.trouble_store, 3),
             (self.corrupt_shard, 2),
@@ -45,6 +55,8 @@ class Faults:
             (self.amend_pipeline, 2),
             (self.steer_pipeline, 4),
             (self.freeze_task, 3),
+            (self.freeze_worker, 3),
+            (self.freeze_node, 3),
             (self.lose_store, 2),
             (self.collect_objects, 3),
             (self.part_workers, 6),
@@ -64,6 +76,14 @@ class Faults:
         return quiet_at
 
     def _happen(self) -> None:
+        """One fault, or two at the same moment: any two, since each is drawn by itself."""
+        before = len(self.happened)
+        for _ in range(2 if self._world.chance(PAIR_SHARE) else 1):
+            self._draw()
+        if len(self.happened) == before + 2:
+            self.pairs.append((min(self.happened[before:]), max(self.happened[before:])))
+
+    def _draw(self) -> None:
         kinds, weights = zip(*self._menu, strict=True)
         for _ in range(4):
             fault = self._world.rng.choices(kinds, weights)[0]
@@ -77,8 +97,12 @@ class Faults:
         self._calm_store()
         for controller in self._cluster.controllers:
             controller.thaw()
+        for worker in self._cluster.workers:
+            worker.thaw()
         self._cluster.wires.heal()
         self._cluster.operator.settle()
+        for link in self._cluster.wires.standing():
+            link.spoils = None
         for task in self._tasks():
             if task.sink is not None:
                 task.sink.corrupt = False
@@ -121,9 +145,27 @@ class Faults:
         """A process stops for a while without knowing it, and may wake when it is lost, or in another epoch."""
         task = self._pick_task()
         if task is not None:
-            task.frozen_until = self._world.now + self._world.between(0.5, 15.0)
+            task.freeze(self._world.now + self._world.between(0.5, 15.0))
             self._world.note("faults", "freeze task", task.label)
         return task is not None
+
+    def freeze_worker(self) -> bool:
+        """A daemon stops for a while without knowing it, and its tasks go on; it may be given up before it wakes."""
+        return self._freeze(node=False)
+
+    def freeze_node(self) -> bool:
+        """A daemon and all of its tasks stop, and may wake with proposals of attempts that others have replaced."""
+        return self._freeze(node=True)
+
+    def _freeze(self, *, node: bool) -> bool:
+        living = [worker for worker in self._cluster.workers if worker.alive]
+        busy = [worker for worker in living if worker.tasks]
+        if not living:
+            return False
+        worker = self._world.rng.choice(busy or living)
+        self._world.note("faults", "freeze node" if node else "freeze worker", worker.name)
+        worker.freeze(self._world.between(0.5, 20.0), node=node)
+        return True
 
     def crash_controller(self) -> bool:
         """A controller dies and comes back."""
@@ -154,6 +196,24 @@ class Faults:
         if sessions:
             self._world.rng.choice(sessions).end("broken by a fault")
         return bool(sessions)
+
+    def leave_session(self) -> bool:
+        """A worker comes back before its controller has noticed that it had gone; its last words come behind that."""
+        sessions = [worker.session for worker in self._cluster.workers if worker.session is not None]
+        if sessions:
+            self._world.rng.choice(sessions).abandon()
+        return bool(sessions)
+
+    def dial_again(self) -> bool:
+        """An end with the ticket of an earlier making of a link, or of a dead attempt, dials."""
+        return self._cluster.wires.dial_again(self._world.rng)
+
+    def harm_frame(self) -> bool:
+        """The next frame on some links between workers is lost, doubled, overtaken or spoilt."""
+        links = self._cluster.wires.standing()
+        for link in self._world.rng.sample(links, min(len(links), HARMED_MAX)):
+            link.spoils = self._world.rng.choice(list(Harm))
+        return bool(links)
 
     def mislead_workers(self) -> bool:
         """Every worker goes to a standby, whose run has not begun, and comes back; then the leader may die."""

@@ -41,6 +41,8 @@ class Checker:
         self._stirred: list[Folding] = []
         self._proposals: dict[tuple[str, int, int], set[bytes]] = {}
         self.proposed: list[core.ShardProposed] = []
+        #: The highest terms that each life of a worker has obeyed, by log.
+        self._obeyed: dict[tuple[str, int, str], int] = {}
         self._identities: set[bytes] = set()
 
     # -- after each event --
@@ -105,9 +107,9 @@ class Checker:
             raise ViolationError(7, f"{where}: a record has no fate or two")
         if item.end > self._cluster.corpus.records[item.fragment]:
             raise ViolationError(4, f"{where} are beyond the end of the fragment")
-        if part.kept != self._cluster.corpus.kept(closed.version, item.fragment, item.first, item.count):
+        if part.kept != self._cluster.corpus.kept(closed.version, closed.sink, item.fragment, item.first, item.count):
             raise ViolationError(8, f"{where}: other verdicts than a run without faults comes to")
-        dead = self._cluster.corpus.quarantined(closed.version, item.fragment, item.first, item.count)
+        dead = self._cluster.corpus.quarantined(closed.version, closed.sink, item.fragment, item.first, item.count)
         if part.quarantined != dead:
             raise ViolationError(8, f"{where}: quarantined are {part.quarantined:b}, those that kill are {dead:b}")
 
@@ -139,6 +141,15 @@ class Checker:
             proposed = self._proposals.get((command.task, command.attempt, command.proposal), set())
             if not any(identity in self.ledger.accepted for identity in proposed):
                 raise ViolationError(3, f"{controller.name} accepts what no durable entry names: {command}")
+
+    def obeyed(self, worker: str, life: int, given: Authority) -> None:
+        """2: no worker does what a leader says of a lower term than it has heard of."""
+        for log, term in ((CLUSTER, given.term), (given.log, given.log_term)):
+            known = self._obeyed.get((worker, life, log), 0)
+            if term < known:
+                raise ViolationError(2, f"{worker} obeys term {term} of {log} behind term {known}")
+            if term:
+                self._obeyed[worker, life, log] = term
 
     def granted(self, controller: Asked, wish: Wish) -> None:
         """3: what was promised is in the cluster's log, where there is one."""

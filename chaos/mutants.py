@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from headrace.chaos import controllers
+from headrace.chaos import controllers, wires
 from headrace.chaos.corpus import Part
 from headrace.chaos.sinks import SimulatedSink
 from headrace.controller.core import authority, commit
@@ -43,6 +43,7 @@ from headrace.store.cluster_fold import ClusterState
 from headrace.store.entries import Entry, Led, Range, StoredObject
 from headrace.store.fold import LedgerState
 from headrace.store.objects import ObjectInfo
+from headrace.transport import frame
 from headrace.transport.credit import CreditSender
 from headrace.worker.core.gathering import Gathering
 
@@ -225,6 +226,8 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "led-truncated": ((Leadership, "_on_snapshot", _without_leaders),),
     "collection-by-age": ((collect, "garbage", _by_age),),
     "adopted-link-renumbered": ((Joints, "make", _renumbered),),
+    "ticket-not-compared": ((wires, "match_ticket", _nothing),),
+    "checksum-not-looked-at": ((frame, "_verify", _nothing),),
     "planned-with-whoever-is-there": ((Run, "_waits_for_workers", _never),),
     "killed-in-nobodys-name": ((controllers, "authority", _with_no_term),),
     "wish-granted-before-durable": ((Steering, "_steer", _granted_early),),

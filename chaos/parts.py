@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace.chaos.corpus import Corpus, Part
 from headrace.chaos.frames import Frame
 from headrace.chaos.log import SimulatedLog
+from headrace.chaos.orders import Order
 from headrace.chaos.storage import SimulatedObjects
 from headrace.chaos.world import Clock, World
 from headrace.controller.core import messages as core
-from headrace.controller.core.authority import Authority
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.tokens import TokenOffered
 
@@ -80,8 +80,12 @@ class Attendant(Protocol):
     cluster: Cluster
     name: str
 
-    def take(self, command: core.Command, given: Authority) -> None:
+    def take(self, order: Order) -> None:
         """A command has come."""
+        ...
+
+    def session_left(self, session: Session) -> None:
+        """The session broke at this end alone."""
         ...
 
     def session_over(self, session: Session) -> None:
@@ -143,6 +147,7 @@ class Input(Protocol):
     """A link, as its receiver sees it."""
 
     name: str
+    open: bool
 
     def taken(self, frame: Frame) -> None:
         """The receiver has the frame in its own memory."""

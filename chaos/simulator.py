@@ -18,7 +18,7 @@ from headrace.chaos.faults import Faults
 from headrace.chaos.world import ViolationError
 
 #: Seconds after the last fault within which everything must be closed, and then every task be gone.
-CLOSE_S = 120.0
+CLOSE_S = 240.0
 VACATE_S = 30.0
 #: Events of one run; beyond it something runs in a circle.
 EVENTS_MAX = 40_000
@@ -31,6 +31,8 @@ class Outcome:
     seed: int
     events: int
     faults: tuple[str, ...]
+    #: Those that happened at one moment, two and two.
+    pairs: tuple[tuple[str, str], ...]
     #: Virtual seconds until the run was complete.
     seconds: float
     entries: int
@@ -74,6 +76,7 @@ def _simulate(seed: int) -> Outcome:
         seed=seed,
         events=cluster.world.events,
         faults=tuple(faults.happened),
+        pairs=tuple(faults.pairs),
         seconds=seconds,
         entries=len(cluster.log.entries),
         terms=cluster.checker.ledger.term,

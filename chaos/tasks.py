@@ -43,8 +43,9 @@ class SimulatedTask:
         self.cluster: Cluster = worker.cluster
         self._corpus = worker.cluster.corpus
         self.clock = worker.clock
-        #: Until when it is stopped and does not know it.
-        self.frozen_until = 0.0
+        #: Until when it is stopped and does not know it, and what waits for it meanwhile, in order.
+        self._frozen_until = 0.0
+        self._waiting: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self.name, self.attempt = order.task, order.attempt
         self.label = f"{order.task.split('/')[1]}#{order.attempt & 0xFFFFF}"
         self.epoch, self.version, self.stages = order.epoch, order.version, order.stages
@@ -91,13 +92,24 @@ class SimulatedTask:
             self.cluster.world.note(self.label, f"dies with {code}:", story)
             self._worker.task_gone(self, code)
 
+    def freeze(self, until: float) -> None:
+        """Stop the process until then."""
+        if until > self._frozen_until:
+            self._frozen_until = until
+            self.cluster.world.at(until, self._thaw)
+
     def sleeps(self, action: Callable[..., None], *arguments: object) -> bool:
         """Whether it is frozen; then the action comes when it wakes, behind what came before."""
-        world = self.cluster.world
-        if world.now < self.frozen_until:
-            world.at(self.frozen_until, action, *arguments)
+        if self.cluster.world.now < self._frozen_until or self._waiting:
+            self._waiting.append((action, arguments))
             return True
         return False
+
+    def _thaw(self) -> None:
+        if self.cluster.world.now >= self._frozen_until:
+            waiting, self._waiting = self._waiting, deque()
+            for action, arguments in waiting:
+                action(*arguments)
 
     def outlives(self, stage: str, parts: Sequence[Part], hand: Range | None = None) -> bool:
         """Whether the process lives on after a stage has had these records; `hand` is what it said that it took."""
@@ -105,8 +117,9 @@ class SimulatedTask:
         if not any(corpus.kills(stage, part) for part in parts):
             return True
         self.in_hand = tuple(core.InHand(stage, item) for item in ([hand] if hand else [part.item for part in parts]))
-        self.killed_for = "it did not return" if corpus.hangs else ""
-        self.die(-9 if corpus.hangs else -11, f"killed by a record in {stage}")
+        hangs = corpus.hangs and stage == FILTER
+        self.killed_for = "it did not return" if hangs else ""
+        self.die(-9 if hangs else -11, f"killed by a record in {stage}")
         return False
 
     def say(self, event: core.Event) -> None:
@@ -131,6 +144,8 @@ class SimulatedTask:
     def arrived(self, link: Input, frame: Frame) -> None:
         """A frame came in on an input."""
         if self.alive and not self.sleeps(self.arrived, link, frame):
+            if not link.open and self._inputs.get(link.name) is not link:
+                return  # this end has closed it
             self._inbox.append((link, frame))
             self.wake()
 
@@ -261,7 +276,7 @@ class SimulatedTask:
         dead = int(self._sentences.get((fragment.id, first)) == SOURCE)
         # A source that reads one record at a time says so; any other does not know how many it will read.
         hand = Range(fragment.id, first, 1 if self.alone else 0)
-        if self._corpus.culprit == SOURCE and not dead and not self.outlives(SOURCE, [Part(item, everyone, 0)], hand):
+        if self._corpus.dies(SOURCE) and not dead and not self.outlives(SOURCE, [Part(item, everyone, 0)], hand):
             return True
         size = item.count * RECORD_BYTES
         frame = Frame(self.epoch, size, fragment.id, first, item.count, everyone & ~dead, quarantined=dead)
@@ -289,7 +304,7 @@ class SimulatedTask:
         sentence = self._sentences.get((frame.fragment, frame.first)) if self._sentences else None
         if FILTER in self.stages:
             dead = frame.quarantined | (sentence == FILTER)
-            if self._corpus.culprit == FILTER and not self.outlives(FILTER, [_part(frame, frame.kept & ~dead, dead)]):
+            if self._corpus.dies(FILTER) and not self.outlives(FILTER, [_part(frame, frame.kept & ~dead, dead)]):
                 return False
             passed = self._corpus.passed(self.version, frame.fragment, frame.first, frame.records)
             frame = frame._replace(kept=passed & frame.kept & ~dead, quarantined=dead)

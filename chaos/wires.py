@@ -6,12 +6,16 @@ is cut. So what befalls them here is what the cores can see of it: they are cut,
 
 from __future__ import annotations
 
+import functools
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.chaos.links import SimulatedLink
 from headrace.chaos.parts import Cluster, Member
+from headrace.chaos.world import ViolationError
 from headrace.controller.core import messages as core
+from headrace.transport.ticket import TicketError, match_ticket
 
 if TYPE_CHECKING:
     from headrace.chaos.tasks import SimulatedTask
@@ -36,6 +40,7 @@ class Joined(Protocol):
 class _End:
     worker: Joined
     task: SimulatedTask
+    ticket: bytes
 
 
 @dataclass(slots=True)
@@ -55,10 +60,12 @@ class Wires:
         self._cluster = cluster
         #: By link and attempts: another leader may join other attempts under the same name.
         self._wires: dict[tuple[str, int, int], _Wire] = {}
+        #: Every ticket that was given to an end, with the name of its link.
+        self._tickets: list[tuple[str, bytes]] = []
         #: Workers that cannot reach each other, and until when.
         self._apart: dict[frozenset[str], float] = {}
 
-    def told(self, worker: Joined, command: core.MakeLink) -> None:
+    def told(self, worker: Joined, command: core.MakeLink, ticket: bytes) -> None:
         """A worker is told to make its end of a link."""
         mine = command.sender_worker == worker.name
         name = (command.sender, command.sender_attempt) if mine else (command.receiver, command.receiver_attempt)
@@ -73,14 +80,44 @@ class Wires:
             window = self._cluster.window_bytes
             link = SimulatedLink(self._cluster.world, command.link, None, None, command.receiver_stage, window)
             wire = self._wires[key] = _Wire(command, {}, link)
-        wire.ends[worker.name] = _End(worker, task)
+            link.cut = functools.partial(self._lose, wire)
+        wire.ends[worker.name] = _End(worker, task, ticket)
         wire.link.join(task, sends=mine)
         task.deliver(("open", wire.link))
+        self._tickets.append((command.link, ticket))
         world = self._cluster.world
-        if len(wire.ends) == 2 and not self._parted(wire):
+        if len(wire.ends) == 2 and not self._parted(wire) and self._matched(wire):
             wire.link.meet()
         else:
             world.after(world.between(1.0, DIAL_S), self._give_up, wire)
+
+    def _matched(self, wire: _Wire) -> bool:
+        """Whether both ends were given the same ticket, as the receiver's end looks."""
+        one, other = wire.ends.values()
+        try:
+            match_ticket(one.ticket, other.ticket)
+        except TicketError:
+            return False
+        return True
+
+    def dial_again(self, rng: random.Random) -> bool:
+        """20: an end of an earlier making, or of a dead attempt, dials with the ticket that it had, and is refused."""
+        standing = [wire for wire in self._wires.values() if wire.link.stands and not wire.over]
+        wire = rng.choice(standing) if standing else None
+        old = {ticket for link, ticket in self._tickets if wire is not None and link == wire.command.link}
+        ours = {end.ticket for end in wire.ends.values()} if wire is not None else set[bytes]()
+        for ticket in sorted(old - ours):
+            for mine in ours:
+                try:
+                    match_ticket(ticket, mine)
+                except TicketError:
+                    continue
+                raise ViolationError(20, "a link is opened with the ticket of an earlier making")
+        return bool(old - ours)
+
+    def standing(self) -> list[SimulatedLink]:
+        """The links that stand."""
+        return [wire.link for wire in self._wires.values() if wire.link.stands and not wire.over]
 
     def between(self) -> list[frozenset[str]]:
         """The pairs of workers that are joined."""
@@ -109,6 +146,12 @@ class Wires:
         for wire in list(self._wires.values()):
             if wire.ends.pop(worker, None) is not None:
                 self._lose(wire, f"{worker} is gone")
+
+    def unreached(self, worker: str) -> None:
+        """A node has been silent for long: links with it are cut."""
+        for wire in list(self._wires.values()):
+            if worker in wire.ends:
+                self._lose(wire, f"{worker} is silent")
 
     def _parted(self, wire: _Wire) -> bool:
         return self._cluster.world.now < self._apart.get(frozenset(wire.ends), 0.0)

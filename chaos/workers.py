@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 from headrace.chaos.links import SimulatedLink
+from headrace.chaos.orders import Order
 from headrace.chaos.parts import Cluster, Member
 from headrace.chaos.sessions import Session
 from headrace.chaos.tasks import SimulatedTask
 from headrace.controller.core import messages as core
-from headrace.controller.core.authority import Authority
 from headrace.worker.core import supervisor
 from headrace.worker.core.obedience import Obedience
 from headrace.worker.core.roll import Roll
@@ -17,6 +19,9 @@ from headrace.worker.core.roll import Roll
 #: Seconds that a worker stays with a controller that leads nothing, and of silence that it bears.
 PATIENCE_S = 4.0
 SILENCE_S = 5.0
+#: Seconds of a worker's silence that its controller bears, and of a node's that its peers on links do.
+HEARD_S = 10.0
+IDLE_S = 10.0
 
 
 class SimulatedWorker:
@@ -40,6 +45,9 @@ class SimulatedWorker:
         #: What dead tasks had in hand, and what their worker killed them for.
         self._stories: dict[tuple[str, int], Member] = {}
         self._timer_at: float | None = None
+        #: Until when the daemon is stopped and does not know it, and what waits for it meanwhile, in order.
+        self.frozen_until = 0.0
+        self._waiting: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
 
     def links(self) -> list[SimulatedLink]:
         """The links that stand."""
@@ -55,6 +63,8 @@ class SimulatedWorker:
         self._links.clear()
         self._obedience, self._roll = Obedience(), Roll()
         self._timer_at, self._seeking = None, False
+        self._waiting.clear()
+        self.frozen_until = 0.0
         self.cluster.world.note(self.name, "starts")
         self._seek()
 
@@ -69,6 +79,52 @@ class SimulatedWorker:
             self.session.end("the worker died")
             self.session = None
 
+    def freeze(self, for_s: float, *, node: bool) -> None:
+        """Stop the daemon for a while, or the whole node: every task with it."""
+        world = self.cluster.world
+        self.frozen_until = world.now + for_s
+        world.at(self.frozen_until, self._thaw, self._life)
+        if self.session is not None:
+            world.after(HEARD_S, self._unheard, self.session)
+        if node:
+            for task in self.tasks.values():
+                task.freeze(self.frozen_until)
+            world.after(IDLE_S, self._unreached, self._life)
+
+    def thaw(self) -> None:
+        """Wake up now."""
+        self.frozen_until = min(self.frozen_until, self.cluster.world.now)
+        self._thaw(self._life)
+
+    def _thaw(self, life: int) -> None:
+        if life != self._life or not self.alive or self._sleeps:
+            return
+        if self._waiting:
+            self.cluster.world.note(self.name, f"thaws, and finds {len(self._waiting)} messages")
+        while self._waiting and self.alive and not self._sleeps:
+            action, arguments = self._waiting.popleft()
+            action(*arguments)
+
+    @property
+    def _sleeps(self) -> bool:
+        return self.cluster.world.now < self.frozen_until
+
+    def _postponed(self, action: Callable[..., None], *arguments: Any) -> bool:
+        """Whether it is stopped; then the action comes when it wakes, behind what came before."""
+        if self._sleeps:
+            self._waiting.append((action, arguments))
+        return self._sleeps
+
+    def _unheard(self, session: Session) -> None:
+        """Its controller has heard nothing for long, and gives it up."""
+        if self._sleeps and self.session is session:
+            session.end("the worker is silent")
+
+    def _unreached(self, life: int) -> None:
+        """Its peers have heard nothing for long: they cut their links."""
+        if self._sleeps and life == self._life:
+            self.cluster.wires.unreached(self.name)
+
     # -- finding a controller --
 
     def _seek(self) -> None:
@@ -78,17 +134,16 @@ class SimulatedWorker:
             world.after(world.between(0.05, 0.6), self._try, self._life)
 
     def _try(self, life: int) -> None:
-        if life != self._life or not self.alive:
+        if life != self._life or not self.alive or self._postponed(self._try, life):
             return
         self._seeking = False
         controller = self.cluster.controllers[self._next % len(self.cluster.controllers)]
-        if not controller.attends(self.name):
+        if not controller.attends(self.name, self._life):
             self._next += 1
             self._seek()
             return
-        session = Session(controller, self)
-        self.session = session
-        controller.sessions[self.name] = session
+        session = self.session = Session(controller, self, self._life)
+        controller.welcome(session)
         running = tuple(
             core.RunningTask(task, entry.attempt, entry.version, entry.epoch, entry.ready)
             for task, entry in self._roll.tasks.items()
@@ -115,7 +170,7 @@ class SimulatedWorker:
 
     def _look(self, session: Session) -> None:
         """Is the controller that this worker attends worth attending?"""
-        if self.session is not session or not session.open:
+        if self.session is not session or not session.open or self._postponed(self._look, session):
             return
         if session.controller.frozen:
             self.cluster.world.after(SILENCE_S, session.end, "the controller is silent")
@@ -130,19 +185,29 @@ class SimulatedWorker:
         if self.session is not None:
             self.session.end("the worker looks for another controller")
 
+    def session_left(self, session: Session) -> None:
+        """The session broke at this end alone; try the same controller."""
+        if self.session is session and not self._postponed(self.session_left, session):
+            self.session = None
+            self._seek()
+
     def session_over(self, session: Session) -> None:
         """The session broke; try the next controller."""
-        if self.session is session:
+        if self.session is session and not self._postponed(self.session_over, session):
             self.session = None
             self._next += 1
             self._seek()
 
     # -- the controller's words --
 
-    def take(self, command: core.Command, given: Authority) -> None:
+    def take(self, order: Order) -> None:
         """Obey, unless a later leader has spoken, of the cluster or of the dataset."""
-        if not self.alive or not self._obedience.obeys(given.term, given.log, given.log_term):
+        if not self.alive or self._postponed(self.take, order):
             return
+        command, given, ticket = order
+        if not self._obedience.obeys(given.term, given.log, given.log_term):
+            return
+        self.cluster.checker.obeyed(self.name, self._life, given)
         self.cluster.world.note(self.name, "is told", command)
         match command:
             case core.StartTask():
@@ -151,7 +216,7 @@ class SimulatedWorker:
             case core.KillTask():
                 self._supervise(supervisor.KillAsked(command.task, command.attempt))
             case core.MakeLink():
-                self._make_link(command)
+                self._make_link(command, ticket)
             case core.StopTask():
                 self._pass_on(command.task, command.attempt, command)
                 self._supervise(supervisor.StopAsked(command.task, command.attempt))
@@ -167,14 +232,16 @@ class SimulatedWorker:
 
     def link_cut(self, task: Member, link: str, generation: int, reason: str) -> None:
         """An end of a link between workers found it cut."""
+        if self._postponed(self.link_cut, task, link, generation, reason):
+            return
         self._roll.cut(link, generation)
         self.said(core.LinkLost(task.name, task.attempt, link, generation, reason))
 
-    def _make_link(self, command: core.MakeLink) -> None:
+    def _make_link(self, command: core.MakeLink, ticket: bytes) -> None:
         if command.sender_worker != command.receiver_worker:
             ends = (command.sender, command.sender_attempt), (command.receiver, command.receiver_attempt)
             self._roll.linked(command.link, *ends, command.generation)
-            self.cluster.wires.told(self, command)
+            self.cluster.wires.told(self, command, ticket)
             return
         sender = self.tasks.get((command.sender, command.sender_attempt))
         receiver = self.tasks.get((command.receiver, command.receiver_attempt))
@@ -193,6 +260,11 @@ class SimulatedWorker:
     def said(self, event: core.Event) -> None:
         """Pass on what a task says."""
         self.cluster.checker.said(event)
+        self._pass_up(event)
+
+    def _pass_up(self, event: core.Event) -> None:
+        if self._postponed(self._pass_up, event):
+            return
         if isinstance(event, core.TaskReady):
             self._roll.ready(event.task, event.attempt, event.facts)
         if self.session is not None and self.session.open:
@@ -206,7 +278,7 @@ class SimulatedWorker:
         world.after(world.between(0.001, 0.1), self._exited, task, code, self._life)
 
     def _exited(self, task: Member, code: int, life: int) -> None:
-        if life == self._life and self.alive:
+        if life == self._life and self.alive and not self._postponed(self._exited, task, code, life):
             self.tasks.pop((task.name, task.attempt), None)
             self._roll.exited(task.name, task.attempt)
             self._stories[task.name, task.attempt] = task
@@ -256,6 +328,6 @@ class SimulatedWorker:
             self.cluster.world.at(self.clock.when(wake_at), self._tick, self._life)
 
     def _tick(self, life: int) -> None:
-        if life == self._life and self.alive:
+        if life == self._life and self.alive and not self._postponed(self._tick, life):
             self._timer_at = None
             self._supervise(supervisor.TimePassed())

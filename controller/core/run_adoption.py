@@ -37,7 +37,8 @@ class Adoption(Tasks):
         # A drain that an earlier leader was asked for and did not see to.
         self.changes += [Change(leave=worker) for worker in sorted(planned & set(self._drained))]
         commands: list[Command] = []
-        for worker in sorted(planned & self._workers.keys()):
+        # Also of workers that the plan does not name: what they have of this run nobody would end otherwise.
+        for worker in sorted(self._workers):
             commands += self._adopt(worker, now)
         away = planned - self._workers.keys()
         if away and self._inherited is not None:

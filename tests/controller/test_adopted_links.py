@@ -67,6 +67,17 @@ def test_of_two_makings_that_ends_speak_of_the_newer_one_is_taken_up() -> None:
     assert len(of(m.MakeLink, leader.later(REMAKE_S_MAX))) == 2
 
 
+def test_tasks_of_a_worker_that_the_plan_does_not_name_are_killed_though_it_came_before_the_run_was_open() -> None:
+    leader, tasks = succeeded()
+    opening = Bench(leader.store, "c")
+    stray = m.RunningTask(tasks["w1"].task, 1048578, tasks["w1"].version, tasks["w1"].epoch, True)
+    for worker, task in (("w1", tasks["w1"]), ("w2", tasks["w2"]), ("w3", stray)):
+        opening.core.workers[worker] = m.WorkerRegistered(worker, worker, 1, 1 << 30, tasks=(task,))
+        opening.core._claims.register(opening.core.workers[worker])
+    killed = of(m.KillTask, opening.later(TAKEOVER_S))
+    assert [(kill.worker, kill.attempt) for kill in killed] == [("w3", 1048578)]
+
+
 def unplanned() -> Bench:
     """The next leader of a run that an earlier one accepted and had no time to plan."""
     store = Store()
