@@ -141,13 +141,13 @@ class Controller:
         """Take one event; give the commands that follow from it."""
         commands = self._dispatch(event, now)
         if self.log is None:
-            return commands
+            return [*commands, *self._see_to_claims(now)]
         for _, entry in self.log.committed():
             if self.log.state is LeaderState.LEADING:
                 for change in entry.changes:
                     commands += self._committed(change, now)
         if self.leads:
-            commands = self._recorded(commands, now)
+            commands = [*self._recorded(commands, now), *self._see_to_claims(now)]
         elif self.log.state in (LeaderState.DEPOSED, LeaderState.DENIED):
             commands += self._step_down()
         return [*commands, *self.log.flush(now)]
@@ -328,20 +328,23 @@ class Controller:
     def _registered(self, event: WorkerRegistered, now: float) -> list[Command]:
         self.workers[event.worker] = event
         self._claims.register(event)
+        facts = event.facts()
+        commands = [command for run in self.runs.values() for command in run.worker_joined(facts, now)]
+        joined = WorkerJoined(event.worker, event.host, event.cores)
+        if self.log is not None and self.log.ledger.workers.get(event.worker) != joined:
+            self.log.submit(joined)
+        return commands
+
+    def _see_to_claims(self, now: float) -> list[Command]:
+        """End what a run has not taken up when it began, or ended without having begun."""
         commands: list[Command] = []
-        for run in self.runs.values():
-            commands += run.worker_joined(event.facts(), now)
-        for name in sorted(self._claims.runs()):
+        for name in sorted(self._claims.runs() - self._usurpations):
             known = self.runs.get(name)
             if known is None and self.log is None:
                 # With a cluster's log every run is known; without one somebody may come and apply it again.
                 self._orphans.setdefault(name, now + ORPHAN_S)
             elif known is None or known.state is not RunState.OPENING:
                 commands += self._kill_orphans(name)
-        if self.log is not None:
-            joined = WorkerJoined(event.worker, event.host, event.cores)
-            if self.log.ledger.workers.get(event.worker) != joined:
-                self.log.submit(joined)
         return commands
 
     def _kill_orphans(self, run: str) -> list[Command]:

@@ -119,3 +119,21 @@ def test_a_worker_that_obeyed_a_leader_obeys_when_what_that_left_behind_is_to_be
     assert obedience.obeys(given.term, given.log, given.log_term)
     run.leadership.term = 2
     assert authority(leader.core.log, run) == Authority(2, LOG, 2)
+
+
+class Stuck(Bench):
+    """A controller whose writes to the dataset's log have no answer."""
+
+    def _written(self, command: m.WriteEntry) -> object:
+        if command.log == LOG:
+            return m.EntryUnresolved(command.log, command.number, "no answer")
+        return super()._written(command)
+
+
+def test_tasks_of_a_run_that_ends_before_it_could_go_on_are_killed() -> None:
+    leader, tasks = succeeded()
+    third = Stuck(leader.store, "c")
+    third.later(TAKEOVER_S)
+    assert of(m.KillTask, join(third, "w1", (tasks["w1"],))) == []
+    killed = of(m.KillTask, third.tell(m.StopRequested("run", cancel=True)))
+    assert [(kill.worker, kill.task) for kill in killed] == [("w1", tasks["w1"].task)]
