@@ -1,7 +1,9 @@
 """Links between the workers of a simulated cluster: made when both ends have been told, and cut whole, as QUIC is.
 
 A network that loses, doubles or reorders datagrams is a matter below these links: the transport mends it, or the link
-is cut. So what befalls them here is what the cores can see of it: they are cut, and for a while they cannot be made.
+is cut. So what befalls them here is what the cores can see of it: they are cut, for a while they cannot be made, and an
+end dials with an old ticket. Where a frame is harmed all the same (`links.Harm`), the link must find it out, or do
+without.
 """
 
 from __future__ import annotations

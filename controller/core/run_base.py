@@ -93,7 +93,7 @@ class RunBase:
         self._inherited = inherited
         self._claims = claims or Claims()
         self._rejoin_at: float | None = None
-        #: Where there is no such plan: whether some workers are not back, and until when they are waited for.
+        #: Where there is no such plan: whether some workers are not back.
         self._awaited = awaited
         #: Which workers get no tasks, and what the tasks of other runs reserve now: the controller's to say.
         self._drained, self._beside = drained, beside
@@ -129,6 +129,7 @@ class RunBase:
     def _forget_all(self) -> None:
         """What a run learns as it goes: nothing yet."""
         self._plan_by: float | None = None
+        self._waited = False
         self._submitted_ends: set[bytes] = set()
         self._submitted_pipeline = False
         self._dirty = self._settled = self._halted = False

@@ -112,7 +112,7 @@ class Opening(Adoption):
         leads = self.leadership.state is LeaderState.LEADING
         if self.state is not RunState.OPENING or not leads or not self._applied:
             return []
-        if self._inherited is None and (not self._fit_workers() or self._waits_for_workers(now)):
+        if self._inherited is None and (self._waits_for_workers(now) or not self._fit_workers()):
             return []
         if self._renewed_from == self.ledger.epoch:
             return []
@@ -132,6 +132,12 @@ class Opening(Adoption):
 
     def _waits_for_workers(self, now: float) -> bool:
         """Whether workers of an earlier leader, who had not planned the run yet, may still come to this one."""
+        if self._waited or not self._awaited():
+            self._plan_by = None
+            return False
         if self._plan_by is None:
             self._plan_by = now + REJOIN_S
-        return self._awaited() and now < self._plan_by
+        if now >= self._plan_by:
+            # A moment that has passed would be waited for without end.
+            self._plan_by, self._waited = None, True
+        return not self._waited

@@ -64,18 +64,37 @@ CAUGHT_BY = {
     "collection-by-age": {13, 14},
     "cut-link-spins": {18},
     "led-truncated": {1, 2, 3},
-    "adopted-link-renumbered": {18},
     "checksum-not-looked-at": {20},
     "ticket-not-compared": {20},
-    "planned-with-whoever-is-there": {18},
-    "killed-in-nobodys-name": {18},
     "wish-granted-before-durable": {3},
     "plan-not-recorded": {1},
     "token-spent-by-each": {4},
 }
 
 
-@pytest.mark.parametrize("name", sorted(MUTANTS))
+#: What it takes a rare meeting of faults to find; tests/controller/test_adopted_links.py has each of them by itself.
+RARE = {
+    "adopted-link-renumbered": {18},
+    "planned-with-whoever-is-there": {18},
+    "killed-in-nobodys-name": {18},
+}
+RARE_SEEDS = 4000
+
+
+def test_each_defect_has_its_invariants() -> None:
+    assert {*CAUGHT_BY, *RARE} == set(MUTANTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(RARE))
+def test_a_defect_that_takes_a_rare_meeting_is_found_in_many_seeds(name: str) -> None:
+    with planted(name):
+        failure = first_failure(range(RARE_SEEDS))
+    assert failure is not None, f"{RARE_SEEDS} seeds pass with {name} planted"
+    assert failure.number in RARE[name], failure.violation
+
+
+@pytest.mark.parametrize("name", sorted(CAUGHT_BY))
 def test_a_planted_defect_breaks_the_invariant_that_names_it(name: str) -> None:
     with planted(name):
         failure = first_failure(range(MUTANT_SEEDS))

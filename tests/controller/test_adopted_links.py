@@ -108,6 +108,15 @@ def test_workers_that_do_not_come_back_are_not_waited_for_for_ever() -> None:
     assert "w2" in report.reason
 
 
+def test_where_the_last_worker_leaves_meanwhile_no_moment_that_has_passed_is_waited_for() -> None:
+    leader = unplanned()
+    join(leader, "w1")
+    leader.tell(m.WorkerLost("w1", "gone"))
+    leader.later(REJOIN_S)
+    wake_at = leader.core.runs["run"].wake_at()
+    assert wake_at is None or wake_at > leader.now
+
+
 def test_a_worker_that_obeyed_a_leader_obeys_when_what_that_left_behind_is_to_be_killed() -> None:
     leader, _ = succeeded()
     (run,) = leader.core.runs.values()
