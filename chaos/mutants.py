@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from headrace.chaos import controllers, wires
+from headrace.chaos import wires
 from headrace.chaos.corpus import Part
 from headrace.chaos.sinks import SimulatedSink
-from headrace.controller.core import authority, commit
+from headrace.controller.core import commit
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.commit import Committer, Judgement
 from headrace.controller.core.intake import Intake
@@ -157,29 +157,6 @@ def _at_any_rate(self: Joints, _plan: Any, _roster: Any) -> float | None:
     return min((joint.due_at for joint in self._joints.values() if joint.pair is None and joint.cuts), default=None)
 
 
-def _renumbered(self: Joints, *arguments: Any) -> list[Any]:
-    """A link that stands since an earlier leader gets a number of this one: nobody will ever say that it was cut."""
-    commands = _make(self, *arguments)
-    for joint in self._joints.values():
-        joint.generation = max(joint.generation, self._floor)
-    return commands
-
-
-_make = Joints.make
-
-
-def _never(*_arguments: Any) -> bool:
-    return False
-
-
-def _with_no_term(cluster: Leadership[Any] | None, run: Run | None) -> authority.Authority:
-    given = _authority(cluster, run)
-    return given if run is None else replace(given, log=run.leadership.log)
-
-
-_authority = authority.authority
-
-
 def _granted_early(self: Steering, event: Any, now: float) -> list[Command]:
     commands = _wished(self, event, now)
     return [*commands, *([] if commands else [AnswerRequest(event.request, accepted=True)])]
@@ -225,11 +202,8 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "cut-link-spins": ((Joints, "wake_at", _at_any_rate),),
     "led-truncated": ((Leadership, "_on_snapshot", _without_leaders),),
     "collection-by-age": ((collect, "garbage", _by_age),),
-    "adopted-link-renumbered": ((Joints, "make", _renumbered),),
     "ticket-not-compared": ((wires, "match_ticket", _nothing),),
     "checksum-not-looked-at": ((frame, "_verify", _nothing),),
-    "planned-with-whoever-is-there": ((Run, "_waits_for_workers", _never),),
-    "killed-in-nobodys-name": ((controllers, "authority", _with_no_term),),
     "wish-granted-before-durable": ((Steering, "_steer", _granted_early),),
     "plan-not-recorded": ((Controller, "_recorded", _plan_kept_to_itself),),
     "token-spent-by-each": ((Tokens, "offered", _each_offer),),

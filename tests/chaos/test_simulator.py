@@ -72,26 +72,8 @@ CAUGHT_BY = {
 }
 
 
-#: What it takes a rare meeting of faults to find; tests/controller/test_adopted_links.py has each of them by itself.
-RARE = {
-    "adopted-link-renumbered": {18},
-    "planned-with-whoever-is-there": {18},
-    "killed-in-nobodys-name": {18},
-}
-RARE_SEEDS = 4000
-
-
 def test_each_defect_has_its_invariants() -> None:
-    assert {*CAUGHT_BY, *RARE} == set(MUTANTS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(RARE))
-def test_a_defect_that_takes_a_rare_meeting_is_found_in_many_seeds(name: str) -> None:
-    with planted(name):
-        failure = first_failure(range(RARE_SEEDS))
-    assert failure is not None, f"{RARE_SEEDS} seeds pass with {name} planted"
-    assert failure.number in RARE[name], failure.violation
+    assert set(CAUGHT_BY) == set(MUTANTS)
 
 
 @pytest.mark.parametrize("name", sorted(CAUGHT_BY))
