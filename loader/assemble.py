@@ -8,13 +8,14 @@ than the whole assembly.
 """
 
 import sys
-from typing import Any, Final, TypedDict
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.loader.fields import ALL_FIELDS, I32, NOTHING, Batch, Bounds, Fields, Placed, small_fields
 from headrace.loader.order import I64, distinct
-from headrace.loader.segments import I32, NOTHING, Runs, Shards, find_segments
+from headrace.loader.segments import Runs, Segments, Shards, find_segments
 
 #: what PyTorch's cross entropy ignores by default
 IGNORED_LABEL: Final = -100
@@ -26,53 +27,22 @@ RUN_TOKENS_MIN: Final = 128
 BUFFERS_MAX: Final = 16
 _HAS_GIL: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
 
-#: whoever knows of mixtures and steps fills these fields in
-NO_SOURCES: Final = np.zeros(0, dtype=np.int32)
-NO_STATE: Final = np.zeros(0, dtype=np.int64)
-
-
-class Batch(TypedDict):
-    """One rank's batch of B sequences of L tokens, in numpy.
-
-    A *segment* is a run of tokens of one sequence: a piece of a document, or a run of padding between or after
-    pieces. Segments tile the flattened batch: the first begins at 0, the last ends at B * L, none crosses a sequence.
-    A document that was cut has several pieces, and each is a segment of its own that knows nothing of the others.
-    """
-
-    #: int32 [B, L]
-    tokens: I32
-    #: int32 [B, L]: the next token of the same piece; -100 at a piece's last token, in padding, and where the next
-    #: token is one that the piece repeats (a dataset packed with an overlap): each token is a label once
-    labels: I32
-    #: bool [B, L]: where `labels` is not -100
-    loss_mask: NDArray[np.bool_]
-    #: int32 [B, L]: from 0 in each segment, also where a cut document goes on in a later piece
-    position_ids: I32
-    #: int32 [segments + 1]: where segments begin in the flattened batch, and B * L; as variable-length attention takes
-    cu_seqlens: I32
-    #: the longest segment, in tokens
-    max_seqlen: int
-    #: int64 [segments, 2]: (shard, row of its documents table), or (-1, -1) for padding
-    documents: I64
-    #: int64 [B]: positions in the pass's order, -1 for the rows that pad the last batch
-    positions: I64
-    #: int32 [B]: which of the loader's datasets a row comes from, -1 for rows of padding
-    sources: I32
-    #: int64 [3]: pass, position in it and step, as a state that is saved once this batch was received has them
-    state: I64
-
 
 class Wide:
-    """The memory of the fields with a value a token, for `rows` sequences."""
+    """The memory of the fields with a value a token, for `rows` sequences; of none where a field is not made."""
 
-    __slots__ = ("_arrays", "flat_labels", "flat_mask", "label_line", "labels", "mask", "position_ids", "position_line",
-                 "token_line", "tokens")  # fmt: skip
+    __slots__ = ("_arrays", "flat_labels", "flat_mask", "given", "label_line", "labels", "mask", "position_ids",
+                 "position_line", "token_line", "tokens")  # fmt: skip
 
-    def __init__(self, rows: int, seq_len: int) -> None:
+    def __init__(self, rows: int, seq_len: int, fields: Fields) -> None:
+        labelled, counted = rows * fields.has_labels, rows * fields.has_positions
         self.tokens: I32 = np.empty((rows, seq_len), dtype=np.int32)
-        self.labels: I32 = np.empty((rows, seq_len), dtype=np.int32)
-        self.mask: NDArray[np.bool_] = np.empty((rows, seq_len), dtype=np.bool_)
-        self.position_ids: I32 = np.empty((rows, seq_len), dtype=np.int32)
+        self.labels: I32 = np.empty((labelled, seq_len), dtype=np.int32)
+        self.mask: NDArray[np.bool_] = np.empty((labelled, seq_len), dtype=np.bool_)
+        self.position_ids: I32 = np.empty((counted, seq_len), dtype=np.int32)
+        every = {"labels": self.labels, "loss_mask": self.mask, "position_ids": self.position_ids}
+        #: what of it a batch shows, by name
+        self.given = [("tokens", self.tokens), *((name, every[name]) for name in every if name in fields.names)]
         self.flat_labels: I32 = self.labels.reshape(-1)
         self.flat_mask: NDArray[np.bool_] = self.mask.reshape(-1)
         self.token_line = self.tokens.reshape(-1).data
@@ -90,7 +60,8 @@ class Wide:
 class Buffers:
     """The memory of the wide fields, used again once no view of it is left. For one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, fields: Fields = ALL_FIELDS) -> None:
+        self.fields = fields
         self._sets: list[tuple[tuple[int, int], int, Wide]] = []
 
     def take(self, rows: int, seq_len: int) -> Wide:
@@ -102,74 +73,79 @@ class Buffers:
             if known == shape and wide.references() <= references:
                 self._sets.append(self._sets.pop(at))
                 return wide
-        made = Wide(rows, seq_len)
+        made = Wide(rows, seq_len, self.fields)
         if _HAS_GIL:
             # the oldest set goes: sizes differ only while the first batches grow
             self._sets = [*self._sets[-(BUFFERS_MAX - 1) :], (shape, made.references(), made)]
         return made
 
 
-def assemble(dataset: Shards, positions: I64, shards: I64, rows: I64, batch_size: int) -> Batch:
+def assemble(
+    dataset: Shards, positions: I64, shards: I64, rows: I64, batch_size: int, fields: Fields = ALL_FIELDS
+) -> Batch:
     """The batch of the samples at `positions` [k], which lie at (`shards` [k], `rows` [k]); k <= batch_size.
 
     Rows k to batch_size are padding. Raises the store's errors.
     """
-    return Assembly(dataset, positions, shards, rows, batch_size, 1, Buffers()).batches(0, 1)[0]
+    padded = np.full(batch_size, NOTHING, dtype=np.int64)
+    padded[: positions.size] = positions
+    placed = Placed(padded, np.zeros(batch_size, np.int32), np.zeros((1, 3), np.int64))
+    return Assembly(dataset, placed, shards, rows, Buffers(fields)).batches(0, 1)[0]
+
+
+def cut(wide: Wide, small: list[dict[str, Any]]) -> list[Batch]:
+    """As many batches as there are of `small`, as views of one memory."""
+    size = len(wide.tokens) // len(small)
+    batches: list[Batch] = []
+    for at, batch in enumerate(small):
+        rows = slice(at * size, (at + 1) * size)
+        views: dict[str, Any] = {name: array[rows] for name, array in wide.given}
+        views.update(batch)
+        batches.append(cast("Batch", views))
+    return batches
 
 
 class Assembly:
-    """`count` batches of `batch_size` rows, of which the small fields are known and the wide ones not yet made.
+    """The batches that `placed` names, of which the small fields are known and the wide ones not yet made.
 
-    `positions`, `shards` and `rows` [k] are those of the samples; rows from k on are padding.
+    `shards` and `rows` [k] are those of the samples; rows from k on are padding.
     """
 
-    def __init__(
-        self, dataset: Shards, positions: I64, shards: I64, rows: I64, batch_size: int, count: int, buffers: Buffers
-    ) -> None:
+    def __init__(self, dataset: Shards, placed: Placed, shards: I64, rows: I64, buffers: Buffers) -> None:
         self._dataset = dataset
         self._shards, self._rows = shards, rows
         self._places = list(zip(shards.tolist(), rows.tolist(), strict=True))
-        self._batch_size = batch_size
+        self._batch_size = placed.positions.size // placed.batches
         self._buffers = buffers
-        self._segments = segments = find_segments(dataset, shards, rows, batch_size * count)
-        self._positions = np.full(batch_size * count, NOTHING, dtype=np.int64)
-        self._positions[: positions.size] = positions
-        tokens = batch_size * dataset.seq_len
-        edges = np.searchsorted(segments.bounds, np.arange(count + 1) * tokens)
-        self._edges: list[int] = edges.tolist()
-        self._longest: list[int] = np.maximum.reduceat(segments.lengths, edges[:-1]).tolist()
-        # each batch's bounds begin with the last of the batch before it
-        batch = np.repeat(np.arange(count), np.diff(edges) + 1)
-        self._cu_seqlens = (segments.bounds[np.arange(batch.size) - batch] - batch * tokens).astype(np.int32)
+        # also where no field needs them: what was retracted becomes padding
+        self._segments = segments = find_segments(dataset, shards, rows, placed.positions.size)
+        bounds = self._bounds(segments, placed.batches)
+        self._edges = bounds.edges
+        self._small = small_fields(buffers.fields, placed, bounds)
         self._runs = Runs(segments, dataset.seq_len)
         self._counting = np.arange(dataset.seq_len, dtype=np.int32)
 
+    def _bounds(self, segments: Segments, count: int) -> Bounds:
+        tokens = self._batch_size * self._dataset.seq_len
+        edges = np.searchsorted(segments.bounds, np.arange(count + 1) * tokens)
+        longest = np.maximum.reduceat(segments.lengths, edges[:-1])
+        # each batch's bounds begin with the last of the batch before it
+        batch = np.repeat(np.arange(count), np.diff(edges) + 1)
+        cu_seqlens = (segments.bounds[np.arange(batch.size) - batch] - batch * tokens).astype(np.int32)
+        return Bounds(edges.tolist(), cu_seqlens, longest.tolist(), segments.documents)
+
     def batches(self, first: int, count: int) -> list[Batch]:
         """Batches `first` to `first + count`, as views of one memory. Raises the store's errors."""
-        size = self._batch_size
+        size, fields = self._batch_size, self._buffers.fields
         wide = self._buffers.take(size * count, self._dataset.seq_len)
         self._copy_rows(first * size, (first + count) * size, wide)
-        self._fill_labels(self._edges[first], self._edges[first + count], first * size * self._dataset.seq_len, wide)
-        self._fill_positions(self._edges[first], self._edges[first + count], first * size * self._dataset.seq_len, wide)
-        batches: list[Batch] = []
-        for at in range(count):
-            rows = slice(at * size, (at + 1) * size)
-            begin, end = self._edges[first + at], self._edges[first + at + 1]
-            batches.append(
-                Batch(
-                    tokens=wide.tokens[rows],
-                    labels=wide.labels[rows],
-                    loss_mask=wide.mask[rows],
-                    position_ids=wide.position_ids[rows],
-                    cu_seqlens=self._cu_seqlens[begin + first + at : end + first + at + 1],
-                    max_seqlen=self._longest[first + at],
-                    documents=self._segments.documents[begin:end],
-                    positions=self._positions[(first + at) * size : (first + at + 1) * size],
-                    sources=NO_SOURCES,
-                    state=NO_STATE,
-                )
-            )
-        return batches
+        place = self._edges[first], self._edges[first + count], first * size * self._dataset.seq_len
+        self._fill_padding(*place, wide)
+        if fields.has_labels:
+            self._fill_labels(*place, wide)
+        if fields.has_positions:
+            self._fill_positions(*place, wide)
+        return cut(wide, self._small[first : first + count])
 
     def _copy_rows(self, first: int, end: int, wide: Wide) -> None:
         """Copy rows `first` to `end` into the tokens, and padding behind them."""
@@ -211,6 +187,21 @@ class Assembly:
             # a cache with room for one shard could not open the next
             del shard
 
+    def _fill_padding(self, first: int, end: int, origin: int, wide: Wide) -> None:
+        """Pad tokens where segments `first` to `end` hold no document: what was retracted lies in the shard still."""
+        flat = wide.tokens.reshape(-1)
+        padding = self._runs.padding(first, end)
+        if len(padding) * RUN_TOKENS_MIN > flat.size:
+            flat[self._is_padding(first, end)] = self._dataset.pad_id
+            return
+        for begin, length in padding:
+            flat[begin - origin : begin - origin + length] = self._dataset.pad_id
+
+    def _is_padding(self, first: int, end: int) -> NDArray[np.bool_]:
+        """For each token of segments `first` to `end`, whether it is of no document."""
+        segments = self._segments
+        return np.repeat(segments.documents[first:end, 0] == NOTHING, segments.lengths[first:end])
+
     def _fill_labels(self, first: int, end: int, origin: int, wide: Wide) -> None:
         """Labels and loss mask of segments `first` to `end`, which begin at token `origin`."""
         self._fill_own_labels(first, end, origin, wide)
@@ -228,24 +219,18 @@ class Assembly:
         wide.flat_mask[last] = False
         padding = runs.padding(first, end)
         if len(padding) * RUN_TOKENS_MIN > wide.flat_mask.size:
-            segments = self._segments
-            ignored = segments.documents[first:end, 0] == NOTHING
-            ignored = np.repeat(ignored, segments.lengths[first:end])
-            wide.flat_labels[ignored] = IGNORED_LABEL
-            # what was retracted lies in the shard still
-            wide.tokens.reshape(-1)[ignored] = self._dataset.pad_id
+            wide.flat_labels[self._is_padding(first, end)] = IGNORED_LABEL
             np.not_equal(wide.labels, IGNORED_LABEL, out=wide.mask)
             return
         for begin, length in padding:
             wide.flat_labels[begin - origin : begin - origin + length] = IGNORED_LABEL
             wide.flat_mask[begin - origin : begin - origin + length] = False
-            wide.tokens.reshape(-1)[begin - origin : begin - origin + length] = self._dataset.pad_id
 
     def _fill_positions(self, first: int, end: int, origin: int, wide: Wide) -> None:
         wide.position_ids[...] = self._counting
         # segments at the start of a row are right already
         inner = self._runs.inner(first, end)
-        if len(inner) * RUN_TOKENS_MIN > wide.flat_mask.size:
+        if len(inner) * RUN_TOKENS_MIN > wide.position_ids.size:
             in_row = (self._segments.bounds[first:end] % self._dataset.seq_len).astype(np.int32)
             wide.position_ids.reshape(-1)[...] -= np.repeat(in_row, self._segments.lengths[first:end])
             return

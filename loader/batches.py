@@ -11,13 +11,13 @@ Every rank makes the same number of steps. Where fewer than W*B samples are left
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar
 
 from headrace.loader.ahead import Ahead
-from headrace.loader.assemble import Batch
 from headrace.loader.dataset import TokenDataset
 from headrace.loader.errors import DatasetGrew, Difference, LoaderClosed, LoaderError, StateMismatch
+from headrace.loader.fields import Batch, chosen_fields
 from headrace.loader.growth import known_part
 from headrace.loader.mixture import Mixture, Shuffle, period_counts
 from headrace.loader.order import BLOCK_ROWS_DEFAULT, CONSTRUCTION, WINDOW_BLOCKS_DEFAULT, Order, OrderMode
@@ -40,12 +40,13 @@ __all__ = ["Batch", "LastBatch", "Loader", "LoaderStatistics", "Source"]
 
 
 class Loader:
-    """Batches of one rank, as dicts of numpy arrays (`headrace.loader.assemble.Batch`).
+    """Batches of one rank, as dicts of numpy arrays (`headrace.loader.fields.Batch`).
 
     `dataset` is a TokenDataset or its URI, or a list of `Source` for a mixture. `batch_size` is in sequences, per
     rank. `order` is "windowed", "sequential" or "full"; `window_blocks` and `block_rows` shape the windowed one.
     `last` is "drop" or "pad". `prefetch` is how many batches a thread makes ahead; with 0 they are made when asked
-    for. `pass_samples` is the length of a mixture's pass, by default the samples of all its datasets.
+    for. `pass_samples` is the length of a mixture's pass, by default the samples of all its datasets. `fields` names
+    those of `headrace.loader.fields.FIELDS` that are made beside `tokens`, by default all.
 
     Iterating goes on from the state, and after the end of a pass the next iteration begins the next pass.
     Only one iteration lives at a time: a new one, `close`, `load_state_dict`, `skip` and `reweight` end it. Errors of
@@ -68,6 +69,7 @@ class Loader:
         last: LastBatch | str = LastBatch.DROP,
         prefetch: int = PREFETCH_DEFAULT,
         pass_samples: int | None = None,
+        fields: Collection[str] | None = None,
     ) -> None:
         if batch_size < 1 or prefetch < 0:
             raise ValueError(f"batch_size is at least 1 and prefetch at least 0, got {batch_size} and {prefetch}")
@@ -78,6 +80,7 @@ class Loader:
         self.rank = rank
         self.sources = Sources([Source(dataset)] if isinstance(dataset, TokenDataset | str) else dataset)
         self._prefetch = prefetch
+        self._fields = chosen_fields(fields)
         self._start(pass_, pass_samples)
 
     def _start(self, pass_: int, pass_samples: int | None) -> None:
@@ -207,7 +210,7 @@ class Loader:
         together = max(1, self._prefetch)
         task = Task(
             self.sources, self._mixture, self._cut, self.rank, self._offered(), self._step, self._pass, self._share,
-            together,
+            together, self._fields,
         )  # fmt: skip
         made = produce(task, transform, ahead.moved if ahead else _ignore)
         prefetcher = Prefetcher(made, self._prefetch, len) if self._prefetch else None
@@ -217,7 +220,8 @@ class Loader:
     def _received(self, one: Made[Any], waited_s: float) -> None:
         self._position = one.position - self._pass * self._samples
         self._step = one.step
-        self._share = Share(self._share.of - 1, self._share.of)
+        if self._share.of > 1:
+            self._share = Share(self._share.of - 1, self._share.of)
         self._counts["batches"] += 1
         self._counts["samples"] += one.samples
         self._seconds["wait"] += waited_s
@@ -392,6 +396,7 @@ class Loader:
             "block_rows": shuffle.block_rows,
             "last": self._cut.last,
             "prefetch": self._prefetch,
+            "fields": self._fields.names,
             "pass_samples": self._samples if len(self.sources.datasets) > 1 else None,
         }
         return {"arguments": arguments, "state": self.state_dict(), "ended": self._ended}

@@ -16,9 +16,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from headrace.loader.assemble import NO_SOURCES, NO_STATE, Batch, Buffers
+from headrace.loader.assemble import Buffers, cut
+from headrace.loader.fields import Batch, Bounds, Placed, small_fields
 from headrace.loader.order import I64, U64, distinct
-from headrace.loader.segments import NOTHING, Shards
+from headrace.loader.segments import Shards
 from headrace.loader.shard import Shard
 
 #: how long the end of the process waits for loops that are being compiled: LLVM must not run while it is taken down
@@ -97,46 +98,42 @@ class CompiledWalk:
 class CompiledAssembly:
     """See `headrace.loader.assemble.Assembly`; `kernels` is what `Kernels.get` gave."""
 
-    def __init__(
-        self,
-        kernels: Any,
-        dataset: Shards,
-        positions: I64,
-        shards: I64,
-        rows: I64,
-        batch_size: int,
-        count: int,
-        buffers: Buffers,
-    ) -> None:
+    def __init__(self, kernels: Any, dataset: Shards, placed: Placed, shards: I64, rows: I64, buffers: Buffers) -> None:
         self._kernels = kernels
         self._dataset = dataset
-        self._batch_size = batch_size
+        self._batch_size = placed.positions.size // placed.batches
         self._buffers = buffers
         numbers = distinct(shards)
         # held for as long as their addresses are used
         self._held: list[Shard] = [dataset.shard(number) for number in numbers.tolist()]
-        addresses = np.array([shard.addresses() for shard in self._held], dtype=np.uint64).reshape(-1, 3)
-        self._tokens_at, pointers_at, tables_at = (np.ascontiguousarray(column) for column in addresses.T)
+        self._tokens_at = np.array([shard.tokens.ctypes.data for shard in self._held], dtype=np.uint64)
         self._narrow = np.array([shard.tokens.dtype == np.uint16 for shard in self._held], dtype=np.bool_)
         self._which = np.searchsorted(numbers, shards)
         #: which of the held shards come block by block
         self._arriving = [at for at, shard in enumerate(self._held) if shard.arriving is not None]
         self._rows = np.ascontiguousarray(rows)
-        self._positions = np.full(batch_size * count, NOTHING, dtype=np.int64)
-        self._positions[: positions.size] = positions
+        bounds = None
+        if buffers.fields.need_segments or any(shard.hides for shard in self._held):
+            bounds = self._find_segments(numbers, placed.batches)
+        self._is_plain = bounds is None
+        self._small = small_fields(buffers.fields, placed, bounds)
+
+    def _find_segments(self, numbers: I64, count: int) -> Bounds:
+        addresses = np.array([shard.addresses() for shard in self._held], dtype=np.uint64).reshape(-1, 2)
+        pointers_at, tables_at = (np.ascontiguousarray(column) for column in addresses.T)
         # padding lies before pieces and behind the last, at most
-        most = 2 * int(kernels.count_pieces(pointers_at, self._which, self._rows)) + batch_size * count
+        rows = self._batch_size * count
+        most = 2 * int(self._kernels.count_pieces(pointers_at, self._which, self._rows)) + rows
         self._cu_seqlens = np.empty(most + count, dtype=np.int32)
         self._documents = np.empty((most, 2), dtype=np.int64)
         self._repeated = np.empty(most, dtype=np.int32)
-        self._edges_array = np.empty(count + 1, dtype=np.int64)
+        self._edges = np.empty(count + 1, dtype=np.int64)
         longest = np.empty(count, dtype=np.int64)
-        kernels.find_segments(
-            pointers_at, tables_at, numbers, self._which, self._rows, batch_size, dataset.seq_len,
-            self._cu_seqlens, self._documents, self._repeated, self._edges_array, longest,
+        self._kernels.find_segments(
+            pointers_at, tables_at, numbers, self._which, self._rows, self._batch_size, self._dataset.seq_len,
+            self._cu_seqlens, self._documents, self._repeated, self._edges, longest,
         )  # fmt: skip
-        self._edges: list[int] = self._edges_array.tolist()
-        self._longest: list[int] = longest.tolist()
+        return Bounds(self._edges.tolist(), self._cu_seqlens, longest.tolist(), self._documents)
 
     def _wait(self, first: int, end: int) -> None:
         """Return when rows `first` to `end` are there."""
@@ -147,30 +144,17 @@ class CompiledAssembly:
     def batches(self, first: int, count: int) -> list[Batch]:
         """Batches `first` to `first + count`, as views of one memory. Raises the store's errors."""
         size = self._batch_size
-        self._wait(first * size, (first + count) * size)
+        if self._arriving:
+            self._wait(first * size, (first + count) * size)
         wide = self._buffers.take(size * count, self._dataset.seq_len)
-        self._kernels.fill(
-            self._tokens_at, self._narrow, self._which, self._rows, self._cu_seqlens, self._documents, self._repeated,
-            self._edges_array, first, size, self._dataset.pad_id,
-            wide.tokens, wide.labels, wide.mask, wide.position_ids,
-        )  # fmt: skip
-        batches: list[Batch] = []
-        for at in range(count):
-            rows = slice(at * size, (at + 1) * size)
-            number = first + at
-            begin, end = self._edges[number], self._edges[number + 1]
-            batches.append(
-                Batch(
-                    tokens=wide.tokens[rows],
-                    labels=wide.labels[rows],
-                    loss_mask=wide.mask[rows],
-                    position_ids=wide.position_ids[rows],
-                    cu_seqlens=self._cu_seqlens[begin + number : end + number + 1],
-                    max_seqlen=self._longest[number],
-                    documents=self._documents[begin:end],
-                    positions=self._positions[number * size : (number + 1) * size],
-                    sources=NO_SOURCES,
-                    state=NO_STATE,
-                )
+        if self._is_plain:
+            self._kernels.copy_rows(
+                self._tokens_at, self._narrow, self._which, self._rows, first * size, self._dataset.pad_id, wide.tokens
             )
-        return batches
+        else:
+            self._kernels.fill(
+                self._tokens_at, self._narrow, self._which, self._rows, self._cu_seqlens, self._documents,
+                self._repeated, self._edges, first, size, self._dataset.pad_id,
+                wide.tokens, wide.labels, wide.mask, wide.position_ids,
+            )  # fmt: skip
+        return cut(wide, self._small[first : first + count])

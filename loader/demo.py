@@ -14,9 +14,10 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.assemble import IGNORED_LABEL, Batch
+from headrace.loader.assemble import IGNORED_LABEL
 from headrace.loader.batches import LastBatch, Loader
 from headrace.loader.dataset import open_dataset
+from headrace.loader.fields import Batch
 
 #: known tokens and `unknown`, which is the last
 VOCABULARY: Final = 4096

@@ -32,6 +32,8 @@ _NOTHING = -1
 _LINE_BYTES = 64
 #: a cache line of 32-bit tokens
 _LINE_TOKENS = 16
+#: tokens copied between two prefetches: so few that the misses of the next row spread over the copy of this one
+_PIECE_TOKENS = 64
 
 _U64 = types.Array(types.uint64, 1, "C")
 _U64_2 = types.Array(types.uint64, 2, "C")
@@ -87,8 +89,9 @@ def _prefetch(_context: Any, _address: Any) -> Any:
         integer = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, integer, integer, integer])
         function = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind)
-        # to read, kept in the second level, data and no code
-        builder.call(function, [builder.inttoptr(arguments[0], cgutils.voidptr_t), integer(0), integer(2), integer(1)])
+        # to read, into the nearest cache, data and no code: into the second level it would drive out the tokens that
+        # were just written, and whoever reads the batch next would wait for them
+        builder.call(function, [builder.inttoptr(arguments[0], cgutils.voidptr_t), integer(0), integer(3), integer(1)])
         return _context.get_dummy_value()
 
     return types.void(types.uint64), generate
@@ -183,6 +186,34 @@ def _address(tokens_at: Any, narrow: Any, which: Any, rows: Any, seq_len: Any, a
     return tokens_at[which[at]] + np.uint64(rows[at] * seq_len * size)
 
 
+@njit(error_model="numpy")
+def _label(labels: Any, mask: Any, tokens: Any, coming: Any) -> None:
+    """Labels of a row as if it were one piece; meanwhile the next row comes from memory, whose tokens lie there."""
+    whole = (tokens.size - 1) // _LINE_TOKENS
+    for chunk in range(whole):
+        _prefetch(coming + np.uint64(chunk * _LINE_BYTES))
+        begin = chunk * _LINE_TOKENS
+        for token in range(begin, begin + _LINE_TOKENS):
+            labels[token] = tokens[token + 1]
+    for token in range(whole * _LINE_TOKENS, tokens.size - 1):
+        labels[token] = tokens[token + 1]
+    mask[:] = True
+
+
+@njit(error_model="numpy")
+def _ignore(labels: Any, mask: Any, begin: Any, end: Any, is_padding: Any, repeated: Any) -> None:
+    """Leave out the labels of a row that segment [`begin`, `end`) does not have."""
+    if is_padding:
+        labels[begin:end] = _IGNORED_LABEL
+        mask[begin:end] = False
+    # the first label of a new token stands at the last repeated one
+    for again in range(begin, begin + repeated - 1):
+        labels[again] = _IGNORED_LABEL
+        mask[again] = False
+    labels[end - 1] = _IGNORED_LABEL
+    mask[end - 1] = False
+
+
 @_compiled(
     types.void(
         _U64, _BOOL, _I64, _I64, _I32, _I64_2, _I32, _I64, types.int64, types.int64, types.int32,
@@ -195,9 +226,11 @@ def fill(
 ) -> None:  # fmt: skip
     """Fill the wide fields [lines, seq_len] of whole batches, of which batch `first` is the first.
 
-    Each row passes through the nearest cache once for all four fields. `narrow` [shards] is True for uint16.
+    Each row passes through the nearest cache once for all four fields. `narrow` [shards] is True for uint16. Labels
+    with their mask, and position ids, are left out where their arrays have no lines.
     """
     lines, seq_len = tokens.shape
+    has_labels, has_places = labels.shape[0] > 0, position_ids.shape[0] > 0
     segment = edges[first]
     for line in range(lines):
         at = first * batch_size + line
@@ -213,35 +246,54 @@ def fill(
             for token in range(seq_len):
                 row_tokens[token] = thick[token]
         coming = _address(tokens_at, narrow, which, rows, seq_len, at + 1)
-        whole = (seq_len - 1) // _LINE_TOKENS
-        for chunk in range(whole):
-            # the next row comes from memory while this one is worked on
-            _prefetch(coming + np.uint64(chunk * _LINE_BYTES))
-            begin = chunk * _LINE_TOKENS
-            for token in range(begin, begin + _LINE_TOKENS):
-                row_labels[token] = row_tokens[token + 1]
-        for token in range(whole * _LINE_TOKENS, seq_len - 1):
-            row_labels[token] = row_tokens[token + 1]
-        row_mask[:] = True
+        if has_labels:
+            _label(row_labels, row_mask, row_tokens, coming)
         batch = at // batch_size
         origin = (at - batch * batch_size) * seq_len
         end = np.int64(0)
         while end < seq_len:
-            begin = end  # type: ignore[assignment]
+            begin = end
             end = np.int64(cu_seqlens[segment + batch + 1]) - origin
-            places = row_places[begin:end]
-            # in 32 bits throughout, which halves the time of this loop
-            for place in range(np.int32(end - begin)):
-                places[place] = np.int32(place)
-            if documents[segment, 0] == _NOTHING:
+            if has_places:
+                places = row_places[begin:end]
+                # in 32 bits throughout, which halves the time of this loop
+                for place in range(np.int32(end - begin)):
+                    places[place] = np.int32(place)
+            is_padding = documents[segment, 0] == _NOTHING
+            if is_padding:
                 # what was retracted lies in the shard still
                 row_tokens[begin:end] = pad_id
-                row_labels[begin:end] = _IGNORED_LABEL
-                row_mask[begin:end] = False
-            # the first label of a new token stands at the last repeated one
-            for again in range(begin, begin + repeated[segment] - 1):
-                row_labels[again] = _IGNORED_LABEL
-                row_mask[again] = False
-            row_labels[end - 1] = _IGNORED_LABEL
-            row_mask[end - 1] = False
+            if has_labels:
+                _ignore(row_labels, row_mask, begin, end, is_padding, repeated[segment])
             segment += 1
+
+
+@_compiled(types.void(_U64, _BOOL, _I64, _I64, types.int64, types.int32, _I32_2))
+def copy_rows(tokens_at: Any, narrow: Any, which: Any, rows: Any, first: Any, pad_id: Any, tokens: Any) -> None:
+    """Copy the rows from `first` on into `tokens` [lines, seq_len], and padding behind the last: like `fill`."""
+    lines, seq_len = tokens.shape
+    whole = seq_len // _PIECE_TOKENS
+    for line in range(lines):
+        at = first + line
+        if at >= rows.size:
+            tokens[line, :] = pad_id
+            continue
+        row_tokens = tokens[line]
+        is_narrow = narrow[which[at]]
+        row_bytes = seq_len * (2 if is_narrow else 4)
+        origin = _pointer(tokens_at[which[at]] + np.uint64(rows[at] * row_bytes))
+        thin, thick = _array_at(origin, (seq_len,), np.uint16), _array_at(origin, (seq_len,), np.int32)
+        coming = _address(tokens_at, narrow, which, rows, seq_len, at + 1)
+        for piece in range(whole):
+            begin = piece * _PIECE_TOKENS
+            # the next row comes from memory while this one is copied, as much of it as of this one
+            for ahead in range(_PIECE_TOKENS // _LINE_TOKENS):
+                _prefetch(coming + np.uint64((begin + ahead * _LINE_TOKENS) * 4))
+            if is_narrow:
+                for token in range(begin, begin + _PIECE_TOKENS):
+                    row_tokens[token] = thin[token]
+            else:
+                for token in range(begin, begin + _PIECE_TOKENS):
+                    row_tokens[token] = thick[token]
+        for token in range(whole * _PIECE_TOKENS, seq_len):
+            row_tokens[token] = thin[token] if is_narrow else thick[token]

@@ -173,6 +173,10 @@ class Mixture:
 
     def locate(self, positions: I64) -> tuple[I64, I64]:
         """Absolute positions [k] to (shard [k], row in the shard [k])."""
+        if len(self.layouts) == 1 and positions.size:
+            only = int(positions.min()) // self.samples
+            if int(positions.max()) // self.samples == only:
+                return self.order(0, only).locate((positions - only * self.samples).view(np.uint64))
         source, index = self.sources(positions)
         shard = np.empty(positions.size, dtype=np.int64)
         row = np.empty(positions.size, dtype=np.int64)

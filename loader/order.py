@@ -59,6 +59,8 @@ CONSTRUCTION: Final = 1
 #: a = ceil(sqrt(n)) then fits 31 bits, and (32 bits of hash) * a fits 64
 SAMPLES_MAX: Final = 1 << 62
 ROUNDS: Final = 6
+#: positions in so many windows are permuted window by window, with one key each; else with a key a position
+WINDOWS_APART_MAX: Final = 8
 BLOCK_ROWS_DEFAULT: Final = 64
 WINDOW_BLOCKS_DEFAULT: Final = 256
 
@@ -366,18 +368,34 @@ class Order:
     def _within_windows(self, places: I64, slots: I64, walk: Walk) -> I64:
         """Permute each place among the places of its window; `slots` are the slots that the places lie in."""
         windows = slots // self.window_blocks
+        # neighbours in the order share a window, whose one key then serves all of them
+        if int(windows.min()) == int(windows.max()):
+            return self._within_window(int(windows[0]), places, walk)
+        out = np.empty_like(places)
+        found = distinct(windows)
+        if found.size <= WINDOWS_APART_MAX:
+            for window in found.tolist():
+                chosen = np.flatnonzero(windows == window)
+                out[chosen] = self._within_window(window, places[chosen], walk)
+            return out
         starts = self._blocks.start(windows * self.window_blocks)
         sizes = self._blocks.start((windows + 1) * self.window_blocks) - starts
-        # neighbours in the order share a window: one key then serves all
-        same = int(windows.min()) == int(windows.max())
-        numbers = (windows[:1] if same else windows).view(np.uint64)
-        keys = _round_keys(_mix_array(np.uint64(self._row_key) + numbers * _U_GOLDEN))
+        keys = self._window_keys(windows)
         local = (places - starts).view(np.uint64)
-        if same:
-            return starts + walk(local, int(sizes[0]), keys).view(np.int64)
-        out = np.empty_like(places)
         for size in distinct(sizes).tolist():
             chosen = np.flatnonzero(sizes == size)
             moved = walk(local[chosen], size, [key[chosen] for key in keys])
             out[chosen] = starts[chosen] + moved.view(np.int64)
         return out
+
+    def _within_window(self, window: int, places: I64, walk: Walk) -> I64:
+        """Permute places that all lie in one window."""
+        first, end = self._blocks.start(np.array([window, window + 1]) * self.window_blocks).tolist()
+        local = (places - first).view(np.uint64)
+        moved = walk(local, end - first, self._window_keys(np.array([window])))
+        found: I64 = moved.view(np.int64) + first
+        return found
+
+    def _window_keys(self, windows: I64) -> list[U64]:
+        numbers = windows.view(np.uint64)
+        return _round_keys(_mix_array(np.uint64(self._row_key) + numbers * _U_GOLDEN))

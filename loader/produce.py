@@ -7,9 +7,10 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
-from headrace.loader.assemble import Assembly, Batch, Buffers
+from headrace.loader.assemble import Assembly, Buffers
 from headrace.loader.compiled import KERNELS, CompiledAssembly
 from headrace.loader.errors import LoaderError
+from headrace.loader.fields import NOTHING, Batch, Fields, Placed
 from headrace.loader.mixture import Mixture
 from headrace.loader.order import I64, distinct
 from headrace.loader.plan import Cut, Offered
@@ -62,6 +63,7 @@ class Task:
     share: Share
     #: batches assembled at once, at most
     batches_max: int
+    fields: Fields
 
 
 def produce(
@@ -77,7 +79,7 @@ def produce(
     mine = np.arange(cut.batch_size, dtype=np.int64) + task.rank * cut.batch_size
     together_max = max(1, min(task.batches_max, CHUNK_TOKENS // (cut.batch_size * task.sources.seq_len)))
     steps_at_once = max(together_max, PLAN_ROWS // cut.batch_size)
-    buffers = Buffers()
+    buffers = Buffers(task.fields)
     together, planned = 1, 1
     at = 0
     while at < len(steps):
@@ -120,27 +122,30 @@ class _Planned:
 
     def __init__(self, task: Task, steps: I64, positions: I64, buffers: Buffers) -> None:
         began = time.perf_counter()
-        self._size = size = task.cut.batch_size
+        size = task.cut.batch_size
         kernels = KERNELS.get()
         if kernels is not None:
             task.mixture.walk_by(KERNELS.walk)
         shards, rows = task.mixture.locate(positions)
-        self._sources = np.full(size * steps.size, -1, dtype=np.int32)
-        self._sources[: shards.size] = task.mixture.source_of(shards)
-        in_pass = positions - task.pass_ * task.mixture.samples
-        self._assembly: Assembly | CompiledAssembly
-        if kernels is None or not task.sources.can_hold(distinct(shards).tolist()):
-            self._assembly = Assembly(task.sources, in_pass, shards, rows, size, steps.size, buffers)
-        else:
-            self._assembly = CompiledAssembly(kernels, task.sources, in_pass, shards, rows, size, steps.size, buffers)
         after = task.offered.after((steps + 1) * task.cut.stride)
         self._after: list[int] = after.tolist()
         self._first_step = task.step + 1
         self._steps: list[int] = (steps + self._first_step).tolist()
-        self._states = np.empty((steps.size, 3), dtype=np.int64)
-        self._states[:, 0] = task.pass_
-        self._states[:, 1] = after - task.pass_ * task.mixture.samples
-        self._states[:, 2] = self._steps
+        placed = Placed(
+            np.full(size * steps.size, NOTHING, dtype=np.int64),
+            np.full(size * steps.size, NOTHING, dtype=np.int32),
+            np.empty((steps.size, 3), dtype=np.int64),
+        )
+        placed.positions[: positions.size] = positions - task.pass_ * task.mixture.samples
+        placed.sources[: shards.size] = task.mixture.source_of(shards)
+        placed.states[:, 0] = task.pass_
+        placed.states[:, 1] = after - task.pass_ * task.mixture.samples
+        placed.states[:, 2] = self._steps
+        self._assembly: Assembly | CompiledAssembly
+        if kernels is None or not task.sources.can_hold(distinct(shards).tolist()):
+            self._assembly = Assembly(task.sources, placed, shards, rows, buffers)
+        else:
+            self._assembly = CompiledAssembly(kernels, task.sources, placed, shards, rows, buffers)
         left = task.offered.count - steps * task.cut.stride - task.rank * size
         self._real: list[int] = np.clip(left, 0, size).tolist()
         self._planned_s = (time.perf_counter() - began) / steps.size
@@ -148,12 +153,7 @@ class _Planned:
     def make(self, first: int, count: int, transform: Callable[[Batch], T]) -> list[Made[T]]:
         """Batches `first` to `first + count`."""
         began = time.perf_counter()
-        size = self._size
-        items: list[T] = []
-        for number, batch in enumerate(self._assembly.batches(first, count), first):
-            batch["sources"] = self._sources[number * size : (number + 1) * size]
-            batch["state"] = self._states[number]
-            items.append(transform(batch))
+        items = [transform(batch) for batch in self._assembly.batches(first, count)]
         each_s = self._planned_s + (time.perf_counter() - began) / count
         return [
             Made(item, self._real[number], self._after[number], self._steps[number], each_s)

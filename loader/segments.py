@@ -7,15 +7,12 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.loader.fields import NOTHING
 from headrace.loader.order import I64, distinct
 from headrace.loader.shard import DOCUMENT, LENGTH, REPEATED, START, PieceTable, Shard
 
-#: stands in `documents` for padding and in `positions` for rows past the end of the pass
-NOTHING: Final = -1
 #: with fewer rows a shard than this, pieces are looked up row by row
 ROWS_A_SHARD_MIN: Final = 12
-
-I32 = NDArray[np.int32]
 
 
 class Shards(Protocol):

@@ -134,13 +134,18 @@ class Shard:
         pointers, _, table = self._index
         return table[pointers[row] : pointers[row + 1]]
 
-    def addresses(self) -> tuple[int, int, int]:
-        """Where tokens, row pointers (int64) and piece table (int32 [pieces, 4]) lie in memory while this lives."""
+    @property
+    def hides(self) -> bool:
+        """Whether tokens of retracted documents lie in it, which are to be padding."""
+        return bool(self._retracted.size)
+
+    def addresses(self) -> tuple[int, int]:
+        """Where row pointers (int64) and piece table (int32 [pieces, 4]) lie in memory while this lives."""
         if self._index is None:
             self._stand_index()
         assert self._index is not None
         _, pointers, table = self._index
-        return self.tokens.ctypes.data, pointers.ctypes.data, table.ctypes.data
+        return pointers.ctypes.data, table.ctypes.data
 
     def _stand_index(self) -> None:
         """Build the index once. Threads share a shard, and `addresses` are of the index that stays."""
@@ -205,7 +210,8 @@ class Shard:
         return pointers.data, pointers, table
 
     def _sorted(self, arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], PieceTable]:
-        sorting = np.lexsort((arrays[1], arrays[0]))
+        # by (sequence, start), in one number: a sixth of what sorting by two takes
+        sorting = np.argsort((arrays[0].astype(np.int64) << 32) + arrays[1])
         sequence, start, length, document, repeated = (array[sorting] for array in arrays)
         self._check_pieces(sequence, start, length, document, repeated)
         table = np.column_stack((start, length, document, repeated))

@@ -10,9 +10,9 @@ loop sees the same sequence; but only the loop knows what it received. So every 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, cast
 
-from headrace.loader.assemble import Batch
 from headrace.loader.batches import Loader, LoaderStatistics
 from headrace.loader.errors import LoaderError
+from headrace.loader.fields import Batch
 from headrace.loader.state import STATE_FORMAT
 from headrace.loader.verify import WAIT_S_MAX
 
@@ -24,6 +24,7 @@ except ImportError as error:
 
 #: PyTorch takes indices and labels as int64; what the attention kernels take stays int32
 _INT64: Final = ("tokens", "labels", "position_ids")
+_INTS: Final = ("max_seqlen",)
 _AS_THEY_ARE: Final = ("loss_mask", "cu_seqlens", "documents", "positions", "sources", "state")
 
 
@@ -168,10 +169,9 @@ def loader_state(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tensors(batch: Batch) -> dict[str, Any]:
     fields = cast("dict[str, Any]", batch)
-    tensors: dict[str, Any] = {name: torch.from_numpy(fields[name]).long() for name in _INT64}
-    tensors |= {name: torch.from_numpy(fields[name]) for name in _AS_THEY_ARE}
-    tensors["max_seqlen"] = batch["max_seqlen"]
-    return tensors
+    tensors: dict[str, Any] = {name: torch.from_numpy(fields[name]).long() for name in _INT64 if name in fields}
+    tensors |= {name: torch.from_numpy(fields[name]) for name in _AS_THEY_ARE if name in fields}
+    return tensors | {name: fields[name] for name in _INTS if name in fields}
 
 
 class _Copier:
@@ -184,10 +184,10 @@ class _Copier:
     def copy(self, batch: Batch) -> "tuple[dict[str, Any], torch.cuda.Event]":
         """The batch on the device, and the event after which it is there."""
         fields = cast("dict[str, Any]", batch)
-        moved: dict[str, Any] = {"max_seqlen": batch["max_seqlen"]}
+        moved: dict[str, Any] = {name: fields[name] for name in _INTS if name in fields}
         copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            for name in (*_INT64, *_AS_THEY_ARE):
+            for name in filter(fields.__contains__, (*_INT64, *_AS_THEY_ARE)):
                 tensor = torch.from_numpy(fields[name]).pin_memory().to(self._device, non_blocking=True)
                 moved[name] = tensor.long() if name in _INT64 else tensor
             copied.record(self._stream)

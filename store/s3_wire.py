@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import ssl
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -63,20 +65,51 @@ class Answer:
 
 
 class Rest:
-    """The body of an answer, read as it comes; `close` it."""
+    """The body of an answer, read as it comes; `close` it.
 
-    __slots__ = ("_left", "_response", "_where")
+    From a socket without TLS it is read by calls that the kernel ends when the view is full. The client's own way asks
+    whether there are bytes, and takes those, some ten times a MiB; each time Python's threads take turns.
+    """
 
-    def __init__(self, response: Any, where: str) -> None:
+    __slots__ = ("_left", "_plain", "_response", "_where")
+
+    def __init__(self, response: Any, where: str, read_timeout_s: float) -> None:
         self._response = response
         self._where = where
         self._left = int(response.headers.get("Content-Length", "-1"))
+        self._plain = _plain_socket(response)
+        if self._plain is not None:
+            seconds, rest = divmod(read_timeout_s, 1)
+            limit = struct.pack("@ll", int(seconds), int(rest * 1e6))
+            self._plain.settimeout(None)  # the pool sets its own again before the next request
+            self._plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
     def read_into(self, view: memoryview) -> None:
         """Fill the view with what comes next. Raises `NoAnswer`."""
         with _as_no_answer(self._where):
-            _fill(self._response, view)
+            # the client reads the last byte itself, and so knows that the answer is over
+            straight = min(view.nbytes, self._left - 1) if self._plain is not None else 0
+            if straight > 0:
+                self._read_straight(view[:straight])
+            if straight < view.nbytes:
+                _fill(self._response, view[max(straight, 0) :])
         self._left -= view.nbytes
+
+    def _read_straight(self, view: memoryview) -> None:
+        client = self._response._fp
+        # what came with the headers; asked for where there is nothing it waits for some
+        position = min(len(client.fp.peek()), view.nbytes) if client.length == self._left else 0
+        if position:
+            _fill(self._response, view[:position])
+        while position < view.nbytes:
+            try:
+                count = self._plain.recv_into(view[position:], 0, socket.MSG_WAITALL)
+            except BlockingIOError as error:
+                raise TimeoutError from error
+            if not count:
+                raise _ended(position, view.nbytes)
+            position += count
+            client.length -= count
 
     def close(self) -> None:
         """Give the connection back, or close it where something of the body was not read."""
@@ -84,6 +117,15 @@ class Rest:
             self._response.release_conn()
         else:
             self._response.close()
+
+
+def _plain_socket(response: Any) -> Any:
+    """The socket of an answer whose body comes over it as it is; None where it is encrypted, or cut into chunks."""
+    client = response._fp
+    if client.chunked or not client.length or client.will_close:
+        return None
+    found = getattr(getattr(client.fp, "raw", None), "_sock", None)
+    return found if type(found) is socket.socket else None
 
 
 class NoAnswer(Exception):  # noqa: N818 - named after what is so
@@ -149,7 +191,9 @@ class Wire:
                 decode_content=False,
             )
             if is_stream and response.status in (200, 206):
-                return Answer(response.status, response.headers, b"", Rest(response, self._target.where))
+                return Answer(
+                    response.status, response.headers, b"", Rest(response, self._target.where, self._read_timeout_s)
+                )
             return _read(response, method, into)
 
     def _connect(self) -> None:
@@ -258,8 +302,12 @@ def _fill(response: Any, into: memoryview) -> None:
     while position < into.nbytes:
         count = response._fp.readinto(into[position:])
         if not count:
-            raise NoAnswer(f"the answer ended after {position} of {into.nbytes} bytes", is_unreachable=False)
+            raise _ended(position, into.nbytes)
         position += count
+
+
+def _ended(position: int, size: int) -> NoAnswer:
+    return NoAnswer(f"the answer ended after {position} of {size} bytes", is_unreachable=False)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """The fields of a batch against a slow reference that walks token by token."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,11 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.loader.assemble import Batch, Buffers, assemble
+from headrace.loader.assemble import Buffers, assemble
 from headrace.loader.batches import Loader
 from headrace.loader.compiled import KERNELS, CompiledAssembly
 from headrace.loader.dataset import TokenDataset, open_dataset
+from headrace.loader.fields import FIELDS, Batch, Placed, chosen_fields
 
 ARRAYS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "documents", "positions")
 
@@ -98,7 +101,10 @@ def test_any_packing_equals_the_slow_reference_by_numpy_and_by_compiled_loops(
     assert_same(assemble(dataset, positions, shards, rows, 9), reference(uri, dataset, samples, 9))
     # three batches of which the last may be all padding, the first and the other two made apart
     assert KERNELS.wait(60), KERNELS.error
-    assembly = CompiledAssembly(KERNELS.get(), dataset, positions, shards, rows, 3, 3, Buffers())
+    padded = np.full(9, -1, np.int64)
+    padded[: positions.size] = positions
+    placed = Placed(padded, np.zeros(9, np.int32), np.zeros((3, 3), np.int64))
+    assembly = CompiledAssembly(KERNELS.get(), dataset, placed, shards, rows, Buffers())
     for number, batch in enumerate([*assembly.batches(0, 1), *assembly.batches(1, 2)]):
         assert_same(batch, reference(uri, dataset, samples[number * 3 : number * 3 + 3], 3))
         assert batch["positions"].tolist() == [*positions[number * 3 : number * 3 + 3], -1, -1, -1][:3]
@@ -116,6 +122,46 @@ def test_a_long_pass_changes_over_to_compiled_loops_and_gives_the_same_batches(
         for name in (*ARRAYS, "state", "sources"):
             assert np.array_equal(ours[name], theirs[name]), name  # type: ignore[literal-required]
         assert ours["max_seqlen"] == theirs["max_seqlen"]
+
+
+@pytest.mark.parametrize("fields", [(), ("tokens",), ("labels",), ("position_ids", "max_seqlen"), ("documents",)])
+def test_a_loader_makes_the_fields_that_it_is_asked_for_and_they_are_the_same(
+    make_dataset: Callable[..., str], monkeypatch: pytest.MonkeyPatch, fields: tuple[str, ...]
+):
+    uri = make_dataset(sequences=(40, 90), seq_len=70, repeats=True)
+    assert KERNELS.wait(60), KERNELS.error
+    for module in (KERNELS.get(), None):
+        monkeypatch.setattr(KERNELS, "_module", module)
+        whole = list(Loader(uri, batch_size=8, last="pad"))
+        for ours, theirs in zip(Loader(uri, batch_size=8, last="pad", fields=fields), whole, strict=True):
+            assert set(ours) == {"tokens", "positions", "sources", "state", *fields}
+            for name in ours:
+                assert np.array_equal(ours[name], theirs[name]), name  # type: ignore[literal-required]
+
+
+def test_what_was_retracted_is_padding_where_tokens_alone_are_made(
+    make_dataset: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+):
+    uri = make_dataset(sequences=(40, 90))
+    before = np.concatenate([batch["tokens"] for batch in Loader(uri, batch_size=10, order="sequential")])
+    manifest = json.loads((Path(uri) / "manifest.json").read_text())
+    hidden = {"version": 2, "tokens": manifest["shards"][1]["tokens"], "documents": [3, 5]}
+    (Path(uri) / "manifest.json").write_text(json.dumps(manifest | {"version": 2, "retracted": [hidden]}))
+    assert KERNELS.wait(60), KERNELS.error
+    for module in (KERNELS.get(), None):
+        monkeypatch.setattr(KERNELS, "_module", module)
+        loader = Loader(uri, batch_size=10, order="sequential", fields=["tokens"])
+        after = np.concatenate([batch["tokens"] for batch in loader])
+        assert (after != before).any()
+        assert (after[after != before] == 1).all()
+        assert (after[:40] == before[:40]).all()
+
+
+def test_a_field_that_there_is_not_is_refused(tiny_dataset: str):
+    for fields in (["tokens", "lables"], "labels"):
+        with pytest.raises(ValueError, match="fields are some of tokens, labels"):
+            Loader(tiny_dataset, batch_size=4, fields=fields)
+    assert chosen_fields(None).names == {*FIELDS}
 
 
 def test_segments_tile_the_flattened_batch_and_cross_no_sequence(tiny_dataset: str):
