@@ -106,30 +106,36 @@ def local(dataset: str, peers: Path | None) -> dict[str, Any]:
                 part.tofile(file)
         del parts
 
-        def ours() -> Any:
+        def ours(fields: tuple[str, ...] | None) -> Any:
             # opened anew each turn, as the limit maps its file anew: the turn pays for its checksums and page faults
-            loader = Loader(dataset, batch_size=BATCH, prefetch=0)
+            loader = Loader(dataset, batch_size=BATCH, prefetch=0, fields=fields)
             return lambda: (batch["tokens"] for batch in loader)
 
         # compiled loops are loaded, as they are some batches into any job
         assert KERNELS.wait(COMPILE_S_MAX), KERNELS.error
-        runs: dict[str, list[float]] = {"ours": [], "limit": []}
+        runs: dict[str, list[float]] = {"every_field": [], "limit": [], "tokens": []}
         for _ in range(TURNS):
             runs["limit"].append(rate(gather(flat, dtype, BATCH)))
-            runs["ours"].append(rate(ours()))
+            runs["every_field"].append(rate(ours(None)))
+            runs["tokens"].append(rate(ours(())))
         found = {name: statistics.median(values) for name, values in runs.items()}
         measured = {name: peer(name, peers, flat, dtype, eos) for name in PEERS} if peers else {}
+    best = {
+        kind: max(rates)
+        for kind in PEER_KINDS
+        if (rates := [value[kind] for value in measured.values() if isinstance(value, dict)])
+    }
     return {
-        "tokens_s": found["ours"],
+        "tokens_s": found["every_field"],
+        "tokens_alone_s": found["tokens"],
         "limit_tokens_s": found["limit"],
         # of neighbouring turns, since the host's speed drifts
-        "ratio": statistics.median(a / b for a, b in zip(runs["ours"], runs["limit"], strict=True)),
+        "ratio": statistics.median(a / b for a, b in zip(runs["every_field"], runs["limit"], strict=True)),
+        "ratio_alone": statistics.median(a / b for a, b in zip(runs["tokens"], runs["limit"], strict=True)),
         "peers": measured or "not asked for; pass --peers DIRECTORY",
-        "ratio_best_peer": {
-            kind: found["ours"] / max(rates)
-            for kind in PEER_KINDS
-            if (rates := [value[kind] for value in measured.values() if isinstance(value, dict)])
-        },
+        # like against like; and every field of ours against the tokens alone of a peer
+        "ratio_best_peer": {kind: found[kind] / value for kind, value in best.items()}
+        | ({"every_field_against_tokens": found["every_field"] / best["tokens"]} if best else {}),
     }
 
 

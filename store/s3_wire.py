@@ -71,12 +71,13 @@ class Rest:
     whether there are bytes, and takes those, some ten times a MiB; each time Python's threads take turns.
     """
 
-    __slots__ = ("_left", "_plain", "_response", "_where")
+    __slots__ = ("_is_begun", "_left", "_plain", "_response", "_where")
 
     def __init__(self, response: Any, where: str, read_timeout_s: float) -> None:
         self._response = response
         self._where = where
         self._left = int(response.headers.get("Content-Length", "-1"))
+        self._is_begun = False
         self._plain = _plain_socket(response)
         if self._plain is not None:
             seconds, rest = divmod(read_timeout_s, 1)
@@ -97,9 +98,12 @@ class Rest:
 
     def _read_straight(self, view: memoryview) -> None:
         client = self._response._fp
-        # what came with the headers; asked for where there is nothing it waits for some
-        position = min(len(client.fp.peek()), view.nbytes) if client.length == self._left else 0
-        if position:
+        position = 0
+        if not self._is_begun:
+            # what came with the headers lies in the client's buffer
+            self._is_begun = True
+            position = min(len(client.fp.peek()), view.nbytes)
+            self._is_begun = position < view.nbytes
             _fill(self._response, view[:position])
         while position < view.nbytes:
             try:
