@@ -81,7 +81,10 @@ class SimulatedLink:
         """Send, where there is credit."""
         if not self.open or not self.stands or not self.credit.can_send(frame.size):
             return False
-        self.credit.sent(frame.size)
+        try:
+            self.credit.sent(frame.size)
+        except CreditError as error:
+            raise ViolationError(16, f"link {self.name}: {error}") from error
         in_flight, window = self.credit.in_flight_bytes, self.credit.window_bytes
         if in_flight > max(window, frame.size):
             raise ViolationError(16, f"link {self.name}: {in_flight} bytes in flight in a window of {window}")
