@@ -1,0 +1,158 @@
+"""Deduplication in real runs: whatever dies, of several duplicates one is kept, and the others name it."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import DEADLINE_S
+from dedup_kit import PIPELINE, check, epochs, fates_of, write_corpus
+from kill_kit import Marked, headrace
+
+from headrace.store.dataset import Dataset
+
+
+class Place:
+    """A folder with a corpus, a pipeline, and a gate before the last record."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.gate = folder / "gate"
+        self.gate.touch()
+        self.corpus = write_corpus(folder / "corpus")
+        (folder / "small.py").write_text(PIPELINE.format(gate=str(self.gate)))
+
+    def run(self, output: str) -> Marked:
+        parameters = ("-p", f"input={self.folder}/corpus/*.jsonl", "-p", f"output={output}")
+        return Marked(headrace("run", "small.py", *parameters, "--record-seconds", "600", "--json"), self.folder)
+
+    @contextmanager
+    def held_up(self, run: Marked, output: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A run that has closed two shards and cannot end before the block does."""
+        with self.gate.open() as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            process = run.start()
+            deadline = time.monotonic() + DEADLINE_S
+            while closed_shards(self.folder / output) < 2:
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+            yield process
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("dedup"))
+
+
+@pytest.fixture(scope="module")
+def plain(place: Place) -> Path:
+    """The dataset of a run that nothing happened to."""
+    finish(place.run("plain").start())
+    return place.folder / "plain"
+
+
+def closed_shards(dataset: Path) -> int:
+    if not (dataset / "ledger").is_dir() or not os.listdir(dataset / "ledger"):
+        return 0
+    return len(Dataset.open(str(dataset)).state.shards)
+
+
+def finish(process: subprocess.Popen[bytes]) -> dict[str, object]:
+    out, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, errors.decode()
+    answer: dict[str, object] = json.loads(out)
+    assert answer["balanced"]
+    return answer
+
+
+def tell(place: Place, *arguments: str) -> object:
+    done = subprocess.run(
+        headrace(*arguments, "--json"), capture_output=True, text=True, cwd=place.folder, timeout=DEADLINE_S
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return json.loads(done.stdout)
+
+
+def victim(run: Marked, stage: str) -> int:
+    """The process of a task that begins with this stage."""
+    for pid in sorted(run.alive()):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        if words.startswith(f"headrace task small/{stage}."):
+            return pid
+    raise AssertionError(f"no task of {stage} is there")
+
+
+BEGUN = "created"
+LOST = "the dedup index was lost"
+
+
+@pytest.mark.parametrize(
+    ("stages", "reasons"),
+    [(("dedup",), [BEGUN, LOST]), (("read", "curse"), [BEGUN])],
+    ids=["index", "source and sink"],
+)
+def test_tasks_killed_in_a_run_with_dedup_leave_one_of_each_text(
+    place: Place, stages: tuple[str, ...], reasons: list[str]
+) -> None:
+    output = f"killed-{stages[0]}"
+    run = place.run(output)
+    with place.held_up(run, output) as process:
+        for stage in stages:
+            os.kill(victim(run, stage), signal.SIGKILL)
+    finish(process)
+    verdicts = check(place.folder / output, place.corpus)
+    assert verdicts["kept"] > 150
+    assert verdicts["duplicate"] > 80
+    assert epochs(place.folder / output) == reasons
+    assert not run.alive()
+
+
+def test_a_run_that_is_killed_whole_goes_on_with_an_index_of_what_it_kept(place: Place) -> None:
+    run = place.run("resumed")
+    with place.held_up(run, "resumed") as process:
+        run.kill()
+        process.communicate()
+    before = {name: fate for name, fate in fates_of(place.folder / "resumed").items() if fate.verdict == "kept"}
+    assert before
+    finish(place.run("resumed").start())
+    check(place.folder / "resumed", place.corpus)
+    after = fates_of(place.folder / "resumed")
+    assert {name: after[name] for name in before} == before
+    assert epochs(place.folder / "resumed") == [BEGUN, "the dedup index begins"]
+
+
+def test_a_deduplicated_dataset_is_audited_traced_and_made_again(place: Place, plain: Path) -> None:
+    check(plain, place.corpus)
+    audit = tell(place, "dataset", "verify", "plain")
+    assert isinstance(audit, dict)
+    assert audit["problems"] == []
+    fates = fates_of(plain)
+    name, fate = next((name, fate) for name, fate in fates.items() if fate.verdict == "duplicate")
+    traced = tell(place, "dataset", "trace", "plain", fate.id)
+    assert isinstance(traced, dict)
+    (record,) = traced["records"]
+    kept = {str(other): found.id for other, found in fates.items() if found.verdict == "kept"}
+    assert (record["verdict"], record["kept_as"]) == ("duplicate", kept[record["duplicate_of"]])
+    assert record["row"] == name.row
+    state = Dataset.open(str(plain)).state
+    shard = next(shard for shard in state.shards if shard.closed.counts.duplicate and shard.closed.counts.kept)
+    tokens = next(item.key for item in shard.closed.objects if item.role == "tokens")
+    again = tell(place, "dataset", "rebuild", "plain", Path(tokens).name.partition(".")[0])
+    assert isinstance(again, dict)
+    assert (again["identical"], again["differing"]) == (True, [])
+
+
+def test_a_compacted_dataset_has_the_keys_of_all_that_it_keeps(place: Place, plain: Path) -> None:
+    tell(place, "dataset", "compact", "plain", "merged")
+    audit = tell(place, "dataset", "verify", "merged")
+    assert isinstance(audit, dict)
+    assert audit["problems"] == []
+    assert check(place.folder / "merged", place.corpus) == check(plain, place.corpus)
+    answer = finish(place.run("merged").start())
+    assert answer["bytes_read"] == 0
