@@ -3,8 +3,10 @@
     python benchmarks/links.py [--json] [--rounds N]
 
 Method. Two processes, sender and receiver, batches of 1 MiB. Each way is measured beside its limit in the same round;
-rounds alternate, speeds are medians, ratios are the medians of the rounds' ratios. All buffers are faulted in first:
-each way runs a warm-up of 64 batches and only then starts the clock.
+a round of ring or pipe during which other processes took more than a twentieth of all cores is made again (`quiet`), up
+to AGAIN_MAX times, and `again` says how often that was. Rounds alternate, speeds are medians, ratios are the medians of
+the rounds' ratios. All buffers are faulted in first: each way runs a warm-up of 64 batches and only then starts the
+clock.
 
 - ring: the sender writes fresh bytes into a batch of its own (another 64-bit value each time) and sends it, the
   receiver reads every byte (a sum over 64-bit words, checked). Its limit: memcpy into slots of shared memory that both
@@ -15,19 +17,21 @@ each way runs a warm-up of 64 batches and only then starts the clock.
   1 MiB, blocking. Neither fills nor reads the batch, so that the limit is the kernel's alone.
 - quic: see `links_quic`.
 
-Last result (x86-64, Python 3.11, two cores), nine rounds on a machine that did nothing else:
+Last result (x86-64, Python 3.11, two cores), nine rounds on a machine that did nothing else; pipe and QUIC from before
+a frame was a tuple:
 
     what          here             limit            ratio    wanted
-    ring, 1 MiB   24,426 MB/s      27,058 MB/s      0.886    0.90
-    ring, 4 KiB   219,784 frames/s                           100,000
+    ring, 1 MiB   25,812 MB/s      27,502 MB/s      0.940    0.90
+    ring, 4 KiB   261,302 frames/s                           100,000
     pipe, 1 MiB   3,993 MB/s       3,688 MB/s       1.04     0.85
     QUIC, 1400    207.0 MB/s       adapter 38.3     6.0      2.8
                                    core 44.7        4.6      0.80
     QUIC, 8900    428.7 MB/s       adapter 59.0     7.3      4
                                    core 236.0       1.75     0.75
 
-The ring is at its limit within the noise and not surely over it: seven rounds before gave 0.891, fifteen of the ring
-alone 0.898 (0.853 to 0.927), fifteen with four times the spinning (`wait.SPIN_S`) 0.904, one earlier round 0.92.
+Of the ring a second run of nine rounds gave 0.904; docs/performance.md says where its time goes. A run of all of it
+while others worked on the machine (18 rounds of the ring and 15 of the pipe were made again) gave 0.909 for the ring,
+0.70 for the pipe (0.49 to 1.16), and 4.1, 3.5, 6.4 and 1.7 for QUIC.
 The core is aioquic's as it comes, both ends on one core of the machine; ours has two, and writes and reads bulk data
 by the batch (`transport/quic_bulk.py`), which took 12 to 15 microseconds of each end's time for a packet of 1,400
 bytes down to 6 to 7. Before that it was 2.0 to 3.1 of the adapter at 1,400 bytes. While up to ten processes wanted
