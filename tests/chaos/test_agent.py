@@ -155,12 +155,13 @@ def test_no_gate_lets_other_hosts_in_to_what_is_no_task(
 ) -> None:
     assert worker.stdout is not None
     port = int(worker.stdout.readline())
-    monkeypatch.setattr("headrace.worker.gate.ANSWER_S", 0.5)
+    monkeypatch.setattr("headrace.worker.gate.ANSWER_S", PATIENCE_S)
     with (
         NetworkGates(1, whose=Ends().whose) as gates,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as strangers,
     ):
         strangers.bind((HOST, 0))
         assert gate_port(str(port), gates.registry) != port
+        monkeypatch.setattr("headrace.worker.gate.ANSWER_S", 0.5)
         with pytest.raises(LinkRefusedError, match="did not answer"):
             gate_port(str(strangers.getsockname()[1]), gates.registry)
