@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from headrace.store.shards import _safetensors, table_to_parquet
+from headrace.store.building import safetensors_parts
+from headrace.store.shards import table_to_parquet
 
 PAD_ID = 1
 EOS_ID = 2
@@ -45,7 +46,7 @@ def write_dataset(
         arrays = {name: np.ascontiguousarray(columns[:, at]) for at, name in enumerate(names)} | {"tokens": tokens}
         if repeats:
             arrays["piece_repeated"] = random.integers(0, columns[:, 2], dtype=np.int32)
-        data = b"".join(_safetensors(arrays, {"format_version": "1", "seq_len": str(seq_len)}, blocks))
+        data = b"".join(safetensors_parts(arrays, {"format_version": "1", "seq_len": str(seq_len)}, blocks=blocks))
         digest = xxhash.xxh3_128(data).hexdigest()
         key = f"shards/0/{number}-{digest}.safetensors"
         (root / key).write_bytes(data)
