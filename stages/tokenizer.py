@@ -176,9 +176,9 @@ class _Gigatoken:
 
     def __call__(self, text: pa.Array[Any]) -> tuple[Offsets, Tokens]:
         offsets, content = _string_buffers(text)
-        if self.wants_room and not self._text_bytes:
+        if self.wants_room:
             self.make_room()
-        self._text_bytes += content.size
+        self._text_bytes += int(offsets[-1] - offsets[0])
         if self._text_bytes - self._looked_at >= LOOK_BYTES:
             self._look()
         ak = self._ak
@@ -201,8 +201,11 @@ class _Gigatoken:
 
         It takes the size from the bytes of the first call. These are separators, between which there is no document.
         """
-        from gigatoken.gigatoken_rs import BytesSource
+        from gigatoken.gigatoken_rs import BPETokenizer, BytesSource
 
+        self.wants_room = False
+        if not isinstance(self._engine, BPETokenizer):
+            return  # The other kind remembers nothing from one call to the next.
         blank = bytes(_BLANK_BYTES)
         source = BytesSource([blank] * (EXPECTED_BYTES // _BLANK_BYTES), blank[:_SEPARATOR_BYTES])
         self._engine.encode_batch(source, parallel=False)
@@ -216,6 +219,7 @@ class _Gigatoken:
             self._heap_bytes = held
         elif held - self._heap_bytes > CACHE_BYTES_MAX:
             self._load()
+            self.make_room()
 
     def _load(self) -> None:
         from gigatoken.gigatoken_rs import load_hf_json
