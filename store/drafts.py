@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 
 from headrace.store.errors import StoreStalled
 from headrace.store.objects import Buffer, ObjectStore
-from headrace.store.scratch import Scratch
+from headrace.store.scratch import Scratch, near
 
 
 class Draft:
@@ -67,11 +67,8 @@ def open_draft(store: ObjectStore) -> AbstractContextManager[Draft]:
 
 @contextlib.contextmanager
 def _apart(store: ObjectStore) -> Iterator[Draft]:
-    """A draft in the folder for temporary files."""
-    try:
-        scratch = Scratch.on_disk()
-    except OSError:
-        scratch = Scratch.in_memory()
+    """A draft among temporary files, or in memory."""
+    scratch = near(None)
 
     def create(key: str) -> bool:
         # Closed when the last view of it is gone, which an error's traceback may keep a while.
