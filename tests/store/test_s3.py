@@ -1,10 +1,12 @@
 """The S3 store through faults: a proxy that makes them, before a real server."""
 
+import contextlib
 import itertools
 import json
 import os
 import pathlib
 import random
+import socket
 import threading
 import urllib.parse
 from collections.abc import Callable
@@ -172,6 +174,42 @@ def test_a_stream_that_breaks_says_so_and_what_it_gave_stands(store: S3Store, pr
     with pytest.raises(StoreUnavailable, match="what is left"):
         next(pieces)
     assert b"".join(map(bytes, store.stream("k", 150_000, 150_000, 10_000))) == data[150_000:]
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_cut", "said"),
+    [
+        (0, True, "ended after"),
+        (7, True, "ended after"),
+        (99_999, True, "ended after"),
+        (7, False, "in time"),
+        (20_000, False, "in time"),
+    ],
+)
+def test_a_stream_that_stalls_says_so_and_one_that_is_cut_too(sent: int, is_cut: bool, said: str) -> None:
+    answer = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 100000\r\nContent-Range: bytes 0-99999/100000\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as open_:
+
+        def serve() -> None:
+            connection = open_.enter_context(server.accept()[0])
+            request = b""
+            while not request.endswith(b"\r\n\r\n"):
+                request += connection.recv(65_536)
+            connection.sendall(answer + b"x" * sent)
+            if is_cut:
+                connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        # so long that a thread of a busy machine answers within it
+        store = S3Store(f"s3://bucket/prefix?endpoint={endpoint}&anonymous=true", read_timeout_s=4.0)
+        pieces = store.stream("k", 0, 100_000, 10_000)
+        for _ in range(sent // 10_000):
+            assert next(pieces) == b"x" * 10_000
+        with pytest.raises(StoreUnavailable, match=said):
+            next(pieces)
+        thread.join(THREAD_S_MAX)
 
 
 def test_a_stream_that_is_given_up_leaves_the_next_request_alone(store: S3Store) -> None:
