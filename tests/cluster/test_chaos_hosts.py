@@ -22,6 +22,8 @@ MANAGER = 'while :; do setpriv --pdeathsig KILL "$@"; done'
 #: Its processes cannot be seen from inside, and end with the first one.
 APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 PERMISSION = "--allow-chaos"
+#: Seconds in which a run comes to its last fault, and then to its end.
+LAST_S_MAX = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +126,10 @@ def done_to(watched: Watched, faults: list[dict[str, Any]], texts: Path, referen
                 for name in ("one", "two")
             ),
             "the last fault",
+            LAST_S_MAX,
         )  # fmt: skip
         (watched.cluster.folder / "gate").touch()
-        out, errors = process.communicate(timeout=180)
+        out, errors = process.communicate(timeout=LAST_S_MAX)
     finally:
         process.kill()
         process.wait()
@@ -193,7 +196,7 @@ def test_what_is_not_permitted_is_refused_with_one_line(texts: Path, tmp_path: P
             table(kind="loss", target="links", after_s=0),
         ):
             process = watched.chaos(fault, "-p", f"input={texts}/*.jsonl")
-            out, errors = process.communicate(timeout=60)
+            out, errors = process.communicate(timeout=LAST_S_MAX)
             assert (process.returncode, out) == (1, "")
             (line,) = (line for line in errors.splitlines() if not line.startswith("chaos: "))
             assert "worker two on host" in line

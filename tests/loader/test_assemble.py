@@ -100,7 +100,7 @@ def test_any_packing_equals_the_slow_reference_by_numpy_and_by_compiled_loops(
     samples = list(zip(shards.tolist(), rows.tolist(), strict=True))
     assert_same(assemble(dataset, positions, shards, rows, 9), reference(uri, dataset, samples, 9))
     # three batches of which the last may be all padding, the first and the other two made apart
-    assert KERNELS.wait(60), KERNELS.error
+    assert KERNELS.wait(300), KERNELS.error
     padded = np.full(9, -1, np.int64)
     padded[: positions.size] = positions
     placed = Placed(padded, np.zeros(9, np.int32), np.zeros((3, 3), np.int64))
@@ -113,7 +113,7 @@ def test_any_packing_equals_the_slow_reference_by_numpy_and_by_compiled_loops(
 def test_a_long_pass_changes_over_to_compiled_loops_and_gives_the_same_batches(
     thousand_dataset: str, monkeypatch: pytest.MonkeyPatch
 ):
-    assert KERNELS.wait(60), KERNELS.error
+    assert KERNELS.wait(300), KERNELS.error
     monkeypatch.setattr(KERNELS, "_module", None)
     by_numpy = list(Loader(thousand_dataset, batch_size=8, last="pad", prefetch=0))
     monkeypatch.undo()
@@ -129,7 +129,7 @@ def test_a_loader_makes_the_fields_that_it_is_asked_for_and_they_are_the_same(
     make_dataset: Callable[..., str], monkeypatch: pytest.MonkeyPatch, fields: tuple[str, ...]
 ):
     uri = make_dataset(sequences=(40, 90), seq_len=70, repeats=True)
-    assert KERNELS.wait(60), KERNELS.error
+    assert KERNELS.wait(300), KERNELS.error
     for module in (KERNELS.get(), None):
         monkeypatch.setattr(KERNELS, "_module", module)
         whole = list(Loader(uri, batch_size=8, last="pad"))
@@ -147,7 +147,7 @@ def test_what_was_retracted_is_padding_where_tokens_alone_are_made(
     manifest = json.loads((Path(uri) / "manifest.json").read_text())
     hidden = {"version": 2, "tokens": manifest["shards"][1]["tokens"], "documents": [3, 5]}
     (Path(uri) / "manifest.json").write_text(json.dumps(manifest | {"version": 2, "retracted": [hidden]}))
-    assert KERNELS.wait(60), KERNELS.error
+    assert KERNELS.wait(300), KERNELS.error
     for module in (KERNELS.get(), None):
         monkeypatch.setattr(KERNELS, "_module", module)
         loader = Loader(uri, batch_size=10, order="sequential", fields=["tokens"])

@@ -208,7 +208,7 @@ def test_the_full_order_spreads_batches_as_independent_draws_do():
 @given(n=st.integers(1, SAMPLES_MAX), key=st.integers(0, 2**64 - 1), own_keys=st.booleans(), data=st.data())
 @settings(deadline=None)
 def test_the_compiled_network_gives_the_same_images(n: int, key: int, own_keys: bool, data: st.DataObject):
-    assert KERNELS.wait(60), KERNELS.error
+    assert KERNELS.wait(300), KERNELS.error
     values = np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20)), dtype=np.uint64)
     offsets = np.arange(values.size if own_keys else 1, dtype=np.uint64)
     keys = [np.uint64(derive_key(key, 0, number)) + offsets for number in range(6)]
@@ -216,7 +216,7 @@ def test_the_compiled_network_gives_the_same_images(n: int, key: int, own_keys: 
 
 
 def test_a_pass_over_many_windows_is_the_same_by_the_compiled_network():
-    assert KERNELS.wait(60), KERNELS.error
+    assert KERNELS.wait(300), KERNELS.error
     positions = np.arange(5000, dtype=np.uint64)
     for mode in OrderMode:
         plain, compiled = (Order(layout_of(5000), 3, 1, mode, 4, 16, walk) for walk in (walk_forth, KERNELS.walk))

@@ -42,7 +42,7 @@ def spans(batch: Batch, document: int) -> list[tuple[int, int]]:
 def test_a_retracted_document_is_padding_and_every_other_token_stays_where_it_was(
     make_dataset: Callable[..., str], monkeypatch: pytest.MonkeyPatch, compiled: bool
 ):
-    assert KERNELS.wait(60), KERNELS.error
+    assert KERNELS.wait(300), KERNELS.error
     if not compiled:
         monkeypatch.setattr(KERNELS, "_module", None)
     uri = make_dataset()

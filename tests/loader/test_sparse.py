@@ -77,7 +77,7 @@ def test_any_way_of_coming_gives_the_batches_of_a_local_dataset(
     monkeypatch.setattr(spans, "SPAN_BYTES_MAX", 3 << 16)
     monkeypatch.setattr(ahead, "FIRST_POSITIONS", 32)
     monkeypatch.setattr(ahead, "STAGE_POSITIONS", 64)
-    assert KERNELS.wait(60), KERNELS.error
+    assert KERNELS.wait(300), KERNELS.error
     if not compiled:
         monkeypatch.setattr(KERNELS, "_module", None)
     local = [batch["tokens"].copy() for batch in Loader(large_dataset, **SHAPE)]
