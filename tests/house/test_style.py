@@ -116,3 +116,11 @@ def test_a_long_function_is_found_unless_it_says_why() -> None:
 
 def test_the_ratchet_refuses_what_is_new_and_what_grew() -> None:
     assert grown({"a": 80, "b": 75, "c": 71}, {"a": 79, "b": 75}) == {"a": 80, "c": 71}
+
+
+def test_decisions_are_numbered_once_each_and_without_a_gap() -> None:
+    records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [int(record.name[:4]) for record in records] == list(range(1, len(records) + 1))
+    for record in records:
+        first = record.read_text().partition("\n")[0]
+        assert first.startswith(f"# {int(record.name[:4])}. "), f"{record.name} begins with {first!r}"
