@@ -10,9 +10,9 @@ folder beside them, and is timed from the start of its command to its end.
   when it is full. The stages are those of the pipeline, built from the same declarations. No controller, no ledger, no
   links, nothing that survives a death.
 - fused, rings: `headrace run examples/plain.py`, with and without `--no-fuse`.
-- ray_guide, ray_arrow: `read_json`, `map_batches`, `write_parquet`, run by another Python that has ray and gigatoken.
+- ray_guide, ray_arrow, ray_hf: `read_json`, `map_batches`, `write_parquet`, run by a Python with ray and gigatoken.
   The same files, tokenizer.json and number of cores; as a user of Ray writes it from its guides, and with what Headrace
-  knows of the tokenizer (benchmarks/plain_ray.py).
+  knows of the tokenizer; hf has the tokenizer in its usual library (benchmarks/plain_ray.py).
 
 Rounds of all ways alternate. A measurement during which other processes took more than a twentieth (`quiet`) of the
 processor time of all cores is made again, up to AGAIN_MAX times, after which the least disturbed one counts; `again`
@@ -64,7 +64,7 @@ ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "1",
 }
 #: Ways that are Ray's.
-RAY_WAYS = ("guide", "arrow")
+RAY_WAYS = ("guide", "arrow", "hf")
 MB = 1_000_000
 
 
@@ -284,7 +284,7 @@ def summarise(found: dict[str, list[Timed]], size: int) -> dict[str, Any]:
 def show(report: dict[str, Any]) -> None:
     print(f"{report['megabytes']:.0f} MB, {report['tokens']:,} tokens, {report['cores']} cores")
     print(f"{'way':10}{'MB/s':>8}{'seconds':>9}{'start':>7}{'cpu':>7}{'ratio':>7}{'steady':>8}{'cpu':>6}")
-    for name in ("limit", "fused", "rings", "ray_guide", "ray_arrow"):
+    for name in ("limit", "fused", "rings", *(f"ray_{way}" for way in RAY_WAYS)):
         if name in report:
             row = report[name]
             times = f"{row['mb_s']:8.1f}{row['seconds']:9.2f}{row['start_s']:7.2f}{row['cpu_s']:7.1f}"

@@ -1,6 +1,6 @@
 """The work of `examples/plain.py` in Ray Data; run by benchmarks/plain.py with a Python that has ray and gigatoken.
 
-    python plain_ray.py guide|arrow TOKENIZER_JSON EOS_ID CORES OUT FILE...
+    python plain_ray.py guide|arrow|hf TOKENIZER_JSON EOS_ID CORES OUT FILE...
 
 Ray's readers and writers are its own, and so are its sizes of blocks.
 
@@ -12,6 +12,7 @@ Ray's readers and writers are its own, and so are its sizes of blocks.
   in one piece and back, so that Ray does not pay for Python objects that it does not need. The tokenizers are actors
   that take no CPU of Ray's books, else none would be left for the tasks that read and it would wait for ever; they
   share the cores as the system sees fit.
+- hf: as guide, but the same tokenizer.json is run by `tokenizers`, the library that users of Ray have it in.
 """
 
 import json
@@ -24,7 +25,7 @@ import awkward as ak  # noqa: E402 - the clock starts before the imports
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import ray  # noqa: E402
-from plain_ray_guide import tokenize  # noqa: E402
+from plain_ray_guide import tokenize, tokenize_usual  # noqa: E402
 
 
 class Tokenize:
@@ -64,8 +65,10 @@ def main() -> None:
     ray.init(num_cpus=int(cores), log_to_driver=False, include_dashboard=False)
     started = time.monotonic() - STARTED
     data = ray.data.read_json(files)
-    if way == "guide":
-        data = data.map_batches(tokenize, fn_kwargs={"path": path, "eos": int(eos)})
+    if way in ("guide", "hf"):
+        data = data.map_batches(
+            tokenize if way == "guide" else tokenize_usual, fn_kwargs={"path": path, "eos": int(eos)}
+        )
     else:
         data = data.map_batches(
             Tokenize,
