@@ -17,21 +17,20 @@ clock.
   1 MiB, blocking. Neither fills nor reads the batch, so that the limit is the kernel's alone.
 - quic: see `links_quic`.
 
-Last result (x86-64, Python 3.11, two cores), nine rounds on a machine that did nothing else; pipe and QUIC from before
-a frame was a tuple:
+Last result (x86-64, Python 3.11, two cores), nine rounds on a machine that did nothing else:
 
     what          here             limit            ratio    wanted
-    ring, 1 MiB   25,812 MB/s      27,502 MB/s      0.940    0.90
-    ring, 4 KiB   261,302 frames/s                           100,000
-    pipe, 1 MiB   3,993 MB/s       3,688 MB/s       1.04     0.85
-    QUIC, 1400    207.0 MB/s       adapter 38.3     6.0      2.8
-                                   core 44.7        4.6      0.80
-    QUIC, 8900    428.7 MB/s       adapter 59.0     7.3      4
-                                   core 236.0       1.75     0.75
+    ring, 1 MiB   25,221 MB/s      27,056 MB/s      0.930    0.90
+    ring, 4 KiB   275,755 frames/s                           100,000
+    pipe, 1 MiB   4,038 MB/s       4,046 MB/s       0.985    0.85
+    QUIC, 1400    169.0 MB/s       adapter 26.5     6.4      2.8
+                                   core 45.2        3.8      0.80
+    QUIC, 8900    449.3 MB/s       adapter 60.0     7.4      4
+                                   core 239.1       1.8      0.75
 
-Of the ring a second run of nine rounds gave 0.904; docs/performance.md says where its time goes. A run of all of it
-while others worked on the machine (18 rounds of the ring and 15 of the pipe were made again) gave 0.909 for the ring,
-0.70 for the pipe (0.49 to 1.16), and 4.1, 3.5, 6.4 and 1.7 for QUIC.
+Of the ring alone two runs of nine rounds gave 0.940 and 0.904; docs/performance.md says where its time goes. A run of
+all of it while others worked on the machine (18 rounds of the ring and 15 of the pipe were made again) gave 0.909 for
+the ring, 0.70 for the pipe (0.49 to 1.16), and 4.1, 3.5, 6.4 and 1.7 for QUIC.
 The core is aioquic's as it comes, both ends on one core of the machine; ours has two, and writes and reads bulk data
 by the batch (`transport/quic_bulk.py`), which took 12 to 15 microseconds of each end's time for a packet of 1,400
 bytes down to 6 to 7. Before that it was 2.0 to 3.1 of the adapter at 1,400 bytes. While up to ten processes wanted
