@@ -31,6 +31,7 @@ from headrace.chaos.live.scenario import FAULT_S_MAX, SLOW_RUNS_S, SLOW_TURN_S, 
 from headrace.protos import control_pb2 as pb
 from headrace.worker.addresses import own_addresses
 from headrace.worker.channel import Channel, ChannelClosed
+from headrace.worker.writing import write_on
 
 #: Seconds between the answer and a fault that may keep the answer from leaving: of the worker itself, or its ways.
 GRACE_S = 0.2
@@ -178,14 +179,7 @@ async def attend(channel: Channel) -> None:
     def say(message: pb.FromAgent) -> None:
         with contextlib.suppress(ChannelClosed):
             channel.send(message.SerializeToString())
-            if channel.wants_to_write:
-                loop.add_writer(channel.fileno(), flush)
-
-    def flush() -> None:
-        with contextlib.suppress(ChannelClosed):
-            channel.flush()
-        if not channel.wants_to_write:
-            loop.remove_writer(channel.fileno())
+        write_on(channel)
 
     def readable() -> None:
         try:

@@ -16,6 +16,7 @@ import msgpack
 from headrace.stages.inherited import Inherited
 from headrace.worker.channel import Channel, ChannelClosed
 from headrace.worker.cradle import Nursery, start_nursery
+from headrace.worker.writing import write_on
 
 logger = logging.getLogger("headrace.worker")
 
@@ -77,8 +78,7 @@ class Births:
             self._channel.send(data, descriptors)
         except ChannelClosed:
             return  # It has died: `failed` is told when that is seen.
-        if self._channel.wants_to_write:
-            asyncio.get_running_loop().add_writer(self._channel.fileno(), self._writable, self._channel)
+        write_on(self._channel)
 
     def close(self) -> None:
         """End the nursery. Tasks that it has borne live on."""
@@ -111,16 +111,6 @@ class Births:
                 self._born(number, pid)
             else:
                 self._failed(number, "the system started no process for this task: are there too many?")
-
-    def _writable(self, channel: Channel) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            channel.flush()
-        except ChannelClosed:
-            loop.remove_writer(channel.fileno())
-            return
-        if not channel.wants_to_write:
-            loop.remove_writer(channel.fileno())
 
     def _ended(self) -> None:
         assert self._channel is not None

@@ -23,6 +23,7 @@ from headrace.transport.errors import LinkRefusedError
 from headrace.worker.addresses import join_address
 from headrace.worker.channel import Channel, ChannelClosed
 from headrace.worker.gate import gate_port
+from headrace.worker.writing import write_on
 
 logger = logging.getLogger("headrace.worker")
 
@@ -83,8 +84,7 @@ class FaultDesk:
             self._channel.send(fault.SerializeToString())
         except ChannelClosed:
             return  # It has ended, and so does this worker.
-        if self._channel.wants_to_write:
-            asyncio.get_running_loop().add_writer(self._channel.fileno(), self._writable, self._channel)
+        write_on(self._channel)
 
     def way_to(self, address: str) -> str:
         """Where to find a controller: by a gate, where there are gates."""
@@ -133,13 +133,3 @@ class FaultDesk:
             asyncio.get_running_loop().remove_reader(channel.fileno())
             logger.error("the agent that does faults has ended, and its gates with it: this worker ends too")
             os.kill(os.getpid(), signal.SIGTERM)
-
-    def _writable(self, channel: Channel) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            channel.flush()
-        except ChannelClosed:
-            loop.remove_writer(channel.fileno())
-            return
-        if not channel.wants_to_write:
-            loop.remove_writer(channel.fileno())

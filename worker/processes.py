@@ -22,6 +22,7 @@ from headrace.worker.core.watching import MEMORY_SHARE, RECORD_S, Limits, fault
 from headrace.worker.cradle import Nursery
 from headrace.worker.hands import Hands
 from headrace.worker.host_links import HostLinks, Lost
+from headrace.worker.writing import write_on
 
 logger = logging.getLogger("headrace.worker")
 
@@ -140,8 +141,7 @@ class Processes:
             item.channel.send(message.SerializeToString(), descriptors)
         except ChannelClosed:
             return
-        if item.channel.wants_to_write:
-            asyncio.get_running_loop().add_writer(item.channel.fileno(), self._writable, item)
+        write_on(item.channel)
 
     def found(self, task: str = "") -> list[tuple[int, str]]:
         """Process id and title of a task that lives, or of all."""
@@ -233,16 +233,6 @@ class Processes:
             return
         for data in messages:
             self._said(item, pb.TaskEvent.FromString(data))
-
-    def _writable(self, item: TaskProcess) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            item.channel.flush()
-        except ChannelClosed:
-            loop.remove_writer(item.channel.fileno())
-            return
-        if not item.channel.wants_to_write:
-            loop.remove_writer(item.channel.fileno())
 
     def _errors(self, item: TaskProcess) -> None:
         if not item.take_errors():

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from core_kit import bits, fragment, proposal
+from duplicates import index_faults, leaning_faults, shared_keys
 
 from headrace.controller.core.commit import Committer
 from headrace.controller.core.messages import Outcome
 from headrace.controller.core.needs import Records, unmet
 from headrace.stages.dedup import decider as core
-from headrace.store.duplicates import index_faults, leaning_faults, shared_keys
 from headrace.store.entries import (
     ClaimsReleased,
     Entry,

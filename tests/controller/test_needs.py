@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from cluster_log_kit import Bench, Store, living, succeeded
 from core_kit import Stand, bits, changes, closed, fragment, of, proposal
+from duplicates import leaning_faults
 
 from headrace.controller.core import messages as m
 from headrace.controller.core.commit import Committer
 from headrace.controller.core.needs import Records, unmet
 from headrace.controller.core.run_states import RunState
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.duplicates import leaning_faults
 from headrace.store.entries import (
     ClaimsReleased,
     Entry,

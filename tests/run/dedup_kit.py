@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from duplicates import leaning_faults, shared_keys
 
 from headrace.stages.dedup.minhash import make_keys
 from headrace.stages.dedup.scheme import Scheme
 from headrace.store.dataset import Dataset
-from headrace.store.duplicates import leaning_faults, shared_keys
 from headrace.store.entries import EpochRaised, decode_entry
 from headrace.store.key_files import RecordName
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conftest import DEADLINE_S, PIPELINE
 from kill_kit import Marked, count_entries, headrace
+from run_kit import DEADLINE_S, PIPELINE
 
 from headrace.transport.log_lines import as_text
 

@@ -5,8 +5,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from conftest import DEADLINE_S
 from kill_kit import headrace
+from run_kit import DEADLINE_S
 
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:

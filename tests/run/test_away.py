@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, run_command
 from dataset_kit import fates
 from kill_kit import Marked, count_entries
+from run_kit import DEADLINE_S, run_command
 
 #: Longer than the silence after which a session is given up.
 FROZEN_S = 12.0

@@ -4,9 +4,9 @@ import json
 import subprocess
 from pathlib import Path
 
-from conftest import DEADLINE_S
 from dataset_kit import fates
 from kill_kit import Marked, headrace
+from run_kit import DEADLINE_S
 
 from headrace.transport.log_lines import as_text
 

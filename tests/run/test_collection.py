@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from cluster_kit import until
-from conftest import DEADLINE_S, run_command
 from dataset_kit import fates
 from kill_kit import Marked, count_entries, dies_behind, headrace, kill_after_entries
+from run_kit import DEADLINE_S, run_command
 
 from headrace.store.dataset import Dataset
 

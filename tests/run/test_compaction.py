@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import DEADLINE_S, run_command
 from dataset_kit import fates
 from kill_kit import Marked, count_entries, dies_behind, headrace, kill_after_entries
+from run_kit import DEADLINE_S, run_command
 
 from headrace.cli import compaction
 from headrace.cli.main import invoke

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, run_command
 from dataset_kit import fates
 from kill_kit import Marked, count_entries, kill_after_entries
+from run_kit import DEADLINE_S, run_command
 
 from headrace.store.dataset import Dataset
 

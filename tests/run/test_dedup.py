@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S
 from dedup_kit import PIPELINE, check, epochs, fates_of, write_corpus
 from kill_kit import Marked, headrace
+from run_kit import DEADLINE_S
 
 from headrace.store.dataset import Dataset
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from cluster_kit import Cluster, cluster, until
-from conftest import DEADLINE_S, run_command
 from dataset_kit import fates
 from kill_kit import Marked, headrace
+from run_kit import DEADLINE_S, run_command
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy, Trouble
 from headrace.store.dataset import Dataset

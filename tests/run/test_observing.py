@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import DEADLINE_S
 from house_kit import House, a_house, begin
 from kill_kit import headrace
 from prometheus_client.parser import text_string_to_metric_families
+from run_kit import DEADLINE_S
 
 
 @pytest.fixture(scope="module")

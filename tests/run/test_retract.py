@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from conftest import DEADLINE_S
 from dataset_kit import fates
 from kill_kit import headrace
+from run_kit import DEADLINE_S
 
 from headrace.loader.dataset import open_dataset
 from headrace.stages.export.source import read_documents, token_shards

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S
 from dataset_kit import fates
 from kill_kit import Marked, headrace, kill_after_entries
+from run_kit import DEADLINE_S
 
 from headrace.store.dataset import Dataset
 from headrace.store.objects import open_store

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from cluster_kit import until
-from conftest import DEADLINE_S
 from kill_kit import Marked, headrace
+from run_kit import DEADLINE_S
 from test_spool import PATIENCE_S, RECORDS, Server, lines
 
 from headrace.cli.client import Client, RunOptions

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
+import sys
 from collections.abc import Callable, Sequence
 
 import orjson
@@ -10,6 +11,8 @@ import pytest
 
 from headrace.stages.batch import Batch, no_verdicts
 from headrace.stages.records import SOURCE_ROWS
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from command_kit import run
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
@@ -54,13 +55,6 @@ def stage() -> Iterator[MakeStage]:
     yield make
     for item in made:
         item.close()
-
-
-def run(built: Command, batch: Batch) -> tuple[list[str], dict[str, str]]:
-    """The texts that are kept, and the reason of each other record."""
-    answer = process_safely(built, batch, built.name)
-    lost = {row["id"]: f"{row['verdict']}: {row['reason']}" for row in answer.verdicts.to_pylist()}
-    return answer.rows.column("text").to_pylist(), lost
 
 
 def pid_of(built: Command) -> int:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from command_kit import run
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.stages.arrow_stream import END_OF_STREAM, ArrowStream
 from headrace.stages.batch import Batch
-from headrace.stages.build import build_stage, process_safely
+from headrace.stages.build import build_stage
 from headrace.stages.command import Command
 from headrace.stages.command_process import CommandFailedError
 from headrace.stages.errors import StageContractError
@@ -66,13 +67,6 @@ def stage() -> Iterator[MakeStage]:
     yield make
     for item in made:
         item.close()
-
-
-def run(built: Command, batch: Batch) -> tuple[list[str], dict[str, str]]:
-    """The texts that are kept, and the reason of each other record."""
-    answer = process_safely(built, batch, built.name)
-    lost = {row["id"]: f"{row['verdict']}: {row['reason']}" for row in answer.verdicts.to_pylist()}
-    return answer.rows.column("text").to_pylist(), lost
 
 
 def test_one_process_edits_and_filters_batch_after_batch(stage: MakeStage, batch_of: MakeBatch) -> None:

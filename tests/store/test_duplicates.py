@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
+from duplicates import index_faults, leaning_faults, shared_keys
 
 from headrace.stages.dedup import stage as dedup_stage
 from headrace.stages.dedup.minhash import make_keys
 from headrace.stages.dedup.scheme import Scheme
 from headrace.stages.dedup.stage import Dedup
-from headrace.store.duplicates import index_faults, leaning_faults, shared_keys
 from headrace.store.entries import (
     Closed,
     Counts,

@@ -1,6 +1,6 @@
 """The invariants of deduplication as plain checks: what one names a fault of each, empty where all is well.
 
-The simulator calls them after its events, `headrace dataset verify` and the tests over what a dataset holds.
+The tests of cores call them after their events, and those of whole runs over what a dataset holds.
 """
 
 from __future__ import annotations

@@ -1,0 +1,14 @@
+"""What the tests of commands share: a batch through a stage, and who is lost and why."""
+
+from __future__ import annotations
+
+from headrace.stages.batch import Batch
+from headrace.stages.build import process_safely
+from headrace.stages.command import Command
+
+
+def run(built: Command, batch: Batch) -> tuple[list[str], dict[str, str]]:
+    """The texts that are kept, and the reason of each other record."""
+    answer = process_safely(built, batch, built.name)
+    lost = {row["id"]: f"{row['verdict']}: {row['reason']}" for row in answer.verdicts.to_pylist()}
+    return answer.rows.column("text").to_pylist(), lost
