@@ -78,7 +78,8 @@ class Wires:
         wire = self._wires.get(key)
         if wire is None or wire.over or wire.command.generation != command.generation:
             if wire is not None:
-                self._close(wire)
+                # Whoever is told first of another making, an end of the one before finds that nobody is there.
+                self._lose(wire, "another making takes its place")
             window = self._cluster.window_bytes
             link = SimulatedLink(self._cluster.world, command.link, None, None, command.receiver_stage, window)
             wire = self._wires[key] = _Wire(command, {}, link)
