@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install --constr
 FACTS := constraints.txt pyproject.toml setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check kill search chaos format protos diagrams clean
+.PHONY: help quickstart test check kill search chaos recovery format protos diagrams reference clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -48,6 +48,9 @@ protos: $(VENV)/.dev  ## the stubs of protos/control.proto
 
 diagrams: $(VENV)/.dev  ## the state diagrams in docs/architecture.md, from the transition tables
 	$(BIN)/python -m headrace.cli.diagrams docs/architecture.md docs/dedup.md
+
+reference: $(VENV)/.dev  ## docs/commands.md, from what --help says
+	$(BIN)/python -m headrace.cli.help docs/commands.md
 
 clean:  ## remove .venv and what the tools keep; ./data stays
 	rm -rf $(VENV) build dist headrace.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

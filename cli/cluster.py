@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from headrace.cli.arguments import check_address
 from headrace.cli.errors import CliError, UsageError
 from headrace.controller.cluster_files import CLUSTER_KEY_BYTES, CONTROLLER, OPERATOR, ClusterFiles, ClusterFilesError
 from headrace.transport.certificates import Role, create_authority, create_node, fingerprint
@@ -17,7 +18,6 @@ from headrace.transport.credential_files import AUTHORITY, write_credentials, wr
 from headrace.transport.token import IDENTIFIER_BYTES, JoinToken, encode_token
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):\d{1,5}")
 _DAY_S = 86400
 
 
@@ -33,8 +33,7 @@ def init(folder: Path, name: str, controllers: list[str]) -> int:
 def make_cluster(folder: Path, name: str, controllers: list[str]) -> ClusterFiles:
     """Make the folder of a cluster. Raises CliError."""
     for address in controllers:
-        if not _ADDRESS.fullmatch(address):
-            raise UsageError(f"--controller {address!r}: give the address that workers shall use, as HOST:PORT")
+        check_address("--controller", address)
     _check_name("--name", name)
     if folder.exists() and any(folder.iterdir()):
         raise CliError(f"{folder} is not empty: a cluster is made once; for another token use `headrace cluster token`")

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.arguments import ClusterFolder, ControllerAddress
+from headrace.cli.arguments import ClusterFolder, ControllerAddress, check_address, check_pairs
+from headrace.cli.help import Application
 
 Metrics = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Serve metrics for Prometheus there; loopback if no host is given.")
@@ -21,7 +22,7 @@ LogsFolder = Annotated[
     str, typer.Option(metavar="DIR", help="Keep its log in files there, of bounded size; else below HEADRACE_LOGS.")
 ]
 
-cluster_app = typer.Typer(help="Make clusters, and let nodes into them.", no_args_is_help=True, rich_markup_mode=None)
+cluster_app = Application("Make clusters, and let nodes into them.")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -45,8 +46,11 @@ def controller(
     from headrace.transport.logbook import logs_folder
 
     folder = cluster_folder(cluster)
+    check_address("--listen", listen)
+    if advertise:
+        check_address("--advertise", advertise)
     arguments = ["--listen", listen, "--root", root or os.environ.get("HEADRACE_ROOT", "")]
-    arguments += ["--metrics", metrics or os.environ.get("HEADRACE_CONTROLLER_METRICS", "")]
+    arguments += ["--metrics", _metrics_of(metrics, "HEADRACE_CONTROLLER_METRICS")]
     arguments += ["--logs", logs_folder(logs, "controller")]
     arguments += ["--advertise", advertise]
     return serve([*arguments, *(["--cluster", folder] if folder else [])])
@@ -54,8 +58,8 @@ def controller(
 
 def worker(
     controller: ControllerAddress = "",
-    name: Annotated[str, typer.Option(help="The worker's name; else the host's.")] = "",
-    cores: Annotated[int, typer.Option(min=0, help="Cores to offer; 0: all that this process may use.")] = 0,
+    name: Annotated[str, typer.Option(metavar="NAME", help="The worker's name; else the host's.")] = "",
+    cores: Annotated[int, typer.Option(min=0, metavar="N", help="Cores to offer; without it all that it may use.")] = 0,
     label: Annotated[
         list[str], typer.Option("--label", metavar="KEY=VALUE", help="What stages may ask for; may be repeated.")
     ] = [],  # noqa: B006 - typer copies it
@@ -63,6 +67,12 @@ def worker(
     state: Annotated[str, typer.Option(metavar="DIR", help="Where a member keeps its key; else HEADRACE_STATE.")] = "",
     metrics: Metrics = "",
     logs: LogsFolder = "",
+    relay_port: Annotated[
+        int,
+        typer.Option(
+            min=-1, max=65535, metavar="PORT", help="UDP port to relay on; without it any, -1: relay for none."
+        ),
+    ] = 0,
     allow_chaos: Annotated[
         bool, typer.Option("--allow-chaos", help="Let `headrace chaos run` kill, freeze and cut off it and its tasks.")
     ] = False,
@@ -74,24 +84,36 @@ def worker(
     from headrace.transport.logbook import logs_folder
     from headrace.worker.daemon import main as work
 
+    check_pairs("--label", label)
+    for address in controller.split(",") if controller else ():
+        check_address("--controller", address.strip())
     arguments = ["--name", name or socket.gethostname(), "--cores", str(cores or usable_cores())]
     arguments += ["--controller", controller or os.environ.get("HEADRACE_CONTROLLER", "")]
     arguments += [argument for item in label for argument in ("--label", item)]
     if folder := state or os.environ.get("HEADRACE_STATE", ""):
         arguments += ["--state", folder]
     called = name or socket.gethostname()
-    arguments += ["--metrics", metrics or os.environ.get("HEADRACE_WORKER_METRICS", "")]
+    arguments += ["--metrics", _metrics_of(metrics, "HEADRACE_WORKER_METRICS"), "--relay-port", str(relay_port)]
     arguments += ["--allow-chaos"] if allow_chaos else []
     return work([*arguments, "--join", join, "--logs", logs_folder(logs, f"worker-{called}")])
+
+
+def _metrics_of(given: str, variable: str) -> str:
+    """Where metrics are to be served: of the option, else of the environment, else nowhere."""
+    address = given or os.environ.get(variable, "")
+    if address:
+        check_address("--metrics" if given else variable, address, host_needed=False)
+    return address
 
 
 @cluster_app.command("init")
 def cluster_init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make; keep it with the controllers.")],
     controller: Annotated[
-        list[str], typer.Option("--controller", metavar="HOST:PORT", help="Where workers find a controller; each one.")
+        list[str],
+        typer.Option("--controller", metavar="HOST:PORT", help="Where workers find the controller; once for each one."),
     ],
-    name: Annotated[str, typer.Option(help="The cluster's name.")] = "headrace",
+    name: Annotated[str, typer.Option(metavar="NAME", help="The cluster's name.")] = "headrace",
 ) -> int:
     """Make a cluster: its authority and keys. Prints a token for the first worker."""
     from headrace.cli.cluster import init
@@ -102,8 +124,10 @@ def cluster_init(
 @cluster_app.command("token")
 def cluster_token(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of `headrace cluster init`.")],
-    name: Annotated[str, typer.Option(help="What the worker is called; else a name is made from its key.")] = "",
-    days: Annotated[int, typer.Option(min=1, help="Days for which the token is good.")] = 1,
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="What the worker is called; else its key gives it a name.")
+    ] = "",
+    days: Annotated[int, typer.Option(min=1, metavar="N", help="Days for which the token is good.")] = 1,
 ) -> int:
     """Print a token with which one more worker can join."""
     from headrace.cli.cluster import token

@@ -12,7 +12,7 @@ import typer
 from headrace.cli.arguments import ClusterFolder, ControllerAddress, Json
 
 Name = Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")]
-Maybe = Annotated[str, typer.Argument(metavar="[PIPELINE]", help="One pipeline; else all.")]
+Maybe = Annotated[str, typer.Argument(metavar="PIPELINE", help="One pipeline; else all.")]
 Stage = Annotated[str, typer.Argument(metavar="STAGE", help="The stage's name.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Return when it has come true.")]
 
@@ -51,15 +51,22 @@ def top(
 
 
 def logs(
-    pipeline: Annotated[str, typer.Option(help="Lines about this pipeline.")] = "",
-    stage: Annotated[str, typer.Option(help="Lines of the tasks of this stage; name the pipeline too.")] = "",
-    task: Annotated[str, typer.Option(help="Lines about this task, such as plain/read.0.")] = "",
-    cause: Annotated[
-        str, typer.Option(help="What a cause led to, on every node; it stands at the end of a line.")
+    pipeline: Annotated[str, typer.Option(metavar="NAME", help="Lines about this pipeline.")] = "",
+    stage: Annotated[
+        str, typer.Option(metavar="NAME", help="Lines of the tasks of this stage; name the pipeline too.")
     ] = "",
-    level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error, and what is worse.")] = "",
-    since: Annotated[str, typer.Option(metavar="AGO|TIME", help="30s, 10m, 2h, 1d ago, or 2026-05-04T12:30.")] = "",
-    lines: Annotated[int, typer.Option(min=1, metavar="N", help="The newest N lines of what there is.")] = 500,
+    task: Annotated[str, typer.Option(metavar="NAME", help="Lines about this task, such as plain/read.0.")] = "",
+    cause: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="What a cause led to, on every node; it stands at the end of a line."),
+    ] = "",
+    level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="Lines of debug, info, warning or error, and of what is worse.")
+    ] = "",
+    since: Annotated[
+        str, typer.Option(metavar="AGO|TIME", help="Lines since 30s, 10m, 2h or 1d ago, or 2026-05-04T12:30.")
+    ] = "",
+    lines: Annotated[int, typer.Option(min=1, metavar="N", help="The newest N lines of those.")] = 500,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",

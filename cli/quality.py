@@ -42,7 +42,8 @@ def pass_gate(uri: str, path: str) -> int:
     try:
         broken = gate(uri, path)
     except (OSError, ValueError) as error:
-        raise CliError(f"gate file {path!r}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise CliError(f"gate file {path!r}: {why}") from error
     for row in broken:
         print(row)
     print(f"{uri} {'does not pass' if broken else 'passes'} {path}")

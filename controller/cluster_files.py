@@ -54,7 +54,8 @@ class ClusterFiles:
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             advice = "make one with `headrace cluster init`"
-            raise ClusterFilesError(f"{folder} is no cluster's folder ({error}): {advice}") from error
+            why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+            raise ClusterFilesError(f"{folder} is no cluster's folder ({why}): {advice}") from error
 
     async def spend(self, token: str, _worker: str, key: str) -> str:
         """Note durably, without a cluster's log, that a key spends a token; why it may not, or an empty string."""

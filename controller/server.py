@@ -101,10 +101,14 @@ async def serve(service: Service) -> int:
     try:
         port = _add_port(server, listen, cluster)
         door = await _open_door(service, shell, port)
-        scraped = _serve_metrics(service.metrics, shell)
     except (RuntimeError, OSError):
-        where = f"{listen} and {service.metrics}" if service.metrics else listen
-        logger.error("cannot listen on %s: another process does; choose another address with --listen", where)
+        logger.error("cannot listen on %s: another process does; choose another address with --listen", listen)
+        return 1
+    try:
+        scraped = _serve_metrics(service.metrics, shell)
+    except OSError as error:
+        what = error.strerror or error
+        logger.error("cannot serve metrics on %s: %s; choose another address with --metrics", service.metrics, what)
         return 1
     await server.start()
     address = f"{listen.rsplit(':', 1)[0]}:{port}"

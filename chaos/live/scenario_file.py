@@ -45,7 +45,9 @@ def read_scenario(path: Path) -> Scenario:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"scenario {str(path)!r} cannot be read: {error}") from error
+        raise UsageError(
+            f"scenario {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"scenario {path.name} is not TOML: {error}") from error
     return scenario_of(data, path.name)

@@ -23,7 +23,7 @@ def headrace(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
         (("run", "."), "is a folder"),
         (("run", "nope.py", "--limit", "x"), "--limit"),
         (("run", "nope.py", "--limit", "5"), "'nope.py' does not exist"),
-        (("dataset", "show"), "'uri'"),
+        (("dataset", "show"), "'URI'"),
     ],
 )
 def test_wrong_usage_ends_with_two_and_one_line(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""A command line that is wrong is refused before anything is started, with what to give instead."""
+
+import pytest
+
+from headrace.cli.main import invoke
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("dataset", "see `headrace dataset --help`"),
+        ("dataset show", "missing argument 'URI'; see `headrace dataset show --help`"),
+        ("dataset sow", "Did you mean 'show'? see `headrace dataset --help`"),
+        ("controller --listen nowhere", "--listen 'nowhere': give HOST:PORT"),
+        ("controller --listen 127.0.0.1:70000", "--listen '127.0.0.1:70000': give HOST:PORT"),
+        ("controller --listen 127.0.0.1:0 --metrics here:there", "--metrics 'here:there': give HOST:PORT"),
+        ("controller --listen 127.0.0.1:0 --advertise gate", "--advertise 'gate': give HOST:PORT"),
+        ("worker --controller here", "--controller 'here': give HOST:PORT"),
+        ("worker --label ssd", "--label 'ssd': give it as KEY=VALUE"),
+        ("worker --relay-port -2", "--relay-port"),
+        ("cluster init new --controller here", "--controller 'here': give HOST:PORT"),
+        ("simulate --mutant no-such", "`headrace simulate --mutant ?` lists them"),
+    ],
+)
+def test_wrong_usage_is_refused_at_once(
+    arguments: str, words: str, tmp_path: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    assert invoke(arguments.split()) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("headrace: ")
+    assert words in told.err
+    assert len(told.err.splitlines()) == 1
+
+
+def test_metrics_may_be_served_at_a_port_alone() -> None:
+    from headrace.cli.arguments import check_address
+
+    check_address("--metrics", "9420", host_needed=False)
+    check_address("--listen", "[::1]:7420")
+
+
+def test_the_version_is_told_by_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (invoke(["version"]), invoke(["--version"])) == (0, 0)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second
+
+
+def test_the_mutants_of_the_simulator_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["simulate", "--mutant", "?"]) == 0
+    assert "overlap-ignored" in capsys.readouterr().out.splitlines()

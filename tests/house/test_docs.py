@@ -1,0 +1,63 @@
+"""The docs: no link leads nowhere, no page is unlinked, and no command is shown with an option that it has not."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from headrace.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+DECISIONS = ROOT / "docs/decisions"
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *DECISIONS.glob("*.md")])
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+SHOWN = re.compile(r"^(?:\$ )?headrace .*(?:\\\n.*)*|`headrace [^`]*`", re.MULTILINE)
+TOP: Any = get_command(app)
+
+
+def links(page: Path) -> Iterator[tuple[str, Path, str]]:
+    for link in LINK.findall(page.read_text()):
+        if "://" not in link and not link.startswith("mailto:"):
+            name, _, part = link.partition("#")
+            yield link, (page.parent / name).resolve() if name else page, part
+
+
+def headings(page: Path) -> set[str]:
+    text = page.read_text()
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    named = re.findall(r'<a id="([^"]+)">', text)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles} | set(named)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link, target, part in links(page):
+        assert target.exists(), link
+        assert not part or target.suffix != ".md" or part in headings(target), link
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    seen: set[Path] = set()
+    ahead = [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        ahead += [target for _, target, _ in links(page) if target.is_file()]
+    unlinked = [page for page in PAGES if page not in seen and page.parent != DECISIONS]
+    assert unlinked == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_option_of_a_command_that_is_shown_exists(page: Path) -> None:
+    for shown in SHOWN.findall(page.read_text()):
+        command, rest = TOP, shown.strip("`$ ").split()[1:]
+        while rest and rest[0].rstrip(",") in getattr(command, "commands", {}):
+            command = command.commands[rest.pop(0).rstrip(",")]
+        known = {option for param in command.params for option in [*param.opts, *param.secondary_opts]} | {"--help"}
+        used = {word.strip("[],.").partition("=")[0] for word in rest if word.startswith(("--", "[--"))}
+        assert used <= known, shown
