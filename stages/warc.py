@@ -16,6 +16,7 @@ from headrace.stages.contract import FragmentChanged, FragmentEnd
 from headrace.stages.errors import DamagedInput, InputError
 from headrace.stages.inputs import to_path
 from headrace.stages.lines import BOM
+from headrace.stages.payloads import UndecodablePayload, decode_payload
 from headrace.stages.records import Columns
 from headrace.stages.source import STOP, FileSource
 from headrace.stages.streams import InputStream
@@ -185,6 +186,11 @@ class WarcSource(FileSource):
             status = record.http_headers.status_code
             if status != 200:
                 return _Page(identity, filtered=f"http status: {status}", size=len(body))
+            try:
+                is_truncated = "truncated" in metadata
+                body = decode_payload(record.http_headers, body, self.max_record_bytes, is_truncated=is_truncated)
+            except UndecodablePayload as error:
+                return _Page(identity, fault=str(error), raw=body, size=len(body))
         if kind:
             metadata["content_type"] = kind
         return self._text(record, identity, body, kind, metadata)

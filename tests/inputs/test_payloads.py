@@ -1,0 +1,101 @@
+"""Pages in a WARC as they came over the wire: in chunks, compressed, decoded by the crawler, or broken."""
+
+from __future__ import annotations
+
+import gzip
+import pathlib
+import zlib
+from typing import Any
+
+import files_kit as files
+import pyarrow as pa
+import pytest
+import reading_kit as reading
+
+from headrace.stages.warc import WarcSource
+
+TEXT = " ".join(f"naïve café {number}" for number in range(500))
+PAGE = files.page(TEXT)
+
+
+def raw_deflate(data: bytes) -> bytes:
+    stream = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return stream.compress(data) + stream.flush()
+
+
+def arrow(codec: str, data: bytes) -> bytes:
+    packed: bytes = pa.Codec(codec).compress(data, asbytes=True)
+    return packed
+
+
+PACKED = {
+    "gzip": gzip.compress(PAGE),
+    "deflate": zlib.compress(PAGE),
+    "deflate, without its header": raw_deflate(PAGE),
+    "br": arrow("brotli", PAGE),
+    "zstd": arrow("zstd", PAGE),
+}
+
+
+def chunked(body: bytes, step: int = 50) -> bytes:
+    parts = [body[at : at + step] for at in range(0, len(body), step)]
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+def fate_of(
+    tmp_path: pathlib.Path, body: bytes, *headers: str, truncated: bool = False, **parameters: Any
+) -> tuple[Any, ...]:
+    """What becomes of a response with this payload."""
+    lines = ["HTTP/1.1 200 OK", "Content-Type: text/html; charset=utf-8", *headers, "", ""]
+    warc = {"WARC_Truncated": "length"} if truncated else {}
+    record = files.warc_record("response", "p", "\r\n".join(lines).encode() + body, "application/http", **warc)
+    files.write(tmp_path / "a.warc", record + files.response("after", files.page("after")))
+    found, after = reading.read_all(WarcSource("read", [str(tmp_path / "a.warc")], **parameters))
+    assert after[:3] == ("kept", "urn:uuid:after", "after")
+    return found
+
+
+@pytest.mark.parametrize("coding", PACKED)
+@pytest.mark.parametrize("transfer", ["", "Transfer-Encoding: chunked"])
+def test_a_page_is_read_behind_the_codings_that_its_headers_name(
+    tmp_path: pathlib.Path, coding: str, transfer: str
+) -> None:
+    headers = [f"Content-Encoding: {coding.partition(',')[0]}", *([transfer] if transfer else [])]
+    body = chunked(PACKED[coding]) if transfer else PACKED[coding]
+    assert fate_of(tmp_path, body, *headers)[:3] == ("kept", "urn:uuid:p", TEXT)
+
+
+@pytest.mark.parametrize("header", ["Transfer-Encoding: chunked", *(f"Content-Encoding: {name}" for name in PACKED)])
+def test_a_page_that_its_crawler_has_decoded_already_is_read_as_it_is(tmp_path: pathlib.Path, header: str) -> None:
+    assert fate_of(tmp_path, PAGE, header)[2] == TEXT
+
+
+def test_codings_one_over_the_other_are_undone_from_the_last(tmp_path: pathlib.Path) -> None:
+    body = gzip.compress(arrow("brotli", PAGE))
+    assert fate_of(tmp_path, body, "Content-Encoding: br, gzip")[2] == TEXT
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
+def test_a_payload_that_breaks_off_is_quarantined_with_its_bytes(tmp_path: pathlib.Path, coding: str) -> None:
+    body = b"\0" + PACKED[coding] if coding == "br" else PACKED[coding][:-9]
+    verdict, _, reason, raw = fate_of(tmp_path, body, f"Content-Encoding: {coding}")
+    assert verdict == "quarantined"
+    assert reason.startswith(f"broken payload: its {coding} is not sound behind ")
+    assert raw == body
+
+
+def test_of_a_payload_that_its_crawler_has_cut_off_what_is_there_is_read(tmp_path: pathlib.Path) -> None:
+    whole = chunked(PACKED["gzip"])
+    headers = ("Transfer-Encoding: chunked", "Content-Encoding: gzip")
+    verdict, _, text, _ = fate_of(tmp_path, whole[: len(whole) // 2], *headers, truncated=True)
+    assert verdict == "kept"
+    assert TEXT.startswith(text[:1000])
+
+
+def test_a_payload_that_grows_above_the_limit_is_quarantined(tmp_path: pathlib.Path) -> None:
+    bomb = gzip.compress(bytes(64 << 20))
+    verdict, _, reason, _ = fate_of(tmp_path, bomb, "Content-Encoding: gzip", max_record_bytes=1 << 20)
+    assert (verdict, reason) == (
+        "quarantined",
+        "record too long: above the limit of 1048576 bytes when it is decompressed",
+    )
