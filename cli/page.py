@@ -42,8 +42,19 @@ def run_page(report: RunReport) -> RenderableType:
     ]
     if any(stage.records for stage in report.stages):
         parts += [Text(), stage_table(report.stages)]
-    parts += [Text(f"note  {safe(line)}", style="yellow") for line in report.warnings]
+    notes = [*_quarantine_note(report), *report.warnings]
+    parts += [Text(f"note  {safe(line)}", style="yellow") for line in notes]
     return Group(*parts)
+
+
+def _quarantine_note(report: RunReport) -> list[str]:
+    """Where what was quarantined can be seen; a run that kept nothing else says so."""
+    counts = report.balance.counts
+    if not counts.quarantined:
+        return []
+    look = f"`headrace dataset show {report.dataset} --quarantine` shows them and why"
+    nothing = "" if counts.kept else "nothing was kept; "
+    return [f"{nothing}{number(counts.quarantined)} records are quarantined: {look}"]
 
 
 def title(name: str, rest: str, *, good: bool = True) -> Text:

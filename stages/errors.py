@@ -2,6 +2,9 @@
 
 import errno
 
+#: A file that was mended is another object than the one that was listed, and one that is gone is none.
+_THEN = "and run again with --changed-input reread, or drop"
+
 
 class InputError(Exception):
     """A source cannot be listed or read: what, where, and what to do. Ends the run with exit code 1."""
@@ -24,8 +27,20 @@ class DamagedInput(InputError):  # noqa: N818 (named after what is so)
     def __init__(self, name: str, why: str) -> None:
         self.why = why
         super().__init__(
-            f"{name!r} is damaged: {why}; fetch it again or take it out of the input, "
+            f"{name!r} is damaged: {why}; fetch it again or take it out of the input, {_THEN}, "
             'or declare the source with damaged="quarantine", which keeps what can be read before the damage'
+        )
+
+
+class ForeignInput(DamagedInput):
+    """A file holds another format than its name promises."""
+
+    def __init__(self, name: str, what: str) -> None:
+        self.why = f"no JSON Lines but {what}"
+        InputError.__init__(
+            self,
+            f"{name!r} holds {self.why}, or take it out of the input, {_THEN}, "
+            'or declare the source with damaged="quarantine", which goes on without it',
         )
 
 

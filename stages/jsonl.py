@@ -11,8 +11,9 @@ import orjson
 
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentChanged, FragmentEnd
-from headrace.stages.errors import DamagedInput
-from headrace.stages.inputs import InputObject
+from headrace.stages.errors import DamagedInput, ForeignInput
+from headrace.stages.foreign import HEAD_BYTES, foreign
+from headrace.stages.inputs import InputObject, to_path
 from headrace.stages.lines import BOM, Lines, first_line_from, scan_lines
 from headrace.stages.patterns import codec_of
 from headrace.stages.records import Columns
@@ -135,7 +136,10 @@ class JsonlSource(FileSource):
         start, end = at, _end(fragment)
         if at == 0:
             file.seek(0)
-            if file.read(len(BOM)) == BOM:
+            head = file.read(HEAD_BYTES)
+            if what := foreign(head.removeprefix(BOM)):
+                raise ForeignInput(to_path(fragment.uri), what)
+            if head.startswith(BOM):
                 # The first line belongs to the first range, be that shorter than the mark.
                 start, end = len(BOM), max(end, len(BOM) + 1)
         return scan_lines(file, start, end, block_bytes=self.batch_bytes, line_bytes_max=self.max_record_bytes)

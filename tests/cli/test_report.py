@@ -124,6 +124,16 @@ def test_a_balance_that_does_not_hold_is_shown_as_such() -> None:
     assert "✓" not in text
 
 
+def test_the_end_of_a_run_says_how_what_is_quarantined_can_be_seen() -> None:
+    words = " ".join(shown(report()).split())
+    assert "note 1 records are quarantined: `headrace dataset show file:///data/out --quarantine` shows them" in words
+    nothing = Counts(quarantined=3, quarantined_by={"read/no text": 3})
+    bare = shown(replace(report(), balance=Balance(3, nothing, 1, 1, balanced=True, complete=True)))
+    assert "note nothing was kept; 3 records are quarantined: " in " ".join(bare.split())
+    clean = shown(replace(report(), balance=Balance(1, Counts(kept=1), 1, 1, balanced=True, complete=True)))
+    assert "quarantined:" not in clean
+
+
 def test_text_of_records_cannot_command_the_terminal() -> None:
     assert safe("a\x1b[2Jb\x07") == "a\\x1b[2Jb\\x07"
     counts = Counts(kept=1, filtered=1, filtered_by={"f/[bold]x\x1b[31m": 1})

@@ -73,7 +73,23 @@ def test_a_file_that_is_damaged_ends_the_run_with_one_line(tmp_path: pathlib.Pat
     (line,) = [line for line in done.stderr.splitlines() if "damaged" in line]
     assert name in line
     assert why in line
-    assert "fetch it again or take it out of the input" in line
+    assert "fetch it again or take it out of the input, and run again with --changed-input reread, or drop" in line
+
+
+@pytest.mark.parametrize("mended", [True, False], ids=["fetched again", "taken out"])
+def test_a_run_that_a_damaged_file_ended_goes_on_with_what_its_last_line_names(
+    tmp_path: pathlib.Path, mended: bool
+) -> None:
+    whole = gzip.compress(files.lines())
+    damaged = files.write(tmp_path / "in" / "a.jsonl.gz", whole[:-20])
+    files.write(tmp_path / "in" / "b.jsonl", files.lines())
+    assert run(tmp_path, "in").returncode == 1
+    if mended:
+        damaged.write_bytes(whole)
+    else:
+        damaged.unlink()
+    report = balance(run(tmp_path, "in", "--changed-input", "reread" if mended else "drop"))
+    assert (report["kept"], report["balanced"], report["complete"]) == (120 if mended else 60, True, True)
 
 
 @pytest.mark.parametrize("fault", ["no text column", "text of numbers", "empty gzip", "looping link"])

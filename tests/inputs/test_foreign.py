@@ -1,0 +1,61 @@
+"""Files whose names promise JSON Lines and that hold something else: a fault of the file, said at once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pathlib
+
+import files_kit as files
+import pytest
+import reading_kit as reading
+from test_runs import balance, run
+
+from headrace.stages.errors import DamagedInput
+from headrace.stages.jsonl import JsonlSource
+
+FOREIGN = {
+    "gzip": (gzip.compress(files.lines()), "a gzip stream; let its name end in .gz"),
+    "zstd": (files.zstd(files.lines()), "a zstd stream; let its name end in .zst"),
+    "warc": (b"".join(files.warc()), "a WARC; let its name end in .warc"),
+    "utf-16": (files.lines().decode().encode("utf-16"), "UTF-16; convert it with iconv -f UTF-16 -t UTF-8"),
+    "array": (json.dumps(files.RECORDS).encode(), "one JSON array; make each of its items a line"),
+    "array, indented": (b"\n" + json.dumps(files.RECORDS, indent=2).encode(), "one JSON array"),
+    "object, indented": (json.dumps({"data": files.RECORDS}, indent=2).encode(), "JSON over several lines"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, files.zstd], ids=["plain", "gz", "zst"])
+def test_a_file_of_another_format_is_named_with_what_to_do(tmp_path: pathlib.Path, kind: str, pack: object) -> None:
+    data, words = FOREIGN[kind]
+    assert callable(pack)
+    name = {bytes: "a.jsonl", gzip.compress: "a.jsonl.gz"}.get(pack, "a.jsonl.zst")  # type: ignore[call-overload]
+    files.write(tmp_path / name, pack(data))
+    with pytest.raises(DamagedInput) as caught:
+        reading.read_all(JsonlSource("read", [str(tmp_path / name)]))
+    assert f"{name}' holds no JSON Lines but {words}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    (last,) = reading.read_all(JsonlSource("read", [str(tmp_path / name)], damaged="quarantine"))
+    assert (last[0], last[2].startswith(f"damaged file: no JSON Lines but {words}")) == ("quarantined", True)
+
+
+@pytest.mark.parametrize("line", [b'["a list"]', b"[[1]]", b"{", b'{"text":', b"\xff", b"PK", b"{} {}"])
+def test_a_first_line_that_is_no_record_is_quarantined_alone(tmp_path: pathlib.Path, line: bytes) -> None:
+    files.write(tmp_path / "a.jsonl", line + b'\n{"text":"a"}\n')
+    assert [fate[0] for fate in reading.read_all(JsonlSource("read", [str(tmp_path / "a.jsonl")]))] == [
+        "quarantined",
+        "kept",
+    ]
+
+
+def test_a_run_over_a_file_of_another_format_ends_with_one_line(tmp_path: pathlib.Path) -> None:
+    files.parquet_of(tmp_path / "in" / "a.jsonl")
+    files.write(tmp_path / "in" / "good.jsonl", files.lines())
+    done = run(tmp_path, "in")
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("plain: ")]
+    assert "a.jsonl' holds no JSON Lines but Parquet; let its name end in .parquet" in line
+    (tmp_path / "in" / "a.jsonl").rename(tmp_path / "in" / "a.parquet")
+    assert "run again with --changed-input reread, or drop" in line
+    assert balance(run(tmp_path, "in", "--changed-input", "drop"))["kept"] == 2 * len(files.RECORDS)
