@@ -126,6 +126,7 @@ def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
     for item in reply.pipelines:
         _show_pipeline(item)
     if not reply.pipelines:
+        out.print()
         out.print("  no pipeline: give it one with `headrace apply`", style=FAINT)
     return 0
 

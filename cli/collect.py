@@ -35,8 +35,8 @@ def collect_garbage(uri: str, *, dry_run: bool, as_json: bool) -> int:
         return 0
     out = console(sys.stdout)
     verb = "would be deleted" if dry_run else "deleted"
-    objects = f"{number(len(found.keys))} objects, {megabytes(found.size)}"
-    out.print(title(dataset.uri, f"{objects} below epoch {found.floor} {verb}"))
+    objects = f"{number(len(found.keys))} objects, {megabytes(found.size)}, below epoch {found.floor} {verb}"
+    out.print(title(dataset.uri, objects if found.keys else f"nothing below epoch {found.floor} is to be deleted"))
     for key in found.keys[:KEYS_SHOWN]:
         out.print(f"  {key}")
     if len(found.keys) > KEYS_SHOWN:
@@ -103,8 +103,12 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, as_json: bo
     if as_json:
         print(json.dumps(facts))
     else:
-        what = f"{number(documents)} documents, {number(len(found.rewritten))} objects written anew"
-        console(sys.stdout).print(title(dataset.uri, f"version {after.state.version}: {what}"))
+        what = f"version {after.state.version} shows {number(documents)} documents less"
+        if not documents:
+            what = "no version showed these records: they were not kept, or retracted before"
+        if found.rewritten:
+            what += f"; {number(len(found.rewritten))} objects are written anew without their text"
+        console(sys.stdout).print(title(dataset.uri, what))
     return 0
 
 

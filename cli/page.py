@@ -87,7 +87,7 @@ def balance_page(balance: Balance) -> RenderableType:
         table.add_row(Text(f"  {name}", style), Text(number(value), style), Text(share, FAINT))
         for reason, count in _ranked(reasons):
             table.add_row(Text(f"    {safe(reason)}", FAINT), Text(number(count), FAINT), "")
-    return Group(Padding(table, (0, 2), expand=False), _verdict_line(balance))
+    return Group(Padding(table, (0, 0, 0, 2), expand=False), _verdict_line(balance))
 
 
 def _verdict_line(balance: Balance) -> Text:
@@ -139,7 +139,7 @@ def facts_page(facts: Sequence[tuple[str, str]]) -> RenderableType:
     table.add_column(overflow="fold")
     for name, value in facts:
         table.add_row(name, Text(safe(value)))
-    return Padding(table, (0, 2), expand=False)
+    return Padding(table, (0, 0, 0, 2), expand=False)
 
 
 def stage_table(stages: Sequence[StageSpeed]) -> RenderableType:
@@ -157,7 +157,7 @@ def stage_table(stages: Sequence[StageSpeed]) -> RenderableType:
             f"{stage.mb_s:,.1f}" if stage.busy_s > 0 else "",
             percent(stage.busy_s, whole),
         )
-    return Padding(table, (0, 2), expand=False)
+    return Padding(table, (0, 0, 0, 2), expand=False)
 
 
 def plain_table(headers: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[int] = ()) -> RenderableType:
@@ -167,7 +167,7 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[Any]], right: Se
         table.add_column(header, justify="right" if index in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(safe(str(cell))) for cell in row))
-    return Padding(table, (0, 2), expand=False)
+    return Padding(table, (0, 0, 0, 2), expand=False)
 
 
 def safe(text: str) -> str:

@@ -22,6 +22,8 @@ from headrace.protos import control_pb2 as pb
 SPEED_WINDOW_S = 5.0
 #: Seconds between two lines where there is no terminal.
 LINE_S = 5.0
+#: Seconds without a task that is ready after which it is said why that may be.
+START_S = 5.0
 #: Seconds of a run before its end is foretold.
 FORETELL_S = 2.0
 
@@ -105,6 +107,15 @@ class Waits:
         return ["goes on"] if before and not self._waiting else []
 
 
+def start_line(status: pb.PipelineStatus, elapsed_s: float) -> str:
+    """Why no task is ready yet, where that takes long; else nothing."""
+    if elapsed_s < START_S or not status.tasks or any(task.state == "ready" for task in status.tasks):
+        return ""
+    if status.state not in {"opening", "running"} or input_bytes_read(status):
+        return ""
+    return "tasks start; filters and dedup are compiled at their first use on a machine, for about a minute"
+
+
 class LivePage:
     """A page on a terminal that renews itself and is gone when the run ends."""
 
@@ -180,6 +191,8 @@ class LivePage:
     def _foot(self, status: pb.PipelineStatus) -> Text:
         if status.waits:
             return Text(f"  waits: {safe(status.waits[0])}", style="yellow")
+        if line := start_line(status, time.monotonic() - self._began_at):
+            return Text(f"  {line}", style="yellow")
         return Text("  in the ledger: " + closed_line(status), style=FAINT)
 
 
@@ -190,8 +203,10 @@ class Lines:
         self._console = console
         self._name = name
         self._meter = Meter()
+        self._began_at = time.monotonic()
         self._next_at = 0.0
         self._state = ""
+        self._start_told = False
         self._waits = Waits()
 
     def __enter__(self) -> Self:
@@ -209,10 +224,14 @@ class Lines:
         self._meter.take(now, input_bytes_read(status))
         for line in self._waits.changed(status):
             self._print(f"{self._name}: {line}")
+        if not self._start_told and (line := start_line(status, now - self._began_at)):
+            self._start_told = True
+            self._print(f"{self._name}: {line}")
         if now < self._next_at and status.state == self._state:
             return
         self._next_at, self._state = now + LINE_S, status.state
-        parts = [f"{megabytes(done)} of {megabytes(whole)}, {self._meter.speed / MB:.1f} MB/s"] if done else []
+        speed = f", {self._meter.speed / MB:.1f} MB/s" if self._meter.speed and status.state == "running" else ""
+        parts = [f"{megabytes(done)} of {megabytes(whole)}{speed}"] if done else []
         parts += [f"in the ledger: {closed_line(status)}"] if status.shards else []
         self._print(f"{self._name}: {status.state}" + (": " if parts else "") + "; ".join(parts))
 

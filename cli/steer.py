@@ -70,8 +70,10 @@ def stop(at: ControllerAt, pipeline: str, *, cancel: bool, wait: bool, as_json: 
         if wait:
             _until(client, pipeline, lambda status: _state_of(status, pipeline) in ENDED, f"pipeline {pipeline} lives")
         state = _state_of(client.status(pipeline), pipeline)
-    ended = "is cancelled" if cancel else "is stopped"
-    said = ended if cancel or state == "stopped" else "stops: what is held is being committed"
+    if state in ENDED:
+        said = f"is {state}"
+    else:
+        said = "is being cancelled" if cancel else "stops: what is held is being committed"
     print(json.dumps({"pipeline": pipeline, "state": state}) if as_json else f"pipeline {safe(pipeline)} {said}")
     return 0
 
@@ -94,6 +96,8 @@ def _steer(
     if wait and status is not None and status.refused_change:
         raise CliError(f"the change could not be made any more: {status.refused_change}")
     state = status.state if status is not None else ""
+    if wait and state in ENDED:
+        said = f"is {state} by now"
     if as_json:
         print(json.dumps({"pipeline": name, "state": state, "changes": list(changes)}))
         return 0

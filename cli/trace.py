@@ -70,7 +70,11 @@ def rebuild_shard(uri: str, shard: str, *, restore: bool, as_json: bool) -> int:
 
 def _rows(fact: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for key in ("stage", "reason", "duplicate_of", "kept_as", "tokens", "lineage", "entry", "shard", "retracted"):
-        if fact.get(key) is not None:
+        if fact.get(key) is None:
+            continue
+        if key == "lineage":
+            yield "edited by", ", ".join(json.loads(fact[key])["edited_by"])
+        else:
             yield key, fact[key]
     for piece in fact.get("pieces", ())[:8]:
         yield (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,10 +31,13 @@ from headrace.store.parts import keys_of, rows_of
 FIELDS = ("id", "text", "metadata")
 RETURNED_NONE = "function returned None"
 LEFT_OUT = "function left it out"
+#: A reason is a name that is counted, and no place for what differs from record to record.
+REASON_CHARACTERS_MAX = 100
+REASONS_MAX = 100
 
 
 class MapRecords:
-    """Calls `function(record) -> record | None`; None filters the record.
+    """Calls `function(record) -> record | str | None`: a string filters the record and says why, None without a reason.
 
     A record is a dict of `id`, `text` and `metadata` (a dict, empty where there is none). A text that the function
     changes is counted as an edit; the id cannot be changed.
@@ -43,18 +46,21 @@ class MapRecords:
     def __init__(self, name: str, function: str) -> None:
         self.name = name
         self.function = _load(function, name)
+        self._reasons: set[str] = set()
 
     def process(self, batch: Batch) -> Batch:
         """The batch with what the function returned."""
         text_of(batch, self.name)
         kept: list[int] = []
+        reasons: dict[int, str] = {}
         texts: list[str] = []
         metadata: list[str | None] = []
         ids, old_texts, old_metadata = (batch.rows.column(field).to_pylist() for field in FIELDS)
         for index, (identity, text, packed) in enumerate(zip(ids, old_texts, old_metadata, strict=True)):
             record = {"id": identity, "text": text, "metadata": orjson.loads(packed) if packed else {}}
             answer = self.function(record)
-            if answer is None:
+            if answer is None or isinstance(answer, str):
+                reasons[index] = self._reason(answer, str(identity))
                 continue
             self._check(answer, str(identity))
             kept.append(index)
@@ -63,12 +69,31 @@ class MapRecords:
         rows = batch.rows.take(pa.array(kept, pa.int64()))
         rows = with_column(rows, "text", pa.array(texts, pa.string()))
         rows = with_column(rows, "metadata", pa.array(metadata, pa.string()))
-        return settle(batch, rows, self.name, RETURNED_NONE)
+        return settle(batch, rows, self.name, reasons)
+
+    def _reason(self, answer: str | None, identity: str) -> str:
+        if answer is None:
+            return RETURNED_NONE
+        who = f'stage "{self.name}": its function returned'
+        if not 0 < len(answer) <= REASON_CHARACTERS_MAX or not answer.isprintable():
+            raise StageContractError(
+                f"{who} a string of {len(answer)} characters for record {identity!r}: a reason is a line of 1 to "
+                f"{REASON_CHARACTERS_MAX}, and a record that is kept is a dict"
+            )
+        self._reasons.add(answer)
+        if len(self._reasons) > REASONS_MAX:
+            raise StageContractError(
+                f"{who} more than {REASONS_MAX} different reasons, the last {answer!r}: reasons are counted by their "
+                "names; leave out what differs from record to record"
+            )
+        return answer
 
     def _check(self, answer: Any, identity: str) -> None:
         who = f'stage "{self.name}": its function returned'
         if not isinstance(answer, dict):
-            raise StageContractError(f"{who} {type(answer).__name__} for record {identity!r}: return a dict or None")
+            raise StageContractError(
+                f"{who} {type(answer).__name__} for record {identity!r}: return a dict, a reason or None"
+            )
         unknown = [key for key in answer if key not in FIELDS]
         if unknown:
             raise StageContractError(f"{who} the field {unknown[0]!r}: put fields of your own into record['metadata']")
@@ -123,11 +148,14 @@ class MapBatches:
         return rows
 
 
-def settle(batch: Batch, rows: pa.RecordBatch, stage: str, reason: str, *, splits: bool = False) -> Batch:
+def settle(
+    batch: Batch, rows: pa.RecordBatch, stage: str, reasons: str | Mapping[int, str], *, splits: bool = False
+) -> Batch:
     """The batch with `rows` in ascending order; the rows left out are filtered, changed texts counted as edits.
 
-    `splits`: the rows are numbered parts, any number of them for a row of the batch. Raises StageContractError for a
-    row that was not given, or was returned twice.
+    `reasons` is that of all which are left out, or of each by its place in the batch. `splits`: the rows are numbered
+    parts, any number of them for a row of the batch. Raises StageContractError for a row that was not given, or was
+    returned twice.
     """
     given = row_keys(batch.rows)
     back = keys_of(ordinals_of(rows.column(ROW)), None if splits else parts_of(rows))
@@ -155,7 +183,7 @@ def settle(batch: Batch, rows: pa.RecordBatch, stage: str, reason: str, *, split
             ids=gone.column("id"),
             stage=stage,
             verdict=FILTERED,
-            reasons=[reason] * len(lost),
+            reasons=[reasons if isinstance(reasons, str) else reasons[place] for place in lost.tolist()],
             parts=parts_of(gone),
         )
         verdicts = join_verdicts(verdicts, new)

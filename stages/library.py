@@ -233,10 +233,11 @@ def write_jsonl(*, shard_bytes: int = 256 * MIB, name: str = "lines") -> Stage:
 
 
 def map_records(function: Callable[[dict[str, Any]], Any] | str, *, splits: bool = False, name: str = "") -> Stage:
-    """Call `function(record) -> record | None` on each record: {"id", "text", "metadata"}; None filters it.
+    """Call `function(record) -> record | str | None` on each record: {"id", "text", "metadata"}.
 
+    A string filters the record, and is the reason in its verdict; None filters it too.
     `function` stands at the top level of the pipeline file or of a module, or is its import path. With
-    `splits` it returns a list of records, the parts of this one; part n is called `<id>/<n>`.
+    `splits` it returns a list of records, the parts of this one (none, or None: filtered); part n is called `<id>/<n>`.
     """
     return _custom(
         "headrace.stages.split:SplitRecords" if splits else "headrace.stages.custom:MapRecords", function, name

@@ -36,7 +36,7 @@ h1{font-size:1.9rem;line-height:1.2;margin:0}h1 small{font-size:1rem;font-weight
 h2{font-size:1.15rem;margin:0 0 .2rem}
 p{color:var(--soft);margin:.2rem 0 1rem;font-size:.92rem}header p{overflow-wrap:anywhere}
 section{background:var(--card);border:1px solid var(--line);border-radius:.7rem;padding:1.2rem 1.3rem;margin-top:1.1rem}
-.numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.5rem,1fr));gap:1.1rem}
+.numbers{display:flex;flex-wrap:wrap;gap:1.1rem 1.6rem}.numbers>*{flex:1 0 7rem}
 .numbers b{display:block;font-size:1.6rem;line-height:1.2;font-variant-numeric:tabular-nums}
 .numbers span{color:var(--soft);font-size:.88rem}
 .row{display:grid;grid-template-columns:minmax(0,25rem) minmax(0,1fr) 8rem;gap:.2rem .9rem;align-items:center;
@@ -62,7 +62,7 @@ svg{width:100%;height:auto;display:block;overflow:visible}svg text{font-size:12p
 .plots div{display:flex;justify-content:space-between;color:var(--soft);font-size:.75rem}
 @media(max-width:640px){main{padding:1.5rem .8rem 3rem}section{padding:1rem .9rem}h1{font-size:1.5rem}
 .row{grid-template-columns:minmax(0,1fr) auto}.row .track{grid-column:1/-1;grid-row:2}
-.numbers{grid-template-columns:1fr 1fr}.numbers b{font-size:1.35rem}svg text{font-size:27px}}
+.numbers>*{flex-basis:40%}.numbers b{font-size:1.35rem}svg text{font-size:27px}}
 """
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from headrace.cli.client import plain
 from headrace.cli.page import console, run_page, safe, seconds
-from headrace.cli.progress import Lines, LivePage, Meter, input_bytes_read, input_bytes_stored
+from headrace.cli.progress import START_S, Lines, LivePage, Meter, input_bytes_read, input_bytes_stored, start_line
 from headrace.cli.report import Balance, RunReport, StageSpeed, balance_of
 from headrace.protos import control_pb2 as pb
 from headrace.store.entries import (
@@ -207,3 +207,12 @@ def test_a_status_as_json_keeps_integers_and_shows_bytes_as_hex() -> None:
     assert found["tasks"][0]["stages"] == ["read", "words"]
     assert plain(pb.Range(fragment=b"\x01\xff"))["fragment"] == "01ff"
     json.dumps(found)
+
+
+def test_a_start_that_takes_long_is_explained_until_a_task_is_ready() -> None:
+    made = pb.PipelineStatus(pipeline="p", state="running")
+    made.tasks.append(pb.TaskStatus(task="p/read.0", stages=["read"], state="starting"))
+    assert start_line(made, START_S - 0.1) == ""
+    assert "compiled at their first use" in start_line(made, START_S)
+    made.tasks[0].state = "ready"
+    assert start_line(made, START_S) == ""

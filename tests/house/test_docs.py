@@ -61,3 +61,11 @@ def test_every_option_of_a_command_that_is_shown_exists(page: Path) -> None:
         known = {option for param in command.params for option in [*param.opts, *param.secondary_opts]} | {"--help"}
         used = {word.strip("[],.").partition("=")[0] for word in rest if word.startswith(("--", "[--"))}
         assert used <= known, shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_table_begins_with_its_head(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        head, rule, *_ = [*table.splitlines(), ""]
+        assert re.fullmatch(r"\|( *:?-+:? *\|)+", rule), head

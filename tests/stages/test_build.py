@@ -42,6 +42,9 @@ def backwards(rows):
     return rows.sort_by([("__row", "descending")])
 
 def no_dict(record):
+    return [record["text"]]
+
+def its_text(record):
     return record["text"]
 """
 MODULES = {"shipped_stage": TEXT, "shipped_words": 'bad = "bad"\n'}
@@ -152,8 +155,31 @@ def test_repeated_and_unknown_rows_are_a_fault_of_the_function(batch_of: MakeBat
 
 
 def test_a_function_that_returns_no_record_ends_the_run(batch_of: MakeBatch) -> None:
-    with pytest.raises(StageContractError, match="return a dict or None"):
+    with pytest.raises(StageContractError, match="return a dict, a reason or None"):
         process_safely(custom("no_dict"), batch_of(["a"]), "mine")  # type: ignore[arg-type]
+
+
+def test_a_string_filters_a_record_and_is_the_reason(batch_of: MakeBatch) -> None:
+    answer = process_safely(custom("its_text"), batch_of(["too short", "no verbs"]), "mine")  # type: ignore[arg-type]
+    assert answer.rows.num_rows == 0
+    assert [(row["verdict"], row["stage"], row["reason"]) for row in answer.verdicts.to_pylist()] == [
+        ("filtered", "mine", "too short"),
+        ("filtered", "mine", "no verbs"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "x" * 101, "two\nlines"])
+def test_what_is_no_line_is_no_reason(batch_of: MakeBatch, text: str) -> None:
+    with pytest.raises(StageContractError, match=f"a string of {len(text)} characters"):
+        process_safely(custom("its_text"), batch_of([text]), "mine")  # type: ignore[arg-type]
+
+
+def test_reasons_that_differ_from_record_to_record_end_the_run(batch_of: MakeBatch) -> None:
+    stage = custom("its_text")
+    process_safely(stage, batch_of([f"reason {n}" for n in range(100)]), "mine")  # type: ignore[arg-type]
+    process_safely(stage, batch_of(["reason 7"]), "mine")  # type: ignore[arg-type]
+    with pytest.raises(StageContractError, match="more than 100 different reasons, the last 'one more'"):
+        process_safely(stage, batch_of(["one more"]), "mine")  # type: ignore[arg-type]
 
 
 def test_a_function_behind_the_tokenizer_is_told_so(batch_of: MakeBatch) -> None:
