@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from headrace.chaos.log import SimulatedLog
@@ -38,8 +38,10 @@ class SimulatedController:
         self.sessions: dict[str, Session] = {}
         self._inbox: deque[object] = deque()
         self._timer_at: float | None = None
-        #: The one entry that this life has on its way to the log, as it must be: never two.
         self._led = False
+        #: What this life has on its way to a log, and what it wants to read behind that: one thread does both.
+        self._writing: Counter[str] = Counter()
+        self._unread: deque[core.ReadLog] = deque()
 
     # -- its life --
 
@@ -51,6 +53,8 @@ class SimulatedController:
         self.core = self._made(identity)
         self._inbox.clear()
         self._timer_at, self._led = None, False
+        self._writing.clear()
+        self._unread.clear()
         self.cluster.world.note(self.name, "starts as", self.identity)
         self._execute(self.core.open())
         self._set_timer()
@@ -141,12 +145,14 @@ class SimulatedController:
         for command in commands:
             match command:
                 case core.ReadLog():
-                    world.after(world.between(0.005, 0.05), self._read, command, life)
+                    self._unread.append(command)
+                    self._read_on()
                 case core.WriteEntry():
                     data = encode_entry(command.entry)
                     self.cluster.checker.write_asked(self, command, data)
                     world.note(self.name, f"writes entry {command.number} of {command.log}")
-                    self._log(command).write(command, data, self.identity, self._answer_to(life))
+                    self._writing[command.log] += 1
+                    self._log(command).write(command, data, self.identity, self._answer_to(life, command.log))
                 case core.WriteSnapshot():
                     self._log(command).snapshot(command, self._answer_to(life))
                 case core.TruncateLog():
@@ -177,9 +183,19 @@ class SimulatedController:
     def _log(self, command: core.ReadLog | core.WriteEntry | core.WriteSnapshot | core.TruncateLog) -> SimulatedLog:
         return self.cluster.log_of(command.log)
 
-    def _answer_to(self, life: int) -> Callable[[object], None]:
+    def _read_on(self) -> None:
+        """Read those logs that nothing is on its way to."""
+        for command in list(self._unread):
+            if not self._writing[command.log]:
+                self._unread.remove(command)
+                self.cluster.world.within(0.005, 0.05, self._read, command, self.life)
+
+    def _answer_to(self, life: int, written: str = "") -> Callable[[object], None]:
         def answer(event: object) -> None:
             self._later(event, life)
+            if life == self.life and written:
+                self._writing[written] -= 1
+                self._read_on()
 
         return answer
 

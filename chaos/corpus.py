@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import xxhash
 
+from headrace.chaos.texts import Name, Texts
 from headrace.chaos.world import World
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.entries import Fragment, Range
@@ -23,7 +24,9 @@ RECORDS_MIN, RECORDS_MAX = 50, 80
 DEADLY_SHARE, DEADLY_MAX = 0.3, 2
 #: Share of those in which two stages die, each of records of its own: of two sinks it may be one, or both.
 TWO_CULPRITS_SHARE = 0.3
-#: Share of seeds whose pipeline has two sinks.
+#: Share of seeds whose pipeline has a dedup stage, before its one sink.
+DEDUP_SHARE = 0.33
+#: Share of the others whose pipeline has two sinks.
 TWO_SINKS_SHARE = 0.3
 #: Share of seeds whose sinks are on other workers than their sources, and the labels of the two kinds of workers.
 SPREAD_SHARE = 0.35
@@ -33,19 +36,27 @@ DATASET = "sim://dataset"
 CLUSTER = "sim://cluster"
 CLUSTER_SHARE = 0.5
 PIPELINE = "simulated"
-SOURCE, FILTER, SINK, SECOND_SINK = "read", "filter", "write", "archive"
+SOURCE, FILTER, DEDUP, SINK, SECOND_SINK = "read", "filter", "dedup", "write", "archive"
 
 
-def make_pipeline(rule: int, sinks: tuple[str, ...] = (SINK,), *, spread: bool = False) -> Pipeline:
-    """Read, filter, write, each sink on its own. Another `rule` filters otherwise, so it is another version.
+def make_pipeline(
+    rule: int, sinks: tuple[str, ...] = (SINK,), *, dedup: bool = False, spread: bool = False
+) -> Pipeline:
+    """Read, filter, perhaps dedup, write, each sink on its own. Another `rule` filters otherwise: another version.
 
     Where it is `spread`, sinks are on other workers than what feeds them.
     """
     near, far = TIERS if spread else ("", "")
+    before = DEDUP if dedup else FILTER
     stages = (
         Stage(SOURCE, StageKind.SOURCE, "simulated:read", on=near),
         Stage(FILTER, StageKind.TRANSFORM, "simulated:keep", {"rule": rule}, after=(SOURCE,), on=near),
-        *(Stage(sink, StageKind.SINK, "simulated:write", after=(FILTER,), on=far) for sink in sinks),
+        *(
+            (Stage(DEDUP, StageKind.STATEFUL, "simulated:dedup", replicas=1, after=(FILTER,), on=near),)
+            if dedup
+            else ()
+        ),
+        *(Stage(sink, StageKind.SINK, "simulated:write", after=(before,), on=far) for sink in sinks),
     )
     return Pipeline(PIPELINE, DATASET, stages)
 
@@ -53,31 +64,46 @@ def make_pipeline(rule: int, sinks: tuple[str, ...] = (SINK,), *, spread: bool =
 class Part(NamedTuple):
     """Records of a batch or a shard: of `item`, those in `kept` and those with another verdict, one bit each.
 
-    `quarantined` are those of `other` that killed their task.
+    `quarantined` are those of `other` that killed their task, `duplicates` those that name another record: ordinals in
+    the fragment, and what is kept in their place.
     """
 
     item: Range
     kept: int
     other: int
     quarantined: int = 0
+    duplicates: tuple[tuple[int, Name], ...] = ()
 
     def cut(self, item: Range) -> Part:
         """The records of `item`, which lies within."""
         start, everyone = item.first - self.item.first, (1 << item.count) - 1
         kept, other, dead = self.kept >> start, self.other >> start, self.quarantined >> start
-        return Part(item, kept & everyone, other & everyone, dead & everyone)
+        alike = tuple(pair for pair in self.duplicates if item.first <= pair[0] < item.end) if self.duplicates else ()
+        return Part(item, kept & everyone, other & everyone, dead & everyone, alike)
 
     def holds(self, item: Range) -> bool:
         """Whether `item` lies within."""
         return self.item.fragment == item.fragment and self.item.first <= item.first and item.end <= self.item.end
 
 
+def ordinals(bits: int, first: int) -> list[int]:
+    """The ordinals that bits stand for, the lowest for `first`."""
+    found: list[int] = []
+    while bits:
+        low = bits & -bits
+        found.append(first + low.bit_length() - 1)
+        bits ^= low
+    return found
+
+
 class Corpus:
     """The fragments of one seed."""
 
     def __init__(self, world: World, *, fused: bool = False) -> None:
+        #: The keys of records, where there is a dedup stage.
+        self.texts = Texts() if world.chance(DEDUP_SHARE) else None
         #: The sinks; of two, each closes every record.
-        self.sinks = (SINK, SECOND_SINK) if world.chance(TWO_SINKS_SHARE) else (SINK,)
+        self.sinks = (SINK, SECOND_SINK) if self.texts is None and world.chance(TWO_SINKS_SHARE) else (SINK,)
         self.spread = world.chance(SPREAD_SHARE)
         self.records: dict[bytes, int] = {}
         self.fragments: list[Fragment] = []
@@ -94,7 +120,7 @@ class Corpus:
         self._deadly: dict[str, dict[bytes, int]] = {}
         #: Whether a filter's worker has to kill its task, because the record never ends.
         self.hangs = world.chance(0.5)
-        if world.chance(DEADLY_SHARE):
+        if self.texts is None and world.chance(DEADLY_SHARE):
             stages = (SOURCE, FILTER, *self.sinks)
             for stage in world.rng.sample(stages, 2 if world.chance(TWO_CULPRITS_SHARE) else 1):
                 self._poison(world, stage)

@@ -50,6 +50,7 @@ class Faults:
             (self.corrupt_shard, 2),
             (self.repeat_proposal, 3),
             (self.stray_frame, 1),
+            (self.kill_index, 2),
             (self.fail_task, 1),
             (self.stop_pipeline, 1),
             (self.amend_pipeline, 2),
@@ -122,6 +123,13 @@ class Faults:
         if task is not None:
             task.die(-9, "killed by a fault")
         return task is not None
+
+    def kill_index(self) -> bool:
+        """The task that remembers, where there is one, gets SIGKILL."""
+        deciding = [task for task in self._tasks() if task.decider is not None]
+        for task in deciding:
+            task.die(-9, "killed by a fault")
+        return bool(deciding)
 
     def fail_task(self) -> bool:
         """A task says that it cannot go on."""

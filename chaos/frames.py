@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from headrace.chaos.texts import Name
+
 MARKER_BYTES = 8
 
 
 class Frame(NamedTuple):
     """A batch on its way (`sweep` -1), or marker `sweep` of a sweep. `kept` has one bit a record,
-    `quarantined` one for each that killed its task.
+    `quarantined` one for each that killed its task; `duplicates` are ordinals and what each is a duplicate of.
     """
 
     epoch: int
@@ -20,3 +22,4 @@ class Frame(NamedTuple):
     kept: int = 0
     sweep: int = -1
     quarantined: int = 0
+    duplicates: tuple[tuple[int, Name], ...] = ()

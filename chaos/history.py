@@ -30,7 +30,8 @@ class History(Generic[S]):
         self._summary = summary
         self._summaries: list[tuple[Any, ...]] = []
         self._leaders: dict[int, str] = {}
-        self._writing: dict[str, tuple[int, bytes]] = {}
+        #: What somebody has tried to write last in a term: number and bytes.
+        self._writing: dict[tuple[str, int], tuple[int, bytes]] = {}
         self._folded: dict[str, int] = {}
         self._entries: list[bytes] = []
 
@@ -40,7 +41,8 @@ class History(Generic[S]):
 
     def write_asked(self, controller: Asked, command: WriteEntry, data: bytes) -> None:
         """1, 3: the bytes of a number never change, and no number is tried before the one below it is known."""
-        before = self._writing.get(controller.identity)
+        author = controller.identity, command.entry.term
+        before = self._writing.get(author)
         if before is not None:
             number, bytes_before = before
             if command.number == number and data != bytes_before:
@@ -51,7 +53,7 @@ class History(Generic[S]):
             raise ViolationError(
                 3, f"{controller.name} tries entry {command.number} before {command.number - 1} is known"
             )
-        self._writing[controller.identity] = (command.number, data)
+        self._writing[author] = (command.number, data)
 
     def led(self, entry: Entry, writer: str) -> None:
         """2: an entry that has become durable is of a term that its writer leads."""

@@ -11,19 +11,23 @@ from typing import Any
 from headrace.chaos.assignments import Assignments
 from headrace.chaos.corpus import CLUSTER, Part
 from headrace.chaos.history import History
+from headrace.chaos.leaning import keys_of
 from headrace.chaos.parts import Asked, Cluster, Folding, Wish
-from headrace.chaos.sinks import HELD_BYTES, POLICY
+from headrace.chaos.sinks import HELD_BYTES, SimulatedSink
+from headrace.chaos.storage import SHARD
 from headrace.chaos.tasks import BATCH_RECORDS_MAX
+from headrace.chaos.texts import Texts
+from headrace.chaos.verdicts import Verdicts
 from headrace.chaos.world import ViolationError
 from headrace.controller.core import messages as core
 from headrace.controller.core.authority import Authority
 from headrace.store.entries import Closed, Entry
 from headrace.store.fold import LedgerState
-from headrace.store.keys import epoch_of
-from headrace.worker.core.gathering import HELD_TIMES_MAX
+from headrace.store.keys import KEYS_ROLE, epoch_of
+from headrace.worker.core.gathering import HELD_TIMES_MAX, NEED_BYTES
 
-#: What a sink may hold: its budget, and the one batch that was let in below it.
-HELD_BYTES_LIMIT = HELD_TIMES_MAX * POLICY.held_bytes_max + BATCH_RECORDS_MAX * HELD_BYTES
+#: The one batch that a sink lets in below its budget.
+BATCH_BYTES_MAX = BATCH_RECORDS_MAX * HELD_BYTES
 
 
 class Checker:
@@ -36,6 +40,8 @@ class Checker:
         self.ledger = self.dataset.ledger
         #: What is asked of the cluster's own log, where it has one.
         self.assignments = Assignments(cluster.cluster_log) if cluster.cluster_log is not None else None
+        #: What is asked of duplicates, where there is a dedup stage.
+        self.verdicts = Verdicts(cluster.corpus.texts or Texts())
         self.frames_refused = 0
         #: The controllers that have handled an event since the last check: no other fold can have changed.
         self._stirred: list[Folding] = []
@@ -99,6 +105,8 @@ class Checker:
             raise ViolationError(7, f"entry {number} closes other ranges than its shard holds")
         for part in parts:
             self._check_part(number, closed, part)
+        if self._cluster.corpus.texts is not None:
+            self.verdicts.closed(number, closed.epoch, parts)
 
     def _check_part(self, number: int, closed: Closed, part: Part) -> None:
         item, everyone = part.item, (1 << part.item.count) - 1
@@ -107,22 +115,29 @@ class Checker:
             raise ViolationError(7, f"{where}: a record has no fate or two")
         if item.end > self._cluster.corpus.records[item.fragment]:
             raise ViolationError(4, f"{where} are beyond the end of the fragment")
-        if part.kept != self._cluster.corpus.kept(closed.version, closed.sink, item.fragment, item.first, item.count):
+        alike = sum(1 << row - item.first for row, _ in part.duplicates)
+        kept = self._cluster.corpus.kept(closed.version, closed.sink, item.fragment, item.first, item.count)
+        if part.kept & alike or part.kept | alike != kept:
             raise ViolationError(8, f"{where}: other verdicts than a run without faults comes to")
         dead = self._cluster.corpus.quarantined(closed.version, closed.sink, item.fragment, item.first, item.count)
         if part.quarantined != dead:
             raise ViolationError(8, f"{where}: quarantined are {part.quarantined:b}, those that kill are {dead:b}")
 
     def _content(self, closed: Closed) -> tuple[Part, ...]:
-        """13: what an entry names exists and is what it was."""
+        """13: what an entry names exists and is what it was, and keys are those of the records that are kept."""
+        found: dict[str, tuple[Part, ...]] = {}
         for stored in closed.objects:
-            checksum, parts = self._cluster.objects.content.get(stored.key, ("", ()))
+            checksum, found[stored.role] = self._cluster.objects.content.get(stored.key, ("", ()))
             if checksum != stored.checksum:
                 raise ViolationError(
                     13, f"object {stored.key} has checksum {checksum or 'none'}, not {stored.checksum}"
                 )
-            return parts
-        raise ViolationError(13, "a shard without an object")
+        if SHARD not in found:
+            raise ViolationError(13, "a shard without an object")
+        keys = keys_of(found[SHARD]) if self._cluster.corpus.texts is not None else ()
+        if found.get(KEYS_ROLE, ()) != keys:
+            raise ViolationError(13, "the keys beside a shard are not those of the records that it keeps")
+        return found[SHARD]
 
     # -- what is said --
 
@@ -171,10 +186,11 @@ class Checker:
             if sum(end - first for first, end in closed) < item.count:
                 raise ViolationError(3, f"{task} lets go of records {item.first}..{item.end - 1}, which are open")
 
-    def held(self, task: str, held_bytes: int) -> None:
-        """16: held bytes are within the budget."""
-        if held_bytes > HELD_BYTES_LIMIT:
-            raise ViolationError(16, f"{task} holds {held_bytes} bytes, its budget is {HELD_BYTES_LIMIT}")
+    def held(self, task: str, sink: SimulatedSink) -> None:
+        """16: held bytes are within the budget; a verdict that waits counts more than it did as part of its batch."""
+        held, budget = sink.core.held_bytes, HELD_TIMES_MAX * sink.policy.held_bytes_max + BATCH_BYTES_MAX
+        if held > budget and held > budget + NEED_BYTES * sink.leaning():
+            raise ViolationError(16, f"{task} holds {held} bytes, its budget is {budget}")
 
     def deleted(self, key: str) -> None:
         """14: what is deleted is below the floor and reached from nothing."""
@@ -220,5 +236,5 @@ def summary(ledger: LedgerState) -> tuple[Any, ...]:
         ledger.version,
         len(ledger.fragments),
         len(ledger.shards),
-        [(sink, counts.kept, counts.filtered, counts.quarantined) for sink, counts in ledger.counts.items()],
+        [(sink, counts.kept, counts.duplicate, counts.records) for sink, counts in ledger.counts.items()],
     )

@@ -5,7 +5,7 @@ Each mutant breaks one rule that docs/ledger.md states. `planted(name)` puts it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,9 +14,10 @@ from unittest.mock import patch
 from headrace.chaos import wires
 from headrace.chaos.corpus import Part
 from headrace.chaos.sinks import SimulatedSink
-from headrace.controller.core import commit
+from headrace.controller.core import commit, run_input
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.commit import Committer, Judgement
+from headrace.controller.core.crew import Crew
 from headrace.controller.core.intake import Intake
 from headrace.controller.core.joints import Joints
 from headrace.controller.core.leadership import Leadership, Turn, Write
@@ -37,6 +38,7 @@ from headrace.controller.core.run_states import RunState
 from headrace.controller.core.steering import Steering
 from headrace.controller.core.suspicion import Suspicion
 from headrace.controller.core.tokens import TokenOffered, Tokens
+from headrace.stages.dedup import kept
 from headrace.store import collect
 from headrace.store.cluster_changes import TokenSpent
 from headrace.store.cluster_fold import ClusterState
@@ -45,6 +47,7 @@ from headrace.store.fold import LedgerState
 from headrace.store.objects import ObjectInfo
 from headrace.transport import frame
 from headrace.transport.credit import CreditSender
+from headrace.worker.core import gathering
 from headrace.worker.core.gathering import Gathering
 
 
@@ -181,7 +184,26 @@ def _each_offer(self: Tokens, event: TokenOffered, log: Leadership[ClusterState]
 _offered = Tokens.offered
 
 
-Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property]
+def _no_needs(*_arguments: Any, **_options: Any) -> tuple[Any, Any]:
+    return (), ()
+
+
+def _no_fault(*_arguments: Any) -> str:
+    return ""
+
+
+def _one_short(state: LedgerState, epoch: int, sink: str, uri: str) -> list[str]:
+    return _key_files(state, epoch, sink, uri)[:-1]
+
+
+_key_files = kept.key_files
+
+
+def _forgets(_self: Crew, _task: Any) -> bool:
+    return False
+
+
+Patch = tuple[type[Any] | Any, str, Any]
 
 #: Mutants by name: what is patched with what.
 MUTANTS: dict[str, tuple[Patch, ...]] = {
@@ -207,6 +229,10 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "wish-granted-before-durable": ((Steering, "_steer", _granted_early),),
     "plan-not-recorded": ((Controller, "_recorded", _plan_kept_to_itself),),
     "token-spent-by-each": ((Tokens, "offered", _each_offer),),
+    "needs-skipped": ((Committer, "_needs_fault", _no_fault), (run_input, "unmet", _no_needs)),
+    "index-one-entry-short": ((kept, "key_files", _one_short),),
+    "index-not-fenced": ((Crew, "_remembers", _forgets),),
+    "no-room-for-the-awaited": ((gathering, "WAITING_SHARE", 1e9),),
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
 }
 

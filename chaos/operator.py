@@ -29,7 +29,10 @@ class Operator:
         self._wishes: dict[int, Wish] = {}
         self._rule, self._amended = 1, False
         corpus = cluster.corpus
-        self._pipelines = {rule: make_pipeline(rule, corpus.sinks, spread=corpus.spread).to_dict() for rule in (1, 2)}
+        dedup = corpus.texts is not None
+        self._pipelines = {
+            rule: make_pipeline(rule, corpus.sinks, dedup=dedup, spread=corpus.spread).to_dict() for rule in (1, 2)
+        }
         #: What the first completed run said.
         self.completed = False
 

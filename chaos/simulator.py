@@ -39,8 +39,9 @@ class Outcome:
     terms: int
     #: Entries that were deleted behind a snapshot.
     truncated: int
-    #: Records that killed their task.
+    #: Records that killed their task, and those that are duplicates of others.
     quarantined: int
+    duplicates: int
     violation: str = ""
     number: int = -1
     story: tuple[str, ...] = ()
@@ -82,6 +83,7 @@ def _simulate(seed: int) -> Outcome:
         terms=cluster.checker.ledger.term,
         truncated=cluster.log.truncated,
         quarantined=sum(counts.quarantined for counts in cluster.checker.ledger.counts.values()),
+        duplicates=sum(counts.duplicate for counts in cluster.checker.ledger.counts.values()),
         violation=violation,
         number=number,
         story=tuple(cluster.world.tail()) if violation else (),

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headrace.chaos import leaning
 from headrace.chaos.corpus import Part
 from headrace.chaos.frames import Frame
 from headrace.chaos.parts import Member
-from headrace.controller.core.messages import AnswerProposal, Coverage, Outcome, ShardProposed
+from headrace.controller.core.messages import (
+    AnswerNeeds,
+    AnswerProposal,
+    Coverage,
+    NeedsAsked,
+    Outcome,
+    ShardProposed,
+    VerdictsLetGo,
+)
 from headrace.store.entries import Counts, Range, StoredObject
+from headrace.store.keys import KEYS_ROLE
 from headrace.worker.core import gathering as core
 
 #: Seals by size, by held bytes and by age all happen within a simulated run.
 POLICY = core.SealPolicy(target_bytes=120, held_bytes_max=200, age_s=2.0)
 TARGET_BYTES, HELD_BYTES = 8, 10
+#: Behind dedup a sink has room for so many verdicts that wait for the records that they name.
+WAITING = 16
+LEANING_POLICY = core.SealPolicy(target_bytes=120, held_bytes_max=200 + WAITING * core.NEED_BYTES, age_s=2.0)
 
 
 class SimulatedSink:
@@ -21,20 +34,23 @@ class SimulatedSink:
 
     def __init__(self, task: Member, name: str) -> None:
         self.name = name
-        self.core = core.Gathering(POLICY)
+        self.policy = LEANING_POLICY if task.cluster.corpus.texts is not None else POLICY
+        self._leans = task.cluster.corpus.texts is not None
+        self.core = core.Gathering(self.policy, leans=self._leans)
         #: Make the next shard claim one record twice and another not at all: a broken stage got past the sink.
         self.corrupt = False
         self._task = task
         self._batches: dict[tuple[bytes, int], Part] = {}
         self._parts: dict[int, list[Part]] = {}
         self._writing: dict[int, tuple[Part, ...]] = {}
-        self._written: dict[int, tuple[tuple[Part, ...], StoredObject]] = {}
+        self._written: dict[int, tuple[tuple[Part, ...], tuple[StoredObject, ...]]] = {}
         self._timer_at: float | None = None
 
     def add(self, frame: Frame) -> None:
         """Take a batch; what is held already is left out."""
         whole = Range(frame.fragment, frame.first, frame.records, frame.first * HELD_BYTES, frame.records * HELD_BYTES)
-        batch = Part(whole, frame.kept, ((1 << frame.records) - 1) ^ frame.kept, frame.quarantined)
+        other = ((1 << frame.records) - 1) ^ frame.kept
+        batch = Part(whole, frame.kept, other, frame.quarantined, frame.duplicates)
         for item in core.without((whole,), self.core.held(frame.fragment)):
             part = self._batches[item.fragment, item.first] = batch if item is whole else batch.cut(item)
             target = TARGET_BYTES * part.kept.bit_count()
@@ -43,6 +59,23 @@ class SimulatedSink:
     def seal(self, reason: str) -> None:
         """Write what is gathered."""
         self._do(core.SealAsked(reason))
+
+    def needs_answered(self, answer: AnswerNeeds) -> None:
+        """Take the controller's answer about what the duplicates of a shard lean on."""
+        held = self._parts.get(answer.proposal)
+        if not held:
+            return
+        waiting, void = leaning.leaning_on(held, answer.open), leaning.leaning_on(held, answer.gone)
+        if self.core.asks(answer.proposal):
+            for item in waiting:
+                part = next(part for part in held if part.holds(item))
+                self._batches[item.fragment, item.first] = part.cut(item)
+        self._do(core.NeedsAnswered(answer.proposal, waiting, void))
+
+    def leaning(self) -> int:
+        """How many verdicts it holds that name another record."""
+        held = [part for parts in self._parts.values() for part in parts]
+        return sum(len(part.duplicates) for part in (*self._batches.values(), *held)) if self._leans else 0
 
     def in_hand(self) -> tuple[Range, ...]:
         """What the writer is at."""
@@ -66,8 +99,15 @@ class SimulatedSink:
                 case core.WriteShard():
                     world.note(self._task.label, "seals a shard", command)
                     self._write(command)
+                case core.AskNeeds():
+                    self._ask(command)
                 case core.ProposeShard():
                     self._task.say(self._proposal(command.shard))
+                case core.LetGo():
+                    world.note(self._task.label, "lets go of", command)
+                    self._task.say(VerdictsLetGo(self._task.name, self._task.attempt))
+                    for item in command.ranges:
+                        del self._batches[item.fragment, item.first]
                 case core.ReleaseShard():
                     self._parts.pop(command.shard, None)
                     self._written.pop(command.shard, None)
@@ -87,10 +127,22 @@ class SimulatedSink:
         if self._task.alive:
             self._do(core.TimePassed())
 
+    def _ask(self, command: core.AskNeeds) -> None:
+        parts = self._parts[command.shard] = self._taken(command.shard, command.ranges)
+        records = leaning.needs(parts)
+        if records:
+            self._task.say(NeedsAsked(self._task.name, self._task.attempt, command.shard, self.name, records))
+        else:
+            self._do(core.NeedsAnswered(command.shard))
+
+    def _taken(self, shard: int, ranges: Sequence[Range]) -> list[Part]:
+        """The batches of a shard, which gather no longer."""
+        if shard in self._parts:
+            return self._parts[shard]
+        return [self._batches.pop((item.fragment, item.first)) for item in ranges]
+
     def _write(self, command: core.WriteShard) -> None:
-        held = self._parts.get(command.shard)
-        if held is None:
-            held = [self._batches.pop((item.fragment, item.first)) for item in command.ranges]
+        held = self._taken(command.shard, command.ranges)
         parts = [next(part for part in held if part.holds(item)).cut(item) for item in command.ranges]
         self._parts[command.shard] = parts
         content = self._writing[command.shard] = self._content(parts)
@@ -103,7 +155,9 @@ class SimulatedSink:
             # Record 0 has two fates and record 1 none; the counts are as they should be.
             self.corrupt = False
             first = joined[0]
-            joined[0] = Part(first.item, (first.kept | 1) & ~2, (first.other | 1) & ~2, first.quarantined & ~2)
+            joined[0] = first._replace(
+                kept=(first.kept | 1) & ~2, other=(first.other | 1) & ~2, quarantined=first.quarantined & ~2
+            )
         return tuple(joined)
 
     def _store(self, shard: int, content: tuple[Part, ...]) -> None:
@@ -118,14 +172,21 @@ class SimulatedSink:
         if self._task.alive and self._task.cluster.objects.fails():
             # The upload was torn, or took effect and the answer was lost: the writer cannot tell, and tries again.
             if world.chance(0.5):
-                self.put(content, shard)
+                self._put_all(content, shard)
             world.after(world.between(0.1, 1.0), self._store, shard, content)
             return
-        stored = self.put(content, shard)
+        stored = self._put_all(content, shard)
         if self._task.alive:
             self._writing.pop(shard, None)
             self._written[shard] = (content, stored)
             self._do(core.ShardWritten(shard))
+
+    def _put_all(self, content: tuple[Part, ...], shard: int) -> tuple[StoredObject, ...]:
+        """Store a shard, and behind dedup the keys of what it keeps."""
+        stored, keys = self.put(content, shard), leaning.keys_of(content) if self._leans else ()
+        if not keys:
+            return (stored,)
+        return stored, self._task.cluster.objects.create(f"shards/{self._task.epoch}", keys, KEYS_ROLE)
 
     def put(self, content: tuple[Part, ...], _shard: int) -> StoredObject:
         """Store a shard under the hash of its content."""
@@ -135,7 +196,8 @@ class SimulatedSink:
         content, stored = self._written[number]
         kept = sum(part.kept.bit_count() for part in content)
         dead = sum(part.quarantined.bit_count() for part in content)
-        other = sum(part.other.bit_count() for part in content) - dead
+        alike = sum(len(part.duplicates) for part in content)
+        other = sum(part.other.bit_count() for part in content) - dead - alike
         return ShardProposed(
             task=self._task.name,
             attempt=self._task.attempt,
@@ -145,14 +207,17 @@ class SimulatedSink:
             epoch=self._task.epoch,
             ranges=tuple(part.item for part in content),
             coverage=tuple(Coverage(_bytes(part.kept, part.item), _bytes(part.other, part.item)) for part in content),
-            objects=(stored,),
+            objects=stored,
             counts=Counts(
                 kept=kept,
                 filtered=other,
+                duplicate=alike,
                 quarantined=dead,
                 filtered_by={"filter/rule": other},
                 quarantined_by={"killed its process": dead} if dead else {},
             ),
+            needs=leaning.needs(content) if self._leans else (),
+            released=leaning.released(content) if self._leans else (),
         )
 
 
@@ -170,6 +235,7 @@ def join(parts: Sequence[Part]) -> list[Part]:
                 last.kept | part.kept << shift,
                 last.other | part.other << shift,
                 last.quarantined | part.quarantined << shift,
+                last.duplicates + part.duplicates,
             )
         else:
             joined.append(part)

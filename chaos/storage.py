@@ -12,6 +12,9 @@ from headrace.chaos.world import World
 from headrace.store.entries import StoredObject
 from headrace.store.objects import ObjectInfo
 
+#: The role of the object that holds the records themselves.
+SHARD = "shard"
+
 
 @dataclass(slots=True)
 class SimulatedObjects:
@@ -34,23 +37,21 @@ class SimulatedObjects:
         """Remove an object."""
         self.content.pop(key, None)
 
-    def create(self, prefix: str, parts: tuple[Part, ...]) -> StoredObject:
-        """Store a shard under the hash of its bytes, and say where it lies."""
+    def create(self, prefix: str, parts: tuple[Part, ...], role: str = SHARD) -> StoredObject:
+        """Store an object of a shard under the hash of its bytes, and say where it lies."""
         checksum, size = checksum_of(parts)
-        key = f"{prefix}/{checksum.rsplit(':', 1)[1]}.shard"
+        key = f"{prefix}/{checksum.rsplit(':', 1)[1]}.{role}"
         self.content.setdefault(key, (checksum, parts))
-        return StoredObject("shard", key, checksum, size)
+        return StoredObject(role, key, checksum, size)
 
     def overwrite(self, key: str, parts: tuple[Part, ...]) -> StoredObject:
         """Store a shard under a name that says nothing of its content."""
         checksum, size = checksum_of(parts)
         self.content[key] = (checksum, parts)
-        return StoredObject("shard", key, checksum, size)
+        return StoredObject(SHARD, key, checksum, size)
 
 
 def checksum_of(parts: tuple[Part, ...]) -> tuple[str, int]:
     """The checksum and the size in bytes of a shard's content."""
-    data = repr(
-        [(part.item.fragment, part.item.first, part.kept, part.other, part.quarantined) for part in parts]
-    ).encode()
+    data = repr([(part.item.fragment, part.item.first, part.item.count, *part[1:]) for part in parts]).encode()
     return f"xxh3-128:{xxhash.xxh3_128_hexdigest(data)}", len(data)

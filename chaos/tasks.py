@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from headrace.chaos.corpus import FILTER, RECORD_BYTES, SOURCE, Part
+from headrace.chaos.corpus import DEDUP, FILTER, RECORD_BYTES, SOURCE, Part
+from headrace.chaos.deciders import SimulatedDecider
 from headrace.chaos.frames import MARKER_BYTES, Frame
 from headrace.chaos.links import SimulatedLink
 from headrace.chaos.parts import Cluster, Host, Input
@@ -57,6 +58,9 @@ class SimulatedTask:
         self.is_source = SOURCE in order.stages
         sinks = [stage for stage in order.stages if stage in self._corpus.sinks]
         self.sink = SimulatedSink(self, sinks[0]) if sinks else None
+        self.decider: SimulatedDecider | None = None
+        if self._corpus.texts is not None and DEDUP in order.stages:
+            self.decider = SimulatedDecider(self, self._corpus.texts, self._corpus.sinks[0], fenced=order.fenced)
         #: The stages that read from the last one of this task.
         self._following = _following(order)
         self.reading, self._sweeping = Reading(), Sweeping()
@@ -78,6 +82,8 @@ class SimulatedTask:
     def begin(self) -> None:
         """The process has come up and has built its stages."""
         if self.alive:
+            if self.decider is not None:
+                self.decider.begin()
             self.ready = True
             self.say(core.TaskReady(self.name, self.attempt))
             self.wake()
@@ -170,6 +176,10 @@ class SimulatedTask:
                 self.sink.seal(message.reason)
             case core.AnswerProposal() if self.sink is not None:
                 self.sink.answered(message)
+            case core.AnswerNeeds() if self.sink is not None:
+                self.sink.needs_answered(message)
+            case core.ReleaseClaims() if self.decider is not None:
+                self.decider.release(message.records)
             case core.StopTask():
                 self.die(0, "was told to stop")
             case ("open", SimulatedLink() as link):
@@ -301,6 +311,8 @@ class SimulatedTask:
 
     def _deliver(self, frame: Frame) -> bool:
         """Take a batch through the stages; False if one died of it."""
+        if self.decider is not None and self.decider.fenced:
+            return True  # it is open and held by nobody, and read again when the epoch is raised
         sentence = self._sentences.get((frame.fragment, frame.first)) if self._sentences else None
         if FILTER in self.stages:
             dead = frame.quarantined | (sentence == FILTER)
@@ -308,6 +320,8 @@ class SimulatedTask:
                 return False
             passed = self._corpus.passed(self.version, frame.fragment, frame.first, frame.records)
             frame = frame._replace(kept=passed & frame.kept & ~dead, quarantined=dead)
+        if self.decider is not None:
+            frame = self.decider.decide(frame)
         if self.sink is None:
             self._outbox.extend((stage, frame) for stage in self._following)
             return True
@@ -316,7 +330,7 @@ class SimulatedTask:
         elif frame.fragment in self._trials and not self.outlives(self.sink.name, [_part(frame, frame.kept, 0)]):
             return False
         self.sink.add(frame)
-        self.cluster.checker.held(self.label, self.sink.core.held_bytes)
+        self.cluster.checker.held(self.label, self.sink)
         return True
 
 

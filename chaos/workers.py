@@ -145,7 +145,15 @@ class SimulatedWorker:
         session = self.session = Session(controller, self, self._life)
         controller.welcome(session)
         running = tuple(
-            core.RunningTask(task, entry.attempt, entry.version, entry.epoch, entry.ready)
+            core.RunningTask(
+                task,
+                entry.attempt,
+                entry.version,
+                entry.epoch,
+                entry.ready,
+                fenced=entry.fenced,
+                linked=entry.linked,
+            )
             for task, entry in self._roll.tasks.items()
         )
         links = tuple(
@@ -221,6 +229,8 @@ class SimulatedWorker:
                 self._pass_on(command.task, command.attempt, command)
                 self._supervise(supervisor.StopAsked(command.task, command.attempt))
             case core.ListSource() | core.ReadFragment() | core.SweepTask() | core.SealSink() | core.AnswerProposal():
+                self._pass_on(command.task, command.attempt, command)
+            case core.AnswerNeeds() | core.ReleaseClaims():
                 self._pass_on(command.task, command.attempt, command)
             case _:
                 raise TypeError(f"a worker understands no {command}")
@@ -308,7 +318,7 @@ class SimulatedWorker:
     def _spawn(self, order: core.StartTask) -> None:
         task = SimulatedTask(self, order)
         self.tasks[order.task, order.attempt] = task
-        self._roll.started(order.task, order.attempt, order.version, order.epoch)
+        self._roll.started(order.task, order.attempt, order.version, order.epoch, fenced=order.fenced)
         self.cluster.world.after(self.cluster.world.between(0.05, 0.6), task.begin)
 
     def _cut(self, command: supervisor.CutLinks) -> None:

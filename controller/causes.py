@@ -32,6 +32,7 @@ _BEGINNINGS: dict[type[object], str] = {
     core.FragmentWasRead: "read",
     core.ShardProposed: "shard",
     core.NeedsAsked: "needs",
+    core.VerdictsLetGo: "needs",
 }
 
 

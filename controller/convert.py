@@ -96,6 +96,8 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
         case "needs":
             needs = message.needs
             return core.NeedsAsked(task, attempt, needs.proposal, needs.sink, _records_from(needs.records))
+        case "let_go":
+            return core.VerdictsLetGo(task, attempt)
         case "swept":
             return _swept(task, attempt, message.swept)
         case "lost":

@@ -252,7 +252,16 @@ def _registered(register: pb.Register) -> core.WorkerRegistered:
         memory_bytes=register.memory_bytes,
         pid=register.pid,
         tasks=tuple(
-            core.RunningTask(item.task, item.attempt, item.version, item.epoch, item.ready, tuple(item.addresses))
+            core.RunningTask(
+                task=item.task,
+                attempt=item.attempt,
+                version=item.version,
+                epoch=item.epoch,
+                ready=item.ready,
+                addresses=tuple(item.addresses),
+                fenced=item.fenced,
+                linked=item.linked,
+            )
             for item in register.tasks
         ),
         links=tuple(

@@ -441,6 +441,10 @@ class NeedsAsked(_message.Message):
     records: _containers.RepeatedCompositeFieldContainer[Records]
     def __init__(self, proposal: _Optional[int] = ..., sink: _Optional[str] = ..., records: _Optional[_Iterable[_Union[Records, _Mapping]]] = ...) -> None: ...
 
+class VerdictsLetGo(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Swept(_message.Message):
     __slots__ = ("sweep", "pending", "held")
     SWEEP_FIELD_NUMBER: _ClassVar[int]
@@ -528,7 +532,7 @@ class TaskFailed(_message.Message):
     def __init__(self, error: _Optional[str] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class TaskEvent(_message.Message):
-    __slots__ = ("task", "attempt", "cause", "ready", "listed", "read", "proposed", "swept", "progress", "failed", "exited", "lost", "needs")
+    __slots__ = ("task", "attempt", "cause", "ready", "listed", "read", "proposed", "swept", "progress", "failed", "exited", "lost", "needs", "let_go")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -542,6 +546,7 @@ class TaskEvent(_message.Message):
     EXITED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     NEEDS_FIELD_NUMBER: _ClassVar[int]
+    LET_GO_FIELD_NUMBER: _ClassVar[int]
     task: str
     attempt: int
     cause: str
@@ -555,7 +560,8 @@ class TaskEvent(_message.Message):
     exited: TaskExited
     lost: LinkLost
     needs: NeedsAsked
-    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., cause: _Optional[str] = ..., ready: _Optional[_Union[TaskReady, _Mapping]] = ..., listed: _Optional[_Union[FragmentsListed, _Mapping]] = ..., read: _Optional[_Union[FragmentRead, _Mapping]] = ..., proposed: _Optional[_Union[Proposed, _Mapping]] = ..., swept: _Optional[_Union[Swept, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., exited: _Optional[_Union[TaskExited, _Mapping]] = ..., lost: _Optional[_Union[LinkLost, _Mapping]] = ..., needs: _Optional[_Union[NeedsAsked, _Mapping]] = ...) -> None: ...
+    let_go: VerdictsLetGo
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., cause: _Optional[str] = ..., ready: _Optional[_Union[TaskReady, _Mapping]] = ..., listed: _Optional[_Union[FragmentsListed, _Mapping]] = ..., read: _Optional[_Union[FragmentRead, _Mapping]] = ..., proposed: _Optional[_Union[Proposed, _Mapping]] = ..., swept: _Optional[_Union[Swept, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., exited: _Optional[_Union[TaskExited, _Mapping]] = ..., lost: _Optional[_Union[LinkLost, _Mapping]] = ..., needs: _Optional[_Union[NeedsAsked, _Mapping]] = ..., let_go: _Optional[_Union[VerdictsLetGo, _Mapping]] = ...) -> None: ...
 
 class TaskExited(_message.Message):
     __slots__ = ("code", "story", "in_hand", "killed_for")
@@ -610,7 +616,7 @@ class Register(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., version: _Optional[str] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ..., host_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., links: _Optional[_Iterable[_Union[RunningLink, _Mapping]]] = ..., door: _Optional[str] = ..., relay_addresses: _Optional[_Iterable[str]] = ..., allows_chaos: _Optional[bool] = ...) -> None: ...
 
 class RunningTask(_message.Message):
-    __slots__ = ("task", "attempt", "version", "epoch", "ready", "facts", "addresses")
+    __slots__ = ("task", "attempt", "version", "epoch", "ready", "facts", "addresses", "fenced", "linked")
     class FactsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -625,6 +631,8 @@ class RunningTask(_message.Message):
     READY_FIELD_NUMBER: _ClassVar[int]
     FACTS_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    LINKED_FIELD_NUMBER: _ClassVar[int]
     task: str
     attempt: int
     version: str
@@ -632,7 +640,9 @@ class RunningTask(_message.Message):
     ready: bool
     facts: _containers.ScalarMap[str, str]
     addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ready: _Optional[bool] = ..., facts: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    fenced: bool
+    linked: bool
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., version: _Optional[str] = ..., epoch: _Optional[int] = ..., ready: _Optional[bool] = ..., facts: _Optional[_Mapping[str, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., fenced: _Optional[bool] = ..., linked: _Optional[bool] = ...) -> None: ...
 
 class RunningLink(_message.Message):
     __slots__ = ("link", "sender_attempt", "receiver_attempt", "generation")

@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.store.errors import FormatError
+from headrace.store.keys import KEYS_ROLE
 from headrace.store.objects import ObjectStore
 
 #: The role of the file in a shard, and how its name ends.
-ROLE = "keys"
+ROLE = KEYS_ROLE
 SUFFIX = ".keys"
 KEYS_FORMAT = 1
 PARTITIONS = 256

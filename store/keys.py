@@ -6,6 +6,8 @@ import re
 
 #: Folders whose objects sinks write, under the epoch that they were born with and the hash of the object's bytes.
 FOLDERS = ("shards", "quarantine")
+#: The role of the object of a shard that has the keys of its kept records, where a dedup stage ran.
+KEYS_ROLE = "keys"
 _KEY = re.compile(r"(?:shards|quarantine)/([0-9]{1,18})/[0-9a-f]{32}(?:\.[a-z]+)+")
 
 

@@ -161,7 +161,7 @@ class Daemon:
         )
         for task, entry in self._roll.tasks.items():
             running = pb.RunningTask(task=task, attempt=entry.attempt, version=entry.version, epoch=entry.epoch)
-            running.ready = entry.ready
+            running.ready, running.fenced, running.linked = entry.ready, entry.fenced, entry.linked
             running.facts.update(entry.facts)
             running.addresses.extend(entry.addresses)
             register.tasks.append(running)
@@ -268,7 +268,8 @@ class Daemon:
                 case core.SpawnProcess():
                     order = self._orders.pop((command.task, command.attempt))
                     self.tally.began(command.task, command.attempt)
-                    self._roll.started(command.task, command.attempt, order.start.version, order.start.epoch)
+                    born = order.start.version, order.start.epoch
+                    self._roll.started(command.task, command.attempt, *born, fenced=order.start.fenced)
                     self._processes.spawn(command.task, command.attempt, order)
                     where = about(task=command.task, attempt=command.attempt, stages="+".join(order.start.stages))
                     logger.info("is started", extra=where)

@@ -53,6 +53,7 @@ class Sinking:
         self._writing: dict[int, Future[Shard]] = {}
         self._proposals: list[pb.Proposed] = []
         self._questions: list[pb.NeedsAsked] = []
+        self._let_go = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
         #: Readable when the writer has finished something.
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -156,6 +157,11 @@ class Sinking:
         ready, self._questions = self._questions, []
         return ready
 
+    def take_let_go(self) -> bool:
+        """Whether verdicts were let go of since the last call: the controller is to know."""
+        let_go, self._let_go = self._let_go, False
+        return let_go
+
     def held(self) -> pb.HeldRanges:
         """What is in this sink's hands, for a sweep."""
         message = pb.HeldRanges(sink=self.name)
@@ -177,6 +183,10 @@ class Sinking:
                     self._ask(command)
                 case core.ProposeShard():
                     self._proposals.append(self._proposal(command.shard))
+                case core.LetGo():
+                    self._let_go = True
+                    for item in command.ranges:
+                        del self._batches[item.fragment, item.first]
                 case core.ReleaseShard():
                     self._parts.pop(command.shard, None)
                     self._written.pop(command.shard, None)

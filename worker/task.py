@@ -244,6 +244,8 @@ class Task:
             self._sink.tick()
             for question in self._sink.take_questions():
                 self._say(needs=question)
+            if self._sink.take_let_go():
+                self._say(let_go=pb.VerdictsLetGo())
             for proposal in self._sink.take_proposals():
                 self._report(now)
                 with caused_by(self._causes.pop("seal", "")):

@@ -14,26 +14,18 @@ from headrace.controller.core.claims import Claims
 from headrace.controller.core.leadership import SNAPSHOT_ENTRIES, Leadership, LeaderState
 from headrace.controller.core.log_messages import LOG_EVENTS, LogEvent
 from headrace.controller.core.messages import (
+    TASK_EVENTS,
     AnswerRequest,
     Command,
     DrainRequested,
-    FragmentWasRead,
     KillTask,
-    LinkLost,
     ManifestWritten,
-    NeedsAsked,
     PipelineRequested,
     ReportRun,
-    ShardProposed,
     ShutdownAsked,
-    SourceListed,
     SteerRequested,
     StepDown,
     StopRequested,
-    TaskExited,
-    TaskFailed,
-    TaskReady,
-    TaskSwept,
     TimePassed,
     WorkerLost,
     WorkerRegistered,
@@ -163,6 +155,8 @@ class Controller:
     def _dispatch(self, event: object, now: float) -> list[Command]:
         if isinstance(event, LOG_EVENTS):
             return self._on_log(event, now)
+        if isinstance(event, TASK_EVENTS):
+            return self._to_task(event.task, event, now)
         match event:
             case WorkerRegistered():
                 return self._registered(event, now)
@@ -175,10 +169,6 @@ class Controller:
             case ManifestWritten():
                 writer = self._by_log(event.log)
                 return writer.handle(event, now) if writer else []
-            case TaskReady() | TaskExited() | TaskFailed() | SourceListed() | FragmentWasRead():
-                return self._to_task(event.task, event, now)
-            case ShardProposed() | NeedsAsked() | TaskSwept() | LinkLost():
-                return self._to_task(event.task, event, now)
             case TokenOffered():
                 return self._offered(event)
             case ShutdownAsked():

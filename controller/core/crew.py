@@ -8,6 +8,7 @@ from dataclasses import replace
 from headrace.controller.core.joints import Joints
 from headrace.controller.core.messages import (
     Command,
+    RunningTask,
     SealSink,
     StartTask,
     StopTask,
@@ -142,6 +143,24 @@ class Crew:
     def decider(self) -> Task | None:
         """The task with the stage that remembers, while an attempt of it lives."""
         return next((task for task in self.roster if self._remembers(task) and task.state in _ALIVE), None)
+
+    def adopt(self, task: Task, found: RunningTask, now: float) -> bool:
+        """Go on with an attempt that a worker still has; False where that must not be.
+
+        So with an index that another leader started and that never had a link: that leader may have given it up,
+        unheard of, and let another one serve. Where one is fenced, the epoch was about to be raised, and is now.
+        """
+        started_here = task.attempt == found.attempt
+        if not self.roster.may_adopt(task, found.attempt):
+            return False
+        if self._remembers(task):
+            if not (started_here or found.linked or found.fenced):
+                return False
+            self.index_lost = self.index_lost or found.fenced
+            self.index_served = self.index_served or found.ready
+        self.roster.adopt(task, found.attempt, now, ready=found.ready)
+        task.addresses = found.addresses
+        return True
 
     def _remembers(self, task: Task) -> bool:
         return self._stateful in task.plan.stages

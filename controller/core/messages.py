@@ -25,10 +25,12 @@ from headrace.controller.core.log_messages import SnapshotWritten as SnapshotWri
 from headrace.controller.core.log_messages import TruncateLog as TruncateLog
 from headrace.controller.core.log_messages import WriteEntry as WriteEntry
 from headrace.controller.core.log_messages import WriteSnapshot as WriteSnapshot
+from headrace.controller.core.needs import NEEDS_EVENTS
 from headrace.controller.core.needs import AnswerNeeds as AnswerNeeds
 from headrace.controller.core.needs import NeedsAsked as NeedsAsked
 from headrace.controller.core.needs import Records as Records
 from headrace.controller.core.needs import ReleaseClaims as ReleaseClaims
+from headrace.controller.core.needs import VerdictsLetGo as VerdictsLetGo
 from headrace.controller.core.wishes import DrainRequested as DrainRequested
 from headrace.controller.core.wishes import SteerAdmitted as SteerAdmitted
 from headrace.controller.core.wishes import SteerRequested as SteerRequested
@@ -248,6 +250,7 @@ Event: TypeAlias = (
     | FragmentWasRead
     | ShardProposed
     | NeedsAsked
+    | VerdictsLetGo
     | TaskSwept
     | LinkLost
     | LogRead
@@ -266,6 +269,11 @@ Event: TypeAlias = (
     | DrainRequested
     | WorkerDrained
     | TimePassed
+)
+#: What tasks say, for `isinstance`.
+TASK_EVENTS = (
+    *(TaskReady, TaskExited, TaskFailed, SourceListed, FragmentWasRead, ShardProposed, TaskSwept, LinkLost),
+    *NEEDS_EVENTS,
 )
 
 

@@ -31,6 +31,18 @@ class NeedsAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class VerdictsLetGo:
+    """A sink had no room for all the verdicts that should wait: what it let go of is open, and held by nobody."""
+
+    task: str
+    attempt: int
+
+
+#: What sinks behind dedup say.
+NEEDS_EVENTS = (NeedsAsked, VerdictsLetGo)
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerNeeds:
     """Tell a sink which of the records are `open` still and which are `gone`; the others are kept."""
 

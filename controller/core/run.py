@@ -27,6 +27,7 @@ from headrace.controller.core.messages import (
     TaskReady,
     TaskSwept,
     TimePassed,
+    VerdictsLetGo,
     WorkerDrained,
     WorkerLost,
     WriteManifest,
@@ -109,8 +110,8 @@ class Run(Changes, Input, Ending):
                 return self._source_listed(event)
             case FragmentWasRead():
                 return self._was_read(event)
-            case ShardProposed() | NeedsAsked():
-                return self._judged(event) if self.state in WORKING else []
+            case ShardProposed() | NeedsAsked() | VerdictsLetGo():
+                return self._sink_said(event) if self.state in WORKING else []
             case TaskSwept():
                 return self._swept(event)
             case LinkLost():

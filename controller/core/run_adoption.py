@@ -58,9 +58,7 @@ class Adoption(Tasks):
         fit = {name: item for (name, _), item in sorted(claim.tasks.items()) if (item.version, item.epoch) == born}
         for task in self.crew.waiting_on(worker):
             found = fit.get(task.plan.name)
-            if found is not None and self.crew.roster.may_adopt(task, found.attempt):
-                self.crew.roster.adopt(task, found.attempt, now, ready=found.ready)
-                task.addresses = found.addresses
+            if found is not None and self.crew.adopt(task, found, now):
                 self.intake.distrust()
         commands: list[Command] = []
         for item in claim.tasks.values():

@@ -15,6 +15,7 @@ from headrace.controller.core.messages import (
     ShardProposed,
     SourceListed,
     TaskSwept,
+    VerdictsLetGo,
 )
 from headrace.controller.core.needs import Records, unmet
 from headrace.controller.core.roster import Task, TaskState
@@ -111,11 +112,26 @@ class Input(RunBase):
             "up and reads the new objects whole, beside what is closed of the old ones"
         )
 
-    def _judged(self, event: ShardProposed | NeedsAsked) -> list[Command]:
-        return self._proposed(event) if isinstance(event, ShardProposed) else self._needs_asked(event)
+    def _sink_said(self, event: ShardProposed | NeedsAsked | VerdictsLetGo) -> list[Command]:
+        match event:
+            case ShardProposed():
+                return self._proposed(event)
+            case NeedsAsked():
+                return self._needs_asked(event)
+            case VerdictsLetGo():
+                return self._let_go(event)
+
+    def _let_go(self, event: VerdictsLetGo) -> list[Command]:
+        """Some of what the last sweep found in a sink is not there any more: look again before the end."""
+        if self.crew is not None and self.crew.current(event.task, event.attempt) is not None:
+            self._settled, self._dirty = False, self._dirty or self.state in HALTING
+        return []
 
     def _proposed(self, event: ShardProposed) -> list[Command]:
         """Judge a proposal: only who leads knows all that is closed. A sink that hears nothing proposes again."""
+        if self._renewed_from is not None:
+            # The epoch is on its way to the log: what is queued now would stand behind it, and be of the one before.
+            return []
         judgement = self.committer.judge(event, self.version, self.ledger.epoch)
         if judgement.closed is not None:
             released = (ClaimsReleased(event.sink, event.released),) if event.released else ()

@@ -9,7 +9,10 @@ from headrace.controller.core.places import WorkerFacts
 
 @dataclass(frozen=True, slots=True)
 class RunningTask:
-    """An attempt that a worker still runs, and what it was born with. `ready`: it has built its stages."""
+    """An attempt that a worker still runs, and what it was born with. `ready`: it has built its stages.
+
+    `fenced`: its stage that remembers lets nothing through, see `StartTask`. `linked`: it has had a link.
+    """
 
     task: str
     attempt: int
@@ -17,6 +20,8 @@ class RunningTask:
     epoch: int = 0
     ready: bool = False
     addresses: tuple[str, ...] = ()
+    fenced: bool = False
+    linked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import DUPLICATE, PART, ROW, Batch, join_verdicts, make_verdicts, ordinals_of
 from headrace.stages.dedup import decider as core
 from headrace.stages.dedup.index import KeyIndex, Match, compile_index
+from headrace.stages.dedup.kept import key_files
 from headrace.stages.dedup.minhash import Keys, compile_keys, make_keys
 from headrace.stages.dedup.scheme import Scheme
 from headrace.stages.errors import StageContractError
 from headrace.stages.quality.texts import with_column
 from headrace.stages.text import text_of
 from headrace.store.dataset import fold_ledger
-from headrace.store.fold import LedgerState
-from headrace.store.key_files import ROLE, RecordName, read_keys
+from headrace.store.key_files import RecordName, read_keys
 from headrace.store.objects import ObjectStore
 
 logger = logging.getLogger("headrace.dedup")
@@ -170,22 +169,3 @@ def keys_of(rows: pa.RecordBatch) -> Keys:
         return np.zeros((0, width // 8), np.uint64)
     flat = np.frombuffer(data, "<u8", count=len(column) * width // 8, offset=column.offset * width)
     return flat.reshape(len(column), width // 8).astype(np.uint64)
-
-
-def key_files(state: LedgerState, epoch: int, sink: str, uri: str) -> list[str]:
-    """The files with the keys of what a sink has kept up to an epoch's position. PipelineError if one is missing."""
-    if state.number < epoch:
-        raise PipelineError(f"{uri}: the ledger ends at entry {state.number}, before epoch {epoch}: restore it")
-    found: list[str] = []
-    for shard in state.shards:
-        closed = shard.closed
-        if closed.sink != sink or shard.number > epoch or not closed.counts.kept:
-            continue
-        keys = [item.key for item in closed.objects if item.role == ROLE]
-        if not keys:
-            raise PipelineError(
-                f"{uri}: the shard of entry {shard.number} keeps {closed.counts.kept} records and has no keys of them: "
-                "it was made without deduplication; write a new dataset"
-            )
-        found += keys
-    return found

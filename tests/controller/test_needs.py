@@ -171,6 +171,33 @@ def killed(stand: Stand) -> list[m.Command]:
     return stand.ready(started)
 
 
+def test_what_is_proposed_while_the_new_epoch_is_on_its_way_to_the_log_is_not_queued_behind_it() -> None:
+    stand = Stand()
+    begun(stand)
+    sweep, epoch = killed(stand), stand.run.ledger.epoch
+    stand.unresolved = True
+    assert of(m.SealSink, swept(stand, sweep))
+    # From a sink that was given up, and that holds what this sweep did not see.
+    assert propose(stand, Range(A.id, 0, 4)) == []
+    stand.unresolved = False
+    assert of(m.StopTask, stand.later(10.0))
+    assert stand.run.ledger.epoch > epoch
+    assert "Closed" not in changes(stand)
+
+
+def test_where_a_sink_has_let_go_of_verdicts_it_is_looked_for_what_is_lost_before_the_run_ends() -> None:
+    stand = Stand()
+    begun(stand)
+    read = stand.tell(*(m.FragmentWasRead(*stand.task(READ), item.id, 8) for item in (A, B)))
+    sealed = swept(stand, read, Range(A.id, 0, 8), Range(B.id, 0, 8))
+    assert [order.reason for order in of(m.SealSink, sealed)] == ["end"]
+    commands = stand.tell(m.VerdictsLetGo(*stand.task(WRITE)))
+    assert len(of(m.SweepTask, commands)) == 3
+    again = swept(stand, commands, Range(A.id, 0, 8), Range(B.id, 0, 7))
+    (order,) = of(m.ReadFragment, again)
+    assert (order.fragment.id, order.gaps[0].first) == (B.id, 7)
+
+
 def test_the_death_of_an_index_raises_the_epoch_when_sinks_have_committed_what_they_hold() -> None:
     stand = Stand()
     begun(stand)
@@ -261,7 +288,7 @@ def test_a_decider_cannot_be_scaled() -> None:
     assert "one decides" in answer.reason
 
 
-def taken_over(*, decider_lives: bool) -> tuple[Bench, list[m.Command]]:
+def taken_over(*, decider_lives: bool, linked: bool = True, fenced: bool = False) -> tuple[Bench, list[m.Command]]:
     """Another leader takes over from the one that began the run; the worker comes with what it still has."""
     store = Store()
     first = Bench(store, "a")
@@ -269,7 +296,11 @@ def taken_over(*, decider_lives: bool) -> tuple[Bench, list[m.Command]]:
     starts = of(m.StartTask, first.tell(m.PipelineRequested(1, pipeline().to_dict(), replicas=1)))
     first.tell(*(m.TaskReady(start.task, start.attempt) for start in starts))
     second = succeeded(store)
-    lives = [living(start) for start in starts if decider_lives or "dedup" not in start.stages]
+    lives = [
+        replace(living(start), linked=linked, fenced=fenced and "dedup" in start.stages)
+        for start in starts
+        if decider_lives or "dedup" not in start.stages
+    ]
     return second, second.join("w1", *lives)
 
 
@@ -288,3 +319,29 @@ def test_an_index_that_died_with_its_leader_is_missed_by_the_next() -> None:
     (run,) = second.core.runs.values()
     second.tell(m.TaskReady(start.task, start.attempt))
     assert run.state is RunState.PAUSING
+
+
+def test_the_next_leader_raises_the_epoch_that_the_one_before_was_about_to_raise() -> None:
+    second, commands = taken_over(decider_lives=True, fenced=True)
+    assert of(m.StartTask, commands) == of(m.KillTask, commands) == []
+    (run,) = second.core.runs.values()
+    assert run.crew is not None
+    assert (run.state, run.crew.index_lost) == (RunState.PAUSING, True)
+
+
+def test_an_index_that_never_had_a_link_does_not_serve_on_under_another_leader() -> None:
+    """Its own leader may have given it up before it was ready, and let another serve."""
+    _, commands = taken_over(decider_lives=True, linked=False)
+    assert ["dedup" in kill.task for kill in of(m.KillTask, commands)] == [True]
+    assert [("dedup" in start.stages, start.fenced) for start in of(m.StartTask, commands)] == [(True, True)]
+
+
+def test_an_index_that_comes_back_ready_to_its_own_leader_has_served() -> None:
+    stand = Stand()
+    stand.join("w1")
+    starts = of(m.StartTask, stand.apply(pipeline()))
+    stand.tell(m.WorkerLost("w1", "its connection broke"))
+    brought = [(start.task, start.attempt, start.version, start.epoch, True) for start in starts]
+    assert of(m.StartTask, stand.join("w1", tasks=tuple(brought))) == []
+    stand.tell(m.TaskExited(*stand.task(DEDUP), -9))
+    assert [start.fenced for start in of(m.StartTask, stand.later(1.0))] == [True]

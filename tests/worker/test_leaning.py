@@ -12,11 +12,13 @@ from headrace.stages.library import read_jsonl, redact_pii, write_jsonl
 from headrace.store.entries import Range
 from headrace.store.key_files import RecordName
 from headrace.worker.core.gathering import (
+    NEED_BYTES,
     NEEDS_AGAIN_S,
     PROPOSE_AGAIN_S,
     AskNeeds,
     BatchGathered,
     Gathering,
+    LetGo,
     NeedsAnswered,
     ProposeShard,
     ReleaseShard,
@@ -30,7 +32,7 @@ from headrace.worker.core.gathering import (
 from headrace.worker.leaning import Leaning
 
 A, B = b"a" * 16, b"b" * 16
-POLICY = SealPolicy(target_bytes=100, held_bytes_max=300, age_s=30.0)
+POLICY = SealPolicy(target_bytes=100, held_bytes_max=4 * NEED_BYTES, age_s=30.0)
 
 
 def gathered(*, reason: str = "end") -> Gathering:
@@ -64,6 +66,42 @@ def test_verdicts_that_must_wait_are_no_reason_to_seal_before_something_else_is(
     gathering.handle(ShardWritten(0), 0.0)
     assert gathering.handle(TimePassed(), 1.0) == []
     assert gathering.wake_at() == PROPOSE_AGAIN_S
+
+
+def full(*, asked: bool = False) -> Gathering:
+    """A sink that is full, and asks about it, before or behind somebody who wants all to be committed."""
+    gathering = Gathering(POLICY, leans=True)
+    assert gathering.handle(BatchGathered(Range(A, 0, 4), 100, 10), 0.0) == [AskNeeds(0, (Range(A, 0, 4),))]
+    if asked:
+        gathering.handle(SealAsked("end"), 0.0)
+    return gathering
+
+
+WAITING = tuple(Range(A, row, 1) for row in range(3))
+
+
+def test_verdicts_that_wait_leave_room_for_the_records_that_they_wait_for() -> None:
+    gathering = full()
+    commands = gathering.handle(NeedsAnswered(0, waiting=WAITING), 0.0)
+    assert commands == [LetGo((Range(A, 2, 1),)), WriteShard(0, (Range(A, 3, 1),), "size")]
+    assert sorted(item.first for item in gathering.held()) == [0, 1, 3]
+    assert gathering.accepts
+
+
+def test_where_all_is_to_be_committed_no_verdict_is_let_go_of() -> None:
+    gathering = full(asked=True)
+    assert gathering.handle(NeedsAnswered(0, waiting=WAITING), 0.0) == [WriteShard(0, (Range(A, 3, 1),), "size")]
+    gathering.handle(ShardWritten(0), 0.0)
+    gathering.handle(ShardAccepted(0), 0.0)
+    assert len(gathering.held()) == 3
+
+
+def test_a_sink_whose_verdicts_wait_does_not_ask_without_a_pause() -> None:
+    gathering = gathered()
+    waiting = tuple(Range(A, row, 1) for row in range(4))
+    gathering.handle(NeedsAnswered(0, waiting=waiting), 0.0)
+    assert gathering.handle(TimePassed(), NEEDS_AGAIN_S / 2) == []
+    assert gathering.handle(TimePassed(), NEEDS_AGAIN_S) == [AskNeeds(1, waiting)]
 
 
 def test_verdicts_that_are_void_are_let_go_of() -> None:

@@ -31,6 +31,9 @@ WRITE_AGAIN_S_MAX = 5.0
 #: what one of them counts as held, in bytes.
 NEEDS_AGAIN_S = 0.2
 NEED_BYTES = 256
+#: The share of `held_bytes_max` that verdicts may take which wait for the records that they name. Beyond it they are
+#: let go of and read again: else no room would be left for those very records.
+WAITING_SHARE = 0.5
 #: All that a sink holds, in units of `held_bytes_max`: as much again may be written or proposed as may gather.
 #: Beyond it the sink takes no batch, so a log that does not answer holds up the source and fills no memory.
 HELD_TIMES_MAX = 2
@@ -161,6 +164,13 @@ class ProposeShard:
 
 
 @dataclass(frozen=True, slots=True)
+class LetGo:
+    """Let go of verdicts that should wait and for which there is no room: they are open, and held by nobody."""
+
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseShard:
     """Let go of the batches of a shard."""
 
@@ -177,7 +187,7 @@ Event = (
     | ShardOverlapped
     | TimePassed
 )
-Command = AskNeeds | WriteShard | ProposeShard | ReleaseShard
+Command = AskNeeds | WriteShard | ProposeShard | LetGo | ReleaseShard
 
 
 @dataclass(slots=True)
@@ -292,7 +302,9 @@ class Gathering:
     def _seal_if_due(self, now: float) -> list[Command]:
         if not self._ranges or self._writing():
             return []
-        reason = self._seal if now >= self._again_at else ""
+        if self._seal and now < self._again_at:
+            return []
+        reason = self._seal
         if not reason and self._due_by_size():
             reason = "size"
         if not reason and self._oldest is not None and now >= self._oldest + self.policy.age_s:
@@ -314,17 +326,23 @@ class Gathering:
             return []
         shard.turn(ShardTurn.ANSWERED)
         shard.ranges = without(shard.ranges, (*event.waiting, *event.void))
-        for item in event.waiting:
-            self._gather(BatchGathered(item, 0, NEED_BYTES), now)
-        if event.waiting and shard.reason not in ("size", "age"):
-            # Else they go with what gathers next.
+        waiting, commands = event.waiting, list[Command]()
+        committing = shard.reason not in ("size", "age")
+        if not committing and not self._seal:
+            # They go with what gathers next, and must leave room for it.
+            room = int(WAITING_SHARE * self.policy.held_bytes_max) // NEED_BYTES
+            waiting = waiting[:room]
+            commands += [LetGo(event.waiting[room:])] if event.waiting[room:] else []
+        elif committing and waiting:
             self._seal, self._again_at = shard.reason, now + NEEDS_AGAIN_S
+        for item in waiting:
+            self._gather(BatchGathered(item, 0, NEED_BYTES), now)
         if not self._ranges:
             self._seal = ""
         if shard.ranges:
-            return [WriteShard(shard.number, shard.ranges, shard.reason)]
+            return [*commands, WriteShard(shard.number, shard.ranges, shard.reason)]
         del self._shards[shard.number]
-        return [ReleaseShard(shard.number)]
+        return [*commands, ReleaseShard(shard.number)]
 
     def _asking(self) -> list[_Shard]:
         return [shard for shard in self._shards.values() if shard.state is ShardState.ASKING]

@@ -13,7 +13,10 @@ class Entry:
     attempt: int
     version: str
     epoch: int
+    fenced: bool = False
     ready: bool = False
+    #: Whether it has had a link, cut since or not.
+    linked: bool = False
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     addresses: tuple[str, ...] = ()
 
@@ -34,9 +37,9 @@ class Roll:
         self.tasks: dict[str, Entry] = {}
         self.links: dict[str, Joint] = {}
 
-    def started(self, task: str, attempt: int, version: str, epoch: int) -> None:
+    def started(self, task: str, attempt: int, version: str, epoch: int, *, fenced: bool = False) -> None:
         """An attempt was started here."""
-        self.tasks[task] = Entry(attempt, version, epoch)
+        self.tasks[task] = Entry(attempt, version, epoch, fenced)
 
     def ready(self, task: str, attempt: int, facts: Mapping[str, str], addresses: tuple[str, ...] = ()) -> None:
         """An attempt has built its stages."""
@@ -55,6 +58,8 @@ class Roll:
     def linked(self, link: str, sender: tuple[str, int], receiver: tuple[str, int], generation: int = 0) -> None:
         """A link was made that has an end here, if that end lives."""
         mine = [entry for name, entry in self.tasks.items() if (name, entry.attempt) in (sender, receiver)]
+        for entry in mine:
+            entry.linked = True
         if mine:
             self.links[link] = Joint(sender, receiver, generation)
 

@@ -1,0 +1,26 @@
+"""Which key files an index begins with: the keys of all that is kept up to its epoch's position."""
+
+from __future__ import annotations
+
+from headrace.pipeline.errors import PipelineError
+from headrace.store.fold import LedgerState
+from headrace.store.keys import KEYS_ROLE
+
+
+def key_files(state: LedgerState, epoch: int, sink: str, uri: str) -> list[str]:
+    """The files with the keys of what a sink has kept up to an epoch's position. PipelineError if one is missing."""
+    if state.number < epoch:
+        raise PipelineError(f"{uri}: the ledger ends at entry {state.number}, before epoch {epoch}: restore it")
+    found: list[str] = []
+    for shard in state.shards:
+        closed = shard.closed
+        if closed.sink != sink or shard.number > epoch or not closed.counts.kept:
+            continue
+        keys = [item.key for item in closed.objects if item.role == KEYS_ROLE]
+        if not keys:
+            raise PipelineError(
+                f"{uri}: the shard of entry {shard.number} keeps {closed.counts.kept} records and has no keys of them: "
+                "it was made without deduplication; write a new dataset"
+            )
+        found += keys
+    return found
