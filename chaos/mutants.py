@@ -5,7 +5,7 @@ Each mutant breaks one rule that docs/ledger.md states. `planted(name)` puts it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -47,7 +47,6 @@ from headrace.store.fold import LedgerState
 from headrace.store.objects import ObjectInfo
 from headrace.transport import frame
 from headrace.transport.credit import CreditSender
-from headrace.worker.core import gathering
 from headrace.worker.core.gathering import Gathering
 
 
@@ -203,7 +202,7 @@ def _forgets(_self: Crew, _task: Any) -> bool:
     return False
 
 
-Patch = tuple[type[Any] | Any, str, Any]
+Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property]
 
 #: Mutants by name: what is patched with what.
 MUTANTS: dict[str, tuple[Patch, ...]] = {
@@ -232,7 +231,6 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "needs-skipped": ((Committer, "_needs_fault", _no_fault), (run_input, "unmet", _no_needs)),
     "index-one-entry-short": ((kept, "key_files", _one_short),),
     "index-not-fenced": ((Crew, "_remembers", _forgets),),
-    "no-room-for-the-awaited": ((gathering, "WAITING_SHARE", 1e9),),
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
 }
 

@@ -65,7 +65,6 @@ CAUGHT_BY = {
     "needs-skipped": {9},
     "index-one-entry-short": {11},
     "index-not-fenced": {11},
-    "no-room-for-the-awaited": {18},
     "collection-by-age": {13, 14},
     "cut-link-spins": {18},
     "led-truncated": {1, 2, 3},
