@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from headrace.chaos.controllers import SimulatedController
 from headrace.chaos.corpus import CLUSTER, CLUSTER_SHARE, DATASET, TIERS, Corpus
+from headrace.chaos.inputs import InputObjects
 from headrace.chaos.invariants import Checker
 from headrace.chaos.log import SimulatedLog
 from headrace.chaos.operator import Operator
 from headrace.chaos.storage import SimulatedObjects
+from headrace.chaos.tasks import SimulatedTask
 from headrace.chaos.wires import Wires
 from headrace.chaos.workers import SimulatedWorker
 from headrace.chaos.world import World
+from headrace.controller.core.run import Run
 
 
 class Cluster:
@@ -24,6 +27,7 @@ class Cluster:
         #: The log of the cluster's own leadership; None where each controller decides for itself.
         self.cluster_log = SimulatedLog(world, CLUSTER) if world.chance(CLUSTER_SHARE) else None
         self.objects = SimulatedObjects(world)
+        self.inputs = InputObjects(world, self.corpus)
         self.checker = Checker(self)
         self.log.durable = self.checker.durable
         if self.cluster_log is not None and self.checker.assignments is not None:
@@ -64,6 +68,16 @@ class Cluster:
         if not self.provable or leader is None:
             return None
         return any(controller.alive and controller.identity == leader for controller in self.controllers)
+
+    def living(self, run: Run) -> list[SimulatedTask]:
+        """The tasks that live, and of which a run knows that they do."""
+        crew = run.crew
+        return [
+            task
+            for worker in self.workers
+            for task in worker.tasks.values()
+            if task.alive and crew is not None and crew.current(task.name, task.attempt) is not None
+        ]
 
     def start(self) -> None:
         """Everything comes up, one after the other."""

@@ -108,6 +108,12 @@ class SimulatedController:
         """Its newest run."""
         return next(reversed(self.core.runs.values()), None)
 
+    @property
+    def token(self) -> str:
+        """The name of the wish that its newest run came from; empty where there is no run."""
+        run = self.run()
+        return run.token if run is not None else ""
+
     def session_over(self, session: Session, reason: str) -> None:
         """A session broke."""
         if self.sessions.get(session.worker.name) is session:
@@ -128,6 +134,8 @@ class SimulatedController:
         if not isinstance(event, core.TimePassed):
             world.note(self.name, "handles", event)
         self.cluster.checker.stirred(self)
+        if isinstance(event, core.TaskSwept):
+            self.cluster.checker.rereading.answered(self, event)
         try:
             commands = self.core.handle(event, self._clock.at(world.now))
         except FoldError as error:
@@ -173,6 +181,8 @@ class SimulatedController:
         run = self.run()
         given = authority(self.core.log, run)
         self.cluster.checker.commanded(self, command, given)
+        if run is not None:
+            self.cluster.checker.rereading.commanded(self, run, command)
         session = self.sessions.get(getattr(command, "worker", ""))
         if session is not None:
             ticket = b""

@@ -6,12 +6,14 @@ there are records that kill the task whose stage touches them: they must be quar
 
 from __future__ import annotations
 
+import random
 from typing import NamedTuple
 
 import xxhash
 
 from headrace.chaos.texts import Name, Texts
 from headrace.chaos.world import World
+from headrace.controller.core.changed import ChangedInput
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.entries import Fragment, Range
 
@@ -20,6 +22,8 @@ RECORD_BYTES = 10
 #: Fragments of an input; fused stages take fewer events a record, so they get more records.
 FRAGMENTS, FRAGMENTS_FUSED = (11, 13), (23, 25)
 RECORDS_MIN, RECORDS_MAX = 50, 80
+#: Share of seeds in which people change the input, and records of what they write.
+CHANGING_SHARE, REWRITTEN_MAX = 0.35, 40
 #: Share of seeds with records that kill, and how many they have.
 DEADLY_SHARE, DEADLY_MAX = 0.3, 2
 #: Share of those in which two stages die, each of records of its own: of two sinks it may be one, or both.
@@ -65,7 +69,8 @@ class Part(NamedTuple):
     """Records of a batch or a shard: of `item`, those in `kept` and those with another verdict, one bit each.
 
     `quarantined` are those of `other` that killed their task, `duplicates` those that name another record: ordinals in
-    the fragment, and what is kept in their place.
+    the fragment, and what is kept in their place. `read_from` is the writing of the object whose bytes they are, or -1
+    where these are of several.
     """
 
     item: Range
@@ -73,13 +78,14 @@ class Part(NamedTuple):
     other: int
     quarantined: int = 0
     duplicates: tuple[tuple[int, Name], ...] = ()
+    read_from: int = 0
 
     def cut(self, item: Range) -> Part:
         """The records of `item`, which lies within."""
         start, everyone = item.first - self.item.first, (1 << item.count) - 1
         kept, other, dead = self.kept >> start, self.other >> start, self.quarantined >> start
         alike = tuple(pair for pair in self.duplicates if item.first <= pair[0] < item.end) if self.duplicates else ()
-        return Part(item, kept & everyone, other & everyone, dead & everyone, alike)
+        return Part(item, kept & everyone, other & everyone, dead & everyone, alike, self.read_from)
 
     def holds(self, item: Range) -> bool:
         """Whether `item` lies within."""
@@ -106,16 +112,14 @@ class Corpus:
         self.sinks = (SINK, SECOND_SINK) if self.texts is None and world.chance(TWO_SINKS_SHARE) else (SINK,)
         self.spread = world.chance(SPREAD_SHARE)
         self.records: dict[bytes, int] = {}
+        #: Every fragment that ever stood, and the number of its writing.
         self.fragments: list[Fragment] = []
+        self.writings: dict[bytes, int] = {}
         self._masks: dict[tuple[bytes, str], int] = {}
         for index in range(world.rng.randint(*(FRAGMENTS_FUSED if fused else FRAGMENTS))):
             few = world.rng.randint(0, 2)
             count = few if world.chance(0.1) else world.rng.randint(RECORDS_MIN, RECORDS_MAX)
-            fragment = Fragment.named(
-                SOURCE, f"sim://input/{index}", "1", start=0, end=-1, reader="lines", size=count * RECORD_BYTES
-            )
-            self.fragments.append(fragment)
-            self.records[fragment.id] = count
+            self._written(f"sim://input/{index}", "1", count)
         #: Records that kill the task whose stage touches them, by that stage, one bit each.
         self._deadly: dict[str, dict[bytes, int]] = {}
         #: Whether a filter's worker has to kill its task, because the record never ends.
@@ -124,6 +128,20 @@ class Corpus:
             stages = (SOURCE, FILTER, *self.sinks)
             for stage in world.rng.sample(stages, 2 if world.chance(TWO_CULPRITS_SHARE) else 1):
                 self._poison(world, stage)
+        #: Whether people change the input while it is read, and what is to become of what was open of it.
+        self.changes = world.chance(CHANGING_SHARE)
+        self.changed_input = world.rng.choice(list(ChangedInput)) if self.changes else ChangedInput.HALT
+
+    def write(self, uri: str, version: str, rng: random.Random) -> Fragment:
+        """Another version of an object, or a new object."""
+        return self._written(uri, version, rng.randint(0, REWRITTEN_MAX))
+
+    def _written(self, uri: str, version: str, count: int) -> Fragment:
+        fragment = Fragment.named(SOURCE, uri, version, start=0, end=-1, reader="lines", size=count * RECORD_BYTES)
+        self.fragments.append(fragment)
+        self.writings[fragment.id] = len(self.fragments)
+        self.records[fragment.id] = count
+        return fragment
 
     def _poison(self, world: World, stage: str) -> None:
         deadly = self._deadly[stage] = dict[bytes, int]()

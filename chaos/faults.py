@@ -63,6 +63,7 @@ class Faults:
             (self.part_workers, 6),
             (self.offer_token, 1),
             (self.retire_controller, 2),
+            (self.change_input, 8),
         ]
 
     def plan(self) -> float:
@@ -338,6 +339,12 @@ class Faults:
         """Somebody pauses, scales or drains."""
         self._cluster.operator.steer()
         return True
+
+    def change_input(self) -> bool:
+        """Somebody overwrites, removes, adds or puts back objects of the input."""
+        if self._cluster.corpus.changes:
+            self._cluster.inputs.change(self._world.rng)
+        return self._cluster.corpus.changes
 
     def offer_token(self) -> bool:
         """Two nodes want to join the cluster with the same token."""

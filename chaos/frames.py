@@ -12,6 +12,7 @@ MARKER_BYTES = 8
 class Frame(NamedTuple):
     """A batch on its way (`sweep` -1), or marker `sweep` of a sweep. `kept` has one bit a record,
     `quarantined` one for each that killed its task; `duplicates` are ordinals and what each is a duplicate of.
+    `read_from` is the writing of the object whose bytes they are.
     """
 
     epoch: int
@@ -23,3 +24,4 @@ class Frame(NamedTuple):
     sweep: int = -1
     quarantined: int = 0
     duplicates: tuple[tuple[int, Name], ...] = ()
+    read_from: int = 0

@@ -13,9 +13,11 @@ from headrace.chaos.corpus import CLUSTER, Part
 from headrace.chaos.history import History
 from headrace.chaos.leaning import keys_of
 from headrace.chaos.parts import Asked, Cluster, Folding, Wish
+from headrace.chaos.provenance import Provenance
+from headrace.chaos.rereading import Rereading
 from headrace.chaos.sinks import HELD_BYTES, SimulatedSink
+from headrace.chaos.sources import BATCH_RECORDS_MAX
 from headrace.chaos.storage import SHARD
-from headrace.chaos.tasks import BATCH_RECORDS_MAX
 from headrace.chaos.texts import Texts
 from headrace.chaos.verdicts import Verdicts
 from headrace.chaos.world import ViolationError
@@ -38,6 +40,8 @@ class Checker:
         self.dataset = History(cluster.log, LedgerState(), summary)
         #: The fold of all that is durable in the dataset's log.
         self.ledger = self.dataset.ledger
+        self.provenance = Provenance(cluster, self.ledger)
+        self.rereading = Rereading(cluster)
         #: What is asked of the cluster's own log, where it has one.
         self.assignments = Assignments(cluster.cluster_log) if cluster.cluster_log is not None else None
         #: What is asked of duplicates, where there is a dedup stage.
@@ -78,12 +82,15 @@ class Checker:
             self.dataset.write_asked(controller, command, data)
 
     def durable(self, number: int, entry: Entry, writer: str) -> None:
-        """2, 4, 7, 8, 12, 13, 15: an entry that has become durable keeps every promise of the ledger."""
+        """2, 4, 6, 7, 8, 12, 13, 15: an entry that has become durable keeps every promise of the ledger."""
         for change in entry.changes:
             if isinstance(change, Closed):
                 self._check_closed(number, change)
+            self.provenance.change(number, change)
         self.dataset.led(entry, writer)
         self.dataset.fold(number, entry)
+        for change in entry.changes:
+            self.provenance.folded(change)
 
     def _check_closed(self, number: int, closed: Closed) -> None:
         if closed.identity() in self._identities:
@@ -115,6 +122,7 @@ class Checker:
             raise ViolationError(7, f"{where}: a record has no fate or two")
         if item.end > self._cluster.corpus.records[item.fragment]:
             raise ViolationError(4, f"{where} are beyond the end of the fragment")
+        self.provenance.read(number, part)
         alike = sum(1 << row - item.first for row, _ in part.duplicates)
         kept = self._cluster.corpus.kept(closed.version, closed.sink, item.fragment, item.first, item.count)
         if part.kept & alike or part.kept | alike != kept:
@@ -208,21 +216,13 @@ class Checker:
 
     def finish(self) -> None:
         """5, 8, 13: all is closed, each record has one verdict, and every shard is there."""
-        corpus, ledger = self._cluster.corpus, self.ledger
         self.dataset.finish()
         if self.assignments is not None:
             self.assignments.history.finish()
-        for fragment in corpus.fragments:
-            state = ledger.fragments.get(fragment.id)
-            if state is None or state.count != corpus.records[fragment.id] or not state.done(corpus.sinks):
-                raise ViolationError(5, f"{fragment.uri} is not done: {state}")
-        for shard in ledger.shards:
+        self.provenance.finish()
+        for shard in self.ledger.shards:
             for part in self._content(shard.closed):
                 self._check_part(shard.number, shard.closed, part)
-        for sink in corpus.sinks:
-            records = ledger.counts[sink].records if sink in ledger.counts else 0
-            if records != sum(corpus.records.values()):
-                raise ViolationError(8, f"{records} verdicts of {sink} for {sum(corpus.records.values())} records")
 
 
 def summary(ledger: LedgerState) -> tuple[Any, ...]:

@@ -63,6 +63,8 @@ class SimulatedLink:
         self.spoils: Harm | None = None
         self._harmed = self._stuck = False
         self.cut: Callable[[str], None] = lambda _reason: None
+        #: Fragments with a frame that arrives late, or twice.
+        self.strayed: set[bytes] = set()
 
     def join(self, task: SimulatedTask, *, sends: bool) -> None:
         """An end has been told of the link, and has it from now on."""
@@ -96,6 +98,7 @@ class SimulatedLink:
         harm, self.spoils = self.spoils, None
         if harm is not None:
             self._harmed = True
+            self.strayed.add(frame.fragment)
             self._world.note("faults", f"a frame on {self.name} is {harm.value}:", frame)
         if harm is Harm.LATE:
             self._world.after(self._world.between(0.02, 1.0), self._arrive, frame)

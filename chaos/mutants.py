@@ -15,6 +15,7 @@ from headrace.chaos import wires
 from headrace.chaos.corpus import Part
 from headrace.chaos.sinks import SimulatedSink
 from headrace.controller.core import commit, run_input
+from headrace.controller.core.changed import Earlier
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.commit import Committer, Judgement
 from headrace.controller.core.crew import Crew
@@ -39,11 +40,13 @@ from headrace.controller.core.steering import Steering
 from headrace.controller.core.suspicion import Suspicion
 from headrace.controller.core.tokens import TokenOffered, Tokens
 from headrace.stages.dedup import kept
+from headrace.stages.streams import RemoteFile
 from headrace.store import collect
 from headrace.store.cluster_changes import TokenSpent
 from headrace.store.cluster_fold import ClusterState
 from headrace.store.entries import Entry, Led, Range, StoredObject
 from headrace.store.fold import LedgerState
+from headrace.store.intervals import Gap
 from headrace.store.objects import ObjectInfo
 from headrace.transport import frame
 from headrace.transport.credit import CreditSender
@@ -122,6 +125,14 @@ def _none_lost(_self: Intake) -> int:
     return 0
 
 
+def _held_forgotten(self: Intake, *arguments: Any) -> tuple[Gap, ...]:
+    state, _, pending = arguments
+    return _gaps(self, state, {}, pending)
+
+
+_gaps = Intake._gaps
+
+
 def _no_suspects(_self: Suspicion, _fragment: bytes) -> None:
     return None
 
@@ -198,7 +209,12 @@ def _one_short(state: LedgerState, epoch: int, sink: str, uri: str) -> list[str]
 _key_files = kept.key_files
 
 
-def _forgets(_self: Crew, _task: Any) -> bool:
+def _unlooked_at(self: RemoteFile) -> None:
+    info = self._store.head(self._key)
+    self._size, self._unchecked = info.size if info is not None else 0, False
+
+
+def _never(*_arguments: Any) -> bool:
     return False
 
 
@@ -230,7 +246,10 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "token-spent-by-each": ((Tokens, "offered", _each_offer),),
     "needs-skipped": ((Committer, "_needs_fault", _no_fault), (run_input, "unmet", _no_needs)),
     "index-one-entry-short": ((kept, "key_files", _one_short),),
-    "index-not-fenced": ((Crew, "_remembers", _forgets),),
+    "index-not-fenced": ((Crew, "_remembers", _never),),
+    "changed-object-read-on": ((RemoteFile, "check", _unlooked_at),),
+    "held-read-again": ((Intake, "_gaps", _held_forgotten),),
+    "other-version-listed": ((Earlier, "contradicts", _never),),
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
 }
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from headrace.chaos.corpus import PIPELINE, make_pipeline
 from headrace.chaos.parts import Asked, Cluster, Wish
 from headrace.controller.core import messages as core
+from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.tokens import TokenOffered
 
 #: Seconds before a controller that has no run is asked again.
@@ -33,7 +34,14 @@ class Operator:
         self._pipelines = {
             rule: make_pipeline(rule, corpus.sinks, dedup=dedup, spread=corpus.spread).to_dict() for rule in (1, 2)
         }
-        #: What the first completed run said.
+        #: What is to become of what changed while it was open, when each run was first asked for, and what people do
+        #: about a run that halts for it.
+        self._changed_input = corpus.changed_input
+        self._asked_at: dict[str, float] = {}
+        self._remedy = cluster.world.rng.choice((None, ChangedInput.DROP, ChangedInput.REREAD))
+        #: Choices that were made so far.
+        self.choices = {self._changed_input}
+        #: A run was completed that has listed the input as it stands.
         self.completed = False
 
     def ask_soon(self, controller: Asked) -> None:
@@ -80,7 +88,11 @@ class Operator:
     def settle(self) -> None:
         """No fault happens any more: see to it that nothing stands still for ever, as people would."""
         cluster = self._cluster.checker.assignments
-        if cluster is None or self.completed:
+        if self.completed:
+            return
+        self._see_to_input()
+        self._cluster.world.after(ASK_S, self.settle)
+        if cluster is None:
             return
         ledger = cluster.history.ledger
         record = ledger.going_on().get(PIPELINE)
@@ -88,7 +100,15 @@ class Operator:
             self._wish(core.SteerRequested(0, PIPELINE, pause=False))
         for worker in sorted(ledger.drained):
             self._wish(core.DrainRequested(0, worker, back=True))
-        self._cluster.world.after(ASK_S, self.settle)
+
+    def _see_to_input(self) -> None:
+        """A run that halts for changed input is told what to do, or finds the old objects again."""
+        if self._changed_input is ChangedInput.HALT and self._cluster.corpus.changes:
+            if self._remedy is None:
+                self._cluster.inputs.restore(self._cluster.checker.ledger)
+            else:
+                self._changed_input = self._remedy
+                self.choices.add(self._remedy)
 
     def _tell(self, event: object) -> None:
         for controller in self._cluster.controllers:
@@ -102,7 +122,8 @@ class Operator:
             self._cluster.checker.granted(controller, wish)
         if wish is not None and not isinstance(wish, core.PipelineRequested):
             return
-        if isinstance(command, core.ReportRun) and command.outcome == "completed":
+        done = isinstance(command, core.ReportRun) and command.outcome == "completed"
+        if done and self._asked_at.get(controller.token, -1.0) > self._cluster.inputs.changed_at:
             self.completed = True
         elif isinstance(command, core.AnswerRequest) and command.accepted and self._cluster.cluster_log is not None:
             # The run may end under another leader, who says so to nobody here: look again.
@@ -130,8 +151,10 @@ class Operator:
             amend=self._amended,
             fuse=self._fuse,
             replicas=self._replicas,
+            changed_input=self._changed_input,
             token=self._wished(),
         )
+        self._asked_at.setdefault(wish.token, self._cluster.world.now)
         controller.post(wish)
 
     def _wished(self) -> str:

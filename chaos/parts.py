@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.chaos.corpus import Corpus, Part
 from headrace.chaos.frames import Frame
+from headrace.chaos.inputs import InputObjects
 from headrace.chaos.log import SimulatedLog
 from headrace.chaos.orders import Order
 from headrace.chaos.storage import SimulatedObjects
@@ -14,14 +15,17 @@ from headrace.chaos.world import Clock, World
 from headrace.controller.core import messages as core
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.tokens import TokenOffered
+from headrace.store.entries import Range
 
 if TYPE_CHECKING:
     from headrace.chaos.controllers import SimulatedController
     from headrace.chaos.invariants import Checker
     from headrace.chaos.operator import Operator
     from headrace.chaos.sessions import Session
+    from headrace.chaos.tasks import SimulatedTask
     from headrace.chaos.wires import Wires
     from headrace.chaos.workers import SimulatedWorker
+    from headrace.controller.core.run import Run
 
 #: What people ask of a controller, and are answered.
 Wish = core.PipelineRequested | core.SteerRequested | core.DrainRequested | TokenOffered
@@ -35,6 +39,7 @@ class Cluster(Protocol):
     log: SimulatedLog
     cluster_log: SimulatedLog | None
     objects: SimulatedObjects
+    inputs: InputObjects
     checker: Checker
     operator: Operator
     controllers: list[SimulatedController]
@@ -46,6 +51,10 @@ class Cluster(Protocol):
 
     def log_of(self, uri: str) -> SimulatedLog:
         """The log of that name."""
+        ...
+
+    def living(self, run: Run) -> list[SimulatedTask]:
+        """The tasks that live, and of which a run knows that they do."""
         ...
 
     def leader_alive(self, uri: str) -> bool | None:
@@ -60,6 +69,11 @@ class Asked(Protocol):
     identity: str
     life: int
     alive: bool
+
+    @property
+    def token(self) -> str:
+        """The name of the wish that its newest run came from; empty where there is no run."""
+        ...
 
     def post(self, event: object) -> None:
         """Give it an event."""
@@ -121,6 +135,7 @@ class Member(Protocol):
     version: str
     in_hand: tuple[core.InHand, ...]
     killed_for: str
+    alone: bool
 
     def say(self, event: core.Event) -> None:
         """Send an event to the controller."""
@@ -138,8 +153,16 @@ class Member(Protocol):
         """Whether it is frozen; then the action comes when it wakes."""
         ...
 
-    def outlives(self, stage: str, parts: Sequence[Part]) -> bool:
-        """Whether the process lives on after a stage has had these records."""
+    def outlives(self, stage: str, parts: Sequence[Part], hand: Range | None = None) -> bool:
+        """Whether the process lives on after a stage has had these records; `hand` is what it said that it took."""
+        ...
+
+    def condemned(self, fragment: bytes, ordinal: int) -> str:
+        """The stage at which a record is condemned, or an empty string."""
+        ...
+
+    def process(self, frame: Frame) -> bool:
+        """Take a batch through the stages; False if one died of it."""
         ...
 
 

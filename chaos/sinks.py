@@ -50,7 +50,7 @@ class SimulatedSink:
         """Take a batch; what is held already is left out."""
         whole = Range(frame.fragment, frame.first, frame.records, frame.first * HELD_BYTES, frame.records * HELD_BYTES)
         other = ((1 << frame.records) - 1) ^ frame.kept
-        batch = Part(whole, frame.kept, other, frame.quarantined, frame.duplicates)
+        batch = Part(whole, frame.kept, other, frame.quarantined, frame.duplicates, frame.read_from)
         for item in core.without((whole,), self.core.held(frame.fragment)):
             part = self._batches[item.fragment, item.first] = batch if item is whole else batch.cut(item)
             target = TARGET_BYTES * part.kept.bit_count()
@@ -236,6 +236,7 @@ def join(parts: Sequence[Part]) -> list[Part]:
                 last.other | part.other << shift,
                 last.quarantined | part.quarantined << shift,
                 last.duplicates + part.duplicates,
+                last.read_from if last.read_from == part.read_from else -1,
             )
         else:
             joined.append(part)

@@ -5,26 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from headrace.chaos.corpus import DEDUP, FILTER, RECORD_BYTES, SOURCE, Part
+from headrace.chaos.corpus import DEDUP, FILTER, SOURCE, Part
 from headrace.chaos.deciders import SimulatedDecider
 from headrace.chaos.frames import MARKER_BYTES, Frame
 from headrace.chaos.links import SimulatedLink
 from headrace.chaos.parts import Cluster, Host, Input
 from headrace.chaos.sinks import SimulatedSink
-from headrace.chaos.world import ViolationError
+from headrace.chaos.sources import SimulatedSource
 from headrace.controller.core import messages as core
 from headrace.pipeline.graph import Pipeline
 from headrace.store.entries import Range
-from headrace.store.intervals import UNKNOWN
-from headrace.worker.core.reading import Reading
 from headrace.worker.core.sweeping import Sweeping
 
-#: Records that a source puts into a batch.
-BATCH_RECORDS_MAX = 8
 #: Seconds that a source takes for a batch, and any stage for a step.
 READ_S, STEP_S = (0.05, 0.4), (0.001, 0.05)
-#: Fragments in a page of a listing.
-PAGE_FRAGMENTS = 3
 
 _downstream: dict[tuple[str, str], tuple[str, ...]] = {}
 
@@ -55,7 +49,7 @@ class SimulatedTask:
         #: What its stages had in hand when it died, and why its worker killed it, if it did.
         self.in_hand: tuple[core.InHand, ...] = ()
         self.killed_for = ""
-        self.is_source = SOURCE in order.stages
+        self.source = SimulatedSource(self) if SOURCE in order.stages else None
         sinks = [stage for stage in order.stages if stage in self._corpus.sinks]
         self.sink = SimulatedSink(self, sinks[0]) if sinks else None
         self.decider: SimulatedDecider | None = None
@@ -63,7 +57,7 @@ class SimulatedTask:
             self.decider = SimulatedDecider(self, self._corpus.texts, self._corpus.sinks[0], fenced=order.fenced)
         #: The stages that read from the last one of this task.
         self._following = _following(order)
-        self.reading, self._sweeping = Reading(), Sweeping()
+        self._sweeping = Sweeping()
         self._worker = worker
         self._inbox: deque[tuple[Input, Frame]] = deque()
         self._inputs: dict[str, SimulatedLink] = {}
@@ -73,7 +67,6 @@ class SimulatedTask:
         #: In the solitary task: the stage at which a record is condemned, and fragments whose sink died.
         self._sentences: dict[tuple[bytes, int], str] = {}
         self._trials: set[bytes] = set()
-        self._pages: deque[core.SourceListed] = deque()
         self._told_at = 0.0
         self._awake = False
 
@@ -128,6 +121,10 @@ class SimulatedTask:
         self.die(-9 if hangs else -11, f"killed by a record in {stage}")
         return False
 
+    def condemned(self, fragment: bytes, ordinal: int) -> str:
+        """The stage at which a record is condemned, or an empty string."""
+        return self._sentences.get((fragment, ordinal), "") if self._sentences else ""
+
     def say(self, event: core.Event) -> None:
         """Send an event to the controller."""
         if self.alive:
@@ -144,7 +141,7 @@ class SimulatedTask:
         if not self._awake and self.alive and self.ready:
             self._awake = True
             # A batch costs a source more time than a stage behind it: so faults meet all of a run's life.
-            slow = self.is_source and not self._outbox and not self.alone
+            slow = self.source is not None and not self._outbox and not self.alone
             self.cluster.world.within(*(READ_S if slow else STEP_S), self._turn)
 
     def arrived(self, link: Input, frame: Frame) -> None:
@@ -161,15 +158,14 @@ class SimulatedTask:
         if not self.alive or self.sleeps(self._told, message):
             return
         match message:
-            case core.ListSource():
-                self._list(message)
-            case core.ReadFragment():
-                self._check_offsets(message)
+            case core.ListSource() if self.source is not None:
+                self.source.list(message)
+            case core.ReadFragment() if self.source is not None:
                 for item in message.condemned:
                     self._sentences[message.fragment.id, item.ordinal] = item.stage
                 if message.trial:
                     self._trials.add(message.fragment.id)
-                self.reading.give(message.fragment, message.gaps)
+                self.source.give(message)
             case core.SweepTask():
                 self._sweeping.asked(message.sweep, halt=message.halt)
             case core.SealSink() if self.sink is not None:
@@ -189,21 +185,6 @@ class SimulatedTask:
             case _:
                 raise TypeError(f"{self.label} understands no {message}")
         self.wake()
-
-    def _list(self, message: core.ListSource) -> None:
-        fragments = self._corpus.fragments
-        self._pages.clear()
-        for start in range(0, len(fragments), PAGE_FRAGMENTS):
-            page = tuple(fragments[start : start + PAGE_FRAGMENTS])
-            last = start + PAGE_FRAGMENTS >= len(fragments)
-            self._pages.append(
-                core.SourceListed(self.name, self.attempt, message.stage, page, last, listing=message.listing)
-            )
-
-    def _check_offsets(self, message: core.ReadFragment) -> None:
-        for gap in message.gaps:
-            if gap.offset not in (UNKNOWN, gap.first * RECORD_BYTES):
-                raise ViolationError(19, f"{message.fragment.uri}: record {gap.first} does not begin at {gap.offset}")
 
     def _open(self, link: SimulatedLink) -> None:
         if link.sender is self:
@@ -239,8 +220,8 @@ class SimulatedTask:
             return True
         if self.sink is not None and not self.sink.core.accepts:
             return False
-        if self.is_source:
-            return self._read()
+        if self.source is not None:
+            return self.source.step()
         return self._receive()
 
     def _flush(self) -> bool:
@@ -258,42 +239,14 @@ class SimulatedTask:
         return sent
 
     def _sweep(self, sweep: int) -> None:
-        if self._sweeping.halting:
-            self.reading.halt()
+        if self._sweeping.halting and self.source is not None:
+            self.source.halt()
         for name in self._outputs:
             self._outbox.append((name, Frame(self.epoch, MARKER_BYTES, sweep=sweep)))
         self._sweeping.passed(sweep)
         held = ((self.sink.name, tuple(self.sink.core.held())),) if self.sink is not None else ()
-        self.say(core.TaskSwept(self.name, self.attempt, sweep, tuple(self.reading.pending()), held))
-
-    def _read(self) -> bool:
-        if self._pages:
-            self.say(self._pages.popleft())
-            return True
-        following = self.reading.next()
-        if following is None:
-            return False
-        fragment, gaps = following
-        count = self._corpus.records[fragment.id]
-        if not gaps or gaps[0].first >= count:
-            self.reading.ended(fragment.id)
-            self.say(core.FragmentWasRead(self.name, self.attempt, fragment.id, count if gaps else -1))
-            return True
-        first = gaps[0].first
-        wanted = 1 if self.alone else self.cluster.world.rng.randint(1, BATCH_RECORDS_MAX)
-        end = min(gaps[0].end, count, first + wanted)
-        item, everyone = Range(fragment.id, first, end - first), (1 << (end - first)) - 1
-        dead = int(self._sentences.get((fragment.id, first)) == SOURCE)
-        # A source that reads one record at a time says so; any other does not know how many it will read.
-        hand = Range(fragment.id, first, 1 if self.alone else 0)
-        if self._corpus.dies(SOURCE) and not dead and not self.outlives(SOURCE, [Part(item, everyone, 0)], hand):
-            return True
-        size = item.count * RECORD_BYTES
-        frame = Frame(self.epoch, size, fragment.id, first, item.count, everyone & ~dead, quarantined=dead)
-        if not self._deliver(frame):
-            return True
-        self.reading.sent(fragment.id, first, end, end * RECORD_BYTES)
-        return True
+        pending = tuple(self.source.core.pending()) if self.source is not None else ()
+        self.say(core.TaskSwept(self.name, self.attempt, sweep, pending, held))
 
     def _receive(self) -> bool:
         if not self._inbox:
@@ -306,14 +259,14 @@ class SimulatedTask:
         elif frame.sweep >= 0:
             self._sweeping.arrived(link.name, frame.sweep)
         else:
-            self._deliver(frame)
+            self.process(frame)
         return True
 
-    def _deliver(self, frame: Frame) -> bool:
+    def process(self, frame: Frame) -> bool:
         """Take a batch through the stages; False if one died of it."""
         if self.decider is not None and self.decider.fenced:
             return True  # it is open and held by nobody, and read again when the epoch is raised
-        sentence = self._sentences.get((frame.fragment, frame.first)) if self._sentences else None
+        sentence = self.condemned(frame.fragment, frame.first)
         if FILTER in self.stages:
             dead = frame.quarantined | (sentence == FILTER)
             if self._corpus.dies(FILTER) and not self.outlives(FILTER, [_part(frame, frame.kept & ~dead, dead)]):

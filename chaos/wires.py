@@ -64,6 +64,8 @@ class Wires:
         self._wires: dict[tuple[str, int, int], _Wire] = {}
         #: Every ticket that was given to an end, with the name of its link.
         self._tickets: list[tuple[str, bytes]] = []
+        #: Fragments of which a fault let a frame arrive late, or twice.
+        self.strayed: set[bytes] = set()
         #: Workers that cannot reach each other, and until when.
         self._apart: dict[frozenset[str], float] = {}
 
@@ -75,6 +77,7 @@ class Wires:
         if task is None:
             return
         key = command.link, command.sender_attempt, command.receiver_attempt
+        self._replace(worker, task, key, command)
         wire = self._wires.get(key)
         if wire is None or wire.over or wire.command.generation != command.generation:
             if wire is not None:
@@ -83,6 +86,7 @@ class Wires:
             window = self._cluster.window_bytes
             link = SimulatedLink(self._cluster.world, command.link, None, None, command.receiver_stage, window)
             wire = self._wires[key] = _Wire(command, {}, link)
+            link.strayed = self.strayed
             link.cut = functools.partial(self._lose, wire)
         wire.ends[worker.name] = _End(worker, task, ticket)
         wire.link.join(task, sends=mine)
@@ -93,6 +97,16 @@ class Wires:
             wire.link.meet()
         else:
             world.after(world.between(1.0, DIAL_S), self._give_up, wire)
+
+    def _replace(self, worker: Joined, task: SimulatedTask, key: tuple[str, int, int], command: core.MakeLink) -> None:
+        """A task has one end of that name: the one before is closed without a word, and its peer finds that out."""
+        for other, wire in self._wires.items():
+            end = wire.ends.get(worker.name) if other[0] == command.link and not wire.over else None
+            same = other == key and wire.command.generation == command.generation
+            if end is not None and end.task is task and not same:
+                del wire.ends[worker.name]
+                task.deliver(("close", wire.link))
+                self._lose(wire, "another making takes its place")
 
     def _matched(self, wire: _Wire) -> bool:
         """Whether both ends were given the same ticket, as the receiver's end looks."""

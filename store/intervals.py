@@ -8,7 +8,7 @@ behind it can be read by seeking.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import ge
 
@@ -163,3 +163,29 @@ class IntervalSet:
             self._ends.insert(at, end)
             self._offsets.insert(at, offset)
             self._stops.insert(at, stop)
+
+
+def still_open(gaps: Sequence[Gap], closed: Sequence[IntervalSet]) -> tuple[Gap, ...]:
+    """What of these gaps one of the sets at least does not hold, in order."""
+    common: list[tuple[int, int]] = []
+    for gap in gaps:
+        common += _held_by_all(gap, closed)
+    if not common:
+        return tuple(gaps)
+    stops = {end: stop for held in closed for _, end, _, stop in held.runs()}
+    left: list[Gap] = []
+    for gap in gaps:
+        first, offset = gap.first, gap.offset
+        for low, high in common:
+            if gap.first <= low and high <= gap.end:
+                left += [Gap(first, low, offset)] if first < low else []
+                first, offset = high, stops.get(high, UNKNOWN)
+        left += [Gap(first, gap.end, offset)] if first < gap.end else []
+    return tuple(left)
+
+
+def _held_by_all(gap: Gap, closed: Sequence[IntervalSet]) -> list[tuple[int, int]]:
+    parts = [(gap.first, gap.end)]
+    for held in closed:
+        parts = [part for first, end in parts for part in held.overlap(first, end)]
+    return parts

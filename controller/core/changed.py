@@ -25,10 +25,16 @@ class ChangedInput(Enum):
 
 
 class Earlier:
-    """The objects of which the ledger holds something open, or given up for good, when a listing begins."""
+    """The objects of which something is open, or given up for good, when a listing begins.
 
-    def __init__(self, ledger: LedgerState, sinks: tuple[str, ...]) -> None:
+    `submitted` are fragments that may be on their way into the ledger.
+    """
+
+    def __init__(self, ledger: LedgerState, sinks: tuple[str, ...], submitted: Iterable[Fragment] = ()) -> None:
         self._by_object: dict[tuple[str, str], list[Fragment]] = {}
+        for fragment in submitted:
+            if fragment.id not in ledger.fragments:
+                self._by_object.setdefault((fragment.stage, fragment.uri), []).append(fragment)
         for state in ledger.fragments.values():
             given_up = state.dropped is not None and not state.dropped.reread
             if given_up or not state.done(sinks):

@@ -25,7 +25,7 @@ from headrace.controller.core.solitary import Solitary
 from headrace.controller.core.suspicion import Suspicion
 from headrace.store.entries import Fragment, Range
 from headrace.store.fold import FragmentState, LedgerState
-from headrace.store.intervals import UNBOUNDED, UNKNOWN, Gap, IntervalSet
+from headrace.store.intervals import UNBOUNDED, UNKNOWN, Gap, IntervalSet, still_open
 
 #: Bytes and fragments that a source task is given ahead of what it reads, so that it never waits for an answer; and how
 #: much more while there is plenty, so that it goes on while a standby takes over: half of an even share of what waits.
@@ -107,9 +107,14 @@ class Intake:
         limit = max(AHEAD_BYTES, min(AHEAD_BYTES_MAX, share))
         while queue and len(load) < AHEAD_FRAGMENTS and (not load or ahead < limit):
             name, gaps = queue.popleft()
-            fragment = self._ledger.fragments[name].fragment
-            self._assigned[name] = task
+            state = self._ledger.fragments[name]
+            fragment = state.fragment
             self._waiting[stage] -= fragment.size
+            # Who was thought dead may have had some of it closed meanwhile.
+            gaps = still_open(gaps, [state.of(sink) for sink in self._sinks])
+            if not gaps:
+                continue
+            self._assigned[name] = task
             load[name] = fragment.size
             ahead += fragment.size
             given.append((fragment, gaps))

@@ -22,12 +22,13 @@ class Listing:
         self._numbers: dict[str, int] = {}
         #: The number of the newest listing; a later leader begins higher.
         self.number = 0
-        self._submitted: set[bytes] = set()
+        self._submitted: dict[bytes, Fragment] = {}
         self._earlier: Earlier | None = None
         #: Whether other versions of what is open are listed as new ones.
         self.reread = False
-        #: Fragments in this run's listing.
+        #: Fragments in this run's listings, and in the newest one of each source.
         self.seen: set[bytes] = set()
+        self._newest: dict[str, set[bytes]] = {}
 
     @property
     def done(self) -> bool:
@@ -49,6 +50,8 @@ class Listing:
             if not done and stage not in self._lister and lister is not None:
                 self.number += 1
                 self._lister[stage], self._numbers[stage] = lister.plan.name, self.number
+                # What an earlier listing of this run had may be open, and another object by now.
+                self._earlier, self._newest[stage] = None, set()
                 ask = ListSource(lister.plan.worker, lister.plan.name, lister.attempt, stage, self.number)
                 commands.append(ask)
         return commands
@@ -64,15 +67,16 @@ class Listing:
         Another version of an object of which something is open is neither, unless it is to be read again.
         """
         if self._earlier is None:
-            self._earlier = Earlier(self._ledger, self._sinks)
+            self._earlier = Earlier(self._ledger, self._sinks, self._submitted.values())
         fresh: list[Fragment] = []
         known: list[Fragment] = []
         for fragment in event.fragments:
             self.seen.add(fragment.id)
+            self._newest[event.stage].add(fragment.id)
             if fragment.id in self._ledger.fragments:
                 known.append(fragment)
             elif fragment.id not in self._submitted and (self.reread or not self._earlier.contradicts(fragment)):
-                self._submitted.add(fragment.id)
+                self._submitted[fragment.id] = fragment
                 fresh.append(fragment)
         if event.last:
             self._done[event.stage] = True
@@ -80,10 +84,11 @@ class Listing:
 
     def vanished(self, stage: str) -> list[Fragment]:
         """The fragments that the ledger holds open and this listing does not have."""
+        seen = self._newest.get(stage, ())
         return [
             state.fragment
             for state in self._ledger.fragments.values()
-            if state.fragment.stage == stage and state.fragment.id not in self.seen and not state.done(self._sinks)
+            if state.fragment.stage == stage and state.fragment.id not in seen and not state.done(self._sinks)
         ]
 
     def again(self, stages: Iterable[str]) -> None:
@@ -91,7 +96,6 @@ class Listing:
         for stage in stages:
             self._done[stage] = False
             self._lister.pop(stage, None)
-        self._earlier = None
 
     def task_died(self, task: str) -> None:
         """What this task was listing is listed again from the beginning."""

@@ -10,7 +10,7 @@ from headrace.controller.core.suspicion import Suspicion
 from headrace.pipeline.graph import Pipeline
 from headrace.store.entries import Fragment, Range
 from headrace.store.fold import LedgerState
-from headrace.store.intervals import UNBOUNDED, UNKNOWN, Gap, IntervalSet
+from headrace.store.intervals import UNBOUNDED, UNKNOWN, Gap, IntervalSet, still_open
 
 #: The part of a solitary task's name behind the pipeline's.
 NAME = "solitary"
@@ -55,10 +55,13 @@ class Solitary:
         """All that waits for one path goes to its task."""
         work = self._work[path]
         work.task = task
-        given = list(work.queue)
+        waiting = list(work.queue)
         work.queue.clear()
+        states = self._ledger.fragments
+        left = [(name, still_open(gaps, [states[name].of(path.sink)])) for name, gaps in waiting]
+        given = [(name, gaps) for name, gaps in left if gaps]
         work.assigned.update(name for name, _ in given)
-        return [(self._ledger.fragments[name].fragment, gaps) for name, gaps in given]
+        return [(states[name].fragment, gaps) for name, gaps in given]
 
     def was_read(self, task: str, fragment: bytes) -> bool:
         """Note that a solitary task has read what it was given of a fragment; False for any other."""

@@ -110,6 +110,21 @@ def test_an_object_that_changes_while_it_is_read_is_listed_once_more_and_not_for
     assert "it changed again" in report.reason
 
 
+def page(stand: Stand, commands: list[m.Command], *fragments: Fragment, last: bool = False) -> list[m.Command]:
+    (ask,) = of(m.ListSource, commands)
+    return stand.tell(m.SourceListed(ask.task, ask.attempt, ask.stage, fragments, last=last, listing=ask.listing))
+
+
+def test_an_object_that_changes_between_two_listings_of_one_run_is_listed_once() -> None:
+    stand = Stand()
+    stand.join("w1")
+    page(stand, stand.ready(stand.apply()), A, B)
+    said = stand.tell(m.TaskExited(*stand.task(), -9, "killed while it was listing"))
+    said += stand.later(5.0)
+    page(stand, stand.ready(said), A, NEW_B, last=True)
+    assert listed(stand) == {A.id, B.id}
+
+
 def unreadable(stand: Stand) -> m.ReportRun:
     """The report of a run that closes A, and finds that B's device has failed."""
     stand.begin(A, B)

@@ -70,6 +70,17 @@ def test_a_fragment_that_is_listed_twice_is_read_once() -> None:
     assert bench.intake.assign("read", "t") == []
 
 
+def test_what_is_closed_while_a_fragment_waits_is_not_read_again() -> None:
+    bench = Bench(A, B)
+    bench.close(Range(A.id, 0, 4, 0, 40))  # by a task that was thought dead
+    bench.end(B, 3)
+    bench.close(Range(B.id, 0, 3, 0, 30))
+    assert bench.intake.assign("read", "t") == [
+        (A, (Gap(4, UNBOUNDED, 40),)),
+        (B, (Gap(3, UNBOUNDED, 30),)),
+    ]
+
+
 def test_only_the_gaps_are_read_and_their_byte_is_named() -> None:
     bench = Bench(A)
     bench.close(Range(A.id, 2, 3, 20, 30))

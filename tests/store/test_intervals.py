@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.store.intervals import UNBOUNDED, UNKNOWN, Gap, IntervalSet, OverlapError
+from headrace.store.intervals import UNBOUNDED, UNKNOWN, Gap, IntervalSet, OverlapError, still_open
 
 #: The bytes of one record: offsets follow from ordinals, so that a wrong one is seen.
 RECORD_BYTES = 10
@@ -128,3 +128,29 @@ def test_a_copy_is_independent_and_equal_until_then() -> None:
 def test_what_is_no_interval_is_refused(first: int, end: int) -> None:
     with pytest.raises(ValueError, match="not an interval of records"):
         IntervalSet().add(first, end)
+
+
+@given(pieces, st.lists(pieces, min_size=1, max_size=3))
+def test_what_is_still_open_of_gaps_is_what_one_set_at_least_does_not_hold(
+    wanted: list[tuple[int, int, bool]], held: list[list[tuple[int, int, bool]]]
+) -> None:
+    asked = IntervalSet()
+    for first, end, _ in wanted:
+        asked.cover(first, end)
+    gaps = [Gap(first, end, first * RECORD_BYTES) for first, end in asked]
+    sets = []
+    for given_pieces in held:
+        sets.append(IntervalSet())
+        for first, end, known in given_pieces:
+            sets[-1].cover(first, end, *offsets(first, end, known))
+    left = still_open(gaps, sets)
+    everywhere = set.intersection(*({row for first, end in one for row in range(first, end)} for one in sets))
+    expected = {row for first, end in asked for row in range(first, end)} - everywhere
+    assert [row for gap in left for row in range(gap.first, gap.end)] == sorted(expected)
+    assert all(gap.offset in (UNKNOWN, gap.first * RECORD_BYTES) for gap in left)
+
+
+def test_an_open_end_stays_open() -> None:
+    closed = IntervalSet()
+    closed.add(3, 5, 30, 50)
+    assert still_open([Gap(2, UNBOUNDED, 20)], [closed]) == (Gap(2, 3, 20), Gap(5, UNBOUNDED, 50))
