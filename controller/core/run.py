@@ -164,9 +164,9 @@ class Run(Changes, Input, Ending):
                     for fragment in change.fragments:
                         self.intake.admit(fragment.id)
                 case FragmentEnded():
-                    self.intake.settle((change.fragment,))
+                    self._settle((change.fragment,))
                 case Closed():
-                    self.intake.settle(item.fragment for item in change.ranges)
+                    self._settle([item.fragment for item in change.ranges])
                     for waiter in self.committer.durable(change):
                         commands += self._answer(waiter, Outcome.ACCEPTED)
                 case VersionPublished():

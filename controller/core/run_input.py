@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.commit import Waiter
 from headrace.controller.core.crew import Crew
@@ -76,8 +78,17 @@ class Input(RunBase):
     def _halt_fragment(self, fragment: bytes, why: str) -> None:
         """A fragment cannot be read as it was listed: go on without it, and settle it when all else is."""
         self.intake.halt(fragment)
-        self._changed[fragment] = why
-        self._settled = False
+        if not self.ledger.fragments[fragment].done(self.sinks):
+            self._changed[fragment] = why
+            self._settled = False
+
+    def _settle(self, fragments: Sequence[bytes]) -> None:
+        """More of these fragments is closed: those that are done are no longer open, nor wanted as they were listed."""
+        self.intake.settle(fragments)
+        for fragment in fragments:
+            if fragment in self._changed and self.ledger.fragments[fragment].done(self.sinks):
+                # Who was thought dead has closed the rest of it.
+                del self._changed[fragment]
 
     def _settle_changed(self) -> list[Command]:
         """All else is closed, and what sinks held of the changed fragments too: do as the run was asked."""

@@ -110,6 +110,19 @@ def test_an_object_that_changes_while_it_is_read_is_listed_once_more_and_not_for
     assert "it changed again" in report.reason
 
 
+@pytest.mark.parametrize("choice", ChangedInput)
+def test_nothing_is_given_up_of_a_fragment_that_was_closed_to_its_end_after_all(choice: ChangedInput) -> None:
+    stand = Stand()
+    stand.changed_input = choice
+    stand.begin(B)
+    (order,) = of(m.ReadFragment, sweep(stand, stand.read(B, 4)))
+    assert order.fragment == B, "what was sent is lost, and to be read again"
+    stand.tell(m.FragmentWasRead(*stand.task(), B.id, -1, "it changed", changed=True))
+    (report,) = of(m.ReportRun, stand.propose(Range(B.id, 0, 4)))  # of a sink that was thought dead
+    assert report.outcome == "completed"
+    assert not dropped(stand)
+
+
 def page(stand: Stand, commands: list[m.Command], *fragments: Fragment, last: bool = False) -> list[m.Command]:
     (ask,) = of(m.ListSource, commands)
     return stand.tell(m.SourceListed(ask.task, ask.attempt, ask.stage, fragments, last=last, listing=ask.listing))
