@@ -53,9 +53,11 @@ class Intake:
         self._open: dict[bytes, None] = {}
         #: What was handed out by an earlier leader is not known before a sweep has been through.
         self._distrusts = False
-        #: Fragments that are open and not read any more: their object is not the one that was listed.
-        self._halted: set[bytes] = set()
-        self.sweep = 0
+        #: Fragments that are open and not read any more, since their object is not the one that was listed; and the
+        #: newest sweep that had begun when that was found.
+        self._halted: dict[bytes, int] = {}
+        #: The newest sweep, and the newest that went through.
+        self.sweep = self._through = 0
         self._awaited: set[str] = set()
         self._pending: dict[bytes, list[Gap]] = {}
         self._held: dict[tuple[str, bytes], list[Range]] = {}
@@ -142,7 +144,7 @@ class Intake:
         """Read no more of a fragment in this run; what of it is closed, or held by a sink, stays good."""
         self.was_read(task, fragment, UNKNOWN)
         self._open.pop(fragment, None)
-        self._halted.add(fragment)
+        self._halted.setdefault(fragment, self.sweep)
 
     def task_died(self, task: str) -> None:
         """Let go of what a task was given; the next sweep finds what is lost."""
@@ -195,6 +197,8 @@ class Intake:
             for item in ranges:
                 self._held.setdefault((sink, item.fragment), []).append(item)
         self._awaited.discard(event.task)
+        if not self._awaited:
+            self._through = self.sweep
         return not self._awaited
 
     def abort_sweep(self) -> None:
@@ -222,6 +226,17 @@ class Intake:
             held += [(fragment, tuple(sorted(mine)))] if mine else []
             others += [(fragment, tuple(row for row in rows if row not in mine))] if len(mine) < len(rows) else []
         return tuple(held), tuple(others)
+
+    def parted_halted(self, sink: str, records: Records) -> tuple[Records, Records]:
+        """Of these records, those that may be closed still, and those that nobody reads any more.
+
+        The latter are of halted fragments, and no sink held them when a marker had passed behind what was sent.
+        """
+        if self._through != self.sweep:
+            return records, ()
+        halted = tuple(item for item in records if self._halted.get(item[0], self.sweep) < self.sweep)
+        held, never = self.parted(sink, halted)
+        return (*(item for item in records if item not in halted), *held), never
 
     def requeue_lost(self) -> int:
         """Queue what is open and held by nobody; how many fragments that concerned."""

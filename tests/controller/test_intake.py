@@ -212,3 +212,18 @@ def test_lost_is_open_less_held_less_pending(fate: list[str], ended: bool) -> No
     given = bench.intake.assign("read", "t")
     assert [ordinal for _, gaps in given for gap in gaps for ordinal in range(gap.first, gap.end)] == lost
     assert all(gap.offset in (-1, 10 * gap.first) for _, gaps in given for gap in gaps)
+
+
+def test_of_a_halted_fragment_what_no_sink_held_behind_the_marker_is_never_closed() -> None:
+    bench = Bench(A, B)
+    wanted = ((A.id, (1, 5)), (B.id, (0,)))
+    bench.sweep(says())
+    bench.intake.halt(A.id)
+    assert bench.intake.parted_halted("write", wanted) == (wanted, ()), "some of it may be on its way"
+    bench.intake.begin_sweep(["t"])
+    assert bench.intake.parted_halted("write", wanted) == (wanted, ()), "the marker is on its way"
+    bench.intake.swept(Bench.numbered(says(held=(Range(A.id, 0, 4),)), bench.intake.sweep))
+    assert bench.intake.parted_halted("write", wanted) == (((B.id, (0,)), (A.id, (1,))), ((A.id, (5,)),))
+    bench.intake.begin_sweep(["t"])
+    bench.intake.abort_sweep()
+    assert bench.intake.parted_halted("write", wanted) == (wanted, ()), "nobody knows what that sink holds"
