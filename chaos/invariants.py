@@ -120,9 +120,9 @@ class Checker:
         where = f"entry {number}, records {item.first}..{item.end - 1}"
         if part.kept & part.other or (part.kept | part.other) != everyone:
             raise ViolationError(7, f"{where}: a record has no fate or two")
+        self.provenance.read(number, part)
         if item.end > self._cluster.corpus.records[item.fragment]:
             raise ViolationError(4, f"{where} are beyond the end of the fragment")
-        self.provenance.read(number, part)
         alike = sum(1 << row - item.first for row, _ in part.duplicates)
         kept = self._cluster.corpus.kept(closed.version, closed.sink, item.fragment, item.first, item.count)
         if part.kept & alike or part.kept | alike != kept:
