@@ -165,7 +165,7 @@ class Input(RunBase):
             # Nothing is on its way: what no sink holds is not closed before this sink is empty, or never.
             still_open, lost = self.intake.parted(event.sink, still_open)
         else:
-            # What is halted may keep verdicts waiting that are read again and again meanwhile, so that it never settles.
+            # Verdicts that lean on what is halted would be read again and again, so that nothing ever settles.
             still_open, lost = self.intake.parted_halted(event.sink, still_open)
         never = tuple(item for item in lost if item[0] in self._changed)
         commands: list[Command] = []
