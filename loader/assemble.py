@@ -71,7 +71,8 @@ class Buffers:
         for at in range(len(self._sets) - 1, -1, -1):
             known, references, wide = self._sets[at]
             if known == shape and wide.references() <= references:
-                self._sets.append(self._sets.pop(at))
+                if at + 1 < len(self._sets):
+                    self._sets.append(self._sets.pop(at))
                 return wide
         made = Wide(rows, seq_len, self.fields)
         if _HAS_GIL:
@@ -99,8 +100,9 @@ def cut(wide: Wide, small: list[dict[str, Any]]) -> list[Batch]:
     batches: list[Batch] = []
     for at, batch in enumerate(small):
         rows = slice(at * size, (at + 1) * size)
-        views: dict[str, Any] = {name: array[rows] for name, array in wide.given}
-        views.update(batch)
+        views = batch.copy()
+        for name, array in wide.given:
+            views[name] = array[rows]
         batches.append(cast("Batch", views))
     return batches
 

@@ -173,9 +173,10 @@ class Loader:
             self._advance()
         made, prefetcher, ahead = self._begin(transform)
         paused = True
+        check, received, now_s = self.sources.check, self._received, time.perf_counter
         try:
             while True:
-                before = time.perf_counter()
+                before = now_s()
                 try:
                     chunk = prefetcher.take() if prefetcher else next(made)
                 except StopIteration:
@@ -186,12 +187,12 @@ class Loader:
                     self.sources.go_on_checking()
                     paused = False
                 for one in chunk:
-                    self.sources.check()
-                    self._received(one, time.perf_counter() - before)
+                    check()
+                    received(one, now_s() - before)
                     yield one.item
                     if iteration != self._iterations:
                         raise LoaderClosed("this iteration was ended by close, a change of state or a newer iteration")
-                    before = time.perf_counter()
+                    before = now_s()
                 # the last batch must not keep its memory from being used again
                 del chunk, one
         finally:

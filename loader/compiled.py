@@ -18,7 +18,7 @@ import numpy as np
 
 from headrace.loader.assemble import Buffers, cut
 from headrace.loader.fields import Batch, Bounds, Placed, small_fields
-from headrace.loader.order import I64, U64, distinct
+from headrace.loader.order import I64, U64, Loops, Windowed, distinct
 from headrace.loader.segments import Shards
 from headrace.loader.shard import Shard
 
@@ -41,9 +41,9 @@ class Kernels:
         return self._module
 
     @functools.cached_property
-    def walk(self) -> "CompiledWalk":
-        """The permutation of positions by the loops, which must be loaded."""
-        return CompiledWalk(self._module)
+    def loops(self) -> Loops:
+        """The arithmetic of orders by the loops, which must be loaded."""
+        return Loops(CompiledWalk(self._module), CompiledLocate(self._module))
 
     def request(self) -> None:
         """Have them loaded by a thread; a second call does nothing."""
@@ -93,6 +93,20 @@ class CompiledWalk:
         images = np.empty_like(values)
         self._kernels.walk(np.ascontiguousarray(values), n, isqrt(n - 1) + 1, np.stack(keys), images)
         return images
+
+
+class CompiledLocate:
+    """See `headrace.loader.order.Order.locate`; `kernels` is what `Kernels.get` gave."""
+
+    def __init__(self, kernels: Any) -> None:
+        self._kernels = kernels
+
+    def __call__(self, order: Windowed, places: I64) -> tuple[I64, I64]:
+        """The same shards and rows."""
+        shards, rows = np.empty_like(places), np.empty_like(places)
+        keys = np.stack(order.block_keys)
+        self._kernels.locate(np.ascontiguousarray(places), order.blocks, order.row_key, keys, order.ends, shards, rows)
+        return shards, rows
 
 
 class CompiledAssembly:

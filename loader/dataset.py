@@ -153,11 +153,6 @@ class TokenDataset:
             for number in [number for number in self._open if number not in needed]:
                 del self._open[number]
 
-    def check(self) -> None:
-        """Raise what the check behind the reader found, if it found anything."""
-        if self.verifier.error is not None:
-            raise self.verifier.error
-
     def wait_verified(self, timeout_s: float = WAIT_S_MAX) -> None:
         """Return when every shard that was read from has been checked; raises ChecksumMismatch, LoaderError."""
         self.verifier.wait(timeout_s)

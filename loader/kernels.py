@@ -23,8 +23,12 @@ _array_at: Any = carray
 config: Any = numba.config  # pyright: ignore[reportPrivateImportUsage]
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
+_U_27 = np.uint64(27)
+_U_30 = np.uint64(30)
+_U_31 = np.uint64(31)
 _U_32 = np.uint64(32)
 
 _IGNORED_LABEL = np.int32(-100)
@@ -32,6 +36,12 @@ _NOTHING = -1
 _LINE_BYTES = 64
 #: a cache line of 32-bit tokens
 _LINE_TOKENS = 16
+#: blocks whose place and shard are remembered while positions are located; a window of the default order has 256
+_KNOWN_BLOCKS = 1024
+#: of a piece table's row
+_PIECE_BYTES = 16
+#: rows between the one whose pieces are read and the one whose pieces are asked for
+_ROWS_AHEAD = 12
 #: tokens copied between two prefetches: so few that the misses of the next row spread over the copy of this one
 _PIECE_TOKENS = 64
 
@@ -43,6 +53,7 @@ _I32 = types.Array(types.int32, 1, "C")
 _I32_2 = types.Array(types.int32, 2, "C")
 _BOOL = types.Array(types.boolean, 1, "C")
 _BOOL_2 = types.Array(types.boolean, 2, "C")
+_I64_X5 = types.UniTuple(types.int64, 5)  # type: ignore[no-untyped-call]
 
 
 def _compiled(signature: Any) -> Callable[[Loop], Loop]:
@@ -89,12 +100,40 @@ def _prefetch(_context: Any, _address: Any) -> Any:
         integer = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, integer, integer, integer])
         function = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind)
-        # to read, into the nearest cache, data and no code: into the second level it would drive out the tokens that
-        # were just written, and whoever reads the batch next would wait for them
-        builder.call(function, [builder.inttoptr(arguments[0], cgutils.voidptr_t), integer(0), integer(3), integer(1)])
+        # to read, into the nearest cache and no other, data and no code: in the second level it would drive out the
+        # tokens that were just written, and whoever reads the batch next would wait for them
+        builder.call(function, [builder.inttoptr(arguments[0], cgutils.voidptr_t), integer(0), integer(0), integer(1)])
         return _context.get_dummy_value()
 
     return types.void(types.uint64), generate
+
+
+@njit(error_model="numpy")
+def _image(value: Any, n: Any, side: Any, keys: Any, column: Any) -> Any:
+    """One value by the network of `keys` [rounds, columns], again until it lies below n."""
+    while True:
+        left = value // side
+        right = value - left * side
+        for number in range(keys.shape[0]):
+            mixed = (right ^ keys[number, column]) * _MIX_A
+            mixed = (mixed ^ (mixed >> _U_32)) * _MIX_B
+            total = left + (((mixed >> _U_32) * side) >> _U_32)
+            left = right
+            right = total - side if total >= side else total
+        value = left * side + right
+        if value < n:
+            return value
+
+
+@njit(error_model="numpy")
+def _side(n: Any) -> Any:
+    """The root of n, rounded up."""
+    root = np.int64(np.sqrt(np.float64(n - 1)))
+    while root * root > n - 1:
+        root -= 1
+    while (root + 1) * (root + 1) <= n - 1:
+        root += 1
+    return root + 1
 
 
 @_compiled(types.void(_U64, types.uint64, types.uint64, _U64_2, _U64))
@@ -102,21 +141,75 @@ def walk(values: Any, n: Any, side: Any, keys: Any, images: Any) -> None:
     """See `headrace.loader.order.walk_forth`; `keys` [rounds, 1 or k], `side` is the root of n, rounded up."""
     own = keys.shape[1] > 1
     for at in range(values.size):
-        value = values[at]
-        column = at if own else 0
-        while True:
-            left = value // side
-            right = value - left * side
+        images[at] = _image(values[at], n, side, keys, at if own else 0)
+
+
+@njit(error_model="numpy")
+def _mixed(value: Any) -> Any:
+    """Splitmix64's finaliser."""
+    value = (value ^ (value >> _U_30)) * _MIX_A
+    value = (value ^ (value >> _U_27)) * _MIX_B
+    return value ^ (value >> _U_31)
+
+
+@njit(error_model="numpy")
+def _find_slot(place: Any, blocks: Any) -> Any:
+    """(slot, rows into it) of a place; `blocks` is that of `locate`."""
+    block_rows, _, short_slot, lacking, _ = blocks
+    if place >= (short_slot + 1) * block_rows - lacking:
+        place += lacking
+    slot = place // block_rows
+    return slot, place - slot * block_rows
+
+
+@njit(error_model="numpy")
+def _slot_start(slot: Any, blocks: Any) -> Any:
+    """The first place of a slot."""
+    block_rows, samples, short_slot, lacking, _ = blocks
+    return min(slot * block_rows - (lacking if slot > short_slot else 0), samples)
+
+
+@_compiled(types.void(_I64, _I64_X5, types.uint64, _U64_2, _I64, _I64, _I64))
+def locate(places: Any, blocks: Any, row_key: Any, block_keys: Any, ends: Any, shards: Any, rows: Any) -> None:
+    """See `headrace.loader.order.Windowed`: `places` [k] to (`shards` [k], `rows` [k]).
+
+    `blocks` is (rows a block, samples, the short block's slot, the rows that it lacks, blocks a window); `ends`
+    [shards] are the rows up to each shard's end.
+    """
+    block_rows, samples, _, _, window_blocks = blocks
+    count = (samples + block_rows - 1) // block_rows
+    block_side = _side(count)
+    keys = np.empty((block_keys.shape[0], 1), np.uint64)
+    window, first, size, side = np.int64(-1), np.int64(0), np.int64(0), np.int64(0)
+    slots, starts, owners = (
+        np.full((_KNOWN_BLOCKS), -1),
+        np.empty(_KNOWN_BLOCKS, np.int64),
+        np.empty(_KNOWN_BLOCKS, np.int64),
+    )
+    for at in range(places.size):
+        place = places[at]
+        within = _find_slot(place, blocks)[0] // window_blocks
+        if within != window:
+            window = within
+            first = _slot_start(window * window_blocks, blocks)
+            size = _slot_start((window + 1) * window_blocks, blocks) - first
+            side = _side(size)
+            key = _mixed(row_key + np.uint64(window) * _GOLDEN)
             for number in range(keys.shape[0]):
-                mixed = (right ^ keys[number, column]) * _MIX_A
-                mixed = (mixed ^ (mixed >> _U_32)) * _MIX_B
-                total = left + (((mixed >> _U_32) * side) >> _U_32)
-                left = right
-                right = total - side if total >= side else total
-            value = left * side + right
-            if value < n:
-                break
-        images[at] = value
+                keys[number, 0] = _mixed(key + np.uint64(number + 1) * _GOLDEN)
+        place = first + np.int64(_image(np.uint64(place - first), np.uint64(size), np.uint64(side), keys, 0))
+        slot, offset = _find_slot(place, blocks)
+        known = slot % _KNOWN_BLOCKS
+        if slots[known] != slot:
+            block = np.int64(_image(np.uint64(slot), np.uint64(count), np.uint64(block_side), block_keys, 0))
+            slots[known], starts[known] = slot, block * block_rows
+            owners[known] = np.searchsorted(ends, block * block_rows, side="right")
+        row = starts[known] + offset
+        shard = owners[known]
+        while row >= ends[shard]:
+            shard += 1
+        shards[at] = shard
+        rows[at] = row - (ends[shard - 1] if shard > 0 else 0)
 
 
 @_compiled(types.int64(_U64, _I64, _I64))
@@ -147,6 +240,9 @@ def find_segments(
             at = batch * batch_size + line
             end = np.int64(0)
             if at < rows.size:
+                coming = min(at + _ROWS_AHEAD, rows.size - 1)
+                pointers = _array_at(_pointer(pointers_at[which[coming]]), (rows[coming] + 1,), np.int64)
+                _prefetch(tables_at[which[coming]] + np.uint64(pointers[rows[coming]] * _PIECE_BYTES))
                 shard, row = which[at], rows[at]
                 pointers = _array_at(_pointer(pointers_at[shard]), (row + 2,), np.int64)
                 table = _array_at(_pointer(tables_at[shard]), (pointers[row + 1], 4), np.int32)

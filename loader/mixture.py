@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from headrace.loader.order import I64, Layout, Order, OrderMode, Walk, derive_key, distinct, walk_forth
+from headrace.loader.order import I64, Layout, Loops, Order, OrderMode, derive_key, distinct
 from headrace.loader.plan import Reweighted
 
 #: positions after which a schedule repeats, at most; also the accuracy of weights that fit no smaller period
@@ -46,10 +46,10 @@ class Shuffle:
     window_blocks: int
     block_rows: int
 
-    def order(self, layout: Layout, source: int, pass_: int, walk: Walk = walk_forth) -> Order:
+    def order(self, layout: Layout, source: int, pass_: int, loops: Loops | None = None) -> Order:
         """The order of one pass of a source; the first source's is that of its dataset read alone."""
         seed = self.seed if source == 0 else derive_key(self.seed, source, _LEVEL_SOURCE)
-        return Order(layout, seed, pass_, self.mode, self.window_blocks, self.block_rows, walk)
+        return Order(layout, seed, pass_, self.mode, self.window_blocks, self.block_rows, loops)
 
 
 def period_counts(weights: Sequence[float]) -> I64:
@@ -137,12 +137,12 @@ class Mixture:
             stretch = _Stretch(change.position, Schedule(change.weights), given)
             self._stretches.append(stretch)
         self._orders: dict[tuple[int, int], Order] = {}
-        self._walk: Walk = walk_forth
+        self._loops: Loops | None = None
 
-    def walk_by(self, walk: Walk) -> None:
-        """Have orders computed by `walk` from here on; they are the same, and sooner there."""
-        if walk is not self._walk:
-            self._walk = walk
+    def compute_by(self, loops: Loops) -> None:
+        """Have orders computed by `loops` from here on; they are the same, and sooner there."""
+        if loops is not self._loops:
+            self._loops = loops
             self._orders.clear()
 
     def order(self, source: int, pass_: int) -> Order:
@@ -151,7 +151,7 @@ class Mixture:
         if order is None:
             if len(self._orders) >= _ORDERS_A_SOURCE * len(self.layouts):
                 self._orders.clear()
-            order = self._orders[source, pass_] = self.shuffle.order(self.layouts[source], source, pass_, self._walk)
+            order = self._orders[source, pass_] = self.shuffle.order(self.layouts[source], source, pass_, self._loops)
         return order
 
     def sources(self, positions: I64) -> tuple[I64, I64]:

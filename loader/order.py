@@ -175,36 +175,58 @@ def _walk_back(values: U64, n: int, keys: Sequence[U64]) -> U64:
     return _walk(values, n, keys, _network_back)
 
 
-#: like `walk_forth`; a shell that has compiled it passes its own, which must give the same
+#: like `walk_forth`
 Walk: TypeAlias = Callable[[U64, int, Sequence[U64]], U64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Windowed:
+    """All that a windowed order is computed from."""
+
+    #: rows a block, samples, the short block's slot, the rows that it lacks, blocks a window
+    blocks: tuple[int, int, int, int, int]
+    row_key: int
+    #: round keys of the permutation of blocks
+    block_keys: Sequence[U64]
+    #: [shards] rows up to each shard's end
+    ends: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """Compiled arithmetic of a shell that has some; it must give the same as this module's own."""
+
+    walk: Walk
+    #: like `Order.locate` in the windowed mode
+    locate: Callable[[Windowed, I64], tuple[I64, I64]]
 
 
 class Permutation:
     """A keyed permutation of [0, n), 1 <= n <= 2^62, computed per value; memory does not depend on n."""
 
-    __slots__ = ("_keys", "_walk", "n")
+    __slots__ = ("_walk", "keys", "n")
 
     def __init__(self, n: int, key: int, walk: Walk = walk_forth) -> None:
         if not 1 <= n <= SAMPLES_MAX:
             raise ValueError(f"a permutation needs 1 to 2^62 values, got {n}")
         self.n = n
-        self._keys = _round_keys(np.array([key & _MASK], dtype=np.uint64))
+        self.keys = _round_keys(np.array([key & _MASK], dtype=np.uint64))
         self._walk = walk
 
     def apply(self, values: U64) -> U64:
         """Images of `values` (each below n), of the same shape [k]."""
-        return self._walk(values, self.n, self._keys)
+        return self._walk(values, self.n, self.keys)
 
     def inverse(self, values: U64) -> U64:
         """The values whose images are `values` (each below n), of the same shape [k]."""
-        return _walk_back(values, self.n, self._keys)
+        return _walk_back(values, self.n, self.keys)
 
     def at(self, value: int) -> int:
         """`apply` for one Python int: some microseconds, where a one-element array costs a hundred."""
         if not 0 <= value < self.n:
             raise IndexError(f"{value} is outside of this permutation of {self.n}")
         side = isqrt(self.n - 1) + 1
-        keys = [int(key[0]) for key in self._keys]
+        keys = [int(key[0]) for key in self.keys]
         while True:
             left, right = divmod(value, side)
             for key in keys:
@@ -292,9 +314,11 @@ class Order:
 
     __slots__ = (
         "_blocks",
+        "_loops",
         "_permutation",
         "_row_key",
         "_walk",
+        "_windowed",
         "block_rows",
         "layout",
         "mode",
@@ -311,7 +335,7 @@ class Order:
         mode: OrderMode = OrderMode.WINDOWED,
         window_blocks: int = WINDOW_BLOCKS_DEFAULT,
         block_rows: int = BLOCK_ROWS_DEFAULT,
-        walk: Walk = walk_forth,
+        loops: Loops | None = None,
     ) -> None:
         for name, value in (("seed", seed), ("pass", pass_)):
             if not 0 <= value <= _MASK:
@@ -324,7 +348,8 @@ class Order:
         self.mode = mode
         self.window_blocks = window_blocks
         self.block_rows = block_rows
-        self._walk = walk
+        self._loops = loops
+        self._walk = walk = walk_forth if loops is None else loops.walk
         self._row_key = derive_key(seed, pass_, _LEVEL_ROWS)
         samples = max(layout.samples, 1)
         if mode is OrderMode.FULL:
@@ -335,6 +360,9 @@ class Order:
             self._permutation = Permutation(count, derive_key(seed, pass_, _LEVEL_BLOCKS), walk)
             last = int(self._permutation.inverse(np.array([count - 1], dtype=np.uint64))[0])
             self._blocks = _Blocks(block_rows, samples, last, count * block_rows - samples)
+        blocks = self._blocks
+        sizes = (blocks.rows, blocks.samples, blocks.short_slot, blocks.lacking, window_blocks)
+        self._windowed = Windowed(sizes, self._row_key, self._permutation.keys, layout.ends)
 
     def locate(self, positions: U64) -> tuple[I64, I64]:
         """Positions [k], each below `layout.samples`, to (shard [k], row in the shard [k])."""
@@ -342,6 +370,8 @@ class Order:
         if self.mode is OrderMode.FULL:
             places = self._permutation.apply(places.view(np.uint64)).view(np.int64)
         elif self.mode is OrderMode.WINDOWED and places.size:
+            if self._loops is not None:
+                return self._loops.locate(self._windowed, places)
             slots, offsets = self._blocks.find(self._within_windows(places, self._blocks.find(places)[0], self._walk))
             blocks = self._permutation.apply(slots.view(np.uint64)).view(np.int64)
             places = blocks * self.block_rows + offsets

@@ -54,6 +54,7 @@ class Sources:
         self._starts = [0]
         for dataset in self.datasets:
             self._starts.append(self._starts[-1] + dataset.layout.shards)
+        self._verifiers = [dataset.verifier for dataset in self.datasets]
         if len(self.datasets) == 1:
             self.shard = self.datasets[0].shard  # type: ignore[method-assign]
 
@@ -99,8 +100,9 @@ class Sources:
 
     def check(self) -> None:
         """Raise what a check behind the reader found."""
-        for dataset in self.datasets:
-            dataset.check()
+        for verifier in self._verifiers:
+            if verifier.error is not None:
+                raise verifier.error
 
     def pause_checks(self) -> None:
         """Put checks behind the reader off until `go_on_checking`."""

@@ -212,13 +212,37 @@ def test_the_compiled_network_gives_the_same_images(n: int, key: int, own_keys: 
     values = np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20)), dtype=np.uint64)
     offsets = np.arange(values.size if own_keys else 1, dtype=np.uint64)
     keys = [np.uint64(derive_key(key, 0, number)) + offsets for number in range(6)]
-    assert np.array_equal(KERNELS.walk(values, n, keys), walk_forth(values, n, keys))
+    assert np.array_equal(KERNELS.loops.walk(values, n, keys), walk_forth(values, n, keys))
 
 
 def test_a_pass_over_many_windows_is_the_same_by_the_compiled_network():
     assert KERNELS.wait(300), KERNELS.error
     positions = np.arange(5000, dtype=np.uint64)
     for mode in OrderMode:
-        plain, compiled = (Order(layout_of(5000), 3, 1, mode, 4, 16, walk) for walk in (walk_forth, KERNELS.walk))
+        plain, compiled = (Order(layout_of(5000), 3, 1, mode, 4, 16, loops) for loops in (None, KERNELS.loops))
         for expected, found in zip(plain.locate(positions), compiled.locate(positions), strict=True):
             assert np.array_equal(expected, found)
+
+
+@given(
+    counts=st.lists(st.sampled_from([0, 1, 7, 63, 64, 1000, 10**6, 2**40]), min_size=1, max_size=8).filter(any),
+    window_blocks=st.one_of(st.integers(1, 3000), st.just(1 << 31)),
+    block_rows=st.one_of(st.integers(1, 200), st.just(1 << 31)),
+    seed=st.integers(0, 2**64 - 1),
+    data=st.data(),
+)
+@settings(deadline=None)
+def test_any_positions_of_a_windowed_order_are_located_alike_by_the_compiled_loop(
+    counts: list[int], window_blocks: int, block_rows: int, seed: int, data: st.DataObject
+):
+    assert KERNELS.wait(300), KERNELS.error
+    layout = Layout(np.array(counts, dtype=np.int64))
+    first = data.draw(st.integers(0, layout.samples - 1))
+    neighbours = np.arange(first, min(first + 200, layout.samples))
+    scattered = data.draw(st.lists(st.integers(0, layout.samples - 1), max_size=50))
+    positions = np.concatenate((neighbours, np.array(scattered, dtype=np.int64))).astype(np.uint64)
+    plain, compiled = (
+        Order(layout, seed, 2, OrderMode.WINDOWED, window_blocks, block_rows, loops) for loops in (None, KERNELS.loops)
+    )
+    for expected, found in zip(plain.locate(positions), compiled.locate(positions), strict=True):
+        assert np.array_equal(expected, found)
