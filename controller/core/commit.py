@@ -89,7 +89,9 @@ class Committer:
             state = self._ledger.fragments.get(item.fragment)
             if state is None:
                 return f"fragment {item.fragment.hex()} was never listed"
-            if item.count < 1 or (state.count is not None and item.end > state.count):
+            if item.count < 1:
+                return f"a range of {item.count} records of {state.fragment.uri}"
+            if state.count is not None and item.end > state.count:
                 return f"records {item.first}..{item.end - 1} are beyond the end of {state.fragment.uri}"
             mine = seen.setdefault(item.fragment, IntervalSet())
             if mine.overlap(item.first, item.end):

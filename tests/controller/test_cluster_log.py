@@ -153,3 +153,14 @@ def test_a_token_that_was_spent_under_one_leader_is_spent_under_the_next_and_a_s
     second = succeeded(store)
     answers = of(m.AnswerRequest, second.tell(TokenOffered(3, "t", "two", "x"), TokenOffered(4, "t", "one", "k")))
     assert [answer.accepted for answer in answers] == [False, True]
+
+
+def test_offers_that_come_while_the_entry_is_on_its_way_spend_the_token_no_second_time() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    while not first.core.leads:
+        first.later(1.0)
+    written = [said for key in "kxk" for said in first.core.handle(TokenOffered(1, "t", "one", key), first.now)]
+    answers = of(m.AnswerRequest, first.do(written))
+    assert [answer.accepted for answer in answers] == [True, False, True]
+    assert store.fold().tokens["t"].key == "k", "a log in which it is spent twice could not be read"

@@ -1,5 +1,7 @@
 """Proposals: conservation by ordinals, overlaps, and the same proposal twice."""
 
+from dataclasses import replace
+
 import pytest
 from core_kit import bits, closed, fragment, proposal
 from hypothesis import given
@@ -7,7 +9,16 @@ from hypothesis import strategies as st
 
 from headrace.controller.core.commit import Committer, Judgement, Waiter, conservation_fault
 from headrace.controller.core.messages import Coverage, Outcome, ShardProposed
-from headrace.store.entries import Entry, EpochRaised, FragmentEnded, FragmentsListed, Led, PipelineApplied, Range
+from headrace.store.entries import (
+    Entry,
+    EpochRaised,
+    FragmentEnded,
+    FragmentsListed,
+    Led,
+    PipelineApplied,
+    Range,
+    StoredObject,
+)
 from headrace.store.fold import LedgerState
 
 A, B = fragment(0), fragment(1)
@@ -34,6 +45,7 @@ def commit(state: LedgerState, committer: Committer, event: ShardProposed) -> li
 FAULTS = [
     (proposal([]), "a shard that closes no records"),
     (proposal([Range(b"?" * 16, 0, 2)]), "was never listed"),
+    (proposal([Range(A.id, 5, 0)]), "a range of 0 records of file:///in/0"),
     (proposal([Range(B.id, 8, 3)]), "records 8..10 are beyond the end of file:///in/1"),
     (proposal([Range(A.id, 0, 2), Range(A.id, 1, 2)]), "records 1..2 of file:///in/0 stand in the proposal twice"),
     (proposal([Range(A.id, 5, 3)], kept=[bits(0, 2)]), "file:///in/0: record 6 has no verdict"),
@@ -115,6 +127,20 @@ def test_an_overlap_with_what_is_only_queued_is_told_too() -> None:
     assert judgement.outcome is Outcome.OVERLAPS
     assert judgement.overlaps == (Range(A.id, 2, 2),)
     assert judge(committer, proposal([Range(A.id, 4, 2)])).closed is not None
+
+
+def test_what_another_sink_has_queued_is_no_overlap() -> None:
+    committer = Committer(ledger())
+    judge(committer, replace(proposal([Range(A.id, 0, 4)]), sink="copy"))
+    assert judge(committer, proposal([Range(A.id, 2, 4)])).closed is not None
+
+
+def test_an_object_of_another_epoch_is_refused_since_a_collection_may_delete_it() -> None:
+    for epoch, accepted in ((0, False), (1, True), (2, False)):
+        stored = StoredObject("tokens", f"shards/{epoch}/{'a' * 32}.safetensors", "xxh3-128:0", 1)
+        judgement = judge(Committer(ledger()), replace(proposal([Range(A.id, 0, 4)]), objects=(stored,)))
+        assert (judgement.closed is not None) is accepted
+        assert ("outside of epoch 1" in judgement.reason) is not accepted
 
 
 RANGE = Range(b"f" * 16, 3, 20)

@@ -165,9 +165,9 @@ def test_an_answer_counts_once_and_for_its_own_sweep() -> None:
     intake.begin_sweep(["t"])
     number = intake.begin_sweep(["t", "u"])
     assert not intake.swept(Bench.numbered(says(task="t"), number - 1))
-    assert not intake.swept(Bench.numbered(says(task="t"), number))
-    assert not intake.swept(Bench.numbered(says(task="t"), number))
-    assert intake.swept(Bench.numbered(says(task="u"), number))
+    assert not intake.swept(Bench.numbered(says(task="u"), number)), "the answer of t was to another sweep"
+    assert not intake.swept(Bench.numbered(says(task="u"), number))
+    assert intake.swept(Bench.numbered(says(task="t"), number))
 
 
 def test_a_record_is_lost_if_one_of_two_sinks_lost_it() -> None:

@@ -24,8 +24,11 @@ from headrace.controller.core.messages import (
     EntryWritten,
     LogRead,
     ReadLog,
+    SnapshotWritten,
     TimePassed,
+    TruncateLog,
     WriteEntry,
+    WriteSnapshot,
 )
 from headrace.store.entries import Beat, Entry, Led, PipelineApplied, Resigned
 from headrace.store.fold import LedgerState
@@ -215,6 +218,7 @@ def test_a_write_that_was_unresolved_and_then_anothers_deposes() -> None:
     assert leadership.state is LeaderState.DEPOSED
     assert leadership.ledger.leader == OTHER
     assert leadership.committed() == []
+    assert leadership.quiet, "what was queued is nobody's any more"
     assert leadership.flush(2.0) == []
     assert leadership.why_not_leading().endswith("has stepped down")
 
@@ -279,3 +283,18 @@ def test_a_turn_that_the_table_does_not_know_is_an_error_with_its_history() -> N
         leadership._turn(Turn.LED_WRITTEN)
     with pytest.raises(TypeError, match="knows no str"):
         leadership.handle("news", 0.0)
+
+
+def test_two_snapshots_stay_and_the_entries_behind_the_older_one() -> None:
+    leadership = Leadership(LOG, ME, LedgerState(), snapshot_entries=2)
+    commands = leadership.handle(empty_log_read(), 0.0)
+    truncated: list[TruncateLog] = []
+    for number in range(8):
+        commands = leadership.handle(EntryWritten(LOG, number), 0.0)
+        for command in list(commands):
+            if isinstance(command, WriteSnapshot):
+                commands += leadership.handle(SnapshotWritten(LOG, command.number), 0.0)
+        truncated += [command for command in commands if isinstance(command, TruncateLog)]
+        leadership.submit(PipelineApplied("v", {}))
+        leadership.flush(0.0)
+    assert [(command.upto, command.keep) for command in truncated] == [(1, {0}), (3, {0}), (5, {0})]

@@ -91,6 +91,9 @@ def test_records_are_told_apart_into_kept_open_and_gone() -> None:
     everything: Records = ((A.id, (0, 3, 9)), (B.id, (1,)))
     assert unmet(state, "write", everything) == (((A.id, (9,)), (B.id, (1,))), ((A.id, (3,)),))
     assert unmet(state, "another", ((A.id, (0,)),)) == (((A.id, (0,)),), ())
+    here, there = (closed(proposal([Range(B.id, 0, 2)], kept=[bits(0, 1)])), "another")
+    assert unmet(state, "write", ((B.id, (1,)),), queued=[here]) == ((), ())
+    assert unmet(state, "write", ((B.id, (1,)),), queued=[replace(here, sink=there)]) == (((B.id, (1,)),), ())
     state.apply(3, Entry(1, (FragmentDropped(B.id, "it changed", reread=False),)))
     assert unmet(state, "write", ((B.id, (1,)),)) == ((), ((B.id, (1,)),))
 

@@ -1,5 +1,7 @@
 """The fold of a ledger: what it knows, and what it refuses to know."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,10 @@ from headrace.store.entries import (
     Led,
     PipelineApplied,
     Range,
+    Removed,
     Resigned,
+    Retracted,
+    StoredObject,
     VersionPublished,
 )
 from headrace.store.fold import FoldError, LedgerState
@@ -163,3 +168,40 @@ def test_a_fragment_is_done_exactly_when_all_is_closed_at_each_sink_and_the_end_
     assert found == missing
     if not ended:
         assert gaps[-1] == Gap(gaps[-1].first, UNBOUNDED, gaps[-1].offset)
+
+
+def test_what_was_made_in_the_epoch_before_is_fenced_off() -> None:
+    state = folded(EpochRaised("created"), EpochRaised("an index was lost"))
+    assert state.epoch == 2
+    with pytest.raises(FoldError, match="made in epoch 1, fenced off by 2"):
+        state.apply(3, Entry(1, (close((0, 3)),)))
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_shard_names_no_object_that_a_collection_may_have_deleted(epoch: int) -> None:
+    state = folded(EpochRaised("created"), EpochRaised("collection"))
+    stored = StoredObject("tokens", f"shards/{epoch}/{'a' * 32}.safetensors", "xxh3-128:" + "b" * 32, 10)
+    entry = Entry(1, (replace(close((0, 3)), epoch=2, objects=(stored,)),))
+    if epoch < 2:
+        with pytest.raises(FoldError, match="a collection may have deleted"):
+            state.apply(3, entry)
+    else:
+        state.apply(3, entry)
+        assert state.shards[0].closed.objects == (stored,)
+
+
+def test_a_version_that_is_published_loses_no_record_any_more() -> None:
+    stored = StoredObject("tokens", f"shards/1/{'a' * 32}.safetensors", "xxh3-128:" + "b" * 32, 10)
+    state = folded(replace(close((0, 3)), objects=(stored,)), VersionPublished(1, "done"))
+    with pytest.raises(FoldError, match="retracts from version 1 on, 1 is published"):
+        state.apply(3, Entry(1, (Retracted(1, ((stored.key, (0,)),), ()),)))
+    state.apply(3, Entry(1, (Retracted(2, ((stored.key, (0,)),), ()),)))
+    assert state.retracted == [[2, stored.key, [0]]]
+
+
+def test_a_dataset_is_removed_only_behind_the_raising_of_its_epoch() -> None:
+    state = folded(EpochRaised("created"), close((0, 3)))
+    with pytest.raises(FoldError, match="does not raise the epoch first"):
+        state.apply(3, Entry(1, (Removed("removal"),)))
+    state.apply(3, Entry(1, (EpochRaised("removal"), Removed("removal"))))
+    assert (state.removed, state.epoch, state.shards) == (True, 3, [])

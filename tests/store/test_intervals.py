@@ -154,3 +154,11 @@ def test_an_open_end_stays_open() -> None:
     closed = IntervalSet()
     closed.add(3, 5, 30, 50)
     assert still_open([Gap(2, UNBOUNDED, 20)], [closed]) == (Gap(2, 3, 20), Gap(5, UNBOUNDED, 50))
+
+
+def test_the_bytes_of_a_run_are_counted_from_the_first_byte_of_the_fragment_on() -> None:
+    intervals = IntervalSet()
+    intervals.add(0, 3, *offsets(0, 3, known=True))
+    intervals.add(5, 6, *offsets(5, 6, known=True))
+    intervals.add(8, 9)
+    assert intervals.bytes == 40

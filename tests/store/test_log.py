@@ -53,6 +53,7 @@ def test_the_same_bytes_again_are_answered_as_appended(store: FileStore) -> None
 def test_other_bytes_are_refused_with_those_that_stand(store: FileStore) -> None:
     log = _filled(store, 1)
     assert log.append(0, b"mine") == Refused(0, b"entry 0")
+    assert log.append(0, b"entry 1") == Refused(0, b"entry 0"), "as long, and not the same"
     assert list(log.read()) == [(0, b"entry 0")]
 
 

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,3 +111,36 @@ def test_any_text_is_an_identity_or_is_refused_by_name(text: str) -> None:
 def test_what_is_nearly_an_identity_is_none(uri: str) -> None:
     with pytest.raises(CertificateRoleError):
         Identity.from_uri(uri)
+
+
+def test_an_authority_that_is_not_yet_in_force_vouches_for_nobody(cluster: Cluster) -> None:
+    node = cluster.node("w", made=timedelta(days=-2), lifetime=timedelta(days=10))
+    with pytest.raises(CertificateExpiredError, match="is in force from"):
+        verify(node.certificate(), cluster.authority.certificate(), WORKERS, cluster.now - timedelta(days=1))
+
+
+@pytest.mark.parametrize(
+    "uris",
+    [
+        ["headrace://another/worker/w"],
+        ["headrace://test/worker/w", "headrace://test/worker/v"],
+        [],
+    ],
+    ids=["another cluster's", "two", "none"],
+)
+def test_a_certificate_names_one_node_of_this_cluster(cluster: Cluster, uris: list[str]) -> None:
+    authority = cluster.authority.certificate()
+    key = new_key()
+    names = x509.SubjectAlternativeName([*map(x509.UniformResourceIdentifier, uris), x509.DNSName("w")])
+    certificate = (
+        x509.CertificateBuilder(issuer_name=authority.subject, subject_name=authority.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(cluster.now - timedelta(hours=1))
+        .not_valid_after(cluster.now + timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(names, critical=False)
+        .sign(cluster.authority.key(), hashes.SHA256())
+    )
+    with pytest.raises(CertificateRoleError):
+        verify(certificate, authority, WORKERS, cluster.now)

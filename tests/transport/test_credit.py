@@ -136,3 +136,12 @@ def test_a_window_of_nothing_is_refused() -> None:
         CreditSender(0)
     with pytest.raises(CreditError):
         CreditReceiver(-1)
+
+
+def test_the_receiver_takes_the_window_to_its_last_byte_and_not_one_more() -> None:
+    receiver = CreditReceiver(WINDOW_BYTES)
+    receiver.received(WINDOW_BYTES - 10)
+    with pytest.raises(CreditError, match="sends without credit"):
+        receiver.received(11)
+    receiver.received(10)
+    assert receiver.held_bytes == WINDOW_BYTES

@@ -131,7 +131,7 @@ def test_a_proposal_without_an_answer_is_made_again() -> None:
 
 def test_a_shard_that_stalls_is_held_and_written_again_without_end() -> None:
     gathering = Gathering(POLICY)
-    (write,) = gathering.handle(batch(0, target=100, held=7), 0.0)
+    (write,) = gathering.handle(batch(0, 2, target=100, held=7), 0.0)
     assert isinstance(write, WriteShard)
     now = 0.0
     for times in range(40):
@@ -145,6 +145,9 @@ def test_a_shard_that_stalls_is_held_and_written_again_without_end() -> None:
         now = wake_at
     assert gathering.handle(ShardWritten(0), now) == [ProposeShard(0)]
     assert gathering.trouble == ""
+    assert gathering.handle(ShardOverlapped(0, (Range(A, 0, 1),)), now) != []
+    gathering.handle(ShardStalled(0, "full"), now)
+    assert gathering.wake_at() == now + WRITE_AGAIN_S, "what was written once begins to wait anew"
 
 
 def test_behind_a_shard_that_stalls_no_other_is_begun_and_soon_no_batch_taken() -> None:
@@ -210,3 +213,12 @@ def test_what_is_left_is_the_difference_in_order(mine: list[tuple[int, int]], go
 def test_a_range_that_is_not_touched_keeps_its_bytes_and_one_that_is_cut_loses_them() -> None:
     whole, other = Range(A, 0, 4, 0, 40), Range(b"b" * 16, 0, 4, 0, 40)
     assert without([whole, other], [Range(A, 1, 1)]) == (Range(A, 0, 1), Range(A, 2, 2), other)
+
+
+def test_a_shard_that_is_written_anew_is_not_accepted_by_a_late_answer() -> None:
+    gathering = Gathering(POLICY)
+    written(gathering, gathering.handle(batch(0, 10, target=100), 0.0))
+    gathering.handle(ShardOverlapped(0, (Range(A, 3, 2),)), 0.0)
+    assert gathering.handle(ShardAccepted(0), 1.0) == []
+    assert [(item.first, item.end) for item in gathering.held()] == [(0, 3), (5, 10)]
+    assert gathering.handle(ShardWritten(0), 2.0) == [ProposeShard(0)]
