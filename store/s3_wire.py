@@ -195,9 +195,8 @@ class Wire:
                 decode_content=False,
             )
             if is_stream and response.status in (200, 206):
-                return Answer(
-                    response.status, response.headers, b"", Rest(response, self._target.where, self._read_timeout_s)
-                )
+                rest = Rest(response, self._target.where, self._read_timeout_s)
+                return Answer(_status(response), response.headers, b"", rest)
             return _read(response, method, into)
 
     def _connect(self) -> None:
@@ -297,7 +296,12 @@ def _read(response: Any, method: str, into: memoryview | None) -> Answer:
         response.close()
         raise
     response.release_conn()
-    return Answer(response.status, response.headers, body)
+    return Answer(_status(response), response.headers, body)
+
+
+def _status(response: Any) -> int:
+    """The status; 206 where it is 200 above a part of the object, as `rclone serve s3` answers."""
+    return 206 if response.status == 200 and "Content-Range" in response.headers else int(response.status)
 
 
 def _fill(response: Any, into: memoryview) -> None:
