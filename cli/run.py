@@ -79,7 +79,7 @@ def run_embedded(
     """
     with begun_or_new() as embedded:
         pipeline = read()
-        embedded.preload(inherited_by(stage.to_dict() for stage in pipeline.stages))
+        embedded.preload(inherited_by((stage.to_dict() for stage in pipeline.stages), pipeline.dataset))
         embedded.start_controller()
 
         from headrace.cli.client import Client

@@ -11,17 +11,26 @@ import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+#: What stages on an object store load.
+REMOTE = "headrace.stages.remote"
 #: The modules that have a `preload`. User code is none of them: it runs in tasks only.
-MODULES = ("headrace.stages.tokenizer",)
+MODULES = ("headrace.stages.tokenizer", REMOTE)
 
 #: A module, and the parameters of a stage of it.
 Inherited = tuple[str, dict[str, Any]]
 
 
-def inherited_by(stages: Iterable[Mapping[str, Any]]) -> list[Inherited]:
-    """What tasks of these stages (as `Stage.to_dict` gives them) would inherit."""
-    found = ((str(stage["target"]).partition(":")[0], dict(stage["parameters"])) for stage in stages)
-    return [item for item in found if item[0] in MODULES]
+def inherited_by(stages: Iterable[Mapping[str, Any]], dataset: str) -> list[Inherited]:
+    """What tasks of these stages (as `Stage.to_dict` gives them) would inherit, where they write to this dataset."""
+    found: list[Inherited] = []
+    uris = [dataset]
+    for stage in stages:
+        module, parameters = str(stage["target"]).partition(":")[0], dict(stage["parameters"])
+        if module in MODULES:
+            found.append((module, parameters))
+        given = parameters.get("input", ())
+        uris += given if isinstance(given, list) else []
+    return [*found, (REMOTE, {})] if any(str(uri).lower().startswith("s3://") for uri in uris) else found
 
 
 def preload(module: str, parameters: Mapping[str, Any]) -> None:

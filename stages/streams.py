@@ -17,7 +17,7 @@ from headrace.stages.inputs import Inputs, changed, file_version, gone, to_path
 from headrace.stages.patterns import codec_of
 from headrace.store.entries import Fragment
 from headrace.store.errors import ObjectMissing
-from headrace.store.objects import ObjectStore
+from headrace.store.objects import ObjectInfo, ObjectStore, get_with_info
 
 #: Bytes of one request to a store. While a block is read the next one is fetched.
 BLOCK_BYTES = 8 << 20
@@ -82,17 +82,20 @@ class LocalFile(io.FileIO):
 
 
 class RemoteFile(io.RawIOBase):
-    """An object of a store behind a fragment, read by ranges. `ahead`: it is read from front to back."""
+    """An object of a store behind a fragment, read by ranges. `ahead`: it is read from front to back.
+
+    Each answer says of which version it is, so that nothing is taken from an object that has changed.
+    """
 
     def __init__(self, store: ObjectStore, key: str, fragment: Fragment, *, ahead: bool) -> None:
         super().__init__()
         self._store, self._key, self._fragment = store, key, fragment
         self._ahead = ahead
+        #: bytes of the object; -1 until an answer has told
         self._size = -1
         self._at = 0
         self._block, self._block_at = b"", 0
         self._next: tuple[int, Future[bytes]] | None = None
-        self._unchecked = True
 
     def readable(self) -> bool:
         """Yes."""
@@ -108,7 +111,7 @@ class RemoteFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a byte; the new position."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        base = 0 if whence == io.SEEK_SET else self._at if whence == io.SEEK_CUR else self.size
         self._at = max(0, base + offset)
         return self._at
 
@@ -116,22 +119,25 @@ class RemoteFile(io.RawIOBase):
     def size(self) -> int:
         """Bytes of the object."""
         if self._size < 0:
-            self.check()
+            info = self._store.head(self._key)
+            if info is None:
+                raise gone(self._fragment)
+            self._learn(info)
         return self._size
 
     def read(self, size: int = -1) -> bytes:
         """Up to `size` bytes; fewer at the end of a block, none only at the end of the object."""
-        left = self.size - self._at
-        wanted = left if size < 0 else min(size, left)
-        if wanted <= 0:
-            return b""
         if not self._ahead:
-            return self._read_exactly(wanted)
+            left = self.size - self._at
+            wanted = left if size < 0 else min(size, left)
+            return self._read_exactly(wanted) if wanted > 0 else b""
         start = self._at - self._block_at
         if not 0 <= start < len(self._block):
+            if size == 0 or 0 <= self._size <= self._at:
+                return b""
             self._turn_to(self._at)
             start = 0
-        found = self._block[start : start + wanted]
+        found = self._block[start:] if size < 0 else self._block[start : start + size]
         self._at += len(found)
         return found
 
@@ -143,22 +149,21 @@ class RemoteFile(io.RawIOBase):
         return len(data)
 
     def check(self) -> None:
-        """Raise FragmentChanged unless what was read so far is of the version that was listed."""
-        if not self._unchecked:
-            return
-        info = self._store.head(self._key)
-        if info is None:
-            raise gone(self._fragment)
+        """Raise FragmentChanged unless this is the version that was listed; what was read has been judged already."""
+        if not self._ahead and self._size < 0:
+            _ = self.size
+
+    def _learn(self, info: ObjectInfo) -> None:
+        """Raises FragmentChanged."""
         if info.version != self._fragment.version:
             raise changed(self._fragment, info.version)
-        self._size, self._unchecked = info.size, False
+        self._size = info.size
 
     def _read_exactly(self, wanted: int) -> bytes:
         start = self._at - self._block_at
         if not (start >= 0 and start + wanted <= len(self._block)):
             self._block = self._fetch(self._at, max(wanted, RANDOM_BYTES_MIN))
             self._block_at, start = self._at, 0
-            self._unchecked = True
         self._at += wanted
         return self._block[start : start + wanted]
 
@@ -169,17 +174,18 @@ class RemoteFile(io.RawIOBase):
             self._block = ready[1].result()
         else:
             self._block = self._fetch(at, BLOCK_BYTES)
-        self._block_at, self._unchecked = at, True
+        self._block_at = at
         behind = at + len(self._block)
-        if self._block and behind < self.size:
+        if self._block and behind < self._size:
             self._next = (behind, _pool().submit(self._fetch, behind, BLOCK_BYTES))
 
     def _fetch(self, at: int, size: int) -> bytes:
         try:
-            found = self._store.get(self._key, at, min(size, self._size - at))
+            found, info = get_with_info(self._store, self._key, at, size)
         except ObjectMissing as error:
             raise gone(self._fragment) from error
-        if not found:
+        self._learn(info)
+        if not found and at < info.size:
             raise changed(self._fragment, f"of {at} bytes")
         return found
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from headrace.store.errors import InvalidKey, InvalidUri
+from headrace.store.errors import InvalidKey, InvalidUri, ObjectMissing
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -109,6 +109,21 @@ def stream(store: ObjectStore, key: str, offset: int, length: int, piece_bytes: 
     data = memoryview(store.get(key, offset, length))
     for at in range(0, data.nbytes, piece_bytes):
         yield data[at : at + piece_bytes]
+
+
+def get_with_info(store: ObjectStore, key: str, offset: int, length: int) -> tuple[bytes, ObjectInfo]:
+    """Like `ObjectStore.get`, and which object these bytes are of: one that has changed is told by its version.
+
+    A store that has no `get_with_info` of its own is asked for both. Raises `ObjectMissing`.
+    """
+    own: Callable[[str, int, int], tuple[bytes, ObjectInfo]] | None = getattr(store, "get_with_info", None)
+    if own is not None:
+        return own(key, offset, length)
+    data = store.get(key, offset, length)
+    info = store.head(key)  # behind the bytes, so that it is of no older object
+    if info is None:
+        raise ObjectMissing(key, store.uri)
+    return data, info
 
 
 def validate_key(key: str) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 from headrace.store.errors import StoreRefused
 from headrace.store.objects import Buffer
 
-#: Few, since SeaweedFS lets a writer that meets another wait for a second.
+#: SeaweedFS lets a writer that meets another wait for a second, so the rounds are run beside one another.
 RACERS = 4
 ROUNDS = 3
 #: For all racers to stand at the line.
@@ -57,25 +57,29 @@ def ensure_create_if_absent(store: Creates) -> None:
 
 
 def probe_create_if_absent(store: Creates, racers: int = RACERS, rounds: int = ROUNDS) -> None:
-    """Let threads race for one key, several times. Raises `StoreRefused` where not exactly one wins each time."""
+    """Let threads race for one key, several times at once. Raises `StoreRefused` where not exactly one wins each."""
     name = secrets.token_hex(8)
-    barrier = threading.Barrier(racers)
-
-    def race(key: str, racer: int) -> bool:
-        barrier.wait(START_S_MAX)
-        return store.create(key, [f"racer {racer}".encode()])
-
-    with ThreadPoolExecutor(racers, "race") as pool:
-        for lap in range(rounds):
-            key = f"{PROBE_PREFIX}/{name}/{lap}"
-            try:
-                won = list(pool.map(race, [key] * racers, range(racers)))
-                again = store.create(key, [b"late"])
-            finally:
-                store.delete(key)
-            if sum(won) != 1 or again:
+    with ThreadPoolExecutor(rounds, "lap") as laps, ThreadPoolExecutor(racers * rounds, "race") as pool:
+        keys = [f"{PROBE_PREFIX}/{name}/{lap}" for lap in range(rounds)]
+        for wins in laps.map(lambda key: _race(store, key, pool, racers), keys):
+            if wins != 1:
                 raise StoreRefused(
-                    f"{store.uri}: {sum(won) + again} of {racers + 1} writers created one key, exactly one may; "
+                    f"{store.uri}: {wins} of {racers + 1} writers created one key, exactly one may; "
                     "this store does not honour If-None-Match and two leaders could write one ledger: "
                     "use AWS S3, MinIO, or SeaweedFS 4.48 or later, or a local directory"
                 )
+
+
+def _race(store: Creates, key: str, pool: ThreadPoolExecutor, racers: int) -> int:
+    """How many of the racers, and of one who comes late, have created the key; it is gone at the end."""
+    line = threading.Barrier(racers)
+
+    def race(racer: int) -> bool:
+        line.wait(START_S_MAX)
+        return store.create(key, [f"racer {racer}".encode()])
+
+    try:
+        won = list(pool.map(race, range(racers)))
+        return sum(won) + store.create(key, [b"late"])
+    finally:
+        store.delete(key)

@@ -121,7 +121,22 @@ class S3Store:
                 return data
         if expected is not None and found is not None:
             raise ChecksumMismatch(key, self.uri, f"xxh3-64:{expected}", f"xxh3-64:{found}")
-        raise StoreUnavailable(f"{self.uri}: cannot get {key!r}: it was replaced {READS_MAX} times while it was read")
+        raise self._replaced(key)
+
+    def get_with_info(self, key: str, offset: int, length: int) -> tuple[bytes, ObjectInfo]:
+        """See `headrace.store.objects.get_with_info`. One request, up to the size of a range (64 MiB)."""
+        path = self._path(key)
+        for _ in range(READS_MAX):
+            first = self._get_range(key, path, offset, self._first_bytes(length)) if length else None
+            if first is None:
+                info = self.head(key)
+                if info is None:
+                    raise ObjectMissing(key, self.uri)
+                return b"", info
+            data = self._complete(key, path, first, offset, length)
+            if data is not None:
+                return data, ObjectInfo(key, _total(first), _etag(first))
+        raise self._replaced(key)
 
     def stream(self, key: str, offset: int, length: int, piece_bytes: int) -> Generator[memoryview]:
         """See `headrace.store.objects.stream`."""
@@ -237,6 +252,9 @@ class S3Store:
         if reply.meaning is Meaning.MISSING:
             raise ObjectMissing(key, self.uri)
         return reply.meaning is Meaning.DONE and reply.answer.status == 206
+
+    def _replaced(self, key: str) -> StoreUnavailable:
+        return StoreUnavailable(f"{self.uri}: cannot get {key!r}: it was replaced {READS_MAX} times while it was read")
 
     def _may_complete(self) -> bool:
         """Whether a conditional upload in parts can be trusted here; found out once."""

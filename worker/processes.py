@@ -113,8 +113,9 @@ class Processes:
 
     def spawn(self, task: str, attempt: int, order: pb.TaskCommand) -> None:
         """Start a process and give it the order that it is born with."""
-        stages = json.loads(order.start.pipeline_json)["stages"]
-        self.preload(inherited_by(stage for stage in stages if stage["name"] in order.start.stages))
+        pipeline = json.loads(order.start.pipeline_json)
+        stages = [stage for stage in pipeline["stages"] if stage["name"] in order.start.stages]
+        self.preload(inherited_by(stages, pipeline["dataset"]))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         page = Hands.create()
         errors, write_end = os.pipe()

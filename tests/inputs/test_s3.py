@@ -16,6 +16,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 from s3_server import S3Server, shared_server
 from test_runs import balance, run
 
+from headrace.chaos.gates.s3 import S3Proxy
+from headrace.stages.batch import Batch
+from headrace.stages.contract import FragmentEnd
 from headrace.stages.errors import FragmentChanged, InputError
 from headrace.stages.inputs import Inputs
 from headrace.stages.mixed import MixedSource
@@ -67,6 +70,18 @@ def test_an_object_that_was_replaced_is_refused(server: S3Server, prefix: str) -
     open_store(server.uri(prefix)).replace("a.jsonl", [files.lines()[::-1]])
     with pytest.raises(FragmentChanged, match="run again to take it up as new input"):
         list(source.read(fragment, reading.WHOLE))
+
+
+def test_an_object_is_read_by_one_request_a_block_and_none_besides(server: S3Server, prefix: str) -> None:
+    with S3Proxy(server.endpoint) as proxy:
+        for name, records in (("a.jsonl", 60), ("b.jsonl.gz", 60), ("d.warc.gz", 22), ("e.txt", 1)):
+            source = MixedSource("read", [f"s3://{server.bucket}/{prefix}/{name}?endpoint={proxy.endpoint}"])
+            (fragment,) = source.list()
+            proxy.seen.clear()
+            *batches, end = source.read(fragment, reading.WHOLE)
+            assert end == FragmentEnd(records)
+            assert sum(batch.count for batch in batches if isinstance(batch, Batch)) == records
+            assert [line.split("?")[0] for line in proxy.seen] == [f"GET /{server.bucket}/{prefix}/{name}"]
 
 
 def test_a_bucket_that_is_not_there_is_named(server: S3Server) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from s3_server import shared_server
 
 from headrace.store.errors import InvalidKey, InvalidUri, ObjectMissing
-from headrace.store.objects import KEY_BYTES_MAX, ObjectInfo, ObjectStore, open_store, validate_key
+from headrace.store.objects import KEY_BYTES_MAX, ObjectInfo, ObjectStore, get_with_info, open_store, validate_key
 
 RACERS = 8
 RACE_DEADLINE_S = 60
@@ -122,6 +122,20 @@ def test_a_range_is_read_alone_and_ends_with_the_object(store: ObjectStore) -> N
     assert store.get("k", 3) == b"3456789"
     assert store.get("k", 8, 1 << 40) == b"89"
     assert store.get("k", 3, 0) == store.get("k", 10, 5) == store.get("k", 99) == b""
+
+
+def test_a_range_comes_with_the_version_that_it_is_of(store: ObjectStore) -> None:
+    store.replace("k", [b"0123456789"])
+    first = store.head("k")
+    assert get_with_info(store, "k", 3, 4) == (b"3456", first)
+    assert get_with_info(store, "k", 8, 1 << 40) == (b"89", first)
+    assert get_with_info(store, "k", 10, 5) == get_with_info(store, "k", 3, 0) == (b"", first)
+    store.replace("k", [b"01234-6789"])
+    data, info = get_with_info(store, "k", 0, 4)
+    assert (data, info) == (b"0123", store.head("k"))
+    assert info != first
+    with pytest.raises(ObjectMissing):
+        get_with_info(store, "nothing", 0, 4)
 
 
 def test_a_negative_range_is_the_callers_mistake(store: ObjectStore) -> None:

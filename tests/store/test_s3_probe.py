@@ -1,5 +1,6 @@
 """The start-up race: stores where two win, or where all may overwrite, are refused."""
 
+import collections
 import pathlib
 import threading
 from collections.abc import Sequence
@@ -36,12 +37,15 @@ class Unlocked(Overwriting):
 
     def __init__(self) -> None:
         super().__init__()
-        self.barrier = threading.Barrier(RACERS)
+        self.barriers: dict[str, threading.Barrier] = collections.defaultdict(lambda: threading.Barrier(RACERS))
+        self.lock = threading.Lock()
 
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         if key in self.keys:
             return False
-        self.barrier.wait(MEETING_S_MAX)
+        with self.lock:
+            barrier = self.barriers[key]
+        barrier.wait(MEETING_S_MAX)
         self.keys.add(key)
         return True
 

@@ -169,7 +169,7 @@ def test_a_task_inherits_the_tokenizer_that_its_nursery_was_told_to_load() -> No
     async def scene(ward: Ward) -> None:
         ward.births.open()
         loaded = await private_mib(ward)
-        ward.births.preload(inherited_by([tokens.to_dict()]))
+        ward.births.preload(inherited_by([tokens.to_dict()], "s3://bucket/out"))
         inherited = await private_mib(ward)
         assert loaded > 60 > 30 > inherited, f"{loaded:.0f} MiB if it loads it, {inherited:.0f} if it inherits it"
         [nursery] = [pid for pid in children() if title(pid) == "headrace nursery"]
