@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from headrace.protos import control_pb2 as pb
@@ -36,6 +36,10 @@ class RunProgress:
         """The workers that relay links, by link, as the newest attempts of their senders say."""
         newest = sorted(self.latest.items(), key=lambda item: item[0][1])
         return {link.link: link.via for _, progress in newest for link in progress.links if link.via}
+
+    def held_by_dead(self, living: Container[tuple[str, int]]) -> int:
+        """Records that the sinks of all other attempts held when they reported last."""
+        return sum(progress.held_records for attempt, progress in self.latest.items() if attempt not in living)
 
     def stages(self) -> list[pb.StageProgress]:
         """The sum over all attempts, a row a stage, in the order first seen."""

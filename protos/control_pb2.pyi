@@ -472,12 +472,13 @@ class HeldRanges(_message.Message):
     def __init__(self, sink: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("stages", "held_bytes", "links", "busy_s", "open_ranges", "pending_fragments", "trouble")
+    __slots__ = ("stages", "held_bytes", "links", "busy_s", "open_ranges", "held_records", "pending_fragments", "trouble")
     STAGES_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     BUSY_S_FIELD_NUMBER: _ClassVar[int]
     OPEN_RANGES_FIELD_NUMBER: _ClassVar[int]
+    HELD_RECORDS_FIELD_NUMBER: _ClassVar[int]
     PENDING_FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     stages: _containers.RepeatedCompositeFieldContainer[StageProgress]
@@ -485,9 +486,10 @@ class Progress(_message.Message):
     links: _containers.RepeatedCompositeFieldContainer[LinkProgress]
     busy_s: float
     open_ranges: int
+    held_records: int
     pending_fragments: int
     trouble: str
-    def __init__(self, stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., held_bytes: _Optional[int] = ..., links: _Optional[_Iterable[_Union[LinkProgress, _Mapping]]] = ..., busy_s: _Optional[float] = ..., open_ranges: _Optional[int] = ..., pending_fragments: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
+    def __init__(self, stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., held_bytes: _Optional[int] = ..., links: _Optional[_Iterable[_Union[LinkProgress, _Mapping]]] = ..., busy_s: _Optional[float] = ..., open_ranges: _Optional[int] = ..., held_records: _Optional[int] = ..., pending_fragments: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class StageProgress(_message.Message):
     __slots__ = ("stage", "records", "bytes", "busy_s", "dropped", "skipped_bytes", "stored_bytes")
@@ -1052,7 +1054,7 @@ class LinkStatus(_message.Message):
     def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., receiver: _Optional[str] = ..., transport: _Optional[str] = ..., generation: _Optional[int] = ..., trouble: _Optional[str] = ..., via: _Optional[str] = ...) -> None: ...
 
 class PipelineStatus(_message.Message):
-    __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed", "changes", "refused_change", "waits")
+    __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed", "changes", "refused_change", "waits", "held_by_dead")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1089,6 +1091,7 @@ class PipelineStatus(_message.Message):
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     REFUSED_CHANGE_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BY_DEAD_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     dataset: str
     state: str
@@ -1111,7 +1114,8 @@ class PipelineStatus(_message.Message):
     changes: _containers.RepeatedScalarFieldContainer[str]
     refused_change: str
     waits: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ..., changes: _Optional[_Iterable[str]] = ..., refused_change: _Optional[str] = ..., waits: _Optional[_Iterable[str]] = ...) -> None: ...
+    held_by_dead: int
+    def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ..., changes: _Optional[_Iterable[str]] = ..., refused_change: _Optional[str] = ..., waits: _Optional[_Iterable[str]] = ..., held_by_dead: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
     __slots__ = ("workers", "pipelines", "controller", "version", "standby", "leader", "term", "trouble")

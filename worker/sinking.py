@@ -74,6 +74,11 @@ class Sinking:
         return len(self._core.held())
 
     @property
+    def held_records(self) -> int:
+        """Records of all batches that are not closed."""
+        return sum(item.count for item in self._core.held())
+
+    @property
     def trouble(self) -> str:
         """Why a shard waits for its store; "" while none does."""
         return self._core.trouble

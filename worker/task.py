@@ -375,6 +375,7 @@ class Task:
         progress.stages.extend(self._chain.progress(self._sink.busy_s if self._sink else 0.0))
         progress.held_bytes = self._sink.held_bytes if self._sink else 0
         progress.open_ranges = self._sink.open_ranges if self._sink else 0
+        progress.held_records = self._sink.held_records if self._sink else 0
         progress.pending_fragments = self._reading.fragments
         progress.trouble = self._sink.trouble if self._sink else ""
         for name, attached in self._links.items():

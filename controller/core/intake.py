@@ -114,7 +114,7 @@ class Intake:
             self._waiting[stage] -= fragment.size
             # Who was thought dead may have had some of it closed meanwhile.
             gaps = still_open(gaps, [state.of(sink) for sink in self._sinks])
-            if not gaps:
+            if not gaps or name in self._halted:
                 continue
             self._assigned[name] = task
             load[name] = fragment.size
@@ -145,6 +145,7 @@ class Intake:
         self.was_read(task, fragment, UNKNOWN)
         self._open.pop(fragment, None)
         self._halted.setdefault(fragment, self.sweep)
+        self.solitary.halt(fragment)
 
     def task_died(self, task: str) -> None:
         """Let go of what a task was given; the next sweep finds what is lost."""
@@ -234,9 +235,14 @@ class Intake:
         """
         if self._through != self.sweep:
             return records, ()
-        halted = tuple(item for item in records if self._halted.get(item[0], self.sweep) < self.sweep)
+        halted = tuple(item for item in records if self._idles(item[0]))
         held, never = self.parted(sink, halted)
         return (*(item for item in records if item not in halted), *held), never
+
+    def _idles(self, fragment: bytes) -> bool:
+        """Whether a fragment was halted before the newest sweep began, and no source has any of it in front of it."""
+        halted = self._halted.get(fragment, self.sweep) < self.sweep
+        return halted and fragment not in self._assigned and not self._pending.get(fragment)
 
     def requeue_lost(self) -> int:
         """Queue what is open and held by nobody; how many fragments that concerned."""

@@ -82,6 +82,11 @@ class Solitary:
         for work in self._work.values():
             work.queue.clear()
 
+    def halt(self, fragment: bytes) -> None:
+        """No more of a fragment is handed out."""
+        for work in self._work.values():
+            work.queue = deque(item for item in work.queue if item[0] != fragment)
+
     def let_go(self) -> None:
         """No task has anything any more."""
         for work in self._work.values():

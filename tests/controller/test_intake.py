@@ -214,6 +214,20 @@ def test_lost_is_open_less_held_less_pending(fate: list[str], ended: bool) -> No
     assert all(gap.offset in (-1, 10 * gap.first) for _, gaps in given for gap in gaps)
 
 
+def test_of_a_halted_fragment_nothing_more_is_handed_out() -> None:
+    bench = Bench(A, B)
+    bench.intake.halt(A.id)
+    assert gaps_of(bench.intake.assign("read", "t")) == {B.id: [(0, UNBOUNDED)]}
+
+
+def test_what_a_source_has_in_front_of_it_of_a_halted_fragment_may_be_closed_still() -> None:
+    bench = Bench(A)
+    bench.intake.halt(A.id)
+    bench.sweep(says(pending=((A.id, (Gap(4, UNBOUNDED, 40),)),)))
+    wanted = ((A.id, (5,)),)
+    assert bench.intake.parted_halted("write", wanted) == (wanted, ())
+
+
 def test_of_a_halted_fragment_what_no_sink_held_behind_the_marker_is_never_closed() -> None:
     bench = Bench(A, B)
     wanted = ((A.id, (1, 5)), (B.id, (0,)))
