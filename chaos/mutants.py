@@ -209,9 +209,8 @@ def _one_short(state: LedgerState, epoch: int, sink: str, uri: str) -> list[str]
 _key_files = kept.key_files
 
 
-def _unlooked_at(self: RemoteFile) -> None:
-    info = self._store.head(self._key)
-    self._size, self._unchecked = info.size if info is not None else 0, False
+def _any_version(self: RemoteFile, info: ObjectInfo) -> None:
+    self._size = info.size
 
 
 def _never(*_arguments: Any) -> bool:
@@ -247,7 +246,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "needs-skipped": ((Committer, "_needs_fault", _no_fault), (run_input, "unmet", _no_needs)),
     "index-one-entry-short": ((kept, "key_files", _one_short),),
     "index-not-fenced": ((Crew, "_remembers", _never),),
-    "changed-object-read-on": ((RemoteFile, "check", _unlooked_at),),
+    "changed-object-read-on": ((RemoteFile, "_learn", _any_version),),
     "held-read-again": ((Intake, "_gaps", _held_forgotten),),
     "other-version-listed": ((Earlier, "contradicts", _never),),
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
