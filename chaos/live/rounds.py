@@ -55,9 +55,22 @@ def of_all_rounds(rounds: Sequence[Sequence[Finding]]) -> list[Finding]:
 
 def _of_rounds(name: str, answers: Sequence[tuple[int, Finding]]) -> Finding:
     passed = {finding.passed for _, finding in answers}
+    said: dict[str, list[int]] = {}
+    for number, finding in answers:
+        said.setdefault(finding.said, []).append(number)
     return Finding(
         name,
         False if False in passed else None if None in passed else True,
-        "; ".join(f"round {number}: {finding.said}" for number, finding in answers),
+        "; ".join(f"{_named(numbers)}: {words}" for words, numbers in said.items()),
         tuple(f"round {number}: {detail}" for number, finding in answers for detail in finding.details),
     )
+
+
+def _named(numbers: Sequence[int]) -> str:
+    """`round 3`, `rounds 1 to 5`, or `rounds 1, 2 and 4`."""
+    first, last = numbers[0], numbers[-1]
+    if first == last:
+        return f"round {first}"
+    if len(numbers) > 2 and last - first == len(numbers) - 1:
+        return f"rounds {first} to {last}"
+    return f"rounds {', '.join(map(str, numbers[:-1]))} and {last}"

@@ -11,6 +11,7 @@ from headrace.store.files import FileStore
 
 # The tests have no packages: this is how their modules find the kits beside them.
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 
 
 class Bucket(FileStore):

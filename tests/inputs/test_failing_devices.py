@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from bad_store_kit import RUN_S_MAX
+from small_tokenizer import small_tokenizer
 
 from headrace.stages.errors import DeviceFailed
 from headrace.stages.inputs import Inputs
@@ -27,7 +28,7 @@ from headrace.stages.library import read, tokenize, write_tokens
 
 
 def build(input: str, output: str, damaged: str = "stop") -> Pipeline:
-    tokens = tokenize("deepseek")
+    tokens = tokenize("TOKENIZER")
     source = read(input, damaged=damaged)
     return Pipeline.chain("failing", output, source, tokens, write_tokens(tokens, seq_len=128))
 """
@@ -47,7 +48,7 @@ def device() -> Iterator[Path]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    (tmp_path / "failing.py").write_text(PIPELINE)
+    (tmp_path / "failing.py").write_text(PIPELINE.replace("TOKENIZER", small_tokenizer()))
     (tmp_path / "corpus").mkdir()
     for part in ("a", "c"):
         lines = [json.dumps({"id": f"{part}{number}", "text": f"record {number}"}) for number in range(RECORDS)]

@@ -7,6 +7,7 @@ import pathlib
 
 import files_kit as files
 import pytest
+from small_tokenizer import small_tokenizer
 from test_runs import balance, headrace
 
 from headrace.store.dataset import Dataset
@@ -24,7 +25,7 @@ def not_a_ninth(record):
 
 
 def build(input: str, output: str) -> Pipeline:
-    tokens = tokenize("deepseek")
+    tokens = tokenize("TOKENIZER")
     after = lambda stage, *names: replace(stage, after=names)
     return Pipeline("many", output, (
         read_jsonl(f"{input}/*.jsonl*", name="lines"),
@@ -60,7 +61,7 @@ def documents(folder: pathlib.Path, sink: str) -> list[tuple[str, str]]:
 def test_three_sources_feed_one_stage_and_two_sinks_each_get_every_record(
     tmp_path: pathlib.Path, edges: tuple[str, ...]
 ) -> None:
-    (tmp_path / "many.py").write_text(PIPELINE)
+    (tmp_path / "many.py").write_text(PIPELINE.replace("TOKENIZER", small_tokenizer()))
     files.write(tmp_path / "in" / "a.jsonl", files.lines())
     files.write(tmp_path / "in" / "b.jsonl.zst", files.zstd(files.lines() + b"{broken"))
     files.parquet_of(tmp_path / "in" / "c.parquet")

@@ -13,6 +13,7 @@ from typing import Any
 
 import files_kit as files
 import pytest
+from small_tokenizer import small_tokenizer
 
 PLAIN = pathlib.Path(__file__).parents[2] / "examples" / "plain.py"
 RUN_S_MAX = 120.0
@@ -26,7 +27,7 @@ def headrace(folder: pathlib.Path, *arguments: str, prefix: Sequence[str] = ()) 
 def run(
     folder: pathlib.Path, given: str, *options: str, prefix: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    parameters = ("-p", f"input={given}", "-p", "output=out", "--json")
+    parameters = ("-p", f"input={given}", "-p", "output=out", "-p", f"tokenizer={small_tokenizer()}", "--json")
     return headrace(folder, "run", str(PLAIN), *parameters, *options, prefix=prefix)
 
 

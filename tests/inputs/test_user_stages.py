@@ -12,6 +12,7 @@ from typing import Any
 import files_kit as files
 import pyarrow as pa
 import pytest
+from small_tokenizer import small_tokenizer
 
 from headrace.store.dataset import Dataset
 from headrace.store.shards import read_table
@@ -57,7 +58,7 @@ STAGES = {
 
 
 def build(input: str, output: str, kind: str) -> Pipeline:
-    tokens = tokenize("deepseek")
+    tokens = tokenize("TOKENIZER")
     return Pipeline.chain("own", output, read(input), *STAGES[kind](), tokens, write_tokens(tokens, seq_len=32))
 """
 MINE = "def shout(record):\n    return {**record, 'text': record['text'].upper()}\n"
@@ -70,9 +71,13 @@ RECORDS[5]["text"] = "second alone"
 RECORDS[4]["text"] = ""
 
 
+def pipeline() -> str:
+    return PIPELINE.replace("TOKENIZER", small_tokenizer())
+
+
 @pytest.fixture
 def home(tmp_path: pathlib.Path) -> pathlib.Path:
-    (tmp_path / "own.py").write_text(PIPELINE)
+    (tmp_path / "own.py").write_text(pipeline())
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "mine.py").write_text(MINE)
     (tmp_path / "in.jsonl").write_bytes(files.lines(RECORDS))
@@ -114,12 +119,12 @@ def test_functions_of_the_file_and_of_a_module_run_and_rows_they_lose_are_filter
     assert other.returncode == 1
     assert "shout.function_sha256: " in other.stderr
     (home / "lib" / "mine.py").write_text(MINE)
-    (home / "own.py").write_text(PIPELINE.replace('pattern="9"', 'pattern="8"'))
+    (home / "own.py").write_text(pipeline().replace('pattern="9"', 'pattern="8"'))
     changed = run(home, "plain")
     assert changed.returncode == 1
     assert "source of pipeline: " in changed.stderr
 
-    (home / "own.py").write_text(PIPELINE)
+    (home / "own.py").write_text(pipeline())
     (home / "lib" / "something-1.2.dist-info").mkdir()
     (home / "lib" / "something-1.2.dist-info" / "METADATA").write_text("Name: something\nVersion: 1.2\n")
     warned = run(home, "plain")

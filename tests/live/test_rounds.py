@@ -79,6 +79,16 @@ def test_an_answer_that_is_no_in_one_round_is_no() -> None:
     assert of_all_rounds([[unasked], [good]]) == [Finding("same", None, "round 1: c; round 2: a")]
 
 
+def test_an_answer_that_several_rounds_gave_is_said_once() -> None:
+    a, b = Finding("same", True, "a"), Finding("same", True, "b")
+    for rounds, words in (
+        ("aaa", "rounds 1 to 3: a"),
+        ("aab", "rounds 1 and 2: a; round 3: b"),
+        ("aabaa", "rounds 1, 2, 4 and 5: a; round 3: b"),
+    ):
+        assert of_all_rounds([[a if letter == "a" else b] for letter in rounds]) == [Finding("same", True, words)]
+
+
 def test_a_run_that_is_over_too_soon_is_run_again_until_the_fault_is_fired(home: Path, tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(
         '[run]\nreplicas = 1\n[[fault]]\nkind = "kill"\ntarget = "task"\nafter_commits = 5\n'
@@ -94,4 +104,4 @@ def test_a_run_that_is_over_too_soon_is_run_again_until_the_fault_is_fired(home:
     assert report["rounds"] > 1
     asked = {finding["name"]: finding["said"] for finding in report["findings"]}
     assert f"1 of 1 planned, in {report['rounds']} rounds" in asked["faults were fired"]
-    assert f"round {report['rounds']}: " in asked["each record stands in the dataset once"]
+    assert f"{report['rounds']}: " in asked["each record stands in the dataset once"]

@@ -14,7 +14,7 @@ from command_kit import run
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
 from headrace.stages.build import build_stage, process_safely
-from headrace.stages.command import Command
+from headrace.stages.command import FAILURES_MAX, Command
 from headrace.stages.errors import StageContractError
 from headrace.stages.library import command
 
@@ -196,7 +196,14 @@ def test_what_cannot_work_is_refused_before_the_first_record(stage: MakeStage) -
         command([])
 
 
-def test_a_command_that_fails_on_everything_ends_the_run(stage: MakeStage, batch_of: MakeBatch) -> None:
+def test_a_command_that_fails_on_everything_ends_the_run(
+    stage: MakeStage, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert FAILURES_MAX == 100
+    monkeypatch.setattr("headrace.stages.command.FAILURES_MAX", 10)
     built = stage(["sh", "-c", "read line && exit 9 || exit 0"])
-    with pytest.raises(StageContractError, match=r"failed on 100 records in a row, the last time: .*exit code 9"):
-        run(built, batch_of([str(index) for index in range(110)]))
+    with pytest.raises(StageContractError, match=r"failed on 10 records in a row, the last time: .*exit code 9"):
+        run(built, batch_of([str(index) for index in range(20)]))
+    again = stage(["sh", "-c", "read line && exit 9 || exit 0"])
+    answer, _ = run(again, batch_of([str(index) for index in range(9)]))
+    assert answer.verdicts.num_rows == 9, "one record less than that ends nothing"
