@@ -243,7 +243,7 @@ def test_a_controller_that_has_a_workers_certificate_is_not_talked_to(cluster: C
         (["worker", "--state", "nowhere"], "nowhere holds no membership: join a cluster with --join TOKEN"),
         (["worker", "--join", "hrj1.x"], "--join needs --state"),
         (["cluster", "token", "nowhere"], "nowhere is no cluster's folder"),
-        (["cluster", "init", "x", "--controller", "nohost"], "give the address that workers shall use, as HOST:PORT"),
+        (["cluster", "init", "x", "--controller", "nohost"], "give HOST:PORT"),
     ],
     ids=["a controller", "a worker", "a person", "no cluster", "no member", "no state", "no folder", "no port"],
 )
