@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Iterable
 
 from headrace.controller.core import messages as core
+from headrace.controller.core.decisions import DECISION_EVENTS
 from headrace.controller.core.run import Run
 from headrace.controller.core.tokens import TokenOffered
 from headrace.transport.log_lines import current_cause
@@ -32,6 +33,7 @@ _BEGINNINGS: dict[type[object], str] = {
     core.FragmentWasRead: "read",
     core.ShardProposed: "shard",
     core.NeedsAsked: "needs",
+    **dict.fromkeys(DECISION_EVENTS, "decision"),
     core.VerdictsLetGo: "needs",
 }
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from headrace.controller.core import decisions
 from headrace.controller.core import messages as core
 from headrace.controller.tickets import Introduction
 from headrace.protos import control_pb2 as pb
@@ -98,6 +99,10 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
             return core.NeedsAsked(task, attempt, needs.proposal, needs.sink, _records_from(needs.records))
         case "let_go":
             return core.VerdictsLetGo(task, attempt)
+        case "asked":
+            return decisions.DecisionAsked(task, attempt, _question(message.asked))
+        case "decided":
+            return _decided(task, attempt, message.decided)
         case "swept":
             return _swept(task, attempt, message.swept)
         case "lost":
@@ -105,6 +110,16 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
             return core.LinkLost(task, attempt, lost.link, lost.generation, lost.reason, lost.apart, lost.unreachable)
         case _:
             return None
+
+
+def _question(m: pb.DecisionAsked) -> decisions.Question:
+    return decisions.Question(m.number, m.fragment, m.row, m.keys)
+
+
+def _decided(task: str, attempt: int, m: pb.DecisionMade) -> decisions.DecisionMade:
+    target = (m.decision.fragment, m.decision.row) if m.decision.duplicate else None
+    made = decisions.Decision(m.decision.number, target, m.decision.near)
+    return decisions.DecisionMade(task, attempt, m.asker, m.asker_attempt, made)
 
 
 def _exited(task: str, attempt: int, m: pb.TaskExited) -> core.TaskExited:
@@ -187,6 +202,8 @@ def to_worker(
             | core.AnswerProposal()
             | core.AnswerNeeds()
             | core.ReleaseClaims()
+            | decisions.AskDecision()
+            | decisions.AnswerDecision()
         ):
             message = pb.TaskCommand(task=command.task, attempt=command.attempt, term=term)
             _fill(message, command)
@@ -232,6 +249,15 @@ def _fill(message: pb.TaskCommand, command: core.Command) -> None:
             message.needs.gone.extend(_records_to(command.gone))
         case core.ReleaseClaims():
             message.release.records.extend(_records_to(command.records))
+        case decisions.AskDecision(question=asked):
+            message.decide.asker, message.decide.asker_attempt = command.asker, command.asker_attempt
+            question = pb.DecisionAsked(number=asked.number, fragment=asked.fragment, row=asked.row, keys=asked.keys)
+            message.decide.question.CopyFrom(question)
+        case decisions.AnswerDecision(decision=made):
+            message.decision.number, message.decision.near = made.number, made.near
+            message.decision.duplicate = made.duplicate_of is not None
+            if made.duplicate_of is not None:
+                message.decision.fragment, message.decision.row = made.duplicate_of
         case _:
             raise TypeError(f"no task command: {type(command).__name__}")
 

@@ -318,8 +318,54 @@ class ReleaseClaims(_message.Message):
     records: _containers.RepeatedCompositeFieldContainer[Records]
     def __init__(self, records: _Optional[_Iterable[_Union[Records, _Mapping]]] = ...) -> None: ...
 
+class DecisionAsked(_message.Message):
+    __slots__ = ("number", "fragment", "row", "keys")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    fragment: bytes
+    row: int
+    keys: bytes
+    def __init__(self, number: _Optional[int] = ..., fragment: _Optional[bytes] = ..., row: _Optional[int] = ..., keys: _Optional[bytes] = ...) -> None: ...
+
+class Decision(_message.Message):
+    __slots__ = ("number", "duplicate", "fragment", "row", "near")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    NEAR_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    duplicate: bool
+    fragment: bytes
+    row: int
+    near: bool
+    def __init__(self, number: _Optional[int] = ..., duplicate: _Optional[bool] = ..., fragment: _Optional[bytes] = ..., row: _Optional[int] = ..., near: _Optional[bool] = ...) -> None: ...
+
+class AskDecision(_message.Message):
+    __slots__ = ("asker", "asker_attempt", "question")
+    ASKER_FIELD_NUMBER: _ClassVar[int]
+    ASKER_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    asker: str
+    asker_attempt: int
+    question: DecisionAsked
+    def __init__(self, asker: _Optional[str] = ..., asker_attempt: _Optional[int] = ..., question: _Optional[_Union[DecisionAsked, _Mapping]] = ...) -> None: ...
+
+class DecisionMade(_message.Message):
+    __slots__ = ("asker", "asker_attempt", "decision")
+    ASKER_FIELD_NUMBER: _ClassVar[int]
+    ASKER_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    asker: str
+    asker_attempt: int
+    decision: Decision
+    def __init__(self, asker: _Optional[str] = ..., asker_attempt: _Optional[int] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
+
 class TaskCommand(_message.Message):
-    __slots__ = ("task", "attempt", "term", "cause", "start", "list", "read", "sweep", "seal", "answer", "open", "close", "stop", "needs", "release")
+    __slots__ = ("task", "attempt", "term", "cause", "start", "list", "read", "sweep", "seal", "answer", "open", "close", "stop", "needs", "release", "decide", "decision")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -335,6 +381,8 @@ class TaskCommand(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     NEEDS_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
+    DECIDE_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
     task: str
     attempt: int
     term: int
@@ -350,7 +398,9 @@ class TaskCommand(_message.Message):
     stop: StopTask
     needs: NeedsAnswer
     release: ReleaseClaims
-    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., term: _Optional[int] = ..., cause: _Optional[str] = ..., start: _Optional[_Union[StartTask, _Mapping]] = ..., list: _Optional[_Union[ListSource, _Mapping]] = ..., read: _Optional[_Union[ReadFragment, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., open: _Optional[_Union[OpenLink, _Mapping]] = ..., close: _Optional[_Union[CloseLink, _Mapping]] = ..., stop: _Optional[_Union[StopTask, _Mapping]] = ..., needs: _Optional[_Union[NeedsAnswer, _Mapping]] = ..., release: _Optional[_Union[ReleaseClaims, _Mapping]] = ...) -> None: ...
+    decide: AskDecision
+    decision: Decision
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., term: _Optional[int] = ..., cause: _Optional[str] = ..., start: _Optional[_Union[StartTask, _Mapping]] = ..., list: _Optional[_Union[ListSource, _Mapping]] = ..., read: _Optional[_Union[ReadFragment, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., open: _Optional[_Union[OpenLink, _Mapping]] = ..., close: _Optional[_Union[CloseLink, _Mapping]] = ..., stop: _Optional[_Union[StopTask, _Mapping]] = ..., needs: _Optional[_Union[NeedsAnswer, _Mapping]] = ..., release: _Optional[_Union[ReleaseClaims, _Mapping]] = ..., decide: _Optional[_Union[AskDecision, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
 
 class TaskReady(_message.Message):
     __slots__ = ("facts", "addresses")
@@ -534,7 +584,7 @@ class TaskFailed(_message.Message):
     def __init__(self, error: _Optional[str] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class TaskEvent(_message.Message):
-    __slots__ = ("task", "attempt", "cause", "ready", "listed", "read", "proposed", "swept", "progress", "failed", "exited", "lost", "needs", "let_go")
+    __slots__ = ("task", "attempt", "cause", "ready", "listed", "read", "proposed", "swept", "progress", "failed", "exited", "lost", "needs", "let_go", "asked", "decided")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -549,6 +599,8 @@ class TaskEvent(_message.Message):
     LOST_FIELD_NUMBER: _ClassVar[int]
     NEEDS_FIELD_NUMBER: _ClassVar[int]
     LET_GO_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_FIELD_NUMBER: _ClassVar[int]
     task: str
     attempt: int
     cause: str
@@ -563,7 +615,9 @@ class TaskEvent(_message.Message):
     lost: LinkLost
     needs: NeedsAsked
     let_go: VerdictsLetGo
-    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., cause: _Optional[str] = ..., ready: _Optional[_Union[TaskReady, _Mapping]] = ..., listed: _Optional[_Union[FragmentsListed, _Mapping]] = ..., read: _Optional[_Union[FragmentRead, _Mapping]] = ..., proposed: _Optional[_Union[Proposed, _Mapping]] = ..., swept: _Optional[_Union[Swept, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., exited: _Optional[_Union[TaskExited, _Mapping]] = ..., lost: _Optional[_Union[LinkLost, _Mapping]] = ..., needs: _Optional[_Union[NeedsAsked, _Mapping]] = ..., let_go: _Optional[_Union[VerdictsLetGo, _Mapping]] = ...) -> None: ...
+    asked: DecisionAsked
+    decided: DecisionMade
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., cause: _Optional[str] = ..., ready: _Optional[_Union[TaskReady, _Mapping]] = ..., listed: _Optional[_Union[FragmentsListed, _Mapping]] = ..., read: _Optional[_Union[FragmentRead, _Mapping]] = ..., proposed: _Optional[_Union[Proposed, _Mapping]] = ..., swept: _Optional[_Union[Swept, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., exited: _Optional[_Union[TaskExited, _Mapping]] = ..., lost: _Optional[_Union[LinkLost, _Mapping]] = ..., needs: _Optional[_Union[NeedsAsked, _Mapping]] = ..., let_go: _Optional[_Union[VerdictsLetGo, _Mapping]] = ..., asked: _Optional[_Union[DecisionAsked, _Mapping]] = ..., decided: _Optional[_Union[DecisionMade, _Mapping]] = ...) -> None: ...
 
 class TaskExited(_message.Message):
     __slots__ = ("code", "story", "in_hand", "killed_for")

@@ -104,6 +104,14 @@ class StatefulTransform(Transform, Protocol):
         """In place of `begin`: decide as these verdicts say, so that a shard can be made again."""
         ...
 
+    def question(self, batch: Batch) -> bytes:
+        """What `decide` is to be asked for a batch of one record, in another process."""
+        ...
+
+    def decide(self, name: RecordName, question: bytes) -> Any:
+        """Decide on one record as if its batch had come: its match with what it is a duplicate of, or None."""
+        ...
+
     def release(self, names: Sequence[RecordName]) -> None:
         """Forget records that it let through: they are not kept after all."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.protos import control_pb2 as pb
@@ -14,6 +15,7 @@ from headrace.stages.contract import FragmentEnd, Sink, Source, StatefulTransfor
 from headrace.stages.modules import install_modules
 from headrace.store.entries import Fragment, Range
 from headrace.store.intervals import Gap
+from headrace.store.key_files import RecordName
 from headrace.worker.alone import ONE_BY_ONE, Sentences, reading_one_by_one, singly, try_writing
 from headrace.worker.hands import STAGES, Hands
 
@@ -98,7 +100,27 @@ class Chain:
 
     def process(self, batch: Batch) -> Batch:
         """The batch behind the last transform."""
-        for name, transform in self.transforms:
+        return self._through(self.transforms, batch)
+
+    def before_dedup(self, batch: Batch) -> Batch:
+        """In the solitary task: the batch as it comes to the dedup stage, which another task is asked for."""
+        batch = self._through(self.transforms[: self._dedup_at], batch)
+        if self.sentences is not None and self.dedup is not None:
+            batch = self.sentences.at(self.dedup.name, batch)
+        return batch
+
+    def from_dedup(self, batch: Batch, match: Any) -> Batch:
+        """The same batch behind the last transform, when it is known what its record is a duplicate of, if of any."""
+        assert self.dedup is not None
+        self.dedup.recall({RecordName(batch.fragment, batch.first): match} if match is not None else {})
+        return self._through(self.transforms[self._dedup_at :], batch)
+
+    @property
+    def _dedup_at(self) -> int:
+        return next((at for at, (_, stage) in enumerate(self.transforms) if stage is self.dedup), len(self.transforms))
+
+    def _through(self, transforms: Sequence[tuple[str, Transform]], batch: Batch) -> Batch:
+        for name, transform in transforms:
             statistics = self.statistics[name]
             if self.sentences is not None:
                 batch = self.sentences.at(name, batch)

@@ -49,7 +49,10 @@ class Deaths:
         """The batch of one condemned record: it has gone through all stages before the one that it killed."""
         key = tuple(path)
         if key not in self._chains:
-            self._chains[key] = Chain(pipeline, path, alone=True)
+            self._chains[key] = chain = Chain(pipeline, path, alone=True)
+            if chain.dedup is not None:
+                # What killed behind dedup was let through.
+                chain.dedup.recall({})
         chain = self._chains[key]
         assert chain.sentences is not None
         death = self._by_fragment[fragment.id][gap.first]

@@ -19,6 +19,7 @@ from headrace.store.errors import FormatError
 from headrace.store.key_files import ROLE, SUFFIX, RecordName, encode_keys
 from headrace.store.objects import ObjectStore, open_store
 from headrace.store.shards import read_table
+from headrace.worker.alone import KILLED
 from headrace.worker.chain import Chain
 
 #: Ordinals by fragment.
@@ -68,10 +69,11 @@ class Leaning:
         return {fragment: rows for fragment, rows in named.items() if rows}
 
     def released(self, batches: Iterable[Batch]) -> Rows:
-        """The records that dedup let through and that are not kept."""
+        """The records that dedup let through, or may have before they killed their process, and that are not kept."""
         found: Rows = {}
         for batch in batches:
-            if rows := set(self._lost_behind(batch, QUARANTINED)) - set(ordinals_of(batch.rows.column(ROW)).tolist()):
+            lost = {*self._lost_behind(batch, QUARANTINED), *_killers(batch)}
+            if rows := lost - set(ordinals_of(batch.rows.column(ROW)).tolist()):
                 found.setdefault(batch.fragment, set()).update(rows)
         return found
 
@@ -122,8 +124,26 @@ class Leaning:
         return [RecordName.parse(text) for text in texts]
 
 
+def _killers(batch: Batch) -> list[int]:
+    """The records that were condemned, at whichever stage: one may have come through before it began to kill."""
+    lost = batch.verdicts
+    if not lost.num_rows:
+        return []
+    import pyarrow.compute as pc
+
+    killed = pc.starts_with(lost.column("reason"), KILLED)
+    quarantined = pc.equal(lost.column("verdict"), pa.scalar(QUARANTINED))
+    rows: list[int] = ordinals_of(lost.filter(pc.and_(killed, quarantined)).column("row")).tolist()
+    return rows
+
+
 def begin_dedup(dedup: StatefulTransform, pipeline: Pipeline, order: pb.StartTask) -> None:
-    """Have a dedup stage learn what was kept, or let nothing through. Raises PipelineError, StoreError."""
+    """Have a dedup stage learn what was kept, or let nothing through. Raises PipelineError, StoreError.
+
+    That of a solitary task learns nothing: another task decides.
+    """
+    if order.alone:
+        return
     if order.fenced:
         dedup.forbid()
         return

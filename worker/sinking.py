@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -17,10 +18,13 @@ from headrace.stages.contract import Shard, Shelving, Sink
 from headrace.store.entries import Range
 from headrace.store.errors import StoreStalled
 from headrace.store.objects import ObjectStore
+from headrace.transport.log_lines import about
 from headrace.worker.core import gathering as core
 from headrace.worker.coverage import fates, join, part
 from headrace.worker.hands import STAGES, WRITER, Hands
 from headrace.worker.leaning import Leaning, records_from, records_to
+
+logger = logging.getLogger("headrace.task")
 
 
 class Sinking:
@@ -270,4 +274,26 @@ def _holds(batch: Batch, item: Range) -> bool:
 def _range(item: Range, **bits: Any) -> pb.Range:
     return pb.Range(
         fragment=item.fragment, first=item.first, count=item.count, offset=item.offset, length=item.length, **bits
+    )
+
+
+def policy_of(order: pb.StartTask, sink: Sink) -> core.SealPolicy:
+    """What the request asks for, else what the sink was declared with, else the default."""
+    default = core.SealPolicy()
+    return core.SealPolicy(
+        target_bytes=order.seal.target_bytes or sink.shard_bytes or default.target_bytes,
+        held_bytes_max=order.seal.held_bytes_max or default.held_bytes_max,
+        age_s=order.seal.age_s or default.age_s,
+    )
+
+
+def log_proposal(proposal: pb.Proposed) -> None:
+    """A line of the task's log."""
+    counts = proposal.counts
+    logger.info(
+        "proposes a shard: %d ranges, %d records kept, %d bytes",
+        len(proposal.ranges),
+        counts.kept,
+        sum(item.size for item in proposal.objects),
+        extra=about(stage=proposal.sink, proposal=proposal.proposal, quarantined=counts.quarantined or None),
     )

@@ -24,7 +24,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
-from headrace.stages.contract import DeviceFailed, FragmentChanged, FragmentEnd, InputError, Sink
+from headrace.stages.contract import DeviceFailed, FragmentChanged, FragmentEnd, InputError
 from headrace.stages.environment import ENVIRONMENT_OF, unlike
 from headrace.stages.errors import StageContractError
 from headrace.store.entries import Fragment
@@ -38,17 +38,17 @@ from headrace.transport.log_lines import about, caused_by
 from headrace.transport.logbook import keep_logbook
 from headrace.worker.chain import Chain
 from headrace.worker.channel import Channel, ChannelClosed
-from headrace.worker.core.gathering import SealPolicy
 from headrace.worker.core.reading import Reading
 from headrace.worker.core.sweeping import Sweeping
 from headrace.worker.coverage import ConservationError
 from headrace.worker.hands import Hands
+from headrace.worker.inquiry import Inquiry, decide
 from headrace.worker.leaning import Leaning, begin_dedup, names_from
 from headrace.worker.links import DESCRIPTORS, Attached, Inbox, attach
 from headrace.worker.memory import give_back
 from headrace.worker.outbox import Outbox
-from headrace.worker.sinking import Sinking
-from headrace.worker.wire import batch_to_frame, frame_to_batch, sweep_frame
+from headrace.worker.sinking import Sinking, log_proposal, policy_of
+from headrace.worker.wire import batch_to_frame, fragment_from, fragment_to, frame_to_batch, gap_to, sweep_frame
 
 if TYPE_CHECKING:
     from headrace.worker.remote import Remote
@@ -82,6 +82,7 @@ class Task:
         pipeline = Pipeline.from_dict(json.loads(order.pipeline_json))
         #: The cause of the last command of each kind.
         self._causes = {"start": start.cause}
+        self._hands = hands
         self._chain = Chain(pipeline, list(order.stages), hands, alone=order.alone)
         if unlike_here := unlike(pipeline.environment):
             self._chain.facts[f"{ENVIRONMENT_OF}{self._task}"] = "; ".join(unlike_here)
@@ -109,12 +110,14 @@ class Task:
                 open_store(pipeline.dataset),
                 version=order.version,
                 epoch=order.epoch,
-                policy=_policy(order, self._chain.sink),
+                policy=policy_of(order, self._chain.sink),
                 hands=hands,
                 leaning=Leaning.of(pipeline, self._chain.sink_name),
             )
+        self._inquiry: Inquiry | None = None
         if (dedup := self._chain.dedup) is not None:
             begin_dedup(dedup, pipeline, order)
+            self._inquiry = Inquiry(self._chain) if order.alone else None
 
     def run(self) -> int:
         """Work until told to stop; the exit code."""
@@ -143,6 +146,8 @@ class Task:
             return self._sweep(sweep)
         if self._sink is not None and not self._sink.accepts:
             return False
+        if self._inquiry is not None and self._inquiry.waiting:
+            return self._inquire(self._inquiry)
         if self._chain.source is not None:
             return self._list() or self._read()
         return self._inbox.receive(self._received)
@@ -151,13 +156,15 @@ class Task:
         if self._sweeping.halting:
             self._reading.halt()
             self._open = None
+            if self._inquiry is not None:
+                self._inquiry.let_go()
         if self._chain.downstream and not self._outbox.mark(sweep_frame(sweep, self._epoch), sweep):
             return False
         self._sweeping.passed(sweep)
         self._report(time.monotonic())
         answer = pb.Swept(sweep=sweep)
         for fragment, gaps in self._reading.pending():
-            answer.pending.append(pb.PendingFragment(fragment=fragment, gaps=[_gap(gap) for gap in gaps]))
+            answer.pending.append(pb.PendingFragment(fragment=fragment, gaps=[gap_to(gap) for gap in gaps]))
         if self._sink is not None:
             answer.held.append(self._sink.held())
         self._say(swept=answer)
@@ -174,7 +181,7 @@ class Task:
                     if not page.fragments:
                         return False
                     break
-                page.fragments.append(_fragment(fragment))
+                page.fragments.append(fragment_to(fragment))
                 if len(page.fragments) == PAGE_FRAGMENTS:
                     break
             else:
@@ -207,13 +214,27 @@ class Task:
             self._open = None
             return True
         if isinstance(item, Batch):
-            stop = item.offset + item.length if item.offset >= 0 and item.length >= 0 else -1
             self._deliver(item)
-            self._reading.sent(fragment.id, item.first, item.first + item.count, stop)
+            if self._inquiry is None or not self._inquiry.waiting:
+                self._sent(item)
             return True
         self._reading.ended(fragment.id)
         self._open = None
         self._say(read=pb.FragmentRead(fragment=fragment.id, count=item.count if item is not None else -1))
+        return True
+
+    def _sent(self, item: Batch) -> None:
+        stop = item.offset + item.length if item.offset >= 0 and item.length >= 0 else -1
+        self._reading.sent(item.fragment, item.first, item.first + item.count, stop)
+
+    def _inquire(self, inquiry: Inquiry) -> bool:
+        """Put the question of the record that waits, or take the record on, once it is decided."""
+        if (question := inquiry.due()) is not None:
+            self._say(asked=question)
+        if (batch := inquiry.take()) is None:
+            return False
+        self._gather(batch)
+        self._sent(batch)
         return True
 
     def _received(self, link: str, frame: Frame) -> None:
@@ -228,7 +249,14 @@ class Task:
         if self._chain.dedup is not None and self._chain.dedup.fenced:
             # It is open and held by nobody, and read again when the epoch is raised.
             return
-        batch = self._chain.process(batch)
+        if self._inquiry is None:
+            self._gather(self._chain.process(batch))
+            return
+        batch = self._inquiry.begin(batch)
+        if not self._inquiry.waiting:
+            self._gather(batch)
+
+    def _gather(self, batch: Batch) -> None:
         if self._sink is not None:
             batch = self._chain.taste(batch)
             started = time.perf_counter()
@@ -249,7 +277,7 @@ class Task:
             for proposal in self._sink.take_proposals():
                 self._report(now)
                 with caused_by(self._causes.pop("seal", "")):
-                    _log_proposal(proposal)
+                    log_proposal(proposal)
                 self._say(proposed=proposal)
         if now >= self._progress_at:
             self._report(now)
@@ -260,8 +288,9 @@ class Task:
         deadline = self._progress_at
         if self._listing is not None and self._listing_at > now:
             deadline = min(deadline, self._listing_at)
-        if self._sink is not None and (wake_at := self._sink.wake_at()) is not None:
-            deadline = min(deadline, wake_at)
+        for waiting in (self._sink, self._inquiry):
+            if waiting is not None and (wake_at := waiting.wake_at()) is not None:
+                deadline = min(deadline, wake_at)
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN | (select.POLLOUT if self._channel.wants_to_write else 0))
         ends: list[LinkEnd] = []
@@ -308,15 +337,14 @@ class Task:
                 gaps = [Gap(gap.first, gap.end, gap.offset) for gap in message.read.gaps]
                 if self._chain.sentences is not None:
                     self._chain.sentences.learn(message.read)
-                self._reading.give(_fragment_from(message.read.fragment), gaps)
+                self._reading.give(fragment_from(message.read.fragment), gaps)
             case "sweep":
                 self._sweeping.asked(message.sweep.sweep, halt=message.sweep.halt)
             case "seal" | "answer" | "needs":
                 if self._sink is not None:
                     self._sink.obey(message)
-            case "release":
-                if self._chain.dedup is not None:
-                    self._chain.dedup.release(names_from(message.release))
+            case "release" | "decide" | "decision" as kind:
+                self._obey_about_claims(kind, message)
             case "open":
                 self._open_link(message.open)
             case "close":
@@ -326,6 +354,14 @@ class Task:
                 self._stopping = True
             case other:
                 raise ValueError(f"a task knows no command {other!r}")
+
+    def _obey_about_claims(self, kind: str, message: pb.TaskCommand) -> None:
+        if kind == "decision" and self._inquiry is not None:
+            self._inquiry.answered(message.decision)
+        elif kind == "decide" and (decided := decide(self._chain, self._hands, message.decide)) is not None:
+            self._say(decided=decided)
+        elif kind == "release" and self._chain.dedup is not None:
+            self._chain.dedup.release(names_from(message.release))
 
     def _open_link(self, message: pb.OpenLink) -> None:
         name = message.link.link
@@ -398,17 +434,6 @@ class Task:
         self._channel.send(message.SerializeToString())
 
 
-def _log_proposal(proposal: pb.Proposed) -> None:
-    counts = proposal.counts
-    logger.info(
-        "proposes a shard: %d ranges, %d records kept, %d bytes",
-        len(proposal.ranges),
-        counts.kept,
-        sum(item.size for item in proposal.objects),
-        extra=about(stage=proposal.sink, proposal=proposal.proposal, quarantined=counts.quarantined or None),
-    )
-
-
 def _remote(order: pb.StartTask) -> Remote | None:
     """The endpoint of a task that has links between workers; the others load nothing of QUIC."""
     if not order.listens or not order.HasField("network"):
@@ -418,35 +443,11 @@ def _remote(order: pb.StartTask) -> Remote | None:
     return Remote(order.network)
 
 
-def _policy(order: pb.StartTask, sink: Sink) -> SealPolicy:
-    """What the request asks for, else what the sink was declared with, else the default."""
-    default = SealPolicy()
-    return SealPolicy(
-        target_bytes=order.seal.target_bytes or sink.shard_bytes or default.target_bytes,
-        held_bytes_max=order.seal.held_bytes_max or default.held_bytes_max,
-        age_s=order.seal.age_s or default.age_s,
-    )
-
-
 def _drain(descriptor: int) -> None:
     try:
         os.eventfd_read(descriptor)
     except BlockingIOError:
         return
-
-
-def _gap(gap: Gap) -> pb.Gap:
-    return pb.Gap(first=gap.first, end=gap.end, offset=gap.offset)
-
-
-def _fragment(f: Fragment) -> pb.Fragment:
-    return pb.Fragment(
-        id=f.id, stage=f.stage, uri=f.uri, version=f.version, start=f.start, end=f.end, reader=f.reader, size=f.size
-    )
-
-
-def _fragment_from(m: pb.Fragment) -> Fragment:
-    return Fragment(m.id, m.stage, m.uri, m.version, m.start, m.end, m.reader, m.size)
 
 
 def _first_command(channel: Channel) -> pb.TaskCommand:

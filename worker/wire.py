@@ -1,4 +1,4 @@
-"""Batches as frames: Arrow IPC for the rows, msgpack for the rest."""
+"""Batches as frames: Arrow IPC for the rows, msgpack for the rest; and what goes to the controller, as messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 
+from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch, no_verdicts
+from headrace.store.entries import Fragment
+from headrace.store.intervals import Gap
 from headrace.transport.errors import FrameError
 from headrace.transport.frame import Frame, FrameKind
 
@@ -68,3 +71,20 @@ def _write(batch: pa.RecordBatch, sink: Any) -> None:
 def _from_ipc(data: bytes) -> pa.RecordBatch:
     with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
         return reader.read_next_batch()
+
+
+def gap_to(gap: Gap) -> pb.Gap:
+    """A gap for the worker."""
+    return pb.Gap(first=gap.first, end=gap.end, offset=gap.offset)
+
+
+def fragment_to(f: Fragment) -> pb.Fragment:
+    """A fragment for the worker."""
+    return pb.Fragment(
+        id=f.id, stage=f.stage, uri=f.uri, version=f.version, start=f.start, end=f.end, reader=f.reader, size=f.size
+    )
+
+
+def fragment_from(m: pb.Fragment) -> Fragment:
+    """The inverse of `fragment_to`."""
+    return Fragment(m.id, m.stage, m.uri, m.version, m.start, m.end, m.reader, m.size)

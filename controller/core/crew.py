@@ -163,7 +163,8 @@ class Crew:
         return True
 
     def _remembers(self, task: Task) -> bool:
-        return self._stateful in task.plan.stages
+        """Whether a task has the index; a solitary one asks it."""
+        return self._stateful in task.plan.stages and not task.plan.alone
 
     def renew(self, now: float, reason: str) -> tuple[list[Command], list[str]]:
         """The epoch was raised: end every task, to be started anew in it; the orders, and the names of the tasks."""

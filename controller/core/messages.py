@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from headrace.controller.core.allowance import ANY_LOSS, Allowance
 from headrace.controller.core.changed import ChangedInput
+from headrace.controller.core.decisions import DECISION_EVENTS, DecisionCommand, DecisionEvent
 from headrace.controller.core.log_messages import EntryOvertaken as EntryOvertaken
 from headrace.controller.core.log_messages import EntryRefused as EntryRefused
 from headrace.controller.core.log_messages import EntryUnresolved as EntryUnresolved
@@ -251,6 +252,7 @@ Event: TypeAlias = (
     | ShardProposed
     | NeedsAsked
     | VerdictsLetGo
+    | DecisionEvent
     | TaskSwept
     | LinkLost
     | LogRead
@@ -274,6 +276,7 @@ Event: TypeAlias = (
 TASK_EVENTS = (
     *(TaskReady, TaskExited, TaskFailed, SourceListed, FragmentWasRead, ShardProposed, TaskSwept, LinkLost),
     *NEEDS_EVENTS,
+    *DECISION_EVENTS,
 )
 
 
@@ -481,6 +484,7 @@ Command: TypeAlias = (
     | AnswerProposal
     | AnswerNeeds
     | ReleaseClaims
+    | DecisionCommand
     | AnswerRequest
     | WriteManifest
     | ReportRun

@@ -6,6 +6,7 @@ is `handle(event, now)`; what it has learned comes out as commands, and time com
 
 from __future__ import annotations
 
+from headrace.controller.core.decisions import DecisionAsked, DecisionMade
 from headrace.controller.core.leadership import LeaderState
 from headrace.controller.core.log_messages import LOG_EVENTS
 from headrace.controller.core.messages import (
@@ -110,8 +111,8 @@ class Run(Changes, Input, Ending):
                 return self._source_listed(event)
             case FragmentWasRead():
                 return self._was_read(event)
-            case ShardProposed() | NeedsAsked() | VerdictsLetGo():
-                return self._sink_said(event) if self.state in WORKING else []
+            case ShardProposed() | NeedsAsked() | VerdictsLetGo() | DecisionAsked() | DecisionMade():
+                return self._asked(event) if self.state in WORKING else []
             case TaskSwept():
                 return self._swept(event)
             case LinkLost():

@@ -7,6 +7,13 @@ from collections.abc import Sequence
 from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.commit import Waiter
 from headrace.controller.core.crew import Crew
+from headrace.controller.core.decisions import (
+    AnswerDecision,
+    AskDecision,
+    DecisionAsked,
+    DecisionEvent,
+    DecisionMade,
+)
 from headrace.controller.core.messages import (
     AnswerNeeds,
     Command,
@@ -123,7 +130,7 @@ class Input(RunBase):
             "up and reads the new objects whole, beside what is closed of the old ones"
         )
 
-    def _sink_said(self, event: ShardProposed | NeedsAsked | VerdictsLetGo) -> list[Command]:
+    def _asked(self, event: ShardProposed | NeedsAsked | VerdictsLetGo | DecisionEvent) -> list[Command]:
         match event:
             case ShardProposed():
                 return self._proposed(event)
@@ -131,6 +138,24 @@ class Input(RunBase):
                 return self._needs_asked(event)
             case VerdictsLetGo():
                 return self._let_go(event)
+            case DecisionAsked() | DecisionMade():
+                return self._passed_on(event)
+
+    def _passed_on(self, event: DecisionEvent) -> list[Command]:
+        """A solitary task and the decider speak with each other: while both are the attempts that count now."""
+        decider = self.crew.decider if self.crew else None
+        if self.crew is None or decider is None or decider.state is not TaskState.READY:
+            return []
+        place = decider.plan.worker, decider.plan.name, decider.attempt
+        match event:
+            case DecisionAsked():
+                known = self.crew.current(event.task, event.attempt) is not None
+                return [AskDecision(*place, event.task, event.attempt, event.question)] if known else []
+            case DecisionMade():
+                asker = self.crew.current(event.asker, event.asker_attempt)
+                if asker is None or (event.task, event.attempt) != place[1:]:
+                    return []
+                return [AnswerDecision(asker.plan.worker, event.asker, event.asker_attempt, event.decision)]
 
     def _let_go(self, event: VerdictsLetGo) -> list[Command]:
         """Some of what the last sweep found in a sink is not there any more: look again before the end."""

@@ -25,9 +25,6 @@ class Tasks(RunBase):
         task = self.crew.current(event.task, event.attempt) if self.crew else None
         if task is None or self.state not in WORKING:
             return []
-        if self.pipeline.stateful is not None:
-            # A solitary task would have a decider of its own, so what kills a task is not looked for.
-            return self._lost(task, event.words(), now)
         wrong = self._suspect(event)
         if wrong:
             return self._fail(wrong)
@@ -36,10 +33,19 @@ class Tasks(RunBase):
     def _suspect(self, event: TaskExited) -> str:
         """Charge what a dead task had in hand; what is wrong with the stage, if it cannot be the records."""
         suspicion, certain = self.intake.suspicion, bool(event.killed_for)
-        if self.intake.solitary.is_task(event.task):
+        if self.intake.solitary.is_task(event.task) or self._decided_alone(event):
             return suspicion.died_alone(event.in_hand, event.ending(), certain=certain)
         suspicion.died(event.in_hand, certain=certain)
         return ""
+
+    def _decided_alone(self, event: TaskExited) -> bool:
+        """Whether a decider died of the one record that a solitary task had asked it for."""
+        stateful, suspicion = self.pipeline.stateful, self.intake.suspicion
+        if stateful is None or not event.in_hand:
+            return False
+        (hand, *others), suspects = event.in_hand, suspicion.of(event.in_hand[0].range.fragment)
+        single = not others and hand.stage == stateful.name and hand.range.count == 1
+        return single and suspects is not None and bool(suspects.overlap(hand.range.first, hand.range.end))
 
     def _task_failed(self, event: TaskFailed, now: float) -> list[Command]:
         task = self.crew.current(event.task, event.attempt) if self.crew else None

@@ -87,6 +87,16 @@ class Dedup:
         self._decider = core.Decider(_Record(matches))
         self._handle(core.KeysLoaded())
 
+    def question(self, batch: Batch) -> bytes:
+        """The keys of a batch of one record, 8 bytes a word, the lowest byte first."""
+        return self._keys(batch.rows).astype("<u8").tobytes()
+
+    def decide(self, name: RecordName, question: bytes) -> Match | None:
+        """What one record is a duplicate of; None: it is kept and holds its keys. StageContractError if fenced."""
+        keys = np.frombuffer(question, "<u8").astype(np.uint64).reshape(1, self.scheme.words)
+        found: Match | None = self._decided(core.BatchStamped(name.fragment, np.array([name.row]), keys))[0]
+        return found
+
     def release(self, names: Sequence[RecordName]) -> None:
         """Let go of the claims of records that are not kept after all."""
         for name in names:
@@ -99,10 +109,14 @@ class Dedup:
             return batch
         if PART in rows.schema.names:
             raise StageContractError(f'stage "{self.name}" got records that were split: split them behind it')
-        (command,) = self._handle(core.BatchStamped(batch.fragment, ordinals_of(rows.column(ROW)), self._keys(rows)))
+        stamped = core.BatchStamped(batch.fragment, ordinals_of(rows.column(ROW)), self._keys(rows))
+        return self._without(batch, self._decided(stamped))
+
+    def _decided(self, stamped: core.BatchStamped) -> Sequence[Any]:
+        (command,) = self._handle(stamped)
         if not isinstance(command, core.AnswerBatch):
             raise StageContractError(f'stage "{self.name}" is fenced and was given a batch')
-        return self._without(batch, command.duplicates_of)
+        return command.duplicates_of
 
     def _without(self, batch: Batch, duplicates_of: Sequence[Any]) -> Batch:
         lost = [place for place, found in enumerate(duplicates_of) if found is not None]
