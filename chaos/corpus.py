@@ -124,7 +124,7 @@ class Corpus:
         self._deadly: dict[str, dict[bytes, int]] = {}
         #: Whether a filter's worker has to kill its task, because the record never ends.
         self.hangs = world.chance(0.5)
-        if self.texts is None and world.chance(DEADLY_SHARE):
+        if world.chance(DEADLY_SHARE):
             stages = (SOURCE, FILTER, *self.sinks)
             for stage in world.rng.sample(stages, 2 if world.chance(TWO_CULPRITS_SHARE) else 1):
                 self._poison(world, stage)

@@ -8,7 +8,8 @@ from headrace.chaos.corpus import DATASET, ordinals
 from headrace.chaos.frames import Frame
 from headrace.chaos.parts import Member
 from headrace.chaos.texts import Name, Texts
-from headrace.controller.core import messages as messages
+from headrace.controller.core import decisions
+from headrace.controller.core.needs import Records
 from headrace.stages.dedup import decider as core
 from headrace.stages.dedup import kept
 from headrace.store.fold import LedgerState
@@ -91,7 +92,17 @@ class SimulatedDecider:
         bits = sum(1 << row - frame.first for row, _ in lost)
         return frame._replace(kept=frame.kept & ~bits, duplicates=(*frame.duplicates, *lost))
 
-    def release(self, records: messages.Records) -> None:
+    def asked(self, message: decisions.AskDecision) -> decisions.DecisionMade | None:
+        """What is decided on a record of a solitary task; None where it is fenced."""
+        question = message.question
+        if self.fenced:
+            return None
+        frame = self.decide(Frame(self._task.epoch, 0, question.fragment, question.row, 1, 1))
+        target = frame.duplicates[0][1] if frame.duplicates else None
+        made = decisions.Decision(question.number, target)
+        return decisions.DecisionMade(self._task.name, self._task.attempt, message.asker, message.asker_attempt, made)
+
+    def release(self, records: Records) -> None:
         """Let go of the claims of records that are not kept after all."""
         for fragment, rows in records:
             for row in rows:

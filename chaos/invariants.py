@@ -125,10 +125,11 @@ class Checker:
             raise ViolationError(4, f"{where} are beyond the end of the fragment")
         alike = sum(1 << row - item.first for row, _ in part.duplicates)
         kept = self._cluster.corpus.kept(closed.version, closed.sink, item.fragment, item.first, item.count)
-        if part.kept & alike or part.kept | alike != kept:
-            raise ViolationError(8, f"{where}: other verdicts than a run without faults comes to")
         dead = self._cluster.corpus.quarantined(closed.version, closed.sink, item.fragment, item.first, item.count)
-        if part.quarantined != dead:
+        # A duplicate comes to no sink, so it kills none.
+        if part.kept & alike or part.kept | alike != kept | dead & alike:
+            raise ViolationError(8, f"{where}: other verdicts than a run without faults comes to")
+        if part.quarantined != dead & ~alike:
             raise ViolationError(8, f"{where}: quarantined are {part.quarantined:b}, those that kill are {dead:b}")
 
     def _content(self, closed: Closed) -> tuple[Part, ...]:

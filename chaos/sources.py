@@ -90,7 +90,12 @@ class SimulatedSource:
         size = item.count * RECORD_BYTES
         frame = Frame(task.epoch, size, fragment.id, first, item.count, everyone & ~dead)
         if task.process(frame._replace(quarantined=dead, read_from=writing)):
-            self.core.sent(fragment.id, first, end, end * RECORD_BYTES)
+            self.sent(frame)
+
+    def sent(self, frame: Frame) -> None:
+        """A batch is behind all stages of the task."""
+        end = frame.first + frame.records
+        self.core.sent(frame.fragment, frame.first, end, end * RECORD_BYTES)
 
     def _end(self, fragment: Fragment, count: int, error: str = "") -> None:
         self.core.ended(fragment.id)

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from headrace.chaos.corpus import DEDUP, FILTER, SOURCE, Part
 from headrace.chaos.deciders import SimulatedDecider
 from headrace.chaos.frames import MARKER_BYTES, Frame
+from headrace.chaos.inquiries import SimulatedInquiry
 from headrace.chaos.links import SimulatedLink
 from headrace.chaos.parts import Cluster, Host, Input
 from headrace.chaos.sinks import SimulatedSink
 from headrace.chaos.sources import SimulatedSource
+from headrace.controller.core import decisions
 from headrace.controller.core import messages as core
 from headrace.pipeline.graph import Pipeline
 from headrace.store.entries import Range
@@ -53,7 +55,10 @@ class SimulatedTask:
         sinks = [stage for stage in order.stages if stage in self._corpus.sinks]
         self.sink = SimulatedSink(self, sinks[0]) if sinks else None
         self.decider: SimulatedDecider | None = None
-        if self._corpus.texts is not None and DEDUP in order.stages:
+        self._inquiry: SimulatedInquiry | None = None
+        if DEDUP in order.stages and order.alone:
+            self._inquiry = SimulatedInquiry(self)
+        elif DEDUP in order.stages and self._corpus.texts is not None:
             self.decider = SimulatedDecider(self, self._corpus.texts, self._corpus.sinks[0], fenced=order.fenced)
         #: The stages that read from the last one of this task.
         self._following = _following(order)
@@ -174,8 +179,6 @@ class SimulatedTask:
                 self.sink.answered(message)
             case core.AnswerNeeds() if self.sink is not None:
                 self.sink.needs_answered(message)
-            case core.ReleaseClaims() if self.decider is not None:
-                self.decider.release(message.records)
             case core.StopTask():
                 self.die(0, "was told to stop")
             case ("open", SimulatedLink() as link):
@@ -183,8 +186,23 @@ class SimulatedTask:
             case ("close", SimulatedLink() as link):
                 self._close(link)
             case _:
-                raise TypeError(f"{self.label} understands no {message}")
+                self._told_of_claims(message)
         self.wake()
+
+    def _told_of_claims(self, message: object) -> None:
+        match message:
+            case core.ReleaseClaims() if self.decider is not None:
+                self.decider.release(message.records)
+            case decisions.AskDecision() if self.decider is not None:
+                made = self.decider.asked(message)
+                if made is not None:
+                    self.say(made)
+            case decisions.AnswerDecision() if self._inquiry is not None:
+                decided = self._inquiry.answered(message.decision)
+                if decided is not None and self._gather(decided) and self.source is not None:
+                    self.source.sent(decided)
+            case _:
+                raise TypeError(f"{self.label} understands no {message}")
 
     def _open(self, link: SimulatedLink) -> None:
         if link.sender is self:
@@ -220,6 +238,8 @@ class SimulatedTask:
             return True
         if self.sink is not None and not self.sink.core.accepts:
             return False
+        if self._inquiry is not None and self._inquiry.waiting:
+            return False
         if self.source is not None:
             return self.source.step()
         return self._receive()
@@ -241,6 +261,8 @@ class SimulatedTask:
     def _sweep(self, sweep: int) -> None:
         if self._sweeping.halting and self.source is not None:
             self.source.halt()
+            if self._inquiry is not None:
+                self._inquiry.let_go()
         for name in self._outputs:
             self._outbox.append((name, Frame(self.epoch, MARKER_BYTES, sweep=sweep)))
         self._sweeping.passed(sweep)
@@ -263,7 +285,7 @@ class SimulatedTask:
         return True
 
     def process(self, frame: Frame) -> bool:
-        """Take a batch through the stages; False if one died of it."""
+        """Take a batch through the stages; False if one died of it, or it waits for what another task decides."""
         if self.decider is not None and self.decider.fenced:
             return True  # it is open and held by nobody, and read again when the epoch is raised
         sentence = self.condemned(frame.fragment, frame.first)
@@ -275,6 +297,14 @@ class SimulatedTask:
             frame = frame._replace(kept=passed & frame.kept & ~dead, quarantined=dead)
         if self.decider is not None:
             frame = self.decider.decide(frame)
+        if self._inquiry is not None and frame.kept:
+            self._inquiry.begin(frame)
+            return False
+        return self._gather(frame)
+
+    def _gather(self, frame: Frame) -> bool:
+        """Hand a batch on, or to the sink; False if that died of it."""
+        sentence = self.condemned(frame.fragment, frame.first)
         if self.sink is None:
             self._outbox.extend((stage, frame) for stage in self._following)
             return True

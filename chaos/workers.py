@@ -11,6 +11,7 @@ from headrace.chaos.orders import Order
 from headrace.chaos.parts import Cluster, Member
 from headrace.chaos.sessions import Session
 from headrace.chaos.tasks import SimulatedTask
+from headrace.controller.core import decisions
 from headrace.controller.core import messages as core
 from headrace.worker.core import supervisor
 from headrace.worker.core.obedience import Obedience
@@ -230,7 +231,7 @@ class SimulatedWorker:
                 self._supervise(supervisor.StopAsked(command.task, command.attempt))
             case core.ListSource() | core.ReadFragment() | core.SweepTask() | core.SealSink() | core.AnswerProposal():
                 self._pass_on(command.task, command.attempt, command)
-            case core.AnswerNeeds() | core.ReleaseClaims():
+            case core.AnswerNeeds() | core.ReleaseClaims() | decisions.AskDecision() | decisions.AnswerDecision():
                 self._pass_on(command.task, command.attempt, command)
             case _:
                 raise TypeError(f"a worker understands no {command}")

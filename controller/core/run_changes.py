@@ -159,9 +159,10 @@ class Changes(Opening):
                     )
 
     def _whole_chains(self, change: Change) -> Change:
-        """Stages that are fused are scaled together."""
+        """Stages that are fused are scaled together, but for one that decides: it is fused no more."""
         if not change.replicas:
             return change
+        decides = self.pipeline.stateful.name if self.pipeline.stateful is not None else ""
         known = [stage.name for stage in self.pipeline.stages]
         counts: dict[str, int] = {}
         for stage, count in change.replicas.items():
@@ -169,7 +170,7 @@ class Changes(Opening):
                 raise PipelineError(
                     f"pipeline {self.pipeline.name!r} has no stage {stage!r}; it has {', '.join(known)}"
                 )
-            if self.pipeline.stateful is not None and stage == self.pipeline.stateful.name and count != 1:
+            if stage == decides and count != 1:
                 raise PipelineError(f"stage {stage!r}: {count} tasks were asked for; one decides, so there is one")
             if count < 1:
                 raise PipelineError(
@@ -177,5 +178,5 @@ class Changes(Opening):
                 )
             tasks = self.crew.plan.tasks if self.crew else ()
             chain = next((task.stages for task in tasks if not task.alone and stage in task.stages), (stage,))
-            counts |= dict.fromkeys(chain, count)
+            counts |= dict.fromkeys((name for name in chain if name != decides), count)
         return replace(change, replicas=counts)

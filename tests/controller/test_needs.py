@@ -291,6 +291,17 @@ def test_a_decider_cannot_be_scaled() -> None:
     assert "one decides" in answer.reason
 
 
+def test_what_is_fused_with_a_decider_is_scaled_without_it() -> None:
+    alone = [replace(stage, replicas=1, after=()) for stage in pipeline().stages]
+    stand = Stand()
+    stand.join("w1")
+    (start,) = of(m.StartTask, stand.apply(Pipeline.chain("run", "file:///data", *alone)))
+    assert start.stages == ("read", "dedup", "write")
+    stand.tell(m.TaskReady(start.task, start.attempt))
+    stand.tell(m.SteerRequested(7, "run", replicas={"read": 2}))
+    assert [dict(change.replicas) for change in stand.run.changes] == [{"read": 2, "write": 2}]
+
+
 def taken_over(*, decider_lives: bool, linked: bool = True, fenced: bool = False) -> tuple[Bench, list[m.Command]]:
     """Another leader takes over from the one that began the run; the worker comes with what it still has."""
     store = Store()

@@ -11,6 +11,7 @@ from headrace.stages.errors import StageContractError
 from headrace.stages.library import read_jsonl, redact_pii, write_jsonl
 from headrace.store.entries import Range
 from headrace.store.key_files import RecordName
+from headrace.worker.alone import KILLED
 from headrace.worker.core.gathering import (
     NEED_BYTES,
     NEEDS_AGAIN_S,
@@ -148,14 +149,16 @@ def leaning() -> Leaning:
     return found
 
 
-def batch(fragment: bytes, kept: list[int], lost: dict[int, tuple[str, str, str | None]]) -> Batch:
+def batch(
+    fragment: bytes, kept: list[int], lost: dict[int, tuple[str, str, str | None]], reason: str | None = None
+) -> Batch:
     """Records that are kept, and others by stage, verdict and what they are duplicates of."""
     count = len(kept) + len(lost)
     keys = pa.array([bytes([row]) * (8 * 16) for row in kept], pa.binary(8 * 16))
     rows = pa.record_batch({"__row": pa.array(kept, pa.int64()), "id": pa.array(map(str, kept)), "__keys": keys})
     verdicts = [
         make_verdicts(
-            rows=pa.array([row]), ids=pa.array([str(row)]), stage=stage, verdict=verdict, reasons=[None],
+            rows=pa.array([row]), ids=pa.array([str(row)]), stage=stage, verdict=verdict, reasons=[reason],
             duplicates_of=[target],
         )
         for row, (stage, verdict, target) in lost.items()
@@ -177,6 +180,12 @@ def test_a_shard_needs_what_its_duplicates_name_and_it_does_not_keep() -> None:
 def test_what_dedup_let_through_and_another_stage_quarantined_is_released() -> None:
     lost = {1: ("pii", "quarantined", None), 2: ("lines", "quarantined", None), 3: ("read", "quarantined", None)}
     assert leaning().released([batch(A, [0], {**lost, 4: duplicate(A, 0)})]) == {A: {1, 2}}
+
+
+def test_what_killed_its_process_before_dedup_is_released_too_since_it_may_have_come_through_once() -> None:
+    lost = {1: ("read", "quarantined", None), 2: ("lines", "quarantined", None)}
+    assert leaning().released([batch(A, [0], lost, f"{KILLED}signal 11")]) == {A: {1, 2}}
+    assert leaning().released([batch(A, [0], lost, "it is no record")]) == {A: {2}}
 
 
 def test_a_stage_behind_dedup_that_filters_is_found_out() -> None:
