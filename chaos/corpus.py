@@ -24,8 +24,8 @@ FRAGMENTS, FRAGMENTS_FUSED = (11, 13), (23, 25)
 RECORDS_MIN, RECORDS_MAX = 50, 80
 #: Share of seeds in which people change the input, and records of what they write.
 CHANGING_SHARE, REWRITTEN_MAX = 0.35, 40
-#: Share of seeds with records that kill, and how many they have.
-DEADLY_SHARE, DEADLY_MAX = 0.3, 2
+#: Share of seeds with records that kill, of those with dedup, and how many they have.
+DEADLY_SHARE, DEADLY_DEDUP_SHARE, DEADLY_MAX = 0.3, 0.6, 2
 #: Share of those in which two stages die, each of records of its own: of two sinks it may be one, or both.
 TWO_CULPRITS_SHARE = 0.3
 #: Share of seeds whose pipeline has a dedup stage, before its one sink.
@@ -124,7 +124,7 @@ class Corpus:
         self._deadly: dict[str, dict[bytes, int]] = {}
         #: Whether a filter's worker has to kill its task, because the record never ends.
         self.hangs = world.chance(0.5)
-        if world.chance(DEADLY_SHARE):
+        if world.chance(DEADLY_SHARE if self.texts is None else DEADLY_DEDUP_SHARE):
             stages = (SOURCE, FILTER, *self.sinks)
             for stage in world.rng.sample(stages, 2 if world.chance(TWO_CULPRITS_SHARE) else 1):
                 self._poison(world, stage)

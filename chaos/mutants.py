@@ -44,7 +44,7 @@ from headrace.stages.streams import RemoteFile
 from headrace.store import collect
 from headrace.store.cluster_changes import TokenSpent
 from headrace.store.cluster_fold import ClusterState
-from headrace.store.entries import Entry, Led, Range, StoredObject
+from headrace.store.entries import ClaimsReleased, Entry, Led, Range, StoredObject
 from headrace.store.fold import LedgerState
 from headrace.store.intervals import Gap
 from headrace.store.objects import ObjectInfo
@@ -202,6 +202,10 @@ def _no_fault(*_arguments: Any) -> str:
     return ""
 
 
+def _releases_nothing(sink: str, _records: Any) -> ClaimsReleased:
+    return ClaimsReleased(sink, ())
+
+
 def _one_short(state: LedgerState, epoch: int, sink: str, uri: str) -> list[str]:
     return _key_files(state, epoch, sink, uri)[:-1]
 
@@ -245,6 +249,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "token-spent-by-each": ((Tokens, "offered", _each_offer),),
     "needs-skipped": ((Committer, "_needs_fault", _no_fault), (run_input, "unmet", _no_needs)),
     "index-one-entry-short": ((kept, "key_files", _one_short),),
+    "claims-not-released": ((run_input, "ClaimsReleased", _releases_nothing),),
     "index-not-fenced": ((Crew, "_remembers", _never),),
     "changed-object-read-on": ((RemoteFile, "_learn", _any_version),),
     "held-read-again": ((Intake, "_gaps", _held_forgotten),),

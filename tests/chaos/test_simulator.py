@@ -41,6 +41,8 @@ def test_every_invariant_holds_on_some_hundred_seeds() -> None:
     assert min(outcome.events for outcome in outcomes) >= 1000
     assert sum(outcome.quarantined > 0 for outcome in outcomes) >= SEEDS / 8, "records that kill are found"
     assert sum(outcome.duplicates > 0 for outcome in outcomes) >= SEEDS / 4, "duplicates are found"
+    both = sum(outcome.duplicates > 0 and outcome.quarantined > 0 for outcome in outcomes)
+    assert both >= SEEDS / 25, "records that kill are found beside duplicates"
     assert sum(outcome.truncated > 0 for outcome in outcomes) >= SEEDS / 2, "logs are truncated"
     assert max(outcome.terms for outcome in outcomes) >= 4, "leadership changes hands"
 
@@ -65,6 +67,7 @@ CAUGHT_BY = {
     "needs-skipped": {9},
     "index-one-entry-short": {11},
     "index-not-fenced": {11},
+    "claims-not-released": {9},
     "changed-object-read-on": {6},
     "other-version-listed": {6},
     "held-read-again": {19},
