@@ -59,6 +59,10 @@ class Stage:
     memory_bytes: int = 0
     keeps: bool = False
 
+    def fed_by(self, *stages: str) -> Stage:
+        """This stage behind those of these names; `Pipeline.chain` does it where each has one before it."""
+        return replace(self, after=stages)
+
     def placed(
         self,
         *,

@@ -6,6 +6,7 @@ import json
 import pathlib
 
 import files_kit as files
+import pyarrow as pa
 import pytest
 from small_tokenizer import small_tokenizer
 from test_runs import balance, headrace
@@ -14,7 +15,6 @@ from headrace.store.dataset import Dataset
 from headrace.store.shards import read_table
 
 PIPELINE = """
-from dataclasses import replace
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import map_records, read_jsonl, read_parquet, read_warc
 from headrace.stages.library import tokenize, write_documents, write_tokens
@@ -26,15 +26,14 @@ def not_a_ninth(record):
 
 def build(input: str, output: str) -> Pipeline:
     tokens = tokenize("TOKENIZER")
-    after = lambda stage, *names: replace(stage, after=names)
     return Pipeline("many", output, (
         read_jsonl(f"{input}/*.jsonl*", name="lines"),
         read_parquet(f"{input}/*.parquet", name="table"),
         read_warc(f"{input}/*.warc", name="pages"),
-        after(map_records(not_a_ninth), "lines", "table", "pages"),
-        after(write_documents(shard_bytes=4096), "not_a_ninth"),
-        after(tokens, "not_a_ninth"),
-        after(write_tokens(tokens, seq_len=32, shard_bytes=2048), "tokenize"),
+        map_records(not_a_ninth).fed_by("lines", "table", "pages"),
+        write_documents(shard_bytes=4096).fed_by("not_a_ninth"),
+        tokens.fed_by("not_a_ninth"),
+        write_tokens(tokens, seq_len=32, shard_bytes=2048).fed_by("tokenize"),
     ))
 """
 
@@ -83,3 +82,15 @@ def test_three_sources_feed_one_stage_and_two_sinks_each_get_every_record(
     assert documents(tmp_path, "documents") == documents(tmp_path, "write") == sorted(expected)
     shown = json.loads(headrace(tmp_path, "dataset", "verify", "out", "--json").stdout)
     assert shown["problems"] == []
+
+
+def test_the_pipeline_file_of_the_documentation_runs(tmp_path: pathlib.Path) -> None:
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "stages.md").read_text()
+    (tmp_path / "pages.py").write_text(page.split("```python pages.py\n")[1].split("```")[0])
+    long = [{"id": "long", "text": "word " * 60}, {"id": "short", "text": "word"}]
+    files.write_parquet(tmp_path / "in" / "hub" / "train-00000-of-00001.parquet", pa.Table.from_pylist(long))
+    files.write(tmp_path / "in" / "warc" / "a.warc.gz", files.members([files.response("p", files.page("word " * 60))]))
+    report = balance(headrace(tmp_path, "run", "pages.py", "-p", "input=in", "-p", "output=out", "--json"))
+    assert (report["records_read"], report["kept"], report["filtered"]) == (3, 2, 1)
+    expected = [("a.warc.gz", "urn:uuid:p"), ("train-00000-of-00001.parquet", "long")]
+    assert documents(tmp_path, "documents") == documents(tmp_path, "write") == expected
