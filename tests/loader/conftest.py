@@ -1,6 +1,7 @@
 """A tiny dataset of shards, document ids and a manifest, written without the pipeline."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +13,18 @@ import xxhash
 from headrace.store.building import safetensors_parts
 from headrace.store.shards import table_to_parquet
 
+#: Of torch, here and in processes that a test starts: the models are small, and threads that spin while they wait for
+#: each other take three times the work where something else runs.
+THREADS = "1"
 PAD_ID = 1
 EOS_ID = 2
+
+
+@pytest.fixture(autouse=True)
+def _few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", THREADS)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(int(THREADS))
 
 
 def write_dataset(

@@ -10,7 +10,7 @@ from headrace.loader.batches import Loader
 from headrace.loader.demo import UNKNOWN, _cut, _frequent_tokens, train
 
 ENGINES = ["numpy", pytest.param("torch", marks=pytest.mark.skipif(find_spec("torch") is None, reason="no torch"))]
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 @pytest.fixture
