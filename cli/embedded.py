@@ -192,6 +192,7 @@ class Embedded:
         """A process in a session of its own: Ctrl-C is for this one, which decides what becomes of them."""
         folder = os.environ.get("HEADRACE_LOGS")
         if folder:
+            os.makedirs(folder, exist_ok=True)
             log: IO[bytes] = open(os.path.join(folder, f"{name}.log"), "w+b")  # noqa: SIM115 - closed by close()
         else:
             log = tempfile.TemporaryFile(prefix="headrace-")  # noqa: SIM115 - has no name, so nothing stays behind

@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +71,11 @@ def test_the_age_of_this_process_counts_from_its_start() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert 0 < float(done.stdout) < DEADLINE_S
     assert seconds_since_start() > 0
+
+
+def test_logs_are_kept_in_a_folder_that_need_not_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_LOGS", str(tmp_path / "new" / "logs"))
+    embedded = Embedded(1)
+    embedded.start_controller()
+    embedded.close()
+    assert (tmp_path / "new" / "logs" / "controller.log").stat().st_size > 0
