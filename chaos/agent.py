@@ -27,21 +27,18 @@ from headrace.chaos.gates.network import NetworkGates
 from headrace.chaos.gates.sockets import holders
 from headrace.chaos.gates.weather import Ill, Storm, Struck, Way
 from headrace.chaos.live.processes import Handle, Process, Role, hold, parent_of
-from headrace.chaos.live.scenario import FAULT_S_MAX, SLOW_RUNS_S, SLOW_TURN_S, Kind
+from headrace.chaos.live.scenario import FAULT_S_MAX
+from headrace.chaos.strokes import GRACE_S, PROCESS_KINDS, strike
 from headrace.protos import control_pb2 as pb
 from headrace.worker.addresses import own_addresses
 from headrace.worker.channel import Channel, ChannelClosed
 from headrace.worker.writing import write_on
 
-#: Seconds between the answer and a fault that may keep the answer from leaving: of the worker itself, or its ways.
-GRACE_S = 0.2
 #: Faults that are remembered; the oldest is forgotten.
 REMEMBERED_MAX = 4096
 #: Generations between a task and its worker that are looked through.
 ANCESTORS_MAX = 4
 _WAYS = {"links": Way.LINK, "control": Way.CONTROL, "ways": None}
-_SIGNALS = {Kind.KILL: signal.SIGKILL, Kind.RESTART: signal.SIGTERM}
-_PROCESS_KINDS = frozenset(kind.value for kind in (Kind.KILL, Kind.RESTART, Kind.FREEZE, Kind.SLOW))
 _ILLS = {ill.value for ill in Ill}
 
 
@@ -87,7 +84,7 @@ class Agent:
             told.victims.append(f"{fault.kind} on {fault.target} of worker {fault.worker}")
             self._last(fault.fault, self._storm(storm, fault), told)
             return told
-        if fault.kind not in _PROCESS_KINDS:
+        if fault.kind not in PROCESS_KINDS:
             return pb.FaultTold(fault=fault.fault, reason=f"worker {fault.worker}: there is no fault {fault.kind!r}")
         handles = hold([Process(victim.pid, Role.OTHER, victim.title) for victim in fault.victims])
         if not handles:
@@ -116,29 +113,9 @@ class Agent:
             self._gates.end(struck)
 
     async def _strike(self, handles: Sequence[Handle], fault: pb.FaultAsked) -> None:
-        """Signal them; what is stopped goes on in the end."""
-        number = _SIGNALS.get(Kind(fault.kind))
-        try:
-            if fault.target != "task":
-                await asyncio.sleep(GRACE_S)
-            _send(handles, number or signal.SIGSTOP)
-            if fault.kind == Kind.FREEZE.value:
-                await asyncio.sleep(min(fault.for_s, FAULT_S_MAX))
-            for _ in range(round(min(fault.for_s, FAULT_S_MAX) / SLOW_TURN_S) if fault.kind == Kind.SLOW.value else 0):
-                await asyncio.sleep(SLOW_TURN_S - SLOW_RUNS_S)
-                _send(handles, signal.SIGCONT)
-                await asyncio.sleep(SLOW_RUNS_S)
-                _send(handles, signal.SIGSTOP)
-        finally:
-            if number is None:
-                _send(handles, signal.SIGCONT)
-            for handle in handles:
-                handle.close()
-
-
-def _send(handles: Sequence[Handle], number: signal.Signals) -> None:
-    for handle in handles:
-        handle.send(number)
+        if fault.target != "task":
+            await asyncio.sleep(GRACE_S)
+        await strike(handles, fault.kind, fault.for_s)
 
 
 class Ends:

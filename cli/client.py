@@ -162,6 +162,11 @@ class Client:
                 return reply
             self._try_another(reply.leader)
 
+    def allows_chaos(self) -> bool:
+        """Whether the controller that is connected, leader or not, lets operators have faults done to it."""
+        reply: pb.StatusReply = self._call("Status", pb.StatusRequest(pipeline=_NOBODY), ANSWER_S)
+        return reply.allows_chaos
+
     def stop(self, pipeline: str, *, cancel: bool) -> None:
         """Have a pipeline stop: with what is held committed, or at once. Raises CliError."""
         self.status(pipeline)

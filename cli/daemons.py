@@ -39,6 +39,9 @@ def controller(
     metrics: Metrics = "",
     advertise: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where workers find it behind a forwarder.")] = "",
     logs: LogsFolder = "",
+    allow_chaos: Annotated[
+        bool, typer.Option("--allow-chaos", help="Let `headrace chaos run` on another host kill and freeze it.")
+    ] = False,
 ) -> int:
     """Serve as the controller: plan pipelines, write ledgers."""
     from headrace.cli.client import cluster_folder
@@ -53,6 +56,7 @@ def controller(
     arguments += ["--metrics", _metrics_of(metrics, "HEADRACE_CONTROLLER_METRICS")]
     arguments += ["--logs", logs_folder(logs, "controller")]
     arguments += ["--advertise", advertise]
+    arguments += ["--allow-chaos"] if allow_chaos else []
     return serve([*arguments, *(["--cluster", folder] if folder else [])])
 
 

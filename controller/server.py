@@ -72,6 +72,8 @@ class Service:
     book: Logbook | None = None
     #: Where workers are told to find this controller while it leads, as HOST:PORT; empty: where it listens.
     advertise: str = ""
+    #: Whether operators may have faults done to it.
+    allow_chaos: bool = False
 
 
 async def serve(service: Service) -> int:
@@ -91,6 +93,8 @@ async def serve(service: Service) -> int:
         return 2
     core = Controller(identity(), log=log, snapshot_entries=service.snapshot_entries)
     shell = Shell(core, cluster.key if cluster else os.urandom(KEY_BYTES_MIN), service.book)
+    if service.allow_chaos:
+        shell.own_faults.allow()
     options = [
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -203,6 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--advertise", default="", help="where workers find it behind a forwarder, as HOST:PORT")
     parser.add_argument("--metrics", default="", help="serve metrics for Prometheus there, as HOST:PORT")
     parser.add_argument("--logs", default="", help="a folder in which it keeps its log")
+    parser.add_argument("--allow-chaos", action="store_true", help="let operators kill and freeze it")
     parser.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -230,6 +235,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 args.metrics,
                 book,
                 args.advertise,
+                args.allow_chaos,
             )
         )
     )

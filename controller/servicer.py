@@ -184,7 +184,9 @@ class Servicer(rpc.ControlServicer):
             yield page
 
     async def Fault(self, request: pb.FaultAsked, context: Any) -> pb.FaultTold:  # noqa: N802
-        """Have a worker do a fault, if it allows that; its answer."""
+        """Have a worker do a fault, or this controller to itself, if that is allowed; the answer."""
+        if request.controller:
+            return self._shell.own_faults.asked(request)
         if not self._shell.core.leads:
             return pb.FaultTold(fault=request.fault, reason=self._elsewhere().reason, again=True)
         return await self._shell.faults.request(request, self._shell.sessions)

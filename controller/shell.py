@@ -26,6 +26,7 @@ from headrace.controller.core.tokens import TokenOffered
 from headrace.controller.fault_desk import FaultDesk
 from headrace.controller.log_search import LogSearches
 from headrace.controller.logs import Logs
+from headrace.controller.own_faults import OwnFaults
 from headrace.controller.progress import RunProgress
 from headrace.controller.telling import tell_command, tell_entry, tell_event
 from headrace.controller.tickets import introduce
@@ -60,7 +61,7 @@ class Shell:
     def __init__(self, controller: Controller, ticket_key: bytes, book: Logbook | None = None) -> None:
         self.core = controller
         self.searches = LogSearches(book or Logbook("controller"), self.tell_worker)
-        self.faults = FaultDesk(self.tell_worker)
+        self.faults, self.own_faults = FaultDesk(self.tell_worker), OwnFaults()
         self._causes = Causes()
         self._ticket_key = ticket_key
         self.sessions: dict[str, Session] = {}

@@ -18,6 +18,7 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
     """The workers, and the pipelines (or the one asked for)."""
     answer = pb.StatusReply(controller=str(os.getpid()), version=version)
     answer.standby, answer.term = not shell.core.leads, shell.term
+    answer.allows_chaos = shell.own_faults.allowed
     answer.leader = str(shell.core.leader.get("address", ""))
     reserved = shell.core.reserved_beside("")
     for worker in shell.core.workers.values():

@@ -875,7 +875,7 @@ class LogPage(_message.Message):
     def __init__(self, number: _Optional[int] = ..., lines: _Optional[_Iterable[bytes]] = ..., last: _Optional[bool] = ..., missing: _Optional[_Iterable[str]] = ..., lost: _Optional[int] = ...) -> None: ...
 
 class FaultAsked(_message.Message):
-    __slots__ = ("fault", "worker", "kind", "target", "task", "for_s", "share", "delay_s", "ends", "victims", "end")
+    __slots__ = ("fault", "worker", "kind", "target", "task", "for_s", "share", "delay_s", "ends", "victims", "end", "controller")
     FAULT_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -887,6 +887,7 @@ class FaultAsked(_message.Message):
     ENDS_FIELD_NUMBER: _ClassVar[int]
     VICTIMS_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     fault: str
     worker: str
     kind: str
@@ -898,7 +899,8 @@ class FaultAsked(_message.Message):
     ends: _containers.RepeatedScalarFieldContainer[str]
     victims: _containers.RepeatedCompositeFieldContainer[Victim]
     end: bool
-    def __init__(self, fault: _Optional[str] = ..., worker: _Optional[str] = ..., kind: _Optional[str] = ..., target: _Optional[str] = ..., task: _Optional[str] = ..., for_s: _Optional[float] = ..., share: _Optional[float] = ..., delay_s: _Optional[float] = ..., ends: _Optional[_Iterable[str]] = ..., victims: _Optional[_Iterable[_Union[Victim, _Mapping]]] = ..., end: _Optional[bool] = ...) -> None: ...
+    controller: str
+    def __init__(self, fault: _Optional[str] = ..., worker: _Optional[str] = ..., kind: _Optional[str] = ..., target: _Optional[str] = ..., task: _Optional[str] = ..., for_s: _Optional[float] = ..., share: _Optional[float] = ..., delay_s: _Optional[float] = ..., ends: _Optional[_Iterable[str]] = ..., victims: _Optional[_Iterable[_Union[Victim, _Mapping]]] = ..., end: _Optional[bool] = ..., controller: _Optional[str] = ...) -> None: ...
 
 class Victim(_message.Message):
     __slots__ = ("pid", "title")
@@ -1172,7 +1174,7 @@ class PipelineStatus(_message.Message):
     def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ..., changes: _Optional[_Iterable[str]] = ..., refused_change: _Optional[str] = ..., waits: _Optional[_Iterable[str]] = ..., held_by_dead: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("workers", "pipelines", "controller", "version", "standby", "leader", "term", "trouble")
+    __slots__ = ("workers", "pipelines", "controller", "version", "standby", "leader", "term", "trouble", "allows_chaos")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     PIPELINES_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
@@ -1181,6 +1183,7 @@ class StatusReply(_message.Message):
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    ALLOWS_CHAOS_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
     pipelines: _containers.RepeatedCompositeFieldContainer[PipelineStatus]
     controller: str
@@ -1189,7 +1192,8 @@ class StatusReply(_message.Message):
     leader: str
     term: int
     trouble: str
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., pipelines: _Optional[_Iterable[_Union[PipelineStatus, _Mapping]]] = ..., controller: _Optional[str] = ..., version: _Optional[str] = ..., standby: _Optional[bool] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
+    allows_chaos: bool
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., pipelines: _Optional[_Iterable[_Union[PipelineStatus, _Mapping]]] = ..., controller: _Optional[str] = ..., version: _Optional[str] = ..., standby: _Optional[bool] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., trouble: _Optional[str] = ..., allows_chaos: _Optional[bool] = ...) -> None: ...
 
 class StopRequest(_message.Message):
     __slots__ = ("pipeline", "cancel")

@@ -36,7 +36,9 @@ class Attached:
         self._known = {item.pid for item in reply.workers if item.host == here}
         self._titles = {f"headrace worker {name}" for name in self.workers}
         self._called = tuple(int(port) for _, _, port in map(_split, addresses))
-        self._ports = tuple(int(port) for host, _, port in map(_split, addresses) if _is_ours(host))
+        #: The controllers that are named and listen on this host.
+        self.controllers = tuple(address for address in addresses if _is_ours(_split(address)[0]))
+        self._ports = tuple(int(_split(address)[2]) for address in self.controllers)
         if needed and not self.alive():
             raise CliError(f"nothing of the cluster of {at.address} runs on this host, {here}: go to one where it does")
 

@@ -298,7 +298,7 @@ class Conductor:
         if not found:
             return False
         chosen = found if planned.target == "everything" else [found[int(planned.pick * len(found))]]
-        if self.reach is not None and (elsewhere := [process for process in chosen if process.worker]):
+        if self.reach is not None and (elsewhere := [process for process in chosen if process.elsewhere]):
             # What is here follows when they have answered: it may hold the controller that asks them.
             self.reach.strike(planned, elsewhere)
             return False

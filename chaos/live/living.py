@@ -13,12 +13,12 @@ from headrace.cli.client import ControllerAt
 
 @contextmanager
 def living(at: ControllerAt, *, here: bool) -> Iterator[tuple[Attached, Reach | None]]:
-    """Its processes on this host, and its workers elsewhere unless only what is `here` is meant."""
+    """Its processes on this host, and what runs elsewhere unless only what is `here` is meant."""
     attached = Attached(at, needed=here)
     if here:
         yield attached, None
         return
-    with Reach(at, attached.running_workers()) as reach:
+    with Reach(at, {*attached.running_workers(), *attached.controllers}) as reach:
         yield attached, reach
 
 
@@ -28,5 +28,5 @@ def permit(at: ControllerAt, scenario: Scenario, *, here: bool) -> None:
         if reach is None:
             return
         reach.check(scenario)
-        if not reach.workers and not scenario.has(NETWORK):
+        if not reach.alive() and not scenario.has(NETWORK):
             Attached(at)  # refuses, where nothing runs here either

@@ -51,7 +51,8 @@ _MODULES = {
 class Process:
     """A living process. `stage` is the first stage of a task's chain, "" for all else.
 
-    One of another host has the name of the `worker` that it belongs to and no pid here; a task its `task` as well.
+    One of another host has the name of the `worker` that it belongs to, a task its `task` as well, or the address of
+    the `controller` that it is, and no pid here.
     """
 
     pid: int
@@ -60,6 +61,12 @@ class Process:
     stage: str = ""
     worker: str = ""
     task: str = ""
+    controller: str = ""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it is one of another host."""
+        return bool(self.worker or self.controller)
 
 
 @dataclass(slots=True)

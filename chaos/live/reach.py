@@ -1,8 +1,9 @@
-"""Workers of a living cluster that are not on this host: faults are asked of them, by whichever controller leads.
+"""What of a living cluster is not on this host: faults are asked of its workers, by whichever controller leads.
 
 A worker does what it is asked by an agent of its own (`headrace.chaos.agent`), if it was started with --allow-chaos. It
 keeps the time of a fault itself, so that one that cuts it off, or stops it, ends by itself. Answers come on threads:
-whoever asks looks for them when it has time, since a leader may be dead just then.
+whoever asks looks for them when it has time, since a leader may be dead just then. A controller is asked itself, leader
+or not, and has the fault done to itself, if it was started with --allow-chaos.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from headrace.chaos.gates.weather import Struck
@@ -36,13 +37,15 @@ ASK_S = 60.0
 END_S = 20.0
 #: What a signal can be sent to that belongs to a worker.
 _OF_WORKERS = frozenset({"task", "sink", "worker", "everything"})
+#: And to a controller.
+_OF_CONTROLLERS = frozenset({"controller", "everything"})
 #: States of a task that has a process.
 _LIVING = ("starting", "ready")
 
 
 @dataclass(slots=True)
 class Asked:
-    """One firing, on its way to the workers that it concerns.
+    """One firing, on its way to the workers and controllers that it concerns; answers are by their names.
 
     `there` are the workers that a fault of the network has found, with their process ids: it befalls those, too, that
     come or come back while it lasts.
@@ -57,7 +60,10 @@ class Asked:
 
 
 class Reach:
-    """The workers of a cluster but for those that run `here`. A context manager. Raises CliError where nobody leads."""
+    """The workers and controllers of a cluster but for those that run `here`, by name and address.
+
+    A context manager. Raises CliError where nobody leads.
+    """
 
     def __init__(self, at: ControllerAt, here: Collection[str]) -> None:
         self._at, self._here = at, frozenset(here)
@@ -66,6 +72,8 @@ class Reach:
         with Client(at) as client:
             self._reply = client.status()
             self.controllers = tuple(client.addresses)
+        named = (address.strip() for address in at.address.split(","))
+        self._far_controllers = tuple(sorted(address for address in named if address and address not in self._here))
         self._pool = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="reach")
         self._asked: dict[tuple[int, int], Asked] = {}
         #: Faults of the network that last.
@@ -84,7 +92,7 @@ class Reach:
         self._looking.join(2 * LOOK_S)
 
     def check(self, scenario: Scenario) -> None:
-        """Raises CliError where a worker that may be hit does not allow it."""
+        """Raises CliError where a worker or a controller that may be hit does not allow it."""
         by_network = scenario.has(NETWORK)
         by_signal = any(
             fault.kind not in NETWORK and (fault.target in _OF_WORKERS or fault.target.startswith("stage:"))
@@ -96,6 +104,12 @@ class Reach:
                 remedy = "start it with --allow-chaos"
                 remedy += "" if by_network else ", or give --here to hit this host's processes alone"
                 raise CliError(f"worker {worker.worker} on host {worker.host} does not allow chaos: {remedy}")
+        if any(fault.kind not in NETWORK and fault.target in _OF_CONTROLLERS for fault in scenario.faults):
+            for address in self._far_controllers:
+                with self._client(address) as client:
+                    if not client.allows_chaos():
+                        remedy = "start it with --allow-chaos, or give --here to hit this host's processes alone"
+                        raise CliError(f"controller {address} does not allow chaos: {remedy}")
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -103,9 +117,13 @@ class Reach:
         return tuple(sorted(item.worker for item in self._allowing() if item.worker not in self._here))
 
     def alive(self) -> list[Process]:
-        """These workers and their tasks, as seen last, by title."""
+        """These workers and their tasks, as seen last, and these controllers, by title."""
         far = frozenset(self.workers)
         found = [Process(0, Role.WORKER, f"headrace worker {name}", worker=name) for name in sorted(far)]
+        found += [
+            Process(0, Role.CONTROLLER, f"headrace controller {address}", controller=address)
+            for address in self._far_controllers
+        ]
         for pipeline in self._reply.pipelines:
             found += [
                 Process(0, Role.TASK, f"headrace task {task.task}", task.stages[0], task.worker, task.task)
@@ -121,7 +139,7 @@ class Reach:
         return (planned.fault, planned.nth) in self._asked
 
     def strike(self, planned: Planned, victims: Sequence[Process]) -> None:
-        """Ask for a fault of processes: of a task or a worker, or of all that these workers are."""
+        """Ask for a fault of processes: of a task, a worker or a controller, or of all that these are."""
         everything = planned.target == "everything"
         targets = {
             process.worker: "everything" if everything else process.role.value
@@ -129,10 +147,18 @@ class Reach:
             if not everything or process.role is Role.WORKER
         }
         tasks = {process.worker: process.task for process in victims}
-        self._ask(planned, [
+        orders = [
             self._order(planned, worker, target, task="" if everything else tasks[worker])
             for worker, target in targets.items()
-        ])  # fmt: skip
+            if worker
+        ]
+        # Controllers last: one of them leads, and passes on what is asked of workers.
+        orders += [
+            self._order(planned, "", "controller", controller=process.controller)
+            for process in victims
+            if process.controller
+        ]
+        self._ask(planned, orders)
 
     def storm(self, planned: Planned) -> None:
         """Ask all workers for a fault of the network, also those that run here: each has gates of its own."""
@@ -160,22 +186,24 @@ class Reach:
         late = time.monotonic() > asked.asked_at + ASK_S
         told: dict[str, pb.FaultTold] = {}
         for order in asked.orders[: len(asked.answers)]:
-            future = asked.answers[order.worker]
+            future = asked.answers[_whom(order)]
             if future.done() and future.exception() is None and not future.result().again:
-                told[order.worker] = future.result()
+                told[_whom(order)] = future.result()
             elif late:
                 continue
             else:
                 if future.done():
                     # Nobody leads, or the worker is away: the very same again, which is done once.
-                    asked.answers[order.worker] = self._pool.submit(self._send, order, LOOK_S)
+                    asked.answers[_whom(order)] = self._pool.submit(self._send, order, LOOK_S)
                 return None
         del self._asked[key]
         if not any(answer.accepted for answer in told.values()):
             self._forget(asked)
             return None
         victims = asked.said or tuple(
-            f"{title}, on worker {worker}" for worker, answer in told.items() for title in answer.victims
+            title if title.endswith(whom) else f"{title}, on worker {whom}"
+            for whom, answer in told.items()
+            for title in answer.victims
         )
         struck: Counter[Struck] = Counter()
         return Begun(victims, lambda: self._end(asked, struck) if planned.for_s else None, struck)
@@ -190,7 +218,14 @@ class Reach:
         return [item for item in self._reply.workers if item.allows_chaos]
 
     def _order(
-        self, planned: Planned, worker: str, target: str, *, task: str = "", ends: Sequence[str] = ()
+        self,
+        planned: Planned,
+        worker: str,
+        target: str,
+        *,
+        task: str = "",
+        ends: Sequence[str] = (),
+        controller: str = "",
     ) -> pb.FaultAsked:
         return pb.FaultAsked(
             fault=f"{self._name}.{planned.fault}.{planned.nth}.{next(self._numbers)}",
@@ -202,23 +237,28 @@ class Reach:
             share=planned.share,
             delay_s=planned.delay_s,
             ends=ends,
+            controller=controller,
         )
 
     def _ask(self, planned: Planned, orders: list[pb.FaultAsked], said: tuple[str, ...] = ()) -> Asked:
         asked = self._asked[planned.fault, planned.nth] = Asked(orders, said)
         for order in orders:
-            asked.answers[order.worker] = self._pool.submit(self._send, order)
+            asked.answers[_whom(order)] = self._pool.submit(self._send, order)
         return asked
 
     def _send(self, order: pb.FaultAsked, after_s: float = 0.0) -> pb.FaultTold:
         self._over.wait(after_s)
-        with Client(self._at) as client:
+        with self._client(order.controller) as client:
             return client.fault(order)
+
+    def _client(self, controller: str = "") -> Client:
+        """A connection to one controller, whether it leads or not; without an address, to the one that does."""
+        return Client(replace(self._at, address=controller) if controller else self._at)
 
     def _end(self, asked: Asked, struck: Counter[Struck]) -> None:
         """Let it be over at all of them, and learn what it struck."""
         self._forget(asked)
-        latest = {order.worker: order for order in asked.orders}
+        latest = {order.worker: order for order in asked.orders if order.worker}
         self._ending += [self._pool.submit(self._end_one, order, struck) for order in latest.values()]
 
     def _forget(self, asked: Asked) -> None:
@@ -258,3 +298,8 @@ class Reach:
             with contextlib.suppress(CliError):
                 self._send(order)
                 storm.orders.append(order)
+
+
+def _whom(order: pb.FaultAsked) -> str:
+    """The worker or the controller that is asked."""
+    return order.worker or order.controller

@@ -6,7 +6,7 @@ there starts the worker again whenever it ends, as a service manager does.
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,16 +46,26 @@ def write_pipeline(folder: Path) -> str:
 
 
 class Watched:
-    """A cluster whose workers are kept alive on hosts of their own."""
+    """A cluster whose daemons are kept alive on hosts of their own.
 
-    def __init__(self, folder: Path) -> None:
+    Commands are given on a host with a controller that allows no chaos, or, where there are `controllers`, on one that
+    has nothing else.
+    """
+
+    def __init__(self, folder: Path, controllers: Mapping[str, tuple[str, ...]] | None = None) -> None:
         self.net = Net()
         self.cluster = Cluster(self.net, folder)
         self.ctl = self.net.host("ctl")
-        self.cluster.init(self.ctl)
-        listen = ("--listen", f"{self.ctl.address}:{self.cluster.port}", "--root", str(folder / "root"))
-        command = headrace("controller", "--cluster", str(self.cluster.files), *listen)
-        self._keep_alive(self.ctl, "controller", *command).wait_for("serves on")
+        hosts = {name: self.net.host(name) for name in controllers} if controllers else {"controller": self.ctl}
+        self.addresses = [f"{host.address}:{self.cluster.port}" for host in hosts.values()]
+        known = [word for address in self.addresses for word in ("--controller", address)]
+        made = self.cluster.call(self.ctl, "cluster", "init", str(self.cluster.files), *known)
+        assert made.returncode == 0, made.stderr
+        for (name, host), address in zip(hosts.items(), self.addresses, strict=True):
+            more = controllers[name] if controllers else ()
+            listen = ("--listen", address, "--root", str(folder / "root"))
+            command = headrace("controller", "--cluster", str(self.cluster.files), *listen, *more)
+            self._keep_alive(host, name, *command, apart=APART if controllers else ()).wait_for("serves on")
 
     def worker(self, name: str, *more: str) -> Daemon:
         folder = self.cluster.folder
@@ -91,9 +101,11 @@ class Watched:
 
 
 @contextmanager
-def hosts_of(folder: Path, **permissions: tuple[str, ...]) -> Iterator[Watched]:
-    """A worker on each of the named hosts, with these options."""
-    made = Watched(folder)
+def hosts_of(
+    folder: Path, controllers: Mapping[str, tuple[str, ...]] | None = None, **permissions: tuple[str, ...]
+) -> Iterator[Watched]:
+    """A worker on each of the named hosts, with these options, and so for controllers."""
+    made = Watched(folder, controllers)
     try:
         for name, more in permissions.items():
             made.worker(name, *more)
@@ -107,10 +119,18 @@ def table(**keys: object) -> str:
     return "\n".join(["[[fault]]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]) + "\n"
 
 
-def done_to(watched: Watched, faults: list[dict[str, Any]], texts: Path, reference: Path) -> dict[str, Any]:
+def done_to(
+    watched: Watched,
+    faults: list[dict[str, Any]],
+    texts: Path,
+    reference: Path,
+    told: Callable[[Iterator[bool]], bool] = all,
+    on: tuple[str, ...] = ("one", "two"),
+) -> dict[str, Any]:
     """The report of a run in which one fault follows the other; the last records come when the last one goes on.
 
-    What a fault that lasts befalls must pass meanwhile: it lasts longer than the run, and ends with it.
+    What a fault that lasts befalls must pass meanwhile: it lasts longer than the run, and ends with it. That the last
+    one goes on is `told` by the logs of these daemons: by all of them, or by any.
     """
     tables = ['[run.place]\nread = "one"\nwrite = "two"\n']
     tables += [
@@ -121,9 +141,9 @@ def done_to(watched: Watched, faults: list[dict[str, Any]], texts: Path, referen
     try:
         last = faults[-1]
         wait_for(
-            lambda: process.poll() is not None or all(
+            lambda: process.poll() is not None or told(
                 f"an operator asked for: {last['kind']}" in watched.cluster.daemons[name].log.read_text()
-                for name in ("one", "two")
+                for name in on
             ),
             "the last fault",
             LAST_S_MAX,
@@ -165,6 +185,23 @@ def test_tasks_workers_and_links_of_other_hosts_are_hit_and_the_dataset_is_the_s
     ] is True
 
 
+def test_controllers_of_other_hosts_are_hit_and_the_dataset_is_the_same(
+    texts: Path, reference: Path, tmp_path: Path
+) -> None:
+    faults: list[dict[str, Any]] = [
+        {"kind": "freeze", "target": "controller", "for_s": 1.0},
+        {"kind": "restart", "target": "controller"},
+        {"kind": "kill", "target": "controller"},
+    ]
+    both = {"first": (PERMISSION,), "second": (PERMISSION,)}
+    with hosts_of(tmp_path, both, one=(), two=()) as watched:
+        report = done_to(watched, faults, texts, reference, any, ("first", "second"))
+    addresses = {f"headrace controller {address}" for address in watched.addresses}
+    for fired in report["fired"]:
+        (victim,) = fired["victims"]
+        assert victim in addresses
+
+
 @pytest.mark.slow
 def test_every_fault_of_other_hosts_leaves_the_dataset_that_it_should(
     texts: Path, reference: Path, tmp_path: Path
@@ -201,3 +238,12 @@ def test_what_is_not_permitted_is_refused_with_one_line(texts: Path, tmp_path: P
             (line,) = (line for line in errors.splitlines() if not line.startswith("chaos: "))
             assert "worker two on host" in line
             assert "does not allow chaos: start it with --allow-chaos" in line
+
+
+def test_a_controller_elsewhere_that_does_not_permit_it_is_named_in_one_line(texts: Path, tmp_path: Path) -> None:
+    with hosts_of(tmp_path, {"first": (PERMISSION,), "second": ()}, one=()) as watched:
+        fault = table(kind="kill", target="controller", after_s=0)
+        out, errors = (process := watched.chaos(fault, "-p", f"input={texts}/*.jsonl")).communicate(timeout=LAST_S_MAX)
+        assert (process.returncode, out) == (1, "")
+        (line,) = (line for line in errors.splitlines() if not line.startswith("chaos: "))
+        assert f"controller {watched.addresses[1]} does not allow chaos: start it with --allow-chaos" in line
