@@ -16,6 +16,7 @@ import numpy as np
 from headrace.loader.mixture import Mixture
 from headrace.loader.order import BLOCK_ROWS_DEFAULT, I64, WINDOW_BLOCKS_DEFAULT, distinct
 from headrace.loader.sources import HELD_SHARE, SHARD_BYTES_MIN, TOKEN_BYTES_MAX, Sources
+from headrace.loader.spans import wants_whole
 
 FIRST_POSITIONS: Final = BLOCK_ROWS_DEFAULT * WINDOW_BLOCKS_DEFAULT
 STAGE_POSITIONS: Final = 4 * FIRST_POSITIONS
@@ -26,6 +27,8 @@ SHARDS_AT_ONCE: Final = 8
 #: rows of a shard whose next use stands for all; a block of the default order has 64
 SAMPLED_ROWS: Final = 64
 CLOSE_S_MAX: Final = 10.0
+#: how long the producer waits for a plan, which takes milliseconds
+PLAN_S_MAX: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +81,8 @@ class Ahead:
         self._planned = 0
         self._until: dict[int, int] = {}
         self._closed = False
+        #: whether the first stage was looked at, or never will be
+        self._has_planned = False
         self.error: Exception | None = None
         caches = [dataset.cache for dataset in sources.datasets if dataset.cache is not None]
         self._bytes_max = int(min(cache.bytes_max for cache in caches) * HELD_SHARE)
@@ -89,10 +94,14 @@ class Ahead:
         self._thread.start()
 
     def moved(self, position: int) -> None:
-        """The producer is about to read from this absolute position on."""
+        """The producer is about to read from this absolute position on.
+
+        The first call returns when there is a plan: it says which shards are fetched whole by whoever opens them.
+        """
         with self._changed:
             self._position = position
             self._changed.notify_all()
+            self._changed.wait_for(lambda: self._has_planned, PLAN_S_MAX)
 
     def close(self) -> None:
         """End the thread; shards on their way arrive in the cache and are let go of."""
@@ -121,11 +130,21 @@ class Ahead:
                         return
                     position = self._seen = self._position
                 self._let_go(position)
-                while not self._closed and (stage := self._next_stage(position)):
+                stage = self._next_stage(position)
+                self._planned_once()
+                while not self._closed and stage:
                     for _ in pool.map(self._ask, stage):
                         pass
+                    stage = self._next_stage(position)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            self._planned_once()
+
+    def _planned_once(self) -> None:
+        if not self._has_planned:
+            with self._changed:
+                self._has_planned = True
+                self._changed.notify_all()
 
     def _let_go(self, position: int) -> None:
         """Close the shards that nothing of what was asked for needs any more, so that a cache may evict them."""
@@ -153,6 +172,10 @@ class Ahead:
             stage.append(one)
         stage = [one for one in stage if one.first < end]
         self._until.update({one.shard: one.last for one in stage})
+        for one in stage:
+            dataset, entry = self._sources.entry(one.shard)
+            if wants_whole(one.rows, dataset.seq_len * TOKEN_BYTES_MAX, entry.sequences):
+                self._sources.fetch_whole(one.shard)
         self._planned = end
         return stage
 

@@ -115,8 +115,12 @@ class ShardCache:
             **self._counts, fetched_bytes=fetched.bytes, hedges=fetched.hedges, retries=fetched.retries
         )
 
-    def hold(self, store: ObjectStore, key: str, checksum: str, wait_s: float = WAIT_S_MAX) -> Held | Sparse:
+    def hold(
+        self, store: ObjectStore, key: str, checksum: str, wait_s: float = WAIT_S_MAX, *, whole: bool = False
+    ) -> Held | Sparse:
         """The local copy of the object: whole and checked, or with its header's blocks as they come by `spans`.
+
+        With `whole` the request that brings the head goes on with what follows it, where the shard is not there.
 
         Raises CacheFull where all that is cached is in use, LoaderError after `wait_s`, and the store's errors.
         """
@@ -135,7 +139,7 @@ class ShardCache:
                 if self._is_there(name):
                     continue
                 self._counts["misses"] += 1
-                sparse = self._begin(part, name, store, key)
+                sparse = self._begin(part, name, store, key, whole)
                 if sparse is not None:
                     return sparse
                 self._fill(part, name, store, key, checksum)
@@ -197,9 +201,9 @@ class ShardCache:
                 else:
                     old.unlink()
 
-    def _begin(self, part: int, name: str, store: ObjectStore, key: str) -> Sparse | None:
+    def _begin(self, part: int, name: str, store: ObjectStore, key: str, whole: bool) -> Sparse | None:
         """Make the file of a shard that has checksums of its blocks; None for one of before. `part` is the lock."""
-        head = read_head(store, key)
+        head = (self.spans.begin(store, key) if whole else None) or read_head(store, key)
         if head is None:
             return None
         self._fetched.bytes += len(head.data)
@@ -211,7 +215,9 @@ class ShardCache:
             if head.blocks:
                 offset, length = head.table.span(0, head.blocks)
                 sparse.write(0, head.data[offset : offset + length])
+            self.spans.read_on(sparse, head)
         except BaseException:
+            self.spans.give_up(head)
             (self._root / f"{name}.part").unlink(missing_ok=True)
             raise
         # it has this name once its header stands in it

@@ -63,6 +63,8 @@ class TokenDataset:
         #: in order of opening; those opened first are let go of first
         self._open: dict[int, Shard] = {}
         self._loading: set[int] = set()
+        #: shards of which so much is wanted that they are fetched whole once they are opened
+        self._whole: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<TokenDataset {self.manifest.dataset!r} at {self.store.uri}, {self.layout.samples} samples>"
@@ -147,6 +149,10 @@ class TokenDataset:
                 self._loading.discard(number)
                 self._changed.notify_all()
 
+    def fetch_whole(self, number: int) -> None:
+        """Have all of a shard fetched when it is opened, by one request; without a cache this changes nothing."""
+        self._whole.add(number)
+
     def release(self, needed: set[int]) -> None:
         """Let go of open shards that are not `needed`, so that a cache may evict them."""
         with self._changed:
@@ -166,7 +172,8 @@ class TokenDataset:
     def _load(self, number: int) -> Shard:
         entry = self.manifest.shards[number]
         if self.cache is not None:
-            held = self._hold(self.cache, entry)
+            held = self._hold(self.cache, entry, number in self._whole)
+            self._whole.discard(number)
             arriving = None
             if isinstance(held, Sparse) and not held.has_all(0, held.table.count):
                 arriving = self._arriving(self.cache, held, entry)
@@ -192,12 +199,12 @@ class TokenDataset:
         hidden = self._retracted.get(entry.tokens, frozenset())
         return Shard(entry.tokens, arrays, entry.sequences, self.seq_len, hidden)
 
-    def _hold(self, cache: ShardCache, entry: ShardEntry) -> Held | Sparse:
+    def _hold(self, cache: ShardCache, entry: ShardEntry, whole: bool) -> Held | Sparse:
         """The cached shard; where all of the cache is in use, the shards that were opened first are given up."""
         deadline = time.monotonic() + ROOM_S_MAX
         while True:
             try:
-                return cache.hold(self.store, entry.tokens, entry.checksum)
+                return cache.hold(self.store, entry.tokens, entry.checksum, whole=whole)
             except CacheFull:
                 with self._changed:
                     if self._open:

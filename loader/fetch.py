@@ -59,6 +59,8 @@ class Pool:
                 self._idle -= 1
                 job = self._jobs.popleft()
             job()
+            # what it holds must not wait for the next job: an open shard is not evicted
+            del job
 
 
 @dataclass(slots=True)

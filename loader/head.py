@@ -1,5 +1,6 @@
 """The beginning of a remote shard, by one request: its header, and as many blocks as came with it."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,19 +10,21 @@ from headrace.loader.fetch import ATTEMPTS_MAX
 from headrace.store.blocks import BlockTable, read_blocks
 from headrace.store.errors import FormatError
 from headrace.store.header import HEADER_BYTES_MAX
-from headrace.store.objects import ObjectStore
+from headrace.store.objects import ObjectStore, Stream, stream
 
 #: header and pieces of a shard of the usual size
 HEAD_BYTES: Final = 256 << 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Head:
     """The first bytes of a shard: `blocks` of them are whole and right."""
 
     data: bytes
     table: BlockTable
     blocks: int
+    #: what follows these blocks, where it is on its way
+    rest: Stream | None = None
 
 
 def read_head(store: ObjectStore, key: str) -> Head | None:
@@ -42,12 +45,44 @@ def read_head(store: ObjectStore, key: str) -> Head | None:
             continue
         if table is None:
             return None
-        blocks = max(0, len(data) - table.body) // table.block_bytes
-        if len(data) >= table.size:
-            blocks = table.count
-        spans = [table.span(number, number + 1) for number in range(blocks)]
-        if all(table.is_right(number, data[at : at + size]) for number, (at, size) in enumerate(spans)):
-            return Head(data[: table.size], table, blocks)
+        head = _checked(data, table)
+        if head is not None:
+            return head
+    return None
+
+
+def head_and_rest(store: ObjectStore, key: str, length: int, piece_bytes: int) -> Head | None:
+    """The head of a shard of which up to `length` bytes are on their way by the same request, in pieces.
+
+    None where the beginning is no head of right blocks: `read_head` says what it is. Raises the store's errors.
+    """
+    pieces = stream(store, key, 0, length, piece_bytes)
+    with suppress(StopIteration, FormatError):
+        data = bytes(next(pieces))
+        end = 8 + int.from_bytes(data[:8], "little")
+        while len(data) < end <= HEADER_BYTES_MAX:
+            data += next(pieces)
+        table = parse_blocks(data[:end])
+        if table is not None and piece_bytes % table.block_bytes == 0:
+            # whole blocks from here on
+            over = max(0, len(data) - table.body) % table.block_bytes
+            if over and len(data) < min(table.size, length):
+                data += pieces.send(table.block_bytes - over)
+            head = _checked(data, table)
+            if head is not None:
+                return Head(head.data, table, head.blocks, pieces)
+    pieces.close()
+    return None
+
+
+def _checked(data: bytes, table: BlockTable) -> Head | None:
+    """The head with the blocks that lie in `data`, or None where one of them is not right."""
+    blocks = max(0, len(data) - table.body) // table.block_bytes
+    if len(data) >= table.size:
+        blocks = table.count
+    spans = [table.span(number, number + 1) for number in range(blocks)]
+    if all(table.is_right(number, data[at : at + size]) for number, (at, size) in enumerate(spans)):
+        return Head(data[: table.size], table, blocks)
     return None
 
 

@@ -82,6 +82,11 @@ class Sources:
         dataset = self.datasets[source]
         return dataset, dataset.manifest.shards[number - self._starts[source]]
 
+    def fetch_whole(self, number: int) -> None:
+        """Have all of a shard fetched when it is opened."""
+        source = bisect_right(self._starts, number) - 1
+        self.datasets[source].fetch_whole(number - self._starts[source])
+
     def can_hold(self, numbers: Sequence[int]) -> bool:
         """Whether these shards may all be open at once: none of them would be given up, nor fill a cache."""
         held = dict.fromkeys(range(len(self.datasets)), 0)

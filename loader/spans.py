@@ -10,6 +10,7 @@ What a request costs beside its bytes (some tens of milliseconds far away, a mil
 """
 
 import statistics
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,11 +20,21 @@ from typing import Final
 import numpy as np
 
 from headrace.loader.errors import LoaderError
-from headrace.loader.fetch import ATTEMPTS_MAX, HEDGE_EVERY, HEDGE_FACTOR, HEDGE_S_MIN, FetchCounts, Pool
+from headrace.loader.fetch import (
+    ATTEMPTS_MAX,
+    HEDGE_EVERY,
+    HEDGE_FACTOR,
+    HEDGE_S_MIN,
+    THREADS_DEFAULT,
+    FetchCounts,
+    Pool,
+)
+from headrace.loader.head import Head, head_and_rest
 from headrace.loader.order import I64
 from headrace.loader.sparse import Sparse, runs
+from headrace.store.blocks import BLOCK_BYTES
 from headrace.store.errors import ChecksumMismatch, StoreError, StoreUnavailable
-from headrace.store.objects import stream
+from headrace.store.objects import ObjectStore, Stream, stream
 
 GAP_BYTES: Final = 2 << 20
 #: of a shard's blocks, when so many are wanted all are: the pass needs the rest soon, and would take more requests
@@ -32,6 +43,9 @@ WHOLE_SHARE: Final = 0.25
 SPAN_BYTES_MAX: Final = 32 << 20
 #: blocks that are read, checked and written at once: half a MiB stays in a processor's own cache
 PIECE_BLOCKS: Final = 8
+PIECE_BYTES: Final = PIECE_BLOCKS * BLOCK_BYTES
+#: how long who opens a shard waits until another may be on its way; with no answer it asks for what it needs alone
+TURN_S_MAX: Final = 0.25
 #: between two looks at what other processes have brought, and at what stalls
 POLL_S: Final = 0.02
 #: blocks that another process has claimed are fetched here too after this long
@@ -59,6 +73,8 @@ class _Span:
     is_hedge: bool = False
     is_hedged: bool = False
     moved_at: float | None = None
+    #: its bytes, where a request for them is on its way
+    coming: Stream | None = None
 
 
 @dataclass(slots=True)
@@ -73,6 +89,44 @@ class Spans:
     #: seconds between two pieces, newest last
     _gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=256))
     _started: int = 0
+    #: requests that brought a shard's head and go on with its blocks: no more than threads that can read them
+    _turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(THREADS_DEFAULT))
+
+    def begin(self, store: ObjectStore, key: str) -> Head | None:
+        """The head of a shard, with what follows it on its way; `read_on` or `give_up` must follow.
+
+        None where no turn is to be had soon, or where `read_head` has to say what the shard is. Raises the store's
+        errors.
+        """
+        head = None
+        if self._turns.acquire(timeout=TURN_S_MAX):
+            try:
+                head = head_and_rest(store, key, SPAN_BYTES_MAX, PIECE_BYTES)
+            finally:
+                if head is None:
+                    self._turns.release()
+        return head
+
+    def read_on(self, sparse: Sparse, head: Head) -> None:
+        """Write what follows the head, where that is on its way."""
+        table = sparse.table
+        end = table.count if table.size <= SPAN_BYTES_MAX else (SPAN_BYTES_MAX - table.body) // table.block_bytes
+        if head.rest is None or head.blocks >= end:
+            self.give_up(head)
+            return
+        rest, head.rest = head.rest, None
+        span = _Span(sparse, head.blocks, end, head.blocks, coming=rest)
+        sparse.claim(span.first, span.end)
+        sparse.flying[span.first : span.end] = 1
+        self._started += 1
+        self.pool.submit(lambda: self._run(span), first=True)
+
+    def give_up(self, head: Head) -> None:
+        """Close what `begin` opened, once."""
+        rest, head.rest = head.rest, None
+        if rest is not None:
+            rest.close()
+            self._turns.release()
 
     def want(
         self,
@@ -140,13 +194,13 @@ class Spans:
                 self.pool.submit(lambda other=other: self._run(other), first=True)  # type: ignore[misc]
 
     def _run(self, span: _Span) -> None:
-        sparse = span.sparse
+        sparse, coming = span.sparse, span.coming
         self._running.append(span)
         is_claimed = False
         try:
             if not span.is_hedge and not span.stopped():
                 is_claimed = sparse.claim(span.first, span.end)
-            if span.is_hedge or is_claimed or span.is_forced:
+            if span.is_hedge or is_claimed or span.is_forced or coming is not None:
                 self._fetch(span)
         except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits
             # what was asked for ahead is asked for again by whoever needs a part of it, and perhaps not the bad one
@@ -154,6 +208,9 @@ class Spans:
                 sparse.error = error if isinstance(error, StoreError | LoaderError) else _unexpected(sparse, error)
         finally:
             self._running.remove(span)
+            if coming is not None:
+                coming.close()
+                self._turns.release()
             if is_claimed:
                 sparse.let_go(span.first, span.end)
             if sparse.has_all(0, sparse.table.count):
@@ -179,13 +236,15 @@ class Spans:
 
     def _stream(self, span: _Span) -> None:
         sparse, table = span.sparse, span.sparse.table
-        while span.at < span.end and sparse.present[span.at]:
+        pieces, span.coming = span.coming, None
+        while pieces is None and span.at < span.end and sparse.present[span.at]:
             span.at += 1
         if span.at == span.end:
             return
         moved = span.moved_at = time.monotonic()
         offset, length = table.span(span.at, span.end)
-        for piece in stream(sparse.remote, sparse.key, offset, length, PIECE_BLOCKS * table.block_bytes):
+        pieces = pieces or stream(sparse.remote, sparse.key, offset, length, PIECE_BLOCKS * table.block_bytes)
+        for piece in pieces:
             count = _check(sparse, span.at, piece)
             sparse.write(span.at, piece)
             if sparse.awaited:
@@ -196,7 +255,7 @@ class Spans:
             with self.counts.changed:
                 self.counts.bytes += piece.nbytes
             moved = span.moved_at = now
-            if span.is_hedged | span.is_hedge and sparse.has_all(span.at, span.end):
+            if span.at >= span.end or (span.is_hedged | span.is_hedge and sparse.has_all(span.at, span.end)):
                 return
         if span.at < span.end:
             raise StoreUnavailable(
@@ -260,6 +319,13 @@ class Arriving:
         cuts = np.flatnonzero((first[1:] - end[:-1]) * self.sparse.table.block_bytes > gap_bytes)
         starts, stops = first[np.append(0, cuts + 1)], end[np.append(cuts, end.size - 1)]
         return list(zip(starts.tolist(), stops.tolist(), strict=True))
+
+
+def wants_whole(rows: I64, row_bytes: int, sequences: int) -> bool:
+    """Whether so many of a shard's rows [k], sorted, are wanted that all are, with what lies between them."""
+    steps = np.diff(rows)
+    covered = int(np.where((steps - 1) * row_bytes <= GAP_BYTES, steps, 1).sum()) + min(rows.size, 1)
+    return covered >= WHOLE_SHARE * sequences
 
 
 def _missing(sparse: Sparse, wanted: list[tuple[int, int]]) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pathlib
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -95,20 +95,26 @@ class ObjectStore(Protocol):
         ...
 
 
-def stream(store: ObjectStore, key: str, offset: int, length: int, piece_bytes: int) -> Iterator[memoryview]:
+#: What `stream` gives; a size that is sent to it is that of the next piece alone.
+Stream: TypeAlias = Generator[memoryview, int | None, None]
+
+
+def stream(store: ObjectStore, key: str, offset: int, length: int, piece_bytes: int) -> Stream:
     """Yield up to `length` bytes from `offset` in pieces of `piece_bytes`, the last of which may be shorter.
 
     Each piece lies in memory that the next one overwrites, small enough to stay in a processor's cache. Past the end
     there are none. A store that has no `stream` of its own gets them at once. Raises `ObjectMissing`, and
     `StoreUnavailable` also between two pieces: what was yielded stands, and the rest may be asked for.
     """
-    own: Callable[[str, int, int, int], Iterator[memoryview]] | None = getattr(store, "stream", None)
+    own: Callable[[str, int, int, int], Stream] | None = getattr(store, "stream", None)
     if own is not None:
         yield from own(key, offset, length, piece_bytes)
         return
     data = memoryview(store.get(key, offset, length))
-    for at in range(0, data.nbytes, piece_bytes):
-        yield data[at : at + piece_bytes]
+    at, size = 0, piece_bytes
+    while at < data.nbytes:
+        begin, at = at, at + size
+        size = (yield data[begin:at]) or piece_bytes
 
 
 def get_with_info(store: ObjectStore, key: str, offset: int, length: int) -> tuple[bytes, ObjectInfo]:

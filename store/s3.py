@@ -10,12 +10,12 @@ from __future__ import annotations
 import io
 import pathlib
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import xxhash
 
 from headrace.store.errors import ChecksumMismatch, InvalidKey, ObjectMissing, StoreRefused, StoreUnavailable
-from headrace.store.objects import KEY_BYTES_MAX, RESERVED_SEGMENT, Buffer, ObjectInfo, validate_key
+from headrace.store.objects import KEY_BYTES_MAX, RESERVED_SEGMENT, Buffer, ObjectInfo, Stream, validate_key
 from headrace.store.s3_answers import Meaning
 from headrace.store.s3_asking import Asker, Pace
 from headrace.store.s3_body import Body
@@ -138,7 +138,7 @@ class S3Store:
                 return data, ObjectInfo(key, _total(first), _etag(first))
         raise self._replaced(key)
 
-    def stream(self, key: str, offset: int, length: int, piece_bytes: int) -> Generator[memoryview]:
+    def stream(self, key: str, offset: int, length: int, piece_bytes: int) -> Stream:
         """See `headrace.store.objects.stream`."""
         path = self._path(key)
         headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
@@ -158,10 +158,12 @@ class S3Store:
                 step = min(skip, piece_bytes, size)
                 rest.read_into(buffer[:step])
                 skip, size = skip - step, size - step
-            for at in range(0, min(length, size), piece_bytes):
-                piece = buffer[: min(piece_bytes, length - at, size - at)]
+            left, wanted = min(length, size), piece_bytes
+            while left:
+                piece = buffer[: min(wanted, piece_bytes, left)]
                 rest.read_into(piece)
-                yield piece
+                left -= piece.nbytes
+                wanted = (yield piece) or piece_bytes
         except NoAnswer as error:
             raise StoreUnavailable(f"{self.uri}: cannot get {key!r}: {error}; ask again for what is left") from error
         finally:

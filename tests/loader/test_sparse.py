@@ -19,6 +19,7 @@ from headrace.loader.compiled import KERNELS
 from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.loader.sparse import SPARSE
 from headrace.store.errors import ChecksumMismatch, StoreUnavailable
+from headrace.store.objects import Stream, stream
 
 sys.path.insert(0, str(Path(__file__).parent))
 from store_kit import RemoteStore
@@ -103,6 +104,62 @@ def test_the_first_batch_waits_for_its_own_blocks_alone(
     assert np.array_equal(batch["positions"], np.arange(4))
     shut.set()
     loader.close()
+
+
+def test_a_shard_of_which_much_is_wanted_comes_by_one_request(
+    make_dataset: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # what is asked for twice because this machine is slow is none of this test's business
+    monkeypatch.setattr(spans, "HEDGE_S_MIN", 60.0)
+    monkeypatch.setattr(spans, "TURN_S_MAX", 60.0)
+    monkeypatch.setattr(spans, "PIECE_BYTES", spans.BLOCK_BYTES)
+    # more shards than turns, and of several pieces each
+    uri = make_dataset(sequences=(90,) * (2 * fetch.THREADS_DEFAULT), seq_len=1000)
+    dataset = remote(uri, tmp_path / "cache")
+    loader = Loader(dataset, batch_size=4)
+    for batch, expected in zip(loader, Loader(uri, batch_size=4), strict=True):
+        assert np.array_equal(batch["tokens"], expected["tokens"])
+    assert gets(dataset) == {(shard.tokens, 0): 1 for shard in dataset.manifest.shards}
+
+
+class Breaking(RemoteStore):
+    """Its streams break after `pieces` pieces, the first time that each is asked for."""
+
+    pieces = 3
+
+    def stream(self, key: str, offset: int, length: int, piece_bytes: int) -> Stream:
+        came = stream(_Plain(self), key, offset, length, piece_bytes)  # type: ignore[arg-type]
+        is_first = self.gets.get((key, 0), 0) == 0
+        size: int | None = None
+        for _ in range(self.pieces if is_first else 1 << 30):
+            try:
+                size = yield came.send(size)
+            except StopIteration:
+                return
+        raise StoreUnavailable("broken")
+
+
+class _Plain:
+    """A store without streams of its own."""
+
+    def __init__(self, store: RemoteStore) -> None:
+        self.get = store.get
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 5])
+def test_a_request_that_brought_the_head_and_breaks_is_taken_up_where_it_stood(
+    make_dataset: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
+):
+    monkeypatch.setattr(spans, "HEDGE_S_MIN", 60.0)
+    monkeypatch.setattr(spans, "PIECE_BYTES", spans.BLOCK_BYTES)
+    monkeypatch.setattr(Breaking, "pieces", pieces)
+    uri = make_dataset(sequences=(300,), seq_len=1000)
+    dataset = dataset_in(Breaking(uri), cache=ShardCache(tmp_path / "cache"))  # type: ignore[arg-type]
+    for batch, expected in zip(Loader(dataset, batch_size=4), Loader(uri, batch_size=4), strict=True):
+        assert np.array_equal(batch["tokens"], expected["tokens"])
+    first, second = sorted(offset for _, offset in gets(dataset))
+    assert first == 0
+    assert (pieces - 1) * spans.BLOCK_BYTES < second <= pieces * spans.BLOCK_BYTES
 
 
 def test_a_damaged_block_is_refused_and_the_rows_of_others_are_given(make_dataset: Callable[..., str], tmp_path: Path):

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from s3_server import shared_server
 
 from headrace.store.errors import InvalidKey, InvalidUri, ObjectMissing
-from headrace.store.objects import KEY_BYTES_MAX, ObjectInfo, ObjectStore, get_with_info, open_store, validate_key
+from headrace.store.objects import (
+    KEY_BYTES_MAX,
+    ObjectInfo,
+    ObjectStore,
+    get_with_info,
+    open_store,
+    stream,
+    validate_key,
+)
 
 RACERS = 8
 RACE_DEADLINE_S = 60
@@ -300,3 +308,12 @@ def test_relative_and_absolute_uris_and_plain_paths_name_one_store(
 def test_a_uri_that_opens_nothing_is_refused_with_a_remedy(uri: str, remedy: str) -> None:
     with pytest.raises(InvalidUri, match=remedy):
         open_store(uri)
+
+
+def test_a_size_that_is_sent_to_a_stream_is_that_of_the_next_piece(store: ObjectStore) -> None:
+    data = bytes(range(250)) * 12
+    store.create("streamed", [data])
+    pieces = stream(store, "streamed", 0, 3000, 1000)
+    assert bytes(next(pieces)) == data[:1000]
+    assert bytes(pieces.send(300)) == data[1000:1300]
+    assert [bytes(piece) for piece in pieces] == [data[1300:2300], data[2300:]]
