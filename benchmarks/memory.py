@@ -6,7 +6,8 @@ Method. `headrace run examples/plain.py` on the first `--megabytes` of CORPUS, t
 proportional set size (`smaps_rollup`) of the command and all its descendants is summed: memory that processes share,
 such as that of links, is counted once. The peak of the sums is the result, and `ratio` that of the larger input over
 the smaller: what a run holds shall follow from its settings and not from its input. A sum is not taken at one instant,
-so that a peak shorter than SAMPLE_S may be missed.
+so that a peak shorter than SAMPLE_S may be missed. One during which a process began or ended does not count: what the
+others share with it would be in the sum twice, or not at all.
 
 Last result: docs/performance.md.
 """
@@ -44,6 +45,8 @@ class Peak:
         while not self._over.wait(SAMPLE_S):
             family = descendants(self._pid)
             total = sum(proportional_bytes(pid) for pid in family)
+            if descendants(self._pid) != family:
+                continue
             self.samples += 1
             if total > self.bytes:
                 self.bytes, self.processes = total, len(family)

@@ -22,7 +22,8 @@ until each process has its stages), and `steady` the ratio of what is left witho
 processor time of a way and all its processes, and `cpu` the ratio of those: on a machine that others use too it is the
 steadier figure, though it does not see waiting. `others_s` is the processor time that the machine spent on anything
 else meanwhile, the kernel's own work for the measured included. All ways have the environment of Headrace's tasks: no
-threads of linear algebra, Arrow's memory from jemalloc, one heap of malloc. Ray's seconds end with its last write.
+threads of linear algebra, Arrow's memory from jemalloc, one heap of malloc (its own tasks' allocators keep less).
+Ray's seconds end with its last write.
 
 Last result: docs/performance.md.
 """
@@ -56,7 +57,8 @@ EXAMPLE = pathlib.Path(__file__).parents[1] / "examples" / "plain.py"
 RAY_SCRIPT = pathlib.Path(__file__).with_name("plain_ray.py")
 RUN_S_MAX = 1200.0
 AGAIN_MAX = 2
-#: What Headrace's tasks are born with (worker/cradle.py) is given to all ways.
+#: What Headrace's tasks are born with (worker/cradle.py) is given to all ways, but not what has their allocators keep
+#: little of what is freed, which makes nobody faster.
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",

@@ -34,6 +34,10 @@ class _Run:
     #: What the file was found to be, where the one record stands for all that cannot be read.
     damage: str = ""
 
+    def forget(self, begin: int, end: int) -> None:
+        """Let go of lines that are read: a large one would otherwise be in memory while its text is worked on."""
+        self.lines[begin:end] = [b""] * (end - begin)
+
 
 class JsonlSource(FileSource):
     """Reads JSON Lines; blank lines are no records, and what is not a record of text is quarantined alone.
@@ -106,8 +110,10 @@ class JsonlSource(FileSource):
             for begin in range(low, high, self.batch_records):
                 end = min(begin + self.batch_records, high)
                 batch = self._batch(fragment, ordinal + begin, run, slice(begin, end), at)
+                run.forget(begin, end)
                 self.stored_read += file.stored_since() if file.compressed else max(0, batch.length)
                 yield batch
+                del batch
                 at = run.ends[end - 1]
             ordinal += high
             if ordinal >= gap.end:
@@ -125,8 +131,10 @@ class JsonlSource(FileSource):
                 file.check()
                 run = _records(block)
                 at = block.stop
+                del block
                 if run.lines:
                     yield run
+                del run
         except DamagedInput as error:
             if not self.salvage:
                 raise
@@ -196,7 +204,7 @@ def _end(fragment: Fragment) -> int:
 
 
 def _records(block: Lines) -> _Run:
-    """The lines of a block that are records."""
+    """The lines of a block that are records; the block has them no longer."""
     if block.overlong_bytes:
         return _Run(block.lines, [block.stop], block.overlong_bytes, block.offset)
     lines: list[bytes] = []
@@ -209,6 +217,7 @@ def _records(block: Lines) -> _Run:
             ends.append(stop)
     if ends and ends[-1] > block.stop:
         ends[-1] = block.stop
+    block.lines.clear()
     return _Run(lines, ends, 0, block.offset)
 
 

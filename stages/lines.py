@@ -68,10 +68,13 @@ def scan_lines(file: Bytes, start: int, end: int, *, block_bytes: int, line_byte
                 yield Lines(position, position + len(data), [data])
             return
         cut = _owned(data, end - 1 - position)
+        carry, whole = data[cut:], data[: cut - 1].split(b"\n") if cut else []
+        # While the lines are worked on nothing else holds their bytes.
+        del block, data
         if cut:
-            yield Lines(position, position + cut, data[: cut - 1].split(b"\n"))
+            yield Lines(position, position + cut, whole)
             position += cut
-        carry = data[cut:]
+        del whole
         if len(carry) > line_bytes_max and position < end:
             overlong = _pass_over(file, carry, position, block_bytes)
             yield overlong

@@ -32,7 +32,7 @@ CACHE_BYTES_MAX = 96 << 20
 #: Text behind which that is looked at again.
 LOOK_BYTES = 32 << 20
 #: Text for whose words a task makes room when it begins: of English, a table of 32 MiB.
-EXPECTED_BYTES = 96 << 20
+EXPECTED_BYTES = 224 << 20
 _BLANK_BYTES = 1 << 20
 _SEPARATOR_BYTES = 4 << 10
 

@@ -27,7 +27,7 @@ from headrace.store.shards import DTYPES
 #: The version of the token shard's layout, in its header metadata as `format_version`.
 FORMAT_VERSION = 1
 #: Sequences that are on their way into a draft at once; a single one may be larger.
-WINDOW_BYTES = 4 << 20
+WINDOW_BYTES = 1 << 20
 
 _ALIGNMENT_BYTES = 8
 _TOKENS = "tokens"

@@ -97,6 +97,7 @@ class Chain:
             if isinstance(item, Batch):
                 self._count(statistics, item, item.count, item.verdicts.num_rows)
             yield item
+            del item  # before the next one is made
 
     def process(self, batch: Batch) -> Batch:
         """The batch behind the last transform."""

@@ -4,6 +4,7 @@ import itertools
 import os
 import pathlib
 import tempfile
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -276,3 +277,21 @@ def test_bytes_read_and_passed_over_are_counted_apart(write_jsonl: Write) -> Non
     assert (reader.bytes_read, reader.bytes_skipped) == (2 * line, 4 * line)
     batches(reader, fragment, [Gap(8, UNBOUNDED, 8 * line)])
     assert (reader.bytes_read, reader.bytes_skipped) == (4 * line, 4 * line)
+
+
+def test_lines_are_gone_from_memory_while_their_text_is_worked_on(write_jsonl: Write) -> None:
+    size = 4 << 20
+    path = write_jsonl({"id": "large", "text": "x" * size}, b"\n", {"id": "small", "text": "y"})
+    reader = source(path)
+    (fragment,) = reader.list()
+    tracemalloc.start()
+    try:
+        items = reader.read(fragment, WHOLE)
+        batch = next(item for item in items if isinstance(item, Batch))
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Its column is Arrow's memory, which is not traced.
+    assert batch.rows.column("text").nbytes > size
+    assert peak > size
+    assert held < size // 8
