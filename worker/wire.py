@@ -60,9 +60,9 @@ def _to_ipc(batch: pa.RecordBatch) -> Any:
     measure = pa.MockOutputStream()
     _write(batch, measure)
     # malloc's memory is warm. Arrow's own, which is given back when it is freed, would have to be mapped anew.
-    buffer = np.empty(measure.size(), np.uint8)
+    buffer = np.empty(measure.size(), np.uint8).data
     _write(batch, pa.FixedSizeBufferWriter(pa.py_buffer(buffer)))
-    return memoryview(buffer)
+    return buffer
 
 
 def _write(batch: pa.RecordBatch, sink: Any) -> None:
