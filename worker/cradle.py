@@ -16,7 +16,7 @@ from collections.abc import Mapping
 #: A task is one of as many as there are cores and keeps to its own: threads of linear algebra, which numpy makes when
 #: it is imported, cost a process a third of its start-up.
 #: A task takes and frees some ten MiB a batch, and an allocator that keeps what is freed keeps more the longer it runs
-#: (docs/decisions/0034). Of Arrow's allocators jemalloc, in one arena, gives back at once what is freed; left to its
+#: (docs/decisions/0035). Of Arrow's allocators jemalloc, in one arena, gives back at once what is freed; left to its
 #: clock it gives back nothing, since that clock goes by the number of calls, of which a batch needs few. malloc has one
 #: heap, of which 8 MiB may be free at its end, and what is larger than 2 MiB is a mapping of its own: the sink's writer
 #: takes turns with the task's thread, so that a heap for each would hold free memory twice.
