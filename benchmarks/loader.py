@@ -63,6 +63,15 @@ TURNS = 5
 TURN_S = 1.0
 COMPILE_S_MAX = 60.0
 PEERS = {"litdata": "litdata", "mosaicml": "mosaicml-streaming"}
+#: worker processes of a peer's loader, each of which is measured
+PEER_WORKERS = (0, 1)
+#: what is made of each batch of ours, and how many batches ahead: by default a thread makes some
+OURS: dict[str, tuple[tuple[str, ...] | None, int]] = {
+    "every_field": (None, 4),
+    "tokens": ((), 4),
+    "every_field_one_thread": (None, 0),
+    "tokens_one_thread": ((), 0),
+}
 #: what a peer makes of each batch
 PEER_KINDS = ("tokens", "every_field")
 RESUME_SAMPLES = 10**9
@@ -70,14 +79,21 @@ RESUME_SHARD = 65_536
 
 
 def rate(batches: Callable[[], Any], turn_s: float = TURN_S) -> float:
-    """Tokens a second over at least `turn_s`; `batches` makes an iterator of token arrays and is called again."""
-    tokens, total, began = 0, 0, time.perf_counter()
-    while time.perf_counter() - began < turn_s:
-        for batch in batches():
+    """Tokens a second over at least `turn_s`, from the first batch of each pass on.
+
+    `batches` makes an iterator of token arrays, a pass, and is called again.
+    """
+    tokens, total, took = 0, 0, 0.0
+    while took < turn_s:
+        given = iter(batches())
+        next(given)
+        began = time.perf_counter()
+        for batch in given:
             total += int(batch.sum())
             tokens += batch.size
+        took += time.perf_counter() - began
     assert total >= 0
-    return tokens / (time.perf_counter() - began)
+    return tokens / took
 
 
 def gather(flat: Path, dtype: str, batch_size: int) -> Callable[[], Any]:
@@ -109,41 +125,46 @@ def local(dataset: str, peers: Path | None) -> dict[str, Any]:
                 part.tofile(file)
         del parts
 
-        def ours(fields: tuple[str, ...] | None) -> Any:
+        def ours(fields: tuple[str, ...] | None, prefetch: int) -> Any:
             # opened anew each turn, as the limit maps its file anew: the turn pays for its checksums and page faults
-            loader = Loader(dataset, batch_size=BATCH, prefetch=0, fields=fields)
+            loader = Loader(dataset, batch_size=BATCH, prefetch=prefetch, fields=fields)
             return lambda: (batch["tokens"] for batch in loader)
 
         # compiled loops are loaded, as they are some batches into any job
         assert KERNELS.wait(COMPILE_S_MAX), KERNELS.error
-        runs: dict[str, list[float]] = {"every_field": [], "limit": [], "tokens": []}
+        runs: dict[str, list[float]] = {name: [] for name in ("limit", *OURS)}
         for _ in range(TURNS):
             runs["limit"].append(rate(gather(flat, dtype, BATCH)))
-            runs["every_field"].append(rate(ours(None)))
-            runs["tokens"].append(rate(ours(())))
+            for name, (fields, prefetch) in OURS.items():
+                runs[name].append(rate(ours(fields, prefetch)))
         found = {name: statistics.median(values) for name, values in runs.items()}
         measured = {name: peer(name, peers, flat, dtype, eos) for name in PEERS} if peers else {}
-    best = {
-        kind: max(rates)
-        for kind in PEER_KINDS
-        if (rates := [value[kind] for value in measured.values() if isinstance(value, dict)])
-    }
+    # of neighbouring turns, since the host's speed drifts
+    ratios = {name: statistics.median(a / b for a, b in zip(runs[name], runs["limit"], strict=True)) for name in OURS}
+    rates = [value for value in measured.values() if isinstance(value, dict)]
+    best = {kind: max(one[kind] for value in rates for one in value.values()) for kind in PEER_KINDS if rates}
     return {
         "tokens_s": found["every_field"],
         "tokens_alone_s": found["tokens"],
         "limit_tokens_s": found["limit"],
-        # of neighbouring turns, since the host's speed drifts
-        "ratio": statistics.median(a / b for a, b in zip(runs["every_field"], runs["limit"], strict=True)),
-        "ratio_alone": statistics.median(a / b for a, b in zip(runs["tokens"], runs["limit"], strict=True)),
+        "ratio": ratios["every_field"],
+        "ratio_alone": ratios["tokens"],
+        "one_thread": {
+            "tokens_s": found["every_field_one_thread"],
+            "tokens_alone_s": found["tokens_one_thread"],
+            "ratio": ratios["every_field_one_thread"],
+            "ratio_alone": ratios["tokens_one_thread"],
+        },
         "peers": measured or "not asked for; pass --peers DIRECTORY",
         # like against like; and every field of ours against the tokens alone of a peer
         "ratio_best_peer": {kind: found[kind] / value for kind, value in best.items()}
+        | {f"{kind}_one_thread": found[f"{kind}_one_thread"] / value for kind, value in best.items()}
         | ({"every_field_against_tokens": found["every_field"] / best["tokens"]} if best else {}),
     }
 
 
-def peer(name: str, folder: Path, flat: Path, dtype: str, eos: int) -> dict[str, float] | str:
-    """Tokens a second of one peer by what it makes, or why there is none."""
+def peer(name: str, folder: Path, flat: Path, dtype: str, eos: int) -> dict[str, dict[str, float]] | str:
+    """Tokens a second of one peer by its worker processes and by what it makes, or why there is none."""
     python = folder / name / "bin" / "python"
     try:
         if not python.exists():
@@ -157,7 +178,7 @@ def peer(name: str, folder: Path, flat: Path, dtype: str, eos: int) -> dict[str,
                 subprocess.run(command, check=True, capture_output=True, timeout=900)
         command = [str(python), __file__, "--peer", name, "--flat", str(flat), "--dtype", dtype, "--eos", str(eos)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-        return {kind: float(json.loads(done.stdout.splitlines()[-1])[kind]) for kind in PEER_KINDS}
+        return dict(json.loads(done.stdout.splitlines()[-1]))
     except (subprocess.SubprocessError, OSError, ValueError) as error:
         text = getattr(error, "stderr", None) or str(error)
         last = (text.decode() if isinstance(text, bytes) else text).strip().splitlines()[-1:]
@@ -196,7 +217,7 @@ def peer_rates(batches: Callable[[], Any], eos: int) -> dict[str, float]:
     return {kind: statistics.median(run[kind] for run in runs) for kind in PEER_KINDS}
 
 
-def run_peer(name: str, flat: Path, dtype: str, eos: int) -> dict[str, float]:
+def run_peer(name: str, flat: Path, dtype: str, eos: int) -> dict[str, dict[str, float]]:
     """Runs in the peer's own environment, where Headrace is not."""
     tokens = np.memmap(flat, dtype, "r").reshape(-1, SEQ_LEN)
     folder = flat.parent / name
@@ -208,24 +229,34 @@ def run_peer(name: str, flat: Path, dtype: str, eos: int) -> dict[str, float]:
             for row in tokens:
                 writer.write({"tokens": np.asarray(row)})
         dataset = StreamingDataset(local=str(folder), shuffle=True, batch_size=BATCH)
-        batches = DataLoader(dataset, batch_size=BATCH, num_workers=0, collate_fn=lambda rows: rows)
-        return peer_rates(
-            lambda: (np.stack([row["tokens"] for row in batch]).astype(np.int32, copy=False) for batch in batches), eos
-        )
-    import litdata
-    from litdata.streaming.item_loader import TokensLoader
 
-    litdata.optimize(
-        fn=Rows(str(flat), dtype),
-        inputs=[(first, min(first + 1024, len(tokens))) for first in range(0, len(tokens), 1024)],
-        output_dir=str(folder),
-        chunk_bytes="64MB",
-        item_loader=TokensLoader(block_size=SEQ_LEN),
-        num_workers=1,
-    )
-    dataset = litdata.StreamingDataset(str(folder), item_loader=TokensLoader(block_size=SEQ_LEN), shuffle=True)
-    loader = litdata.StreamingDataLoader(dataset, batch_size=BATCH, num_workers=0)
-    return peer_rates(lambda: (batch.numpy() for batch in loader), eos)
+        def made(workers: int) -> Callable[[], Any]:
+            batches = DataLoader(dataset, BATCH, num_workers=workers, persistent_workers=workers > 0, collate_fn=list)
+            return lambda: (
+                np.stack([row["tokens"] for row in batch]).astype(np.int32, copy=False) for batch in batches
+            )
+
+    else:
+        import litdata
+        from litdata.streaming.item_loader import TokensLoader
+
+        litdata.optimize(
+            fn=Rows(str(flat), dtype),
+            inputs=[(first, min(first + 1024, len(tokens))) for first in range(0, len(tokens), 1024)],
+            output_dir=str(folder),
+            chunk_bytes="64MB",
+            item_loader=TokensLoader(block_size=SEQ_LEN),
+            num_workers=1,
+        )
+        dataset = litdata.StreamingDataset(str(folder), item_loader=TokensLoader(block_size=SEQ_LEN), shuffle=True)
+
+        def made(workers: int) -> Callable[[], Any]:
+            batches = litdata.StreamingDataLoader(
+                dataset, batch_size=BATCH, num_workers=workers, persistent_workers=workers > 0
+            )
+            return lambda: (batch.numpy() for batch in batches)
+
+    return {f"workers_{workers}": peer_rates(made(workers), eos) for workers in PEER_WORKERS}
 
 
 class Rows:
