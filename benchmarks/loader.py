@@ -5,13 +5,17 @@
 Method
 ------
 *local*: one process, local shards in the page cache, windowed order, every field made, checksums on, each token summed
-by the caller; and once more with tokens alone (`fields=()`). The limit is a bare gather: the same tokens in one flat
-memory map, the same number of random rows a batch by `numpy.take` into one buffer, each token summed. Peers read the
-same tokens from their own format, shuffled, each token summed, in environments of their own below `--peers` (made on
-first use with `uv pip`, else with `venv`; a peer that cannot be installed is reported as such). Each is measured twice:
-giving `tokens` alone, which is all that it makes, and with `every_field`, where `derived` makes what ours makes of each
-batch (labels, loss mask, positions, bounds of segments) by numpy from the end tokens, as its user would; document ids
-it cannot know. All run in turns, and the median turn counts.
+by the caller; and once more with tokens alone (`fields=()`). Ours is measured as it comes, where a thread makes up to
+four batches ahead, and in one thread (`prefetch=0`). The limit is a bare gather in one thread: the same tokens in one
+flat memory map, the same number of random rows a batch by `numpy.take` into one buffer, each token summed. Peers read
+the same tokens from their own format, shuffled, by the loaders that their documentation shows and with no checksums of
+their own, each token summed as int32 in numpy, in environments of their own below `--peers` (made on first use with
+`uv pip`, else with `venv`; a peer that cannot be installed is reported as such). Each is measured twice: giving
+`tokens` alone, which is all that it makes, and with `every_field`, where `derived` makes what ours makes of each batch
+(labels, loss mask, positions, bounds of segments) by numpy from the end tokens, as its user would; document ids it
+cannot know. LitData is measured with a worker process too, since ours has a second thread, and the better counts. The
+clock of each pass starts with its first batch: LitData takes some 10 ms to begin one, which would be a sixteenth of a
+pass over 150 MB and is nothing over a dataset of a usual size. All run in turns, and the median turn counts.
 *resume*: 10^9 samples of 2,048 tokens in 15,259 sparse shards of 65,536. A fresh process imports the loader and
 numpy, then opens the dataset by the public constructor, loads a state at 1, 50 and 99 %, and stops the clock with the
 first batch in hand. Memory is the resident size then, less that of a process that imports the same and opens nothing.
@@ -23,21 +27,27 @@ directory waits. Without `--dataset` one of 20 shards and 600 MB is made.
 
 Last result, on two cores of an AMD EPYC that other work shared outside of the timed runs:
 
-    local    every field 971 to 982 M tokens/s, limit 1,622 to 1,640 M: ratio 0.59 to 0.60 in three runs
-             tokens alone 1,300 to 1,348 M: 0.80 to 0.82
-             LitData 0.2.76: tokens 255 to 270 M, ours alone 4.8 to 5.3 times; every field 200 to 210 M, ours 4.6 to 4.9
-             times; ours with every field against its tokens alone 3.6 to 3.8. MosaicML streaming 0.13.0: 25 to 27 M
+    local    two runs; limit 1,657 and 1,494 M tokens/s
+             as it comes: every field 1,150 and 1,024 M, ratio 0.69 in both; tokens alone 1,928 and 1,683 M
+             in one thread: every field 1,035 and 979 M, ratio 0.64 and 0.66; tokens alone 1,449 and 1,310 M
+             LitData 0.2.76: tokens 273 and 256 M, with every field 208 and 200 M; with a worker process 56 M
+             times LitData, as it comes: tokens alone 7.1 and 6.6, every field 5.5 and 5.1; in one thread: 5.3 and
+             5.1, 5.0 and 4.9; every field of ours against its tokens alone 4.2 and 4.0
+             MosaicML streaming 0.13.0: tokens 30 M, every field 26 M
     resume   1 % 52 ms, 50 % 55 ms, 99 % 55 ms, the slowest of fifteen 115 ms; 28 MB held
     s3       978 MB/s against 1,558 MB/s of the minio client into memory, summed: ratio 0.63
              not summed 2,048 MB/s: 0.50; into files 1,515 MB/s: 0.65
     gpu      not measured: no device
 
-Five times the best peer is met in one of three runs, by tokens alone, and else just missed. Processor time a batch of
-65,536 tokens, summed, on one core: limit 35 us, every field 62, tokens alone 39. Against the store the goal of 0.8
-is missed. A pass of 623 MB takes 0.9 to 1.0 s of processor, 0.45 of it in the server; the plain client takes 0.57 with
-the server, and 0.65 where it sums. Batches come when nearly all is there, since a window of the default order reads
-from all twenty shards, so that assembling, some 0.13 s, adds to fetching. New pages of the cache's files are what
-varies most: on a virtual machine whose host has taken back its free memory, they alone took 1.1 s more in some turns.
+Five times the best peer is met by the loader as it comes, by every field only just, and in one thread by tokens alone.
+In one thread a batch of 65,536 tokens with every field takes 54 us of processor, 15 of them the caller's sum, 27 the
+loop that fills it, and 12 its plan and Python; tokens alone take 39. With the thread the two cores must be free.
+
+Against the store the goal of 0.8 is missed. A pass of 623 MB takes 0.9 to 1.0 s of processor, 0.45 of it in the
+server; the plain client takes 0.57 with the server, and 0.65 where it sums. Batches come when nearly all is there,
+since a window of the default order reads from all twenty shards, so that assembling, some 0.13 s, adds to fetching.
+New pages of the cache's files are what varies most: on a virtual machine whose host has taken back its free memory,
+they alone took 1.1 s more in some turns.
 """
 
 import argparse
@@ -63,8 +73,9 @@ TURNS = 5
 TURN_S = 1.0
 COMPILE_S_MAX = 60.0
 PEERS = {"litdata": "litdata", "mosaicml": "mosaicml-streaming"}
-#: worker processes of a peer's loader, each of which is measured
-PEER_WORKERS = (0, 1)
+#: worker processes of a peer's loader, each number of which is measured; MosaicML's dataset refuses to be forked into
+#: one after it was read
+PEER_WORKERS = {"litdata": (0, 1), "mosaicml": (0,)}
 #: what is made of each batch of ours, and how many batches ahead: by default a thread makes some
 OURS: dict[str, tuple[tuple[str, ...] | None, int]] = {
     "every_field": (None, 4),
@@ -256,7 +267,7 @@ def run_peer(name: str, flat: Path, dtype: str, eos: int) -> dict[str, dict[str,
             )
             return lambda: (batch.numpy() for batch in batches)
 
-    return {f"workers_{workers}": peer_rates(made(workers), eos) for workers in PEER_WORKERS}
+    return {f"workers_{workers}": peer_rates(made(workers), eos) for workers in PEER_WORKERS[name]}
 
 
 class Rows:
