@@ -17,6 +17,8 @@ text      files of 4 MiB             Parquet with the text      decode, copy, co
 parquet   Parquet (zstd)             Parquet with the text      the same, and decompress
 jsonl     .jsonl.zst                 .jsonl.zst                 parse, write JSON, compress
 tokens    .jsonl.zst                 token shards               tokenize
+
+Last result: docs/performance.md.
 """
 
 from __future__ import annotations
