@@ -162,3 +162,13 @@ def test_the_bytes_of_a_run_are_counted_from_the_first_byte_of_the_fragment_on()
     intervals.add(5, 6, *offsets(5, 6, known=True))
     intervals.add(8, 9)
     assert intervals.bytes == 40
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [([0], [3], [], [30]), ([0], [3], [0], []), ([0, 2], [3, 5], [0, 20], [30, 50]), ([3], [3], [0], [0])],
+    ids=["no offset", "no stop", "overlapping", "empty"],
+)
+def test_columns_of_a_snapshot_that_are_no_runs_are_refused(columns: tuple[list[int], ...]) -> None:
+    with pytest.raises(ValueError, match="not sorted and disjoint"):
+        IntervalSet.of_columns(*columns)
