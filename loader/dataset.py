@@ -151,11 +151,14 @@ class TokenDataset:
 
     def fetch_whole(self, number: int) -> None:
         """Have all of a shard fetched when it is opened, by one request; without a cache this changes nothing."""
-        self._whole.add(number)
+        with self._changed:
+            if number not in self._open:
+                self._whole.add(number)
 
     def release(self, needed: set[int]) -> None:
         """Let go of open shards that are not `needed`, so that a cache may evict them."""
         with self._changed:
+            self._whole &= needed
             for number in [number for number in self._open if number not in needed]:
                 del self._open[number]
 
@@ -173,7 +176,8 @@ class TokenDataset:
         entry = self.manifest.shards[number]
         if self.cache is not None:
             held = self._hold(self.cache, entry, number in self._whole)
-            self._whole.discard(number)
+            with self._changed:
+                self._whole.discard(number)
             arriving = None
             if isinstance(held, Sparse) and not held.has_all(0, held.table.count):
                 arriving = self._arriving(self.cache, held, entry)

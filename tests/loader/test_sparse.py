@@ -301,3 +301,15 @@ def test_a_sparse_file_from_before_a_crash_of_the_machine_is_not_believed(large_
     dataset.rows(1, np.array([489]))
     assert gets(dataset)
     assert names(tmp_path) == [name]
+
+
+def test_a_shard_that_is_needed_no_more_before_it_was_opened_is_not_fetched_whole_later(
+    large_dataset: str, tmp_path: Path
+):
+    dataset = remote(large_dataset, tmp_path)
+    dataset.fetch_whole(1)
+    dataset.release({0})
+    dataset.rows(1, np.array([300]))
+    arriving = dataset.shard(1).arriving
+    assert arriving is not None
+    assert 0 < int(arriving.sparse.present.sum()) < arriving.sparse.table.count // 2
