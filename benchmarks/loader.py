@@ -35,17 +35,18 @@ Last result, on two cores of an AMD EPYC that other work shared outside of the t
              5.1, 5.0 and 4.9; every field of ours against its tokens alone 4.2 and 4.0
              MosaicML streaming 0.13.0: tokens 30 M, every field 26 M
     resume   1 % 52 ms, 50 % 55 ms, 99 % 55 ms, the slowest of fifteen 115 ms; 28 MB held
-    s3       978 MB/s against 1,558 MB/s of the minio client into memory, summed: ratio 0.63
-             not summed 2,048 MB/s: 0.50; into files 1,515 MB/s: 0.65
+    s3       1,168 MB/s against 1,704 MB/s of the minio client into memory, summed: ratio 0.67
+             not summed 2,196 MB/s: 0.53; into files 1,501 MB/s: 0.78
     gpu      not measured: no device
 
 Five times the best peer is met by the loader as it comes, by every field only just, and in one thread by tokens alone.
 In one thread a batch of 65,536 tokens with every field takes 54 us of processor, 15 of them the caller's sum, 27 the
 loop that fills it, and 12 its plan and Python; tokens alone take 39. With the thread the two cores must be free.
 
-Against the store the goal of 0.8 is missed. A pass of 623 MB takes 0.9 to 1.0 s of processor, 0.45 of it in the
-server; the plain client takes 0.57 with the server, and 0.65 where it sums. Batches come when nearly all is there,
-since a window of the default order reads from all twenty shards, so that assembling, some 0.13 s, adds to fetching.
+Against the store the goal of 0.8 is missed. A pass of 623 MB takes 0.85 to 0.9 s of processor, 0.4 of it in the
+server; the plain client takes 0.55 with the server, and 0.61 where it sums. Batches come when nearly all is there (the
+first after 0.34 to 0.38 s of 0.53), since a window of the default order reads from all twenty shards, and asking for
+its blocks alone costs more: some 3 ms of both processors a request. So assembling, some 0.15 s, adds to fetching.
 New pages of the cache's files are what varies most: on a virtual machine whose host has taken back its free memory,
 they alone took 1.1 s more in some turns.
 """
