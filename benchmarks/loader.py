@@ -34,7 +34,7 @@ Last result, on two cores of an AMD EPYC that other work shared outside of the t
              times LitData, as it comes: tokens alone 7.1 and 6.6, every field 5.5 and 5.1; in one thread: 5.3 and
              5.1, 5.0 and 4.9; every field of ours against its tokens alone 4.2 and 4.0
              MosaicML streaming 0.13.0: tokens 30 M, every field 26 M
-    resume   1 % 52 ms, 50 % 55 ms, 99 % 55 ms, the slowest of fifteen 115 ms; 28 MB held
+    resume   1 % 56 ms, 50 % 54 ms, 99 % 55 ms, the slowest of fifteen 97 ms; 28 MB held
     s3       1,168 MB/s against 1,704 MB/s of the minio client into memory, summed: ratio 0.67
              not summed 2,196 MB/s: 0.53; into files 1,501 MB/s: 0.78
     gpu      not measured: no device
