@@ -35,7 +35,6 @@ class Faults:
         self.happened: list[str] = []
         #: Those that happened at one moment, two and two.
         self.pairs: list[tuple[str, str]] = []
-        self._stopped = False
         self._menu: list[tuple[Callable[[], bool], int]] = [
             (self.kill_task, 6),
             (self.kill_worker, 2),

@@ -77,7 +77,8 @@ def _run(seeds: range, outcomes: Iterator[Outcome], mutant: str | None) -> int:
             print(f"{outcome.terms} terms; faults: {', '.join(outcome.faults)}")
         elif done % 500 == 0:
             print(f"{done} seeds, {_rate(done, started)}", file=sys.stderr)
-    print(f"{len(seeds)} seeds, {events} events, {faults} faults: every invariant held; {_rate(len(seeds), started)}")
+    ran = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    print(f"{ran}, {events} events, {faults} faults: every invariant held; {_rate(len(seeds), started)}")
     return 0
 
 

@@ -179,6 +179,7 @@ def locate(places: Any, blocks: Any, row_key: Any, block_keys: Any, ends: Any, s
     block_rows, samples, _, _, window_blocks = blocks
     count = (samples + block_rows - 1) // block_rows
     block_side = _side(count)
+    last_shard = ends.size - 1
     keys = np.empty((block_keys.shape[0], 1), np.uint64)
     window, first, size, side = np.int64(-1), np.int64(0), np.int64(0), np.int64(0)
     slots, starts, owners = (
@@ -206,7 +207,7 @@ def locate(places: Any, blocks: Any, row_key: Any, block_keys: Any, ends: Any, s
             owners[known] = np.searchsorted(ends, block * block_rows, side="right")
         row = starts[known] + offset
         shard = owners[known]
-        while row >= ends[shard]:
+        while shard < last_shard and row >= ends[shard]:
             shard += 1
         shards[at] = shard
         rows[at] = row - (ends[shard - 1] if shard > 0 else 0)
