@@ -21,14 +21,15 @@ Seconds are medians, and a ratio is the median of the rounds' ratios. `start_s` 
 until each process has its stages), and `steady` the ratio of what is left without it. `cpu_s` are the seconds of
 processor time of a way and all its processes, and `cpu` the ratio of those: on a machine that others use too it is the
 steadier figure, though it does not see waiting. `others_s` is the processor time that the machine spent on anything
-else meanwhile, the kernel's own work for the measured included. All ways have the environment of Headrace's tasks: no
-threads of linear algebra, Arrow's memory from jemalloc, one heap of malloc (its own tasks' allocators keep less).
-Ray's seconds end with its last write.
+else meanwhile, the kernel's own work for the measured included. All ways have the environment of Headrace's tasks
+(worker/cradle.py: no threads of linear algebra, allocators that keep little), so that a ratio shows what Headrace adds
+to its stages; `--limit-environment` gives the limit others, as NAME=VALUE. Ray's seconds end with its last write.
 
 Last result: docs/performance.md.
 """
 
 import argparse
+import contextlib
 import functools
 import json
 import multiprocessing
@@ -40,7 +41,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -52,19 +53,12 @@ from headrace.stages.build import build_stage
 from headrace.stages.library import read, tokenize, write_tokens
 from headrace.store.intervals import UNBOUNDED, Gap
 from headrace.store.objects import open_store
+from headrace.worker.cradle import environment
 
 EXAMPLE = pathlib.Path(__file__).parents[1] / "examples" / "plain.py"
 RAY_SCRIPT = pathlib.Path(__file__).with_name("plain_ray.py")
 RUN_S_MAX = 1200.0
 AGAIN_MAX = 2
-#: What Headrace's tasks are born with (worker/cradle.py) is given to all ways, but not what has their allocators keep
-#: little of what is freed, which makes nobody faster.
-ENVIRONMENT = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
-    "MALLOC_ARENA_MAX": "1",
-}
 #: Ways that are Ray's.
 RAY_WAYS = ("guide", "arrow", "hf")
 MB = 1_000_000
@@ -89,11 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--limit-environment", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--ray", default="", help="a Python that has ray and gigatoken")
     parser.add_argument("--tokenizer", default="deepseek")
     args = parser.parse_args(argv)
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    os.environ.update(environment(os.environ))
     files = take(args.corpus, args.megabytes * MB)
     size = sum(path.stat().st_size for path in files)
     ways = ways_of(files, args)
@@ -176,14 +170,27 @@ def plain_loop(given: str, folder: pathlib.Path, args: argparse.Namespace) -> Ti
     workers = [
         context.Process(target=work, args=(pipeline.to_dict(), following, reports, started)) for _ in range(args.cores)
     ]
-    for worker in workers:
-        worker.start()
+    with other_environment(args.limit_environment):
+        for worker in workers:
+            worker.start()
     told = [reports.get(timeout=RUN_S_MAX) for _ in workers]
     for worker in workers:
         worker.join(RUN_S_MAX)
         if worker.exitcode:
             raise SystemExit(f"the plain loop died with exit code {worker.exitcode}")
     return Timed(time.monotonic() - started, max(start for start, _ in told), sum(tokens for _, tokens in told))
+
+
+@contextlib.contextmanager
+def other_environment(given: Sequence[str]) -> Iterator[None]:
+    """Processes that are started meanwhile have these variables besides."""
+    before = dict(os.environ)
+    os.environ.update(pair.split("=", 1) for pair in given)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def work(plain: dict[str, Any], following: Any, reports: Any, started: float) -> None:

@@ -16,18 +16,16 @@ from collections.abc import Mapping
 #: A task is one of as many as there are cores and keeps to its own: threads of linear algebra, which numpy makes when
 #: it is imported, cost a process a third of its start-up.
 #: A task takes and frees some ten MiB a batch, and an allocator that keeps what is freed keeps more the longer it runs
-#: (docs/decisions/0035). Of Arrow's allocators jemalloc, in one arena, gives back at once what is freed; left to its
-#: clock it gives back nothing, since that clock goes by the number of calls, of which a batch needs few. malloc has one
-#: heap, of which 8 MiB may be free at its end, and what is larger than 2 MiB is a mapping of its own: the sink's writer
-#: takes turns with the task's thread, so that a heap for each would hold free memory twice.
+#: (docs/decisions/0035). Arrow has its memory from malloc like all else, in one heap, of which 4 MiB may be free at its
+#: end, and what is larger than 4 MiB is a mapping of its own: the sink's writer takes turns with the task's thread, so
+#: that a heap for each would hold free memory twice.
 _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
-    "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false,narenas:1,dirty_decay_ms:0,muzzy_decay_ms:0",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "1",
-    "MALLOC_TRIM_THRESHOLD_": str(8 << 20),
-    "MALLOC_MMAP_THRESHOLD_": str(2 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(4 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
 }
 
 #: A nursery's process, and the socket on which it is asked for tasks.
