@@ -20,8 +20,8 @@ from headrace.store.entries import Fragment, Range
 #: The bytes of a record in a simulated fragment; offsets follow from it.
 RECORD_BYTES = 10
 #: Fragments of an input; fused stages take fewer events a record, so they get more records.
-FRAGMENTS, FRAGMENTS_FUSED = (11, 13), (23, 25)
-RECORDS_MIN, RECORDS_MAX = 50, 80
+FRAGMENTS, FRAGMENTS_FUSED = (9, 11), (23, 25)
+RECORDS_MIN, RECORDS_MAX = 36, 56
 #: Share of seeds in which people change the input, and records of what they write.
 CHANGING_SHARE, REWRITTEN_MAX = 0.35, 40
 #: Share of seeds with records that kill, of those with dedup, and how many they have.
