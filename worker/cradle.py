@@ -18,8 +18,8 @@ from collections.abc import Mapping
 #: A task takes and frees some ten MiB a batch, and an allocator that keeps what is freed keeps more the longer it runs
 #: (docs/decisions/0035). Arrow has its memory from malloc like all else, in one heap, of which 4 MiB may be free at its
 #: end, and what is larger than 4 MiB is a mapping of its own: the sink's writer takes turns with the task's thread, so
-#: that a heap for each would hold free memory twice. jemalloc, which is in pyarrow all the same, begins a thread when it
-#: is loaded, unless it is told not to; a nursery forks, and no thread lives through that.
+#: that a heap for each would hold free memory twice. jemalloc, which is in pyarrow all the same, begins a thread when
+#: it is loaded, unless it is told not to; a nursery forks, and no thread lives through that.
 _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
