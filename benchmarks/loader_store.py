@@ -3,11 +3,10 @@
 Ours is the time from opening the dataset to the last batch of one pass in the default order: each shard is fetched,
 checked by blocks, written to the cache, and each of its tokens is given out with every field and summed. The limit is
 the minio client's `get_object` on the same objects, the better of one and of four threads, into memory, where its
-tokens are summed too: that is work of whoever uses the tokens and not of who brings them, and until 21 November 2026
-only ours did it. `ratio_not_summed` is against the same client that leaves the bytes alone (what `ratio` was before),
-and `ratio_files` against one that writes them to files on the cache's disk, as ours does, and does not sum. All run in
-turns; the first warms the server up and does not count. The median turn counts, and each turn's ratio is against the
-better limit of the same turn.
+tokens are summed too: that is work of whoever uses the tokens and not of who brings them. `ratio_not_summed` is against
+the same client that leaves the bytes alone, and `ratio_files` against one that writes them to files on the cache's
+disk, as ours does, and does not sum. All run in turns; the first warms the server up and does not count. The median
+turn counts, and each turn's ratio is against the better limit of the same turn.
 """
 
 import contextlib
