@@ -21,9 +21,10 @@ Seconds are medians, and a ratio is the median of the rounds' ratios. `start_s` 
 until each process has its stages), and `steady` the ratio of what is left without it. `cpu_s` are the seconds of
 processor time of a way and all its processes, and `cpu` the ratio of those: on a machine that others use too it is the
 steadier figure, though it does not see waiting. `others_s` is the processor time that the machine spent on anything
-else meanwhile, the kernel's own work for the measured included. All ways have the environment of Headrace's tasks
-(worker/cradle.py: no threads of linear algebra, allocators that keep little), so that a ratio shows what Headrace adds
-to its stages; `--limit-environment` gives the limit others, as NAME=VALUE. Ray's seconds end with its last write.
+else meanwhile, the kernel's own work for the measured included. The limit and Ray have the environment that this
+command has, and so the allocators that anybody has; Headrace gives its tasks others (worker/cradle.py), which is a
+part of what is measured. `--same-environment` gives the limit those too, so that a ratio shows what Headrace adds to its
+stages alone, and `--limit-environment` any others, as NAME=VALUE. Ray's seconds end with its last write.
 
 Last result: docs/performance.md.
 """
@@ -41,7 +42,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -84,10 +85,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--limit-environment", nargs="*", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--same-environment", action="store_true", help="the limit has that of tasks")
     parser.add_argument("--ray", default="", help="a Python that has ray and gigatoken")
     parser.add_argument("--tokenizer", default="deepseek")
     args = parser.parse_args(argv)
-    os.environ.update(environment(os.environ))
     files = take(args.corpus, args.megabytes * MB)
     size = sum(path.stat().st_size for path in files)
     ways = ways_of(files, args)
@@ -170,7 +171,9 @@ def plain_loop(given: str, folder: pathlib.Path, args: argparse.Namespace) -> Ti
     workers = [
         context.Process(target=work, args=(pipeline.to_dict(), following, reports, started)) for _ in range(args.cores)
     ]
-    with other_environment(args.limit_environment):
+    variables = environment(os.environ) if args.same_environment else {}
+    variables |= dict(pair.split("=", 1) for pair in args.limit_environment)
+    with other_environment(variables):
         for worker in workers:
             worker.start()
     told = [reports.get(timeout=RUN_S_MAX) for _ in workers]
@@ -182,10 +185,10 @@ def plain_loop(given: str, folder: pathlib.Path, args: argparse.Namespace) -> Ti
 
 
 @contextlib.contextmanager
-def other_environment(given: Sequence[str]) -> Iterator[None]:
+def other_environment(given: Mapping[str, str]) -> Iterator[None]:
     """Processes that are started meanwhile have these variables besides."""
     before = dict(os.environ)
-    os.environ.update(pair.split("=", 1) for pair in given)
+    os.environ.update(given)
     try:
         yield
     finally:
