@@ -23,8 +23,8 @@ processor time of a way and all its processes, and `cpu` the ratio of those: on 
 steadier figure, though it does not see waiting. `others_s` is the processor time that the machine spent on anything
 else meanwhile, the kernel's own work for the measured included. The limit and Ray have the environment that this
 command has, and so the allocators that anybody has; Headrace gives its tasks others (worker/cradle.py), which is a
-part of what is measured. `--same-environment` gives the limit those too, so that a ratio shows what Headrace adds to its
-stages alone, and `--limit-environment` any others, as NAME=VALUE. Ray's seconds end with its last write.
+part of what is measured. `--same-environment` gives the limit those too, so that a ratio shows what Headrace adds to
+its stages alone, and `--limit-environment` any others, as NAME=VALUE. Ray's seconds end with its last write.
 
 Last result: docs/performance.md.
 """
