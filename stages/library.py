@@ -178,9 +178,9 @@ def tokenize(tokenizer: str, *, eos: str | None = "auto", name: str = "tokenize"
         name,
         StageKind.TRANSFORM,
         "headrace.stages.tokenizer:Tokenize",
-        {"tokenizer": facts.path, "sha256": facts.sha256, "eos_id": facts.eos_id},
+        {"tokenizer": facts.path, "sha256": facts.sha256, "eos_id": facts.eos_id, "fits": facts.fits},
         identity=_identity(facts),
-        volatile=("tokenizer", "sha256", "eos_id"),
+        volatile=("tokenizer", "sha256", "eos_id", "fits"),
         keeps=True,
     )
 

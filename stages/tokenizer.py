@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
+import itertools
 import os
 import pathlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +20,7 @@ import pyarrow as pa
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
 from headrace.stages.heap import heap_bytes
+from headrace.stages.vocabulary import why_not_gigatoken
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 Tokens: TypeAlias = npt.NDArray[np.uint32]
@@ -32,9 +36,12 @@ CACHE_BYTES_MAX = 96 << 20
 #: Text behind which that is looked at again.
 LOOK_BYTES = 32 << 20
 #: Text for whose words a task makes room when it begins: of English, a table of 32 MiB.
-EXPECTED_BYTES = 224 << 20
+EXPECTED_BYTES = 96 << 20
 _BLANK_BYTES = 1 << 20
 _SEPARATOR_BYTES = 4 << 10
+#: Records of a batch above which they go to gigatoken as one array of awkward, whose import takes 0.13 s and which
+#: costs 0.3 ms a batch; below, as a list, which costs 1.5 microseconds a record.
+LIST_RECORDS_MAX = 512
 
 #: What `preload` has loaded, by the hash of its file; one at most.
 _preloaded: dict[str, tuple[str, _Gigatoken]] = {}
@@ -44,10 +51,11 @@ class Tokenize:
     """Replaces the column `text` by `tokens`, a list of uint32, with `eos_id` at the end of each if one is given.
 
     The tokens are those of `tokenizers.Tokenizer.from_file(tokenizer).encode(text, add_special_tokens=False)`.
-    `engine` says which library encodes: gigatoken, or tokenizers where gigatoken cannot load the file.
+    `engine` says which library encodes: gigatoken, or tokenizers where gigatoken cannot load the file. `fits` says that
+    the file was looked at, and that gigatoken does all that it asks for.
     """
 
-    def __init__(self, name: str, tokenizer: str, sha256: str, eos_id: int | None) -> None:
+    def __init__(self, name: str, tokenizer: str, sha256: str, eos_id: int | None, *, fits: bool = False) -> None:
         self.name = name
         self.eos_id = eos_id
         data = pathlib.Path(tokenizer).read_bytes()
@@ -64,7 +72,7 @@ class Tokenize:
             inherited.wants_room = True
             self._encode = inherited
         else:
-            self.engine, self._encode = load_encoder(data, tokenizer)
+            self.engine, self._encode = load_encoder(data, tokenizer, fits=fits)
 
     def process(self, batch: Batch) -> Batch:
         """The batch with tokens in the place of text."""
@@ -82,7 +90,7 @@ class Tokenize:
         return batch.with_rows(pa.RecordBatch.from_arrays(columns, names=names))
 
 
-def preload(tokenizer: str, sha256: str, **_others: Any) -> None:
+def preload(tokenizer: str, sha256: str, *, fits: bool = False, **_others: Any) -> None:
     """Load the tokenizer of a stage with these parameters, for processes that are forked from this one.
 
     Of the engines only gigatoken, whose loading starts no thread. It takes the place of what was loaded before.
@@ -90,7 +98,7 @@ def preload(tokenizer: str, sha256: str, **_others: Any) -> None:
     _preloaded.clear()
     data = pathlib.Path(tokenizer).read_bytes()
     if hashlib.sha256(data).hexdigest() == sha256:
-        _preloaded[sha256] = GIGATOKEN, _Gigatoken(data)
+        _preloaded[sha256] = GIGATOKEN, _Gigatoken(data, fits=fits)
 
 
 def append_to_each(offsets: Offsets, tokens: Tokens, token: int) -> tuple[Offsets, Tokens]:
@@ -104,10 +112,10 @@ def append_to_each(offsets: Offsets, tokens: Tokens, token: int) -> tuple[Offset
     return longer, joined
 
 
-def load_encoder(data: bytes, path: str) -> tuple[str, Encoder]:
+def load_encoder(data: bytes, path: str, *, fits: bool = False) -> tuple[str, Encoder]:
     """The engine's name and an encoder for the tokenizer.json `data`; raises PipelineError where none can load it."""
     try:
-        return GIGATOKEN, _Gigatoken(data)
+        return GIGATOKEN, _Gigatoken(data, fits=fits)
     except BaseException as error:
         if not _is_fault(error):
             raise
@@ -130,29 +138,6 @@ def _is_fault(error: BaseException) -> bool:
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
-def why_not_gigatoken(parsed: Any) -> str | None:
-    """What in a tokenizer.json gigatoken 0.10 loads and then does not do, found by comparing it with tokenizers.
-
-    It takes no notice of `use_regex: false` of a ByteLevel alone, of steps between Split and ByteLevel, of how a
-    Split deals with its matches, and of tokens that are added as single words. Dropout is left out by intent.
-    """
-    if any(token.get("single_word") for token in parsed.get("added_tokens") or []):
-        return "it has an added token that matches whole words only"
-    step = parsed.get("pre_tokenizer")
-    if parsed["model"].get("byte_fallback"):
-        return None
-    if step is None:
-        return "it has no pre-tokenizer"
-    if step.get("type") == "ByteLevel":
-        return "its ByteLevel does not split words" if step.get("use_regex") is False else None
-    for part in step.get("pretokenizers") or []:
-        kind, prefixed = part.get("type"), part.get("add_prefix_space")
-        splits = (part.get("behavior"), bool(part.get("invert"))) in (("Isolated", False), ("Removed", True))
-        if kind not in ("Split", "ByteLevel") or prefixed or (kind == "Split" and not splits):
-            return f"its pre-tokenizer has an unusual {kind} step"
-    return None
-
-
 class _Gigatoken:
     """gigatoken on one thread, in bounded memory.
 
@@ -160,11 +145,9 @@ class _Gigatoken:
     live as long as it does, so when they have grown by CACHE_BYTES_MAX it is loaded anew.
     """
 
-    def __init__(self, data: bytes) -> None:
-        self._ak: Any = importlib.import_module("awkward")
+    def __init__(self, data: bytes, *, fits: bool = False) -> None:
         self._data = data
-        reason = why_not_gigatoken(orjson.loads(data))
-        if reason is not None:
+        if not fits and (reason := why_not_gigatoken(orjson.loads(data))) is not None:
             raise ValueError(f"{reason}, which gigatoken would ignore")
         self._engine: Any = None
         self._text_bytes = self._looked_at = 0
@@ -181,17 +164,32 @@ class _Gigatoken:
         self._text_bytes += int(offsets[-1] - offsets[0])
         if self._text_bytes - self._looked_at >= LOOK_BYTES:
             self._look()
-        ak = self._ak
-        # gigatoken borrows an array of strings only where its offsets are int64.
-        characters = ak.contents.NumpyArray(content, parameters={"__array__": "char"})
-        strings = ak.contents.ListOffsetArray(ak.index.Index64(offsets), characters, parameters={"__array__": "string"})
+        few = len(offsets) <= LIST_RECORDS_MAX + 1
         try:
-            # parallel=False: a task is one of as many as there are cores, and keeps to its own.
-            answer: Any = self._engine.encode_batch(ak.Array(strings), parallel=False).layout
+            return (self._encode_list if few else self._encode_array)(offsets, content)
         except BaseException as error:
             if isinstance(error, Exception) or not _is_fault(error):
                 raise
             raise RuntimeError(f"gigatoken panicked: {error}") from error
+
+    def _encode_list(self, offsets: Offsets, content: npt.NDArray[np.uint8]) -> tuple[Offsets, Tokens]:
+        """Encode records one Python object each: gigatoken answers with an array of numpy a record."""
+        data = content[offsets[0] : offsets[-1]].tobytes()
+        texts = [data[low:high] for low, high in itertools.pairwise((offsets - offsets[0]).tolist())]
+        with _without("awkward"):
+            # parallel=False: a task is one of as many as there are cores, and keeps to its own.
+            answer: list[Tokens] = self._engine.encode_batch(texts, parallel=False)
+        bounds = np.zeros(len(texts) + 1, np.int64)
+        np.cumsum([len(tokens) for tokens in answer], out=bounds[1:])
+        return bounds, np.concatenate(answer) if answer else np.zeros(0, np.uint32)
+
+    def _encode_array(self, offsets: Offsets, content: npt.NDArray[np.uint8]) -> tuple[Offsets, Tokens]:
+        """Encode records as one array, without a Python object a record."""
+        ak: Any = importlib.import_module("awkward")
+        # gigatoken borrows an array of strings only where its offsets are int64.
+        characters = ak.contents.NumpyArray(content, parameters={"__array__": "char"})
+        strings = ak.contents.ListOffsetArray(ak.index.Index64(offsets), characters, parameters={"__array__": "string"})
+        answer: Any = self._engine.encode_batch(ak.Array(strings), parallel=False).layout
         bounds = np.asarray(answer.offsets.data, dtype=np.int64)
         tokens: Tokens = np.asarray(answer.content.data, dtype=np.uint32)
         return bounds - bounds[0], tokens[bounds[0] : bounds[-1]]
@@ -208,7 +206,8 @@ class _Gigatoken:
             return  # The other kind remembers nothing from one call to the next.
         blank = bytes(_BLANK_BYTES)
         source = BytesSource([blank] * (EXPECTED_BYTES // _BLANK_BYTES), blank[:_SEPARATOR_BYTES])
-        self._engine.encode_batch(source, parallel=False)
+        with _without("awkward"):
+            self._engine.encode_batch(source, parallel=False)
 
     def _look(self) -> None:
         """Load gigatoken anew if what it remembers has become too much."""
@@ -228,6 +227,21 @@ class _Gigatoken:
         self._engine = load_hf_json(self._data)
         self._text_bytes = self._looked_at = 0
         self._heap_bytes = None
+
+
+@contextlib.contextmanager
+def _without(module: str) -> Iterator[None]:
+    """What looks for that module meanwhile finds none; gigatoken looks for awkward at each call, and needs none."""
+    absent = object()
+    before: Any = sys.modules.get(module, absent)
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if before is absent:
+            del sys.modules[module]
+        else:
+            sys.modules[module] = before
 
 
 def _string_buffers(text: pa.Array[Any]) -> tuple[Offsets, npt.NDArray[np.uint8]]:

@@ -43,7 +43,6 @@ PRELOADED = (
     "headrace.stages.samples",
     "headrace.stages.tokenizer",
     "headrace.stages.tokens",
-    "awkward",
     "gigatoken.gigatoken_rs",
 )
 #: Descriptors that come with an order: the control channel, the page of what is in hand, standard error.

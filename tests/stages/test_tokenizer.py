@@ -3,6 +3,8 @@ from __future__ import annotations
 import itertools
 import pathlib
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +19,9 @@ from headrace.pipeline.errors import PipelineError
 from headrace.stages import tokenizer
 from headrace.stages.batch import Batch
 from headrace.stages.heap import heap_bytes
-from headrace.stages.tokenizer import GIGATOKEN, TOKENIZERS, Tokenize, append_to_each, load_encoder, why_not_gigatoken
-from headrace.stages.vocabulary import resolve_tokenizer
+from headrace.stages.library import tokenize
+from headrace.stages.tokenizer import GIGATOKEN, TOKENIZERS, Tokenize, append_to_each, load_encoder
+from headrace.stages.vocabulary import resolve_tokenizer, why_not_gigatoken
 
 EOS = "<｜end▁of▁sentence｜>"  # noqa: RUF001
 HOSTILE = [
@@ -95,7 +98,7 @@ def test_the_text_gives_way_to_a_list_of_uint32(stage: Tokenize, batch_of: Calla
 def test_the_other_engine_gives_the_same_tokens(
     stage: Tokenize, deepseek: pathlib.Path, monkeypatch: pytest.MonkeyPatch, batch_of: Callable[..., Batch]
 ) -> None:
-    def refuse(_data: bytes) -> None:
+    def refuse(_data: bytes, *, fits: bool) -> None:
         raise ValueError("unknown model")
 
     monkeypatch.setattr("headrace.stages.tokenizer._Gigatoken", refuse)
@@ -243,6 +246,51 @@ def test_gigatoken_is_loaded_anew_when_it_remembers_too_much_and_goes_on_as_befo
         assert np.array_equal(again[1], tokens)
     assert [engine is first for engine in engines] == [True, True, False, False]
     assert engines[2] is engines[3]
+
+
+def test_many_short_records_and_few_are_encoded_alike(deepseek: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = tokenizer._Gigatoken(deepseek.read_bytes(), fits=True)
+    texts = [pa.array(HOSTILE), pa.array(HOSTILE).slice(3, 4), pa.array(["", ""]), pa.array([], pa.string())]
+    few = [encode(text) for text in texts]
+    monkeypatch.setattr(tokenizer, "LIST_RECORDS_MAX", -1)
+    for (offsets, tokens), text in zip(few, texts, strict=True):
+        many = encode(text)
+        assert (many[0].dtype, many[1].dtype) == (offsets.dtype, tokens.dtype) == (np.int64, np.uint32)
+        assert np.array_equal(many[0], offsets)
+        assert np.array_equal(many[1], tokens)
+
+
+def test_few_records_are_encoded_without_awkward_whose_import_takes_longer_than_they_do(deepseek: pathlib.Path) -> None:
+    code = f"""if True:
+        import pathlib, sys
+        import pyarrow as pa
+        from headrace.stages.tokenizer import LIST_RECORDS_MAX, _Gigatoken
+        encode = _Gigatoken(pathlib.Path({str(deepseek)!r}).read_bytes())
+        encode.make_room()
+        for records in (LIST_RECORDS_MAX, LIST_RECORDS_MAX + 1):
+            encode(pa.array(["some text"] * records))
+            print("awkward" in sys.modules)
+    """
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert answer.stdout.split() == ["False", "True"]
+
+
+def test_what_the_declaration_found_out_is_not_looked_at_again(
+    deepseek: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = tokenize(str(deepseek))
+    assert declared.parameters["fits"] is True
+    assert "fits" in declared.volatile
+    looked: list[Any] = []
+    monkeypatch.setattr(tokenizer, "why_not_gigatoken", looked.append)
+    Tokenize("tokenize", **declared.parameters)
+    assert looked == []
+    Tokenize("tokenize", **{**declared.parameters, "fits": False})
+    assert len(looked) == 1
+
+
+def test_a_tokenizer_that_gigatoken_would_misread_is_declared_so(tmp_path: pathlib.Path) -> None:
+    assert resolve_tokenizer(small(tmp_path, ["a", "</s>"])).fits is False
 
 
 def test_room_for_many_words_changes_no_token(deepseek: pathlib.Path) -> None:
