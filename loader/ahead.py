@@ -57,12 +57,14 @@ def needed_by(mixture: Mixture, position: int, end: int) -> list[Needed]:
 def next_use(mixture: Mixture, shard: int, position: int) -> int:
     """About where in the sequence a shard is needed next, judged by a sample of its rows."""
     source = int(mixture.source_of(np.array([shard]))[0])
-    layout = mixture.layouts[source]
     local = shard - int(mixture.shard_starts[source])
+    pass_, place = mixture.passes[source].at(int(mixture.given(position)[source]))
+    layout = mixture.passes[source].layout(pass_)
+    if local >= layout.shards:
+        # a shard that came since: with the next pass
+        return layout.samples - place
     rows = int(layout.ends[local]) - (int(layout.ends[local - 1]) if local else 0)
     sampled = np.arange(0, max(rows, 1), SAMPLED_ROWS, dtype=np.int64)
-    given = int(mixture.given(position)[source])
-    pass_, place = divmod(given, layout.samples)
     places = mixture.order(source, pass_).inverse(np.full(sampled.size, local), sampled).view(np.int64)
     coming = places[places >= place]
     return int(coming.min()) - place if coming.size else int(places.min()) + layout.samples - place

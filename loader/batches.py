@@ -12,20 +12,21 @@ Every rank makes the same number of steps. Where fewer than W*B samples are left
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from headrace.loader.ahead import Ahead
 from headrace.loader.dataset import TokenDataset
-from headrace.loader.errors import DatasetGrew, Difference, LoaderClosed, LoaderError, StateMismatch
+from headrace.loader.errors import LoaderClosed, LoaderError
 from headrace.loader.fields import Batch, chosen_fields
-from headrace.loader.growth import known_part
 from headrace.loader.mixture import Mixture, Shuffle, period_counts
-from headrace.loader.order import BLOCK_ROWS_DEFAULT, CONSTRUCTION, WINDOW_BLOCKS_DEFAULT, Order, OrderMode
-from headrace.loader.plan import Cut, Event, LastBatch, Offered, Recut, Revised, Reweighted, Skipped, versions_at
+from headrace.loader.order import BLOCK_ROWS_DEFAULT, WINDOW_BLOCKS_DEFAULT, Order, OrderMode
+from headrace.loader.plan import Cut, Event, LastBatch, Offered, Recut, Revised, Reweighted, Skipped
 from headrace.loader.prefetch import Prefetcher
 from headrace.loader.produce import Made, Share, Task, produce
+from headrace.loader.resume import Grown, Reading, resume
+from headrace.loader.sequence import binding_of, mixture_of
 from headrace.loader.sources import Source, Sources
-from headrace.loader.state import STATE_FORMAT, check_state, journal_to_json
+from headrace.loader.state import STATE_FORMAT, journal_to_json
 from headrace.loader.statistics import LoaderStatistics, SourceShare
 from headrace.loader.verify import WAIT_S_MAX
 
@@ -93,12 +94,9 @@ class Loader:
             raise ValueError("pass_samples is for mixtures; a pass over one dataset has its samples")
         if len(datasets) > 1 and not all(dataset.layout.samples for dataset in datasets):
             raise LoaderError("a dataset of the mixture has no samples; leave it out")
+        self._pass_samples = pass_samples
         self._samples = pass_samples or sum(dataset.layout.samples for dataset in datasets)
-        if self._cut.steps(self._samples) == 0:
-            raise LoaderError(
-                f"{datasets[0]!r} cannot fill one global batch of {self._cut.stride} (batch_size "
-                f"{self._cut.batch_size} x world_size {self._cut.world_size}); lower batch_size, or pass last='pad'"
-            )
+        self._require_step(self._samples)
         self._shuffle.order(datasets[0].layout, 0, pass_)  # raises what is wrong with the arguments
         begin = pass_ * self._samples
         self._events: tuple[Event, ...] = (Revised(begin, self.sources.versions), Recut(begin, 0, self._cut))
@@ -117,6 +115,14 @@ class Loader:
         self._ahead: Ahead | None = None
         self._counts = {"batches": 0, "samples": 0}
         self._seconds = {"wait": 0.0, "assemble": 0.0}
+
+    def _require_step(self, samples: int) -> None:
+        if self._cut.steps(samples) == 0:
+            raise LoaderError(
+                f"{self.dataset!r}: a pass of {samples} samples cannot fill one global batch of {self._cut.stride} "
+                f"(batch_size {self._cut.batch_size} x world_size {self._cut.world_size}); lower batch_size, or pass "
+                "last='pad'"
+            )
 
     @property
     def dataset(self) -> TokenDataset:
@@ -247,60 +253,24 @@ class Loader:
             **({} if self._before is None else {"before": self._before}),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], *, grown: Literal["refuse", "finish"] = "refuse") -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, grown: Grown = "refuse") -> None:
         """Go on where `state` was taken; world size, rank and batch size may differ from then.
 
         A dataset that has more shards than the state knows is refused by DatasetGrew, or with `grown="finish"` read as
-        it was to the end of the state's pass, and whole from the next pass on. Raises StateMismatch with a diff where
-        dataset, tokenizer, seq_len, seed or order differ, else LoaderError.
+        it was to the end of the state's pass, and whole from the next pass on; of a mixture each source that grew, by
+        passes of its own. Raises StateMismatch with a diff where dataset, tokenizer, seq_len, seed or order differ,
+        else LoaderError; a loader that refused a state stands where it stood.
         """
-        sources, later = self._sources_of(state, grown)
-        place = check_state(state, self._binding(sources))
+        ours = Reading(self.sources, self._grown, self._shuffle, self._cut, self._pass_samples)
+        found = resume(state, ours, grown)
+        if len(found.sources.datasets) > 1:
+            self._require_step(found.mixture.samples)
         self._end_iteration()
-        self.sources, self._grown, self._before = sources, later, state.get("before")
-        if len(sources.datasets) == 1:
-            self._samples = self.dataset.layout.samples
-        self._events = place.events
-        self._pass, self._position, self._step = place.pass_, place.position, place.step
+        self.sources, self._grown, self._before = found.sources, found.later, found.before
+        self._samples, self._mixture, self._events = found.mixture.samples, found.mixture, found.events
+        self._pass, self._position, self._step = found.pass_, found.position, found.step
         self._share = Share(0, 1)
         self._ended = False
-        self._revise()
-        cuts = [event for event in self._events if isinstance(event, Recut)]
-        if not cuts or cuts[-1].cut != self._cut:
-            self._events += (Recut(self._absolute, self._step, self._cut),)
-        self._mixture = self._mix()
-
-    def _sources_of(self, state: Mapping[str, Any], grown: str) -> tuple[Sources, Sources | None]:
-        """What a state reads, and what is read once its pass is finished, where that is more. Raises DatasetGrew."""
-        if grown not in ("refuse", "finish"):
-            raise ValueError(f'grown is "refuse" or "finish", got {grown!r}')
-        everything = self._grown or self.sources
-        dataset = everything.datasets[0]
-        roots = isinstance(state, Mapping) and state.get("layout_root")
-        if len(everything.datasets) > 1 or roots == dataset.layout.root:
-            return everything, None
-        if self._grown is not None and roots == self.dataset.layout.root:
-            return self.sources, self._grown
-        part = known_part(dataset, state) if isinstance(state, Mapping) else None
-        if part is None:
-            return everything, None
-        if grown == "refuse":
-            known, now = ((one.layout.shards, one.layout.samples) for one in (part, dataset))
-            raise DatasetGrew(dataset.store.uri, known, now)
-        return Sources([Source(part, everything.weights[0], everything.names[0])]), everything
-
-    def _revise(self) -> None:
-        """Journal that from here on the datasets are read at other versions. Raises StateMismatch for older ones."""
-        ours = self.sources.versions
-        read = versions_at(self._absolute, self._events)
-        if read == ours:
-            return
-        if read is not None:
-            # an older version would show again what was retracted
-            older = [Difference("version", *pair) for pair in zip(read, ours, strict=True) if pair[0] > pair[1]]
-            if older:
-                raise StateMismatch(older)
-        self._events += (Revised(self._absolute, ours),)
 
     def skip(self, first: int, count: int) -> None:
         """Leave out `count` positions of this pass from `first` on (such as what made the loss jump), and journal it.
@@ -387,7 +357,7 @@ class Loader:
     def _plain(self, *, forked: bool) -> dict[str, Any]:
         shuffle = self._shuffle
         arguments = {
-            "dataset": self.sources.plain(forked=forked),
+            "dataset": (self._grown or self.sources).plain(forked=forked),
             "batch_size": self._cut.batch_size,
             "seed": shuffle.seed,
             "rank": self.rank,
@@ -407,9 +377,7 @@ class Loader:
         return self._pass * self._samples + self._position
 
     def _mix(self) -> Mixture:
-        changes = [event for event in self._events if isinstance(event, Reweighted)]
-        layouts = [dataset.layout for dataset in self.sources.datasets]
-        return Mixture(layouts, self._shuffle, self.sources.weights, self._samples, changes)
+        return mixture_of(self.sources, self._shuffle, self.sources.weights, self._samples, self._events)
 
     def _offered(self) -> Offered:
         skips = [event for event in self._events if isinstance(event, Skipped)]
@@ -425,7 +393,7 @@ class Loader:
                 asked=asked[at] / sum(asked),
                 reached=int(given[at]) / self._absolute if self._absolute else 0.0,
                 samples=int(given[at]),
-                passes=int(given[at]) / self.sources.datasets[at].layout.samples,
+                passes=self._mixture.passes[at].read(int(given[at])),
             )
             for at, name in enumerate(self.sources.names)
         )
@@ -437,45 +405,15 @@ class Loader:
                 running.close()
         self._prefetcher = self._ahead = None
 
-    def _binding(self, sources: Sources | None = None) -> dict[str, Any]:
-        """What fixes the order of samples, of these sources or of those that are read."""
-        sources = sources or self.sources
-        first = sources.datasets[0]
-        manifest = first.manifest
-        alone = len(sources.datasets) == 1
-        windowed = self._shuffle.mode is OrderMode.WINDOWED
-        binding: dict[str, Any] = {
-            "dataset": manifest.dataset,
-            "uri": first.store.uri,
-            "layout_root": first.layout.root,
-            "samples": first.layout.samples if alone else self._samples,
-            "tokenizer": manifest.tokenizer,
-            "seq_len": manifest.seq_len,
-            "seed": self._shuffle.seed,
-            "order": {
-                "mode": self._shuffle.mode.value,
-                "construction": CONSTRUCTION,
-                "window_blocks": self._shuffle.window_blocks if windowed else None,
-                "block_rows": self._shuffle.block_rows if windowed else None,
-            },
-        }
-        if not alone:
-            binding["weights"] = list(sources.weights)
-            binding["sources"] = [
-                {
-                    "name": name,
-                    "uri": dataset.store.uri,
-                    "layout_root": dataset.layout.root,
-                    "samples": dataset.layout.samples,
-                }
-                for name, dataset in zip(sources.names, sources.datasets, strict=True)
-            ]
-        return binding
+    def _binding(self) -> dict[str, Any]:
+        layouts = [dataset.layout for dataset in self.sources.datasets]
+        return binding_of(self.sources, layouts, self._shuffle, self._samples)
 
 
 def _rebuilt(plain: Mapping[str, Any]) -> Loader:
     loader = Loader(**plain["arguments"])
-    loader.load_state_dict(plain["state"])
+    # the choice was made, if there was one
+    loader.load_state_dict(plain["state"], grown="finish")
     loader._ended = plain["ended"]
     return loader
 

@@ -10,8 +10,9 @@ period, so source and how-manieth of any position are a division and a look-up, 
 
 The n-th sample of a source of N samples is position n mod N of its pass n div N: a source that is read more often than
 it has samples is shuffled anew for each time, and how often that happened is counted. Weights may change at any
-position; what a source has given up to there stays given. Sources share nothing else, so changing one weight changes
-no source's own order.
+position; what a source has given up to there stays given. A source may grow at any position, and goes over to its new
+shards at the end of the pass that it is in (`headrace.loader.passes`). Sources share nothing else, so neither changes
+another source's order.
 
 A source's share among any run of positions differs from its weight's by a handful of samples at most (a test holds
 the bound), where drawing sources at random would be off by the square root of the run. Pure.
@@ -26,6 +27,7 @@ from typing import Final
 import numpy as np
 
 from headrace.loader.order import I64, Layout, Loops, Order, OrderMode, derive_key, distinct
+from headrace.loader.passes import Passes
 from headrace.loader.plan import Reweighted
 
 #: positions after which a schedule repeats, at most; also the accuracy of weights that fit no smaller period
@@ -101,6 +103,15 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Growth:
+    """At an absolute position a source, which had been `before`, was found to have more shards behind these."""
+
+    position: int
+    source: int
+    before: Layout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
     """Positions from `start` on follow one schedule; `given` [sources] had been read before."""
 
@@ -111,9 +122,10 @@ class _Stretch:
 
 class Mixture:
     """The sequence of (shard, row) over all sources. Shards are numbered through: the second source's follow the
-    first's. `samples` are those of one pass of the mixture; absolute positions go through all passes.
+    first's. `samples` are those of one pass of the mixture; absolute positions go through all passes. `layouts` are
+    the sources' newest, and `growths` say, in the order in which it happened, which were smaller before.
 
-    One source alone is the plain order of its dataset.
+    One source alone is the plain order of its dataset, and does not grow in here.
     """
 
     def __init__(
@@ -123,6 +135,7 @@ class Mixture:
         weights: Sequence[float],
         samples: int,
         changes: Sequence[Reweighted] = (),
+        growths: Sequence[Growth] = (),
     ) -> None:
         self.layouts = tuple(layouts)
         self.shuffle = shuffle
@@ -136,8 +149,21 @@ class Mixture:
             given = stretch.given + stretch.schedule.count(change.position - stretch.start)
             stretch = _Stretch(change.position, Schedule(change.weights), given)
             self._stretches.append(stretch)
+        #: each source's passes [sources]
+        self.passes = self._passes(growths)
         self._orders: dict[tuple[int, int], Order] = {}
         self._loops: Loops | None = None
+
+    def _passes(self, growths: Sequence[Growth]) -> list[Passes]:
+        known = list(self.layouts)
+        for growth in reversed(growths):
+            known[growth.source] = growth.before
+        passes = [Passes(layout) for layout in known]
+        for number, growth in enumerate(growths):
+            later = [one.before for one in growths[number + 1 :] if one.source == growth.source]
+            layout = (later or [self.layouts[growth.source]])[0]
+            passes[growth.source].grow(int(self.given(growth.position)[growth.source]), layout)
+        return passes
 
     def compute_by(self, loops: Loops) -> None:
         """Have orders computed by `loops` from here on; they are the same, and sooner there."""
@@ -151,7 +177,8 @@ class Mixture:
         if order is None:
             if len(self._orders) >= _ORDERS_A_SOURCE * len(self.layouts):
                 self._orders.clear()
-            order = self._orders[source, pass_] = self.shuffle.order(self.layouts[source], source, pass_, self._loops)
+            layout = self.passes[source].layout(pass_)
+            order = self._orders[source, pass_] = self.shuffle.order(layout, source, pass_, self._loops)
         return order
 
     def sources(self, positions: I64) -> tuple[I64, I64]:
@@ -182,7 +209,7 @@ class Mixture:
         row = np.empty(positions.size, dtype=np.int64)
         for number in distinct(source).tolist():
             mine = np.flatnonzero(source == number)
-            pass_, place = np.divmod(index[mine], self.layouts[number].samples)
+            pass_, place = self.passes[number].split(index[mine])
             for one in distinct(pass_).tolist():
                 chosen = mine[pass_ == one]
                 found, row[chosen] = self.order(number, one).locate(place[pass_ == one].view(np.uint64))
@@ -196,12 +223,14 @@ class Mixture:
     def positions_of(self, shard: int, row: int, end: int) -> list[int]:
         """The absolute positions below `end` that read one row, in order: one in each pass of its source."""
         source = int(self.source_of(np.array([shard]))[0])
-        samples = self.layouts[source].samples
-        local = np.array([shard - int(self.shard_starts[source])]), np.array([row])
+        passes = self.passes[source]
+        local = shard - int(self.shard_starts[source])
         found: list[int] = []
-        for pass_ in range(int(self.given(end)[source]) // samples + 1):
-            place = int(self.order(source, pass_).inverse(*local)[0])
-            position = self._position(source, pass_ * samples + place)
+        for pass_ in range(passes.at(int(self.given(end)[source]))[0] + 1):
+            if local >= passes.layout(pass_).shards:
+                continue
+            place = int(self.order(source, pass_).inverse(np.array([local]), np.array([row]))[0])
+            position = self._position(source, passes.begin(pass_) + place)
             if position is not None and position < end:
                 found.append(position)
         return found

@@ -77,7 +77,21 @@ class Revised:
     versions: tuple[int, ...]
 
 
-Event = Skipped | Reweighted | Recut | Revised
+@dataclass(frozen=True, slots=True)
+class Grew:
+    """Journal: at this absolute position a source of a mixture was found to have more shards.
+
+    Until then it had `samples` in shards whose layout has the root `layout_root`; these it reads to the end of the
+    pass that it is in, and all of them from its next pass on.
+    """
+
+    position: int
+    source: int
+    samples: int
+    layout_root: str
+
+
+Event = Skipped | Reweighted | Recut | Revised | Grew
 
 
 class Offered:

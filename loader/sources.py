@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from headrace.loader.dataset import SHARDS_OPEN_MAX, TokenDataset, open_dataset
 from headrace.loader.errors import LoaderError
+from headrace.loader.growth import known_part
 from headrace.loader.manifest import ShardEntry
+from headrace.loader.order import Layout
 from headrace.loader.shard import Shard
 from headrace.loader.verify import WAIT_S_MAX
 
@@ -54,6 +56,7 @@ class Sources:
         self._starts = [0]
         for dataset in self.datasets:
             self._starts.append(self._starts[-1] + dataset.layout.shards)
+        self._before: dict[tuple[int, int, str], Layout | None] = {}
         self._verifiers = [dataset.verifier for dataset in self.datasets]
         if len(self.datasets) == 1:
             self.shard = self.datasets[0].shard  # type: ignore[method-assign]
@@ -70,6 +73,15 @@ class Sources:
     def versions(self) -> tuple[int, ...]:
         """The version that each dataset is read at."""
         return tuple(dataset.version for dataset in self.datasets)
+
+    def layout_before(self, source: int, samples: int, root: str) -> Layout | None:
+        """The layout of a source's first shards, of so many samples and that root; None where it begins otherwise."""
+        key = (source, samples, root)
+        if key not in self._before:
+            # looked for once: it reads the checksums of all shards
+            part = known_part(self.datasets[source], {"samples": samples, "layout_root": root})
+            self._before[key] = None if part is None else part.layout
+        return self._before[key]
 
     def shard(self, number: int) -> Shard:
         """The shard of that number, counted through all datasets."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.loader.errors import Difference, LoaderError, StateMismatch
-from headrace.loader.plan import Cut, Event, LastBatch, Recut, Revised, Reweighted, Skipped
+from headrace.loader.plan import Cut, Event, Grew, LastBatch, Recut, Revised, Reweighted, Skipped
 
 STATE_FORMAT: Final = 1
 #: entries in a journal; a journal is edited by hand and by changes of the world size, not by steps
@@ -100,6 +100,14 @@ def _event_to_json(event: Event) -> dict[str, Any]:
             return {"event": "reweighted", "position": event.position, "weights": list(event.weights)}
         case Revised():
             return {"event": "revised", "position": event.position, "versions": list(event.versions)}
+        case Grew():
+            return {
+                "event": "grew",
+                "position": event.position,
+                "source": event.source,
+                "samples": event.samples,
+                "layout_root": event.layout_root,
+            }
         case Recut():
             return {
                 "event": "cut",
@@ -131,11 +139,15 @@ def _parse_event(fields: Any) -> Event:
                 if not all(type(version) is int and version >= 0 for version in versions):
                     raise ValueError("versions are whole numbers")
                 return Revised(_whole(fields, "position"), tuple(versions))
+            case "grew":
+                place = _whole(fields, "position"), _whole(fields, "source"), _whole(fields, "samples")
+                return Grew(*place, str(fields["layout_root"]))
             case "cut":
                 cut = Cut(_whole(fields, "batch_size"), _whole(fields, "world_size"), LastBatch(fields["last"]))
                 if cut.stride < 1:
                     raise ValueError("a cut of no samples")
                 return Recut(_whole(fields, "position"), _whole(fields, "step"), cut)
-    except (KeyError, TypeError, ValueError) as error:
-        raise LoaderError(f"the state's journal holds {fields!r}, which is malformed: {error!r}") from error
+    except (KeyError, TypeError, ValueError, LoaderError) as error:
+        reason = error if isinstance(error, LoaderError) else repr(error)
+        raise LoaderError(f"the state's journal holds {fields!r}, which is malformed: {reason}") from error
     raise LoaderError(f"the state's journal holds {fields!r}; this version of Headrace knows no such event")

@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from headrace.loader.dataset import TokenDataset, open_dataset
 from headrace.loader.errors import Difference, LoaderError, StateMismatch
 from headrace.loader.growth import known_part
-from headrace.loader.mixture import Mixture, Shuffle
+from headrace.loader.mixture import Shuffle
 from headrace.loader.order import CONSTRUCTION, OrderMode
-from headrace.loader.plan import Reweighted, Timeline, versions_at
+from headrace.loader.plan import Timeline, versions_at
+from headrace.loader.sequence import mixture_of
 from headrace.loader.sources import Source, Sources
 from headrace.loader.state import place_of, require_format
 from headrace.store.shards import read_table
@@ -105,9 +106,7 @@ class Trace:
         #: a dataset that grew between two passes has a state of before
         self._before = None if before is None else Trace(before, sources)
         self._check(listed)
-        changes = [event for event in self._place.events if isinstance(event, Reweighted)]
-        layouts = [dataset.layout for dataset in self._sources.datasets]
-        self._mixture = Mixture(layouts, shuffle, weights, self._samples, changes)
+        self._mixture = mixture_of(self._sources, shuffle, weights, self._samples, self._place.events)
         self._timeline = Timeline(self._samples, self._place.events)
         self._here = self._place.pass_ * self._samples + self._place.position
 
