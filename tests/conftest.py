@@ -2,10 +2,50 @@
 
 `make test` must say the same of the same tree each time. `--hypothesis-profile=search`, which `make search` gives,
 draws fresh examples, ten times as many; what it finds becomes an `@example` of the test.
+
+And what runs beside what, where pytest-xdist runs the suite in two processes, as `make test` has it: one begins with
+the tests that start whole runs and clusters, the other with those that are one process, until they meet. So for most of
+the time there is one whole run at a time, and neither process is idle at the end.
 """
 
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+    from xdist.workermanage import WorkerController
+
+#: Folders whose tests start whole runs and clusters, those that take longest first.
+WHOLE_RUNS = ("tests/live/", "tests/run/", "tests/cluster/", "tests/inputs/", "tests/cli/")
 
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=1_000, deadline=None)
 settings.load_profile("same")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        return next((at for at, folder in enumerate(WHOLE_RUNS) if item.nodeid.startswith(folder)), len(WHOLE_RUNS))
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadScopeScheduling":
+    """A file's tests stay in one process, for what they share; the first process takes files from the front."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FromBothEnds(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid.partition("::")[0]
+
+        def _assign_work_unit(self, node: "WorkerController") -> None:
+            if node is not self.nodes[0]:
+                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+            super()._assign_work_unit(node)
+
+    config.option.loadscopereorder = False
+    return FromBothEnds(config, log)

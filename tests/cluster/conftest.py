@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-# The tests have no packages: this is how their modules find the kits beside them and those of tests/run.
+# The tests have no packages: this is how their modules find the kits beside them, those of tests/run and those of all.
 sys.path.append(str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "run"))
+sys.path.append(str(Path(__file__).parents[1] / "support"))
 
 from gated_kit import write_pipeline
 from kill_kit import headrace

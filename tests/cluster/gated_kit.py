@@ -8,6 +8,7 @@ from typing import Any
 
 from dataset_kit import fates
 from netns_kit import Cluster, Host, wait_for
+from small_tokenizer import small_tokenizer
 
 #: The last two thirds of the records come when the gate is open.
 PIPELINE = '''"""Text to tokens through a gate: records behind the first wait until a file is there."""
@@ -27,7 +28,7 @@ def gate(record):
 
 
 def build(input: str, output: str) -> Pipeline:
-    tokens = tokenize("deepseek")
+    tokens = tokenize("TOKENIZER")
     return Pipeline.chain(
         "gated",
         output,
@@ -42,10 +43,12 @@ GATE = "@gate@"
 '''
 
 
-def write_pipeline(folder: Path) -> Path:
+def write_pipeline(folder: Path, gate: str = "") -> Path:
+    """The pipeline file, whose gate is beside it unless another is named."""
     path = folder / "gated.py"
+    text = PIPELINE.replace("TOKENIZER", small_tokenizer())
     # The gate's path must not make another pipeline of it: it is no part of what a record becomes.
-    path.write_text(PIPELINE.replace("@gate@", str(folder / "gate")))
+    path.write_text(text.replace("@gate@", gate or str(folder / "gate")))
     return path
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from dataset_kit import fates
-from gated_kit import PIPELINE
+from gated_kit import write_pipeline
 from kill_kit import headrace
 from netns_kit import Cluster, Daemon, Host, Net, wait_for
 
@@ -22,6 +22,8 @@ MANAGER = 'while :; do setpriv --pdeathsig KILL "$@"; done'
 #: Its processes cannot be seen from inside, and end with the first one.
 APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 PERMISSION = "--allow-chaos"
+#: Of the pipeline, in the folder that its tasks run in: the same text for all.
+GATE = "gate"
 #: Seconds in which a run comes to its last fault, and then to its end.
 LAST_S_MAX = 180.0
 
@@ -31,18 +33,11 @@ def reference(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the pipeline makes on one host, with its gate open."""
     folder = tmp_path_factory.mktemp("reference")
     (folder / "gate").touch()
-    gated = write_pipeline(folder)
+    gated = str(write_pipeline(folder, GATE))
     command = headrace("run", gated, "-p", f"input={texts}/*.jsonl", "-p", f"output={folder}/out", "--json")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "out"
-
-
-def write_pipeline(folder: Path) -> str:
-    """The gated pipeline, whose gate is a file in the folder that its tasks run in: the same text for all."""
-    path = folder / "gated.py"
-    path.write_text(PIPELINE.replace("@gate@", "gate"))
-    return str(path)
 
 
 class Watched:
@@ -87,7 +82,7 @@ class Watched:
         """`headrace chaos run` on the controller's host, with the gated pipeline."""
         folder = self.cluster.folder
         (folder / "x.toml").write_text(scenario)
-        command = headrace("chaos", "run", str(folder / "x.toml"), write_pipeline(folder), *arguments)
+        command = headrace("chaos", "run", str(folder / "x.toml"), str(write_pipeline(folder, GATE)), *arguments)
         command += ["--cluster", str(self.cluster.files), "--folder", str(folder), "--report", str(folder / "report")]
         host: Host = self.ctl
         return subprocess.Popen(

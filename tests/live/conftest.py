@@ -8,14 +8,14 @@ import pytest
 # The tests have no packages: this is how their modules find the kit beside them.
 sys.path.append(str(Path(__file__).parent))
 
-from live_kit import PIPELINE, RECORDS, call, inputs, line
+from live_kit import RECORDS, call, inputs, line, pipeline
 
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chaos")
-    (folder / "small.py").write_text(PIPELINE)
-    (folder / "mixed.py").write_text(PIPELINE.replace("read_jsonl", "read"))
+    (folder / "small.py").write_text(pipeline())
+    (folder / "mixed.py").write_text(pipeline().replace("read_jsonl", "read"))
     (folder / "corpus").mkdir()
     for part in range(4):
         lines = [line(number) for number in range(part, RECORDS, 4)]

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from small_tokenizer import small_tokenizer
+
 DEADLINE_S = 300.0
 PIPELINE = '''"""Tokens in shards so small that a short run has many ledger entries."""
 
@@ -19,7 +23,7 @@ def has_no_seven(record):
 
 
 def build(input: str, output: str, shard_bytes: int = 1 << 15) -> Pipeline:
-    tokens = tokenize("deepseek")
+    tokens = tokenize("TOKENIZER")
     return Pipeline.chain(
         "small",
         output,
@@ -53,6 +57,11 @@ def line(number: int) -> str:
     """A record of about 2 kB, unlike any other."""
     words = (f"{WORDS[(number * 7 + word * 3) % len(WORDS)]} {number * word % 9973}" for word in range(200))
     return json.dumps({"id": f"r{number}", "text": " ".join(words), "part": number % 4})
+
+
+def pipeline() -> str:
+    """The text of the pipeline file."""
+    return PIPELINE.replace("TOKENIZER", small_tokenizer())
 
 
 def inputs(home: Path) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from run_kit import DEADLINE_S, PIPELINE, run_command
+from run_kit import DEADLINE_S, pipeline, run_command
 
 #: Bytes of text of the corpus that the tests run on.
 CORPUS_BYTES = 12 << 20
@@ -22,7 +22,7 @@ CORPUS_BYTES = 12 << 20
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a pipeline file and a corpus: the interpreter's standard library, a module a record."""
     folder = tmp_path_factory.mktemp("home")
-    (folder / "small.py").write_text(PIPELINE)
+    (folder / "small.py").write_text(pipeline())
     (folder / "corpus").mkdir()
     texts = _texts()
     for shard in range(4):

@@ -45,7 +45,7 @@ def curse(record):
 
 
 def build(input: str, output: str) -> Pipeline:
-    tokens = tokenize("deepseek")
+    tokens = tokenize({tokenizer!r})
     return Pipeline.chain(
         "small",
         output,

@@ -12,6 +12,7 @@ from typing import Any
 
 from kill_kit import Marked, count_entries, headrace
 from run_kit import DEADLINE_S, PIPELINE
+from small_tokenizer import small_tokenizer
 
 from headrace.transport.log_lines import as_text
 
@@ -85,7 +86,9 @@ def a_house(home: Path) -> Iterator[House]:
 def begin(house: House, output: Path, *arguments: str) -> None:
     """The pipeline runs, slowly, and has written something."""
     (house.home / "pace").touch()
-    (house.home / "paced.py").write_text(PACED.replace("@pace@", str(house.home / "pace")))
+    (house.home / "paced.py").write_text(
+        PACED.replace("@pace@", str(house.home / "pace")).replace("TOKENIZER", small_tokenizer())
+    )
     given = ("apply", "paced.py", "-p", f"input={house.home}/corpus/*.jsonl", "-p", f"output={output}")
     house.good(*given, *arguments)
     house.until("the first shard", lambda: count_entries(output / "ledger") > 4)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from kill_kit import headrace
+from small_tokenizer import small_tokenizer
 
 #: Seconds after which a command hangs.
 DEADLINE_S = 120.0
@@ -18,7 +19,7 @@ def has_many_lines(record):
     return record if record["text"].count("\\n") >= 10 else None
 
 
-def build(input: str, output: str, tokenizer: str = "deepseek", seq_len: int = 512) -> Pipeline:
+def build(input: str, output: str, tokenizer: str = "TOKENIZER", seq_len: int = 512) -> Pipeline:
     tokens = tokenize(tokenizer)
     return Pipeline.chain(
         "small",
@@ -29,6 +30,11 @@ def build(input: str, output: str, tokenizer: str = "deepseek", seq_len: int = 5
         write_tokens(tokens, seq_len=seq_len, shard_bytes=1 << 17),
     )
 '''
+
+
+def pipeline() -> str:
+    """The text of the pipeline file."""
+    return PIPELINE.replace("TOKENIZER", small_tokenizer())
 
 
 def run_command(home: Path, output: str, *arguments: str) -> list[str]:

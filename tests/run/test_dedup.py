@@ -14,6 +14,7 @@ import pytest
 from dedup_kit import PIPELINE, check, epochs, fates_of, write_corpus
 from kill_kit import Marked, headrace
 from run_kit import DEADLINE_S
+from small_tokenizer import small_tokenizer
 
 from headrace.store.dataset import Dataset
 
@@ -26,7 +27,7 @@ class Place:
         self.gate = folder / "gate"
         self.gate.touch()
         self.corpus = write_corpus(folder / "corpus")
-        (folder / "small.py").write_text(PIPELINE.format(gate=str(self.gate)))
+        (folder / "small.py").write_text(PIPELINE.format(gate=str(self.gate), tokenizer=small_tokenizer()))
 
     def run(self, output: str) -> Marked:
         parameters = ("-p", f"input={self.folder}/corpus/*.jsonl", "-p", f"output={output}")
