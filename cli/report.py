@@ -150,7 +150,9 @@ def balance_of(ledger: LedgerState) -> Balance:
             complete = complete and state.done((sink,))
         read = ended if sink == main else read
         agreed = agreed and closed == counts.records and (ended == counts.records or not complete)
-    complete = complete and bool(ledger.counts)
+    # Input that holds no record at all has been read to its end without a word of any sink.
+    unread = any(state.count != 0 and state.dropped is None for state in ledger.fragments.values())
+    complete = complete and (bool(ledger.counts) or not unread)
     dropped = sum(state.dropped is not None for state in ledger.fragments.values())
     counts = ledger.counts.get(main, Counts())
     seq_len = _seq_len(ledger.pipeline, main)

@@ -88,6 +88,12 @@ def test_a_dataset_with_nothing_in_it_is_not_complete() -> None:
     assert not balance_of(LedgerState()).complete
 
 
+def test_input_without_a_record_is_complete_once_it_is_read_to_its_end() -> None:
+    assert not balance_of(ledger()).complete
+    balance = balance_of(ledger(FragmentEnded(FRAGMENT.id, 0), VersionPublished(1, "completed")))
+    assert (balance.records_read, balance.balanced, balance.complete) == (0, True, True)
+
+
 def test_the_object_has_the_promised_keys_with_their_types() -> None:
     found = json.loads(json.dumps(report().to_dict()))
     integers = ("records_read", "kept", "filtered", "duplicate", "quarantined", "tokens", "shards")
