@@ -151,10 +151,11 @@ def _live(between: int, worker: int, brought: tuple[int, ...]) -> int:
         code = task.live(control, hands)
         sys.stdout.flush()
         sys.stderr.flush()
-    except BaseException:  # noqa: BLE001 - nothing of a task may go on as a nursery
+    except BaseException as error:  # noqa: BLE001 - nothing of a task may go on as a nursery
         traceback.print_exc(file=sys.stderr)
         sys.stderr.flush()
-        return 1
+        asked = error.code if isinstance(error, SystemExit) else None
+        return asked if isinstance(asked, int) and 0 < asked < 256 else 1
     # The caller exits without more ado: Arrow's and the writer's threads hold nothing that must be flushed, and the
     # ring's memory has views on it.
     return code

@@ -22,6 +22,7 @@ PIPELINE = '''"""Records that do harm to the stage that is named before the colo
 
 import os
 import signal
+import sys
 import time
 
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
@@ -39,7 +40,7 @@ def harm(text, stage):
     if what == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
     if what == "exit":
-        os._exit(3)
+        sys.exit(3)
     if what == "hang":
         while True:
             time.sleep(0.05)
