@@ -101,13 +101,17 @@ class MapRecords:
             raise StageContractError(f"{who} no text for record {identity!r}: record['text'] must be a string")
         if answer.get("id", identity) != identity:
             raise StageContractError(f"{who} another id for record {identity!r}: a record keeps its id")
+        if not isinstance(answer.get("metadata") or {}, dict):
+            kind = type(answer["metadata"]).__name__
+            raise StageContractError(f"{who} {kind} as metadata for record {identity!r}: record['metadata'] is a dict")
 
 
 class MapBatches:
     """Calls `function(rows) -> rows` on Arrow record batches.
 
-    The rows have the columns `__row` (the record's ordinal; give it back untouched), `id`, `text` and `metadata`
-    (JSON or null). A row that the function leaves out is filtered; a text that it changes is counted as an edit.
+    The rows have the columns `__row` (the record's ordinal) and `id`, which come back untouched, `text` and `metadata`
+    (the JSON text of an object, or null). A row that the function leaves out is filtered; a text that it changes is
+    counted as an edit.
     """
 
     def __init__(self, name: str, function: str) -> None:
@@ -126,26 +130,55 @@ class MapBatches:
         if not isinstance(answer, pa.RecordBatch):
             kind = type(answer).__name__
             raise StageContractError(f'stage "{self.name}": its function returned {kind}: return a pa.RecordBatch')
-        needed = [ROW, "id", *([PART] if PART in batch.rows.schema.names else [])]
-        missing = [name for name in needed if name not in answer.schema.names]
+        given = [name for name in batch.rows.schema.names if name != LINEAGE]
+        missing = next((name for name in given if name not in answer.schema.names), "")
         if missing:
             raise StageContractError(
-                f'stage "{self.name}": its function returned rows without {missing[0]!r}: return every column'
+                f'stage "{self.name}": its function returned rows without {missing!r}: return every column'
+            )
+        unknown = next((name for name in answer.schema.names if name not in (*given, LINEAGE)), "")
+        if unknown:
+            raise StageContractError(
+                f'stage "{self.name}": its function returned the column {unknown!r}: put what is your own into '
+                "'metadata', as the JSON text of an object"
             )
         return self._normal(answer)
 
     def _normal(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        for column, kind in ((ROW, pa.int64()), (PART, pa.int32()), ("id", pa.string()), ("text", pa.string())):
+        who = f'stage "{self.name}": column'
+        for column, kind in _KINDS.items():
             if column not in rows.schema.names:
                 continue
+            found = rows.column(column)
+            if kind == pa.string() and not _holds_text(found.type):
+                wanted = "JSON text or null" if column == "metadata" else "text"
+                raise StageContractError(f"{who} {column!r} holds {found.type}: it must be {wanted}")
             try:
-                plain = rows.column(column).cast(kind)
+                plain = found.cast(kind)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise StageContractError(f'stage "{self.name}": column {column!r} is no {kind}: {error}') from error
-            if plain.null_count:
-                raise StageContractError(f'stage "{self.name}": column {column!r} is null in {plain.null_count} rows')
+                raise StageContractError(f"{who} {column!r} is no {kind}: {error}") from error
+            if plain.null_count and column != "metadata":
+                raise StageContractError(f"{who} {column!r} is null in {plain.null_count} rows")
             rows = with_column(rows, column, plain)
         return rows
+
+
+#: What the columns of an answer are cast to.
+_KINDS: dict[str, Any] = {
+    ROW: pa.int64(),
+    PART: pa.int32(),
+    "id": pa.string(),
+    "text": pa.string(),
+    "metadata": pa.string(),
+}
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type is one of strings, or of nothing but nulls."""
+    if pa.types.is_dictionary(kind):
+        return _holds_text(kind.value_type)
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+    return any(check(kind) for check in kinds)
 
 
 def settle(
@@ -154,8 +187,8 @@ def settle(
     """The batch with `rows` in ascending order; the rows left out are filtered, changed texts counted as edits.
 
     `reasons` is that of all which are left out, or of each by its place in the batch. `splits`: the rows are numbered
-    parts, any number of them for a row of the batch. Raises StageContractError for a row that was not given, or was
-    returned twice.
+    parts, any number of them for a row of the batch. Raises StageContractError for a row that was not given, was
+    returned twice or has another id, and for metadata that are no object.
     """
     given = row_keys(batch.rows)
     back = keys_of(ordinals_of(rows.column(ROW)), None if splits else parts_of(rows))
@@ -173,6 +206,9 @@ def settle(
             f'stage "{stage}" returned record {twice} twice: a stage that makes several of one says so by splits=True'
         )
     before = batch.rows.take(pa.array(places, pa.int64()))
+    _check_kept(rows, before, stage)
+    if LINEAGE in before.schema.names and LINEAGE not in rows.schema.names:
+        rows = with_column(rows, LINEAGE, before.column(LINEAGE))
     rows, edited = _note_edits(rows, before, stage)
     lost = np.setdiff1d(np.arange(len(given)), places)
     verdicts = batch.verdicts
@@ -189,6 +225,32 @@ def settle(
         verdicts = join_verdicts(verdicts, new)
     edits = {**batch.edits, stage: batch.edits.get(stage, 0) + edited} if edited else batch.edits
     return replace(batch, rows=rows, verdicts=verdicts, edits=edits)
+
+
+def _check_kept(rows: pa.RecordBatch, before: pa.RecordBatch, stage: str) -> None:
+    """Raise StageContractError unless each row has its record's id, and metadata that are an object or none."""
+    renamed = pc.index(pc.equal(rows.column("id"), before.column("id")), False).as_py()
+    if renamed >= 0:
+        given, found = before.column("id")[renamed].as_py(), rows.column("id")[renamed].as_py()
+        raise StageContractError(
+            f'stage "{stage}" returned the id {found!r} for record {given!r}: a record keeps its id, and `__row`'
+        )
+    if "metadata" not in rows.schema.names or rows.column("metadata").equals(before.column("metadata")):
+        return
+    pairs = zip(rows.column("metadata").to_pylist(), before.column("metadata").to_pylist(), strict=True)
+    for place, (new, old) in enumerate(pairs):
+        if new is not None and new != old and not _is_object(new):
+            raise StageContractError(
+                f'stage "{stage}" returned metadata for record {before.column("id")[place].as_py()!r} that are not the '
+                f"JSON text of an object: {new[:40]!r}"
+            )
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(orjson.loads(text), dict)
+    except orjson.JSONDecodeError:
+        return False
 
 
 def _note_edits(rows: pa.RecordBatch, before: pa.RecordBatch, stage: str) -> tuple[pa.RecordBatch, int]:
