@@ -35,8 +35,8 @@ class DamagedInput(InputError):  # noqa: N818 (named after what is so)
 class ForeignInput(DamagedInput):
     """A file holds another format than its name promises."""
 
-    def __init__(self, name: str, what: str) -> None:
-        self.why = f"no JSON Lines but {what}"
+    def __init__(self, name: str, what: str, promised: str = "JSON Lines") -> None:
+        self.why = f"no {promised} but {what}"
         InputError.__init__(
             self,
             f"{name!r} holds {self.why}, or take it out of the input, {_THEN}, "

@@ -1,4 +1,7 @@
-"""What a file holds whose name promises JSON Lines: told by its first bytes, before its lines are quarantined."""
+"""What a file holds whose name promises another format: told by its first bytes.
+
+Of JSON Lines before its lines are quarantined, of the others when they cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,68 @@ import re
 
 #: Bytes of a file's beginning that are looked at.
 HEAD_BYTES = 512
-#: How other things begin that are found under the names of JSON Lines, and what to do with them.
+#: How other things begin that are found under the names of what can be read, and what to do with them.
 _MAGIC = (
     (b"\x1f\x8b", "a gzip stream; let its name end in .gz"),
     (b"\x28\xb5\x2f\xfd", "a zstd stream; let its name end in .zst"),
     (b"BZh", "a bzip2 stream; decompress it"),
     (b"\xfd7zXZ", "an xz stream; decompress it"),
+    (b"\x04\x22\x4d\x18", "an lz4 stream; decompress it"),
     (b"PK\x03\x04", "a zip archive; unpack it"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive; unpack it"),
     (b"PAR1", "Parquet; let its name end in .parquet"),
+    (b"ARROW1", "an Arrow file; write it as Parquet"),
+    (b"ORC", "ORC; write it as Parquet"),
+    (b"Obj\x01", "Avro; write it as Parquet"),
+    (b"SQLite format 3\0", "an SQLite database; write its table as Parquet"),
     (b"WARC/", "a WARC; let its name end in .warc"),
+    (b"version https://git-lfs", "a pointer of Git LFS; fetch what it stands for with git lfs pull"),
+    (b"\xff\xfe\0\0", "UTF-32; convert it with iconv -f UTF-32 -t UTF-8"),
+    (b"\0\0\xfe\xff", "UTF-32; convert it with iconv -f UTF-32 -t UTF-8"),
     (b"\xff\xfe", "UTF-16; convert it with iconv -f UTF-16 -t UTF-8"),
     (b"\xfe\xff", "UTF-16; convert it with iconv -f UTF-16 -t UTF-8"),
 )
+#: How the formats begin that a name promises.
+_OWN = {
+    "gzip": (b"\x1f\x8b",),
+    "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([low]) + b"\x2a\x4d\x18" for low in range(0x50, 0x60))),
+    "Parquet": (b"PAR1",),
+    "WARC": (b"WARC/",),
+}
+#: A tar archive says so behind its first name.
+_TAR, _TAR_AT = b"ustar", 257
+_PAGE = re.compile(rb"\s*<(?:!doctype|html|head|body|\?xml|!--)", re.IGNORECASE)
 #: No line of JSON Lines begins so, but a document over all lines does: an array of objects, or an object.
 _ARRAY = re.compile(rb"\s*\[\s*\{")
 _OBJECT = re.compile(rb'\s*\{\s*\n\s*"[^"\n]*"\s*:')
+_LINE = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
 
 
 def foreign(head: bytes) -> str:
     """What the file that begins so is, with what to do; empty where it may be JSON Lines."""
-    for magic, what in _MAGIC:
-        if head.startswith(magic):
-            return what
+    if found := _packed(head):
+        return found
     if _ARRAY.match(head):
         return "one JSON array; make each of its items a line, as with jq -c '.[]'"
     if _OBJECT.match(head):
         return "JSON over several lines; make each record a line, as with jq -c ."
+    return ""
+
+
+def misnamed(head: bytes, promised: str) -> str:
+    """What the file that begins so is instead of `promised`, a key of _OWN; empty where that cannot be told."""
+    if head.startswith(_OWN[promised]):
+        return ""
+    suffixes = {"gzip": ".gz", "zstd": ".zst", "Parquet": ".parquet", "WARC": ".warc"}
+    return _packed(head) or (f"plain JSON; take {suffixes[promised]} off its name" if _LINE.match(head) else "")
+
+
+def _packed(head: bytes) -> str:
+    for magic, what in _MAGIC:
+        if head.startswith(magic):
+            return what
+    if head[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR:
+        return "a tar archive; unpack it"
+    if _PAGE.match(head):
+        return "HTML or XML, such as the error page of a download; fetch it again"
     return ""

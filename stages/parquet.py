@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from headrace.stages.batch import QUARANTINED, Batch, make_verdicts, no_verdicts
 from headrace.stages.contract import FragmentChanged, FragmentEnd
-from headrace.stages.errors import DamagedInput, InputError
+from headrace.stages.errors import DamagedInput, ForeignInput, InputError
+from headrace.stages.foreign import HEAD_BYTES, misnamed
 from headrace.stages.inputs import InputObject, to_path
 from headrace.stages.records import SOURCE_ROWS, Columns, cut_raw
 from headrace.stages.source import STOP, FileSource
@@ -107,8 +108,13 @@ class ParquetSource(FileSource):
             file = pq.ParquetFile(source, pre_buffer=False, buffer_size=COLUMN_BUFFER_BYTES, memory_map=False)
         except (pa.ArrowException, OSError) as error:
             raw.check()
+            raw.seek(0)
+            if what := misnamed(raw.read(HEAD_BYTES) or b"", "Parquet"):
+                raise ForeignInput(name, what, "Parquet") from error
             raise DamagedInput(name, f"its Parquet footer cannot be read ({_short(error)})") from error
         names = file.schema_arrow.names
+        if twice := next((column for column in names if names.count(column) > 1), ""):
+            raise InputError(f'{name!r} has {names.count(twice)} columns "{twice}"; rename or drop all but one of them')
         if self.text_key not in names:
             known = ", ".join(names[:20]) or "none"
             raise InputError(f'{name!r} has no column "{self.text_key}"; it has: {known}; name it with text_key=')

@@ -12,7 +12,8 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from headrace.stages.errors import DamagedInput, DeviceFailed, InputError, is_device_error, unreadable
+from headrace.stages.errors import DamagedInput, DeviceFailed, ForeignInput, InputError, is_device_error, unreadable
+from headrace.stages.foreign import HEAD_BYTES, misnamed
 from headrace.stages.inputs import Inputs, changed, file_version, gone, to_path
 from headrace.stages.patterns import codec_of
 from headrace.store.entries import Fragment
@@ -297,10 +298,18 @@ class InputStream:
             found: bytes = self._source.read(STEP_BYTES)
         except OSError as error:
             self._raw.check()
-            raise DamagedInput(to_path(self._fragment.uri), _why(self._codec, self._at, error)) from error
+            raise self._damaged(error) from error
         if not found and not self._at and not self._fragment.size:
             raise DamagedInput(to_path(self._fragment.uri), f"it is empty, where a {self._codec} stream should be")
         return found
+
+    def _damaged(self, error: OSError) -> DamagedInput:
+        name = to_path(self._fragment.uri)
+        if not self._at:
+            self._raw.seek(0)
+            if what := misnamed(self._raw.read(HEAD_BYTES) or b"", self._codec):
+                return ForeignInput(name, what, f"{self._codec} stream")
+        return DamagedInput(name, _why(self._codec, self._at, error))
 
 
 class _Borrowed:

@@ -13,7 +13,8 @@ from resiliparse.parse.html import HTMLTree
 
 from headrace.stages.batch import RAW_BYTES_MAX, Batch
 from headrace.stages.contract import FragmentChanged, FragmentEnd
-from headrace.stages.errors import DamagedInput, InputError
+from headrace.stages.errors import DamagedInput, ForeignInput, InputError
+from headrace.stages.foreign import HEAD_BYTES, misnamed
 from headrace.stages.inputs import to_path
 from headrace.stages.lines import BOM
 from headrace.stages.payloads import UndecodablePayload, decode_payload
@@ -166,9 +167,11 @@ class WarcSource(FileSource):
             raise
         except (OSError, ValueError) as error:
             file.check()
-            raise DamagedInput(
-                name, f"no WARC record where one should be, before byte {file.tell()} ({error})"
-            ) from error
+            place = file.tell()
+            file.seek(0)
+            if what := misnamed(file.read(HEAD_BYTES), "WARC"):
+                raise ForeignInput(name, what, "WARC") from error
+            raise DamagedInput(name, f"no WARC record where one should be, before byte {place} ({error})") from error
 
     # -- a record --
 

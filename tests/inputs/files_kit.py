@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import pathlib
+import tarfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +16,19 @@ import pyarrow.parquet as pq
 RECORDS: list[dict[str, Any]] = [
     {"id": f"r{index}", "text": f"text {index} " + "é" * (index % 7), "url": f"http://x/{index}"} for index in range(60)
 ]
+
+
+#: What a clone without `git lfs` has in the place of a large file.
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d7a2146" * 8 + b"\nsize 12345\n"
+
+
+def tar(name: str, data: bytes) -> bytes:
+    """A tar archive of one file."""
+    out, entry = io.BytesIO(), tarfile.TarInfo(name)
+    entry.size = len(data)
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        archive.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
 
 
 def zstd(data: bytes) -> bytes:

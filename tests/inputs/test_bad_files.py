@@ -117,6 +117,14 @@ def test_a_parquet_without_the_text_column_is_refused_with_those_that_it_has(tmp
     assert [fate[2] for fate in reading.read_all(source(tmp_path / "a.parquet", text_key="content"))] == ["a"]
 
 
+@pytest.mark.parametrize("column", ["text", "id", "other"])
+def test_a_parquet_with_two_columns_of_one_name_is_refused(tmp_path: pathlib.Path, column: str) -> None:
+    values = [pa.array(["a"])] * 4
+    files.write_parquet(tmp_path / "a.parquet", pa.Table.from_arrays(values, names=["id", "text", "other", column]))
+    with pytest.raises(InputError, match=rf"""a.parquet' has 2 columns "{column}"; rename or drop all but one"""):
+        list(source(tmp_path / "a.parquet").list())
+
+
 def test_nulls_and_bytes_that_are_no_text_in_parquet_quarantine_their_rows(tmp_path: pathlib.Path) -> None:
     texts = pa.array([b"a", None, b"\xed\xa0\x80", b"z\0z", b"y" * 50], pa.binary())
     columns = {"id": ["i", None, "k", "l", "m"], "text": texts, "n": [None, 1, 2, float("nan"), 3]}

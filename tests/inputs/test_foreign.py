@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pathlib
+from collections.abc import Callable
 
 import files_kit as files
 import pytest
@@ -13,12 +14,18 @@ from test_runs import balance, run
 
 from headrace.stages.errors import DamagedInput
 from headrace.stages.jsonl import JsonlSource
+from headrace.stages.mixed import MixedSource
 
 FOREIGN = {
     "gzip": (gzip.compress(files.lines()), "a gzip stream; let its name end in .gz"),
     "zstd": (files.zstd(files.lines()), "a zstd stream; let its name end in .zst"),
     "warc": (b"".join(files.warc()), "a WARC; let its name end in .warc"),
     "utf-16": (files.lines().decode().encode("utf-16"), "UTF-16; convert it with iconv -f UTF-16 -t UTF-8"),
+    "utf-32": (files.lines().decode().encode("utf-32"), "UTF-32; convert it with iconv -f UTF-32 -t UTF-8"),
+    "lz4": (b"\x04\x22\x4d\x18" + bytes(100), "an lz4 stream; decompress it"),
+    "tar": (files.tar("a.jsonl", files.lines()), "a tar archive; unpack it"),
+    "page": (b"\n<!DOCTYPE html>\n<html>404 Not Found</html>\n", "HTML or XML, such as the error page of a download"),
+    "pointer": (files.LFS_POINTER, "a pointer of Git LFS; fetch what it stands for with git lfs pull"),
     "array": (json.dumps(files.RECORDS).encode(), "one JSON array; make each of its items a line"),
     "array, indented": (b"\n" + json.dumps(files.RECORDS, indent=2).encode(), "one JSON array"),
     "object, indented": (json.dumps({"data": files.RECORDS}, indent=2).encode(), "JSON over several lines"),
@@ -38,6 +45,59 @@ def test_a_file_of_another_format_is_named_with_what_to_do(tmp_path: pathlib.Pat
     assert "\n" not in str(caught.value)
     (last,) = reading.read_all(JsonlSource("read", [str(tmp_path / name)], damaged="quarantine"))
     assert (last[0], last[2].startswith(f"damaged file: no JSON Lines but {words}")) == ("quarantined", True)
+
+
+#: Under which name what is found, and what is said of it.
+MISNAMED: dict[str, tuple[str, bytes, str]] = {
+    "json as gzip": ("a.jsonl.gz", files.lines(), "gzip stream but plain JSON; take .gz off its name"),
+    "zstd as gzip": (
+        "a.jsonl.gz",
+        files.zstd(files.lines()),
+        "gzip stream but a zstd stream; let its name end in .zst",
+    ),
+    "gzip as zstd": ("a.jsonl.zst", gzip.compress(files.lines()), "zstd stream but a gzip stream; let its name"),
+    "page as gzip": ("a.warc.gz", b"<html>404</html>", "gzip stream but HTML or XML, such as the error page"),
+    "pointer as gzip": ("a.jsonl.gz", files.LFS_POINTER, "gzip stream but a pointer of Git LFS; fetch what"),
+    "pointer as Parquet": (
+        "a.parquet",
+        files.LFS_POINTER,
+        "Parquet but a pointer of Git LFS; fetch what it stands for",
+    ),
+    "json as Parquet": ("a.parquet", files.lines(), "Parquet but plain JSON; take .parquet off its name"),
+    "gzip as WARC": (
+        "a.warc",
+        gzip.compress(b"".join(files.warc())),
+        "WARC but a gzip stream; let its name end",
+    ),
+    "page as WARC": ("a.warc", b"<html>404</html>", "WARC but HTML or XML, such as the error page of a download"),
+    "pointer in a WARC": ("a.warc.gz", gzip.compress(files.LFS_POINTER), "WARC but a pointer of Git LFS; fetch what"),
+}
+
+
+@pytest.mark.parametrize("kind", MISNAMED)
+def test_what_another_format_is_called_is_said_with_what_to_do(
+    place: tuple[pathlib.Path, Callable[[str], str]], kind: str
+) -> None:
+    folder, uri_of = place
+    name, data, words = MISNAMED[kind]
+    files.write(folder / name, data)
+    with pytest.raises(DamagedInput) as caught:
+        reading.read_all(MixedSource("read", [uri_of(name)]))
+    assert f"{name}' holds no {words}" in str(caught.value)
+    (last,) = reading.read_all(MixedSource("read", [uri_of(name)], damaged="quarantine"))
+    assert (last[0], last[2].startswith(f"damaged file: no {words}")) == ("quarantined", True)
+
+
+def test_a_file_whose_beginning_is_sound_is_damaged_and_not_misnamed(tmp_path: pathlib.Path) -> None:
+    for name, data in {
+        "a.jsonl.gz": gzip.compress(files.lines())[:-4] + bytes(4),
+        "a.jsonl.zst": files.zstd(files.lines())[:-4],
+        "a.parquet": files.parquet_of(tmp_path / "whole").read_bytes()[:-4],
+        "a.warc": b"".join(files.warc()) + b"<html>",
+    }.items():
+        files.write(tmp_path / name, data)
+        with pytest.raises(DamagedInput, match=f"{name}' is damaged: "):
+            reading.read_all(MixedSource("read", [str(tmp_path / name)]))
 
 
 @pytest.mark.parametrize("line", [b'["a list"]', b"[[1]]", b"{", b'{"text":', b"\xff", b"PK", b"{} {}"])
