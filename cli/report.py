@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.controller.convert import counts_from
+from headrace.controller.counts import counts_from
 from headrace.protos import control_pb2 as pb
 from headrace.store.entries import Counts
 from headrace.store.fold import LedgerState

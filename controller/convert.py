@@ -8,9 +8,10 @@ from typing import Any
 
 from headrace.controller.core import decisions
 from headrace.controller.core import messages as core
+from headrace.controller.counts import counts_from
 from headrace.controller.tickets import Introduction
 from headrace.protos import control_pb2 as pb
-from headrace.store.entries import Counts, Fragment, Range, StoredObject
+from headrace.store.entries import Fragment, Range, StoredObject
 from headrace.store.intervals import Gap
 
 
@@ -25,39 +26,6 @@ def fragment_to(fragment: Fragment) -> pb.Fragment:
     f = fragment
     return pb.Fragment(
         id=f.id, stage=f.stage, uri=f.uri, version=f.version, start=f.start, end=f.end, reader=f.reader, size=f.size
-    )
-
-
-def counts_from(message: pb.Counts) -> Counts:
-    """The counts of a shard."""
-    m = message
-    return Counts(
-        kept=m.kept,
-        filtered=m.filtered,
-        duplicate=m.duplicate,
-        quarantined=m.quarantined,
-        filtered_by=dict(m.filtered_by),
-        quarantined_by=dict(m.quarantined_by),
-        edited=dict(m.edited),
-        tokens=m.tokens,
-        sequences=m.sequences,
-        padding=m.padding,
-    )
-
-
-def counts_to(counts: Counts) -> pb.Counts:
-    """Counts for the wire."""
-    return pb.Counts(
-        kept=counts.kept,
-        filtered=counts.filtered,
-        duplicate=counts.duplicate,
-        quarantined=counts.quarantined,
-        filtered_by=dict(counts.filtered_by),
-        quarantined_by=dict(counts.quarantined_by),
-        edited=dict(counts.edited),
-        tokens=counts.tokens,
-        sequences=counts.sequences,
-        padding=counts.padding,
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 
-from headrace.controller.convert import counts_to
 from headrace.controller.core.placement import NOTHING
 from headrace.controller.core.roster import Task, TaskState
 from headrace.controller.core.run import Run
+from headrace.controller.counts import counts_to
 from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Shell
 from headrace.protos import control_pb2 as pb

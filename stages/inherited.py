@@ -1,8 +1,8 @@
 """What the tasks of one machine inherit: large things that stages load and never change, loaded once before the fork.
 
-A module of the library takes part by a function `preload`, which is given the parameters of a stage of it and keeps
-what that stage will look for. It must leave no thread, no descriptor and no lock behind, since these do not live
-through a fork.
+A module of the library that a pipeline names is imported. One that loads more takes part by a function `preload`, which
+is given the parameters of a stage of it and keeps what that stage will look for. It must leave no thread, no descriptor
+and no lock behind, since these do not live through a fork.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any
 
 #: What stages on an object store load.
 REMOTE = "headrace.stages.remote"
-#: The modules that have a `preload`. User code is none of them: it runs in tasks only.
+#: Where the library's modules are. User code is none of them: it runs in tasks only.
+LIBRARY = "headrace.stages."
+#: Those that have a `preload`.
 MODULES = ("headrace.stages.tokenizer", REMOTE)
 
-#: A module, and the parameters of a stage of it.
+#: A module, and the parameters of a stage of it, if it has a `preload`.
 Inherited = tuple[str, dict[str, Any]]
 
 
@@ -26,8 +28,8 @@ def inherited_by(stages: Iterable[Mapping[str, Any]], dataset: str) -> list[Inhe
     uris = [dataset]
     for stage in stages:
         module, parameters = str(stage["target"]).partition(":")[0], dict(stage["parameters"])
-        if module in MODULES:
-            found.append((module, parameters))
+        if module.startswith(LIBRARY) and module not in (name for name, _ in found):
+            found.append((module, parameters if module in MODULES else {}))
         given = parameters.get("input", ())
         uris += given if isinstance(given, list) else []
     return [*found, (REMOTE, {})] if any(str(uri).lower().startswith("s3://") for uri in uris) else found
@@ -35,6 +37,8 @@ def inherited_by(stages: Iterable[Mapping[str, Any]], dataset: str) -> list[Inhe
 
 def preload(module: str, parameters: Mapping[str, Any]) -> None:
     """Load it in this process. Raises whatever hinders it: the stage itself will say that better."""
-    if module not in MODULES:
-        raise ValueError(f"{module} preloads nothing; there are {', '.join(MODULES)}")
-    importlib.import_module(module).preload(**parameters)
+    if not module.startswith(LIBRARY):
+        raise ValueError(f"{module} is not of the library, {LIBRARY}*")
+    found = importlib.import_module(module)
+    if module in MODULES:
+        found.preload(**parameters)

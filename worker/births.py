@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import msgpack
 
@@ -38,7 +39,8 @@ class Births:
         self._asked: set[int] = set()
         self._pidfd = -1
         self._bore = False
-        self._preloaded: list[Inherited] = []
+        #: What the nursery was told last, by module: of each it keeps one.
+        self._preloaded: dict[str, dict[str, Any]] = {}
 
     def open(self, started: Nursery | None = None) -> None:
         """Have a nursery, this one if it is started already, so that it is ready when the first task is wanted."""
@@ -56,11 +58,10 @@ class Births:
 
         A nursery that takes the place of a dead one is not told again: it may have died of that.
         """
-        for item in wanted:
-            if item not in self._preloaded and self._channel is not None:
-                self._send(msgpack.packb(item))
-        if wanted:
-            self._preloaded = list(wanted)
+        for module, parameters in wanted:
+            if self._channel is not None and self._preloaded.get(module) != parameters:
+                self._send(msgpack.packb((module, parameters)))
+                self._preloaded[module] = parameters
 
     def ask(self, descriptors: Sequence[int]) -> int:
         """Ask for a task that is given these; the number of the order."""

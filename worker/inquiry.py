@@ -10,7 +10,6 @@ import time
 
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
-from headrace.stages.dedup.index import Match
 from headrace.store.entries import Range
 from headrace.store.key_files import RecordName
 from headrace.worker.chain import Chain
@@ -62,6 +61,9 @@ class Inquiry:
         if batch is None or decision is None:
             return None
         self._batch = self._decision = None
+        # Here, since it comes with a compiler, which few tasks need.
+        from headrace.stages.dedup.index import Match
+
         match = Match(RecordName(decision.fragment, decision.row), decision.near) if decision.duplicate else None
         return self._chain.from_dedup(batch, match)
 

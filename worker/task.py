@@ -100,6 +100,7 @@ class Task:
         self._listing_at = 0.0
         self._links: dict[str, Attached] = {}
         self._progress_at = self._give_back_at = 0.0
+        self._has_read = False
         self._stopping = False
         self._sink: Sinking | None = None
         if self._chain.sink is not None:
@@ -214,6 +215,10 @@ class Task:
             self._open = None
             return True
         if isinstance(item, Batch):
+            if not self._has_read:
+                # The first is told at once, and not with the others every PROGRESS_S: it ends the start of a run.
+                self._has_read = True
+                self._report(time.monotonic())
             self._deliver(item)
             if self._inquiry is None or not self._inquiry.waiting:
                 self._sent(item)
