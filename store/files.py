@@ -21,7 +21,15 @@ import time
 from collections.abc import Iterator, Sequence
 
 from headrace.store.drafts import Draft
-from headrace.store.errors import InvalidKey, InvalidUri, ObjectMissing, StoreError, StoreStalled, StoreUnavailable
+from headrace.store.errors import (
+    InvalidKey,
+    InvalidUri,
+    ObjectMissing,
+    StoreError,
+    StoreRefused,
+    StoreStalled,
+    StoreUnavailable,
+)
 from headrace.store.objects import RESERVED_SEGMENT, Buffer, ObjectInfo, validate_key
 from headrace.store.scratch import Scratch
 
@@ -33,6 +41,8 @@ WRITEV_PARTS_MAX = 1024
 _TEMP_NAME = re.compile(r"(?P<boot>[0-9a-f]{8})\.(?P<pid>\d+)\.\d+\.[0-9a-f]+\.tmp")
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+#: What no waiting mends.
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 _REMEDIES = {
     errno.ENOSPC: "free space on the disk, or point the dataset at a larger one",
     errno.EDQUOT: "raise the disk quota, or free space under it",
@@ -274,14 +284,16 @@ class FileStore:
             return ObjectMissing(key, self.uri)
         return self._unavailable(verb, key, error)
 
-    def _unavailable(self, verb: str, key: str, error: OSError, size: int | None = None) -> StoreUnavailable:
+    def _unavailable(self, verb: str, key: str, error: OSError, size: int | None = None) -> StoreError:
         amount = "" if size is None else f" ({size} bytes)"
         remedy = _REMEDIES.get(error.errno or 0, "see that the directory can be read and written, then try again")
         why = error.strerror or str(error)
         if error.errno == errno.ENOSPC:
             why += self._room()
-        kind = StoreStalled if error.errno in _FULL else StoreUnavailable
-        return kind(f"{self.uri}: cannot {verb} {key!r}{amount}: {why}; {remedy}")
+        said = f"{self.uri}: cannot {verb} {key!r}{amount}: {why}; {remedy}"
+        if error.errno in _DENIED:
+            return StoreRefused(said)
+        return StoreStalled(said) if error.errno in _FULL else StoreUnavailable(said)
 
     def _room(self) -> str:
         """What is left on the disk, in words: bytes, or files where those have run out."""

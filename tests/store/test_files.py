@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from headrace.store import files
-from headrace.store.errors import InvalidUri, ObjectMissing, StoreStalled, StoreUnavailable
+from headrace.store.errors import InvalidUri, ObjectMissing, StoreError, StoreRefused, StoreStalled, StoreUnavailable
 from headrace.store.files import FileStore
 
 LONG_AGO_S = 1
@@ -100,12 +100,13 @@ def test_a_fault_of_the_disk_names_store_key_size_and_remedy(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "writev", fail)
-    with pytest.raises(StoreUnavailable, match=rf"cannot create 'a/k' \(5 bytes\).*{remedy}") as caught:
+    with pytest.raises(StoreError, match=rf"cannot create 'a/k' \(5 bytes\).*{remedy}") as caught:
         store.create("a/k", [b"12", b"345"])
     assert store.uri in str(caught.value)
-    assert isinstance(caught.value, StoreStalled) is (code in (errno.ENOSPC, errno.EDQUOT))
+    full, denied = code in (errno.ENOSPC, errno.EDQUOT), code in (errno.EACCES, errno.EROFS)
+    assert type(caught.value) is (StoreStalled if full else StoreRefused if denied else StoreUnavailable)
     assert ("bytes are free)" in str(caught.value)) is (code == errno.ENOSPC)
-    with pytest.raises(StoreUnavailable, match=remedy):
+    with pytest.raises(StoreError, match=remedy):
         store.replace("a/k", [b"12345"])
     monkeypatch.undo()
     assert store.head("a/k") is None
