@@ -54,7 +54,8 @@ def _quarantine_note(report: RunReport) -> list[str]:
         return []
     look = f"`headrace dataset show {report.dataset} --quarantine` shows them and why"
     nothing = "" if counts.kept else "nothing was kept; "
-    return [f"{nothing}{number(counts.quarantined)} records are quarantined: {look}"]
+    many = "1 record is" if counts.quarantined == 1 else f"{number(counts.quarantined)} records are"
+    return [f"{nothing}{many} quarantined: {look}"]
 
 
 def title(name: str, rest: str, *, good: bool = True) -> Text:

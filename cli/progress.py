@@ -176,8 +176,8 @@ class LivePage:
         line = Table.grid(padding=(0, 2))
         line.add_column(width=36)
         line.add_column(no_wrap=True)
-        size = f"{megabytes(done)} of {megabytes(whole)}" if whole else megabytes(done)
-        text = f"{size}  {self._meter.speed / MB:.1f} MB/s" + (f"  {seconds(left)} left" if left is not None else "")
+        rest = f"  {seconds(left)} left" if left is not None else ""
+        text = f"{_share(done, whole)}  {self._meter.speed / MB:.1f} MB/s{rest}"
         bar = ProgressBar(
             total=max(1, whole),
             completed=min(done, max(1, whole)),
@@ -231,7 +231,7 @@ class Lines:
             return
         self._next_at, self._state = now + LINE_S, status.state
         speed = f", {self._meter.speed / MB:.1f} MB/s" if self._meter.speed and status.state == "running" else ""
-        parts = [f"{megabytes(done)} of {megabytes(whole)}{speed}"] if done else []
+        parts = [f"{_share(done, whole)}{speed}"] if done else []
         parts += [f"in the ledger: {closed_line(status)}"] if status.shards else []
         self._print(f"{self._name}: {status.state}" + (": " if parts else "") + "; ".join(parts))
 
@@ -241,6 +241,11 @@ class Lines:
 
     def _print(self, line: str) -> None:
         self._console.print(Text(safe(line)), soft_wrap=True)
+
+
+def _share(done: int, whole: int) -> str:
+    """How much is done of how much; the whole is not known before all input is listed."""
+    return f"{megabytes(done)} of {megabytes(whole)}" if whole else megabytes(done)
 
 
 def stage_rows(status: pb.PipelineStatus, elapsed_s: float) -> RenderableType:

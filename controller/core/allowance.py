@@ -21,8 +21,8 @@ class Allowance:
     records: int | None = None
     share: float | None = None
 
-    def excess(self, ledger: LedgerState, *, at_end: bool) -> str:
-        """Why the run has lost too much; empty if it has not."""
+    def excess(self, ledger: LedgerState, dataset: str, *, at_end: bool) -> str:
+        """Why the run has lost too much, and where that can be seen; empty if it has not."""
         if self.records is None and self.share is None:
             return ""
         for sink, counts in ledger.counts.items():
@@ -35,8 +35,8 @@ class Allowance:
                 chief = max(counts.quarantined_by, key=counts.quarantined_by.__getitem__, default="unknown")
                 return (
                     f"{lost} of {all_of_them} records closed by sink {sink} are quarantined, more than the {allowed} "
-                    f"allowed; most of them by {chief}; see `headrace dataset show --quarantine`, then mend the input "
-                    "or raise --max-quarantined and run it again"
+                    f"allowed; most of them by {chief}; see `headrace dataset show {dataset} --quarantine`, then mend "
+                    "the input or raise --max-quarantined and run it again"
                 )
         return ""
 

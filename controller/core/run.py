@@ -195,7 +195,8 @@ class Run(Changes, Input, Ending):
         if self.state in WORKING:
             commands += self._sweep_if_due()
         everything = self.listing.done and self.intake.done and self.leadership.quiet and self.committer.empty
-        if self.state in WORKING and (excess := self._allowance.excess(self.ledger, at_end=everything)):
+        excess = self._allowance.excess(self.ledger, self.pipeline.dataset, at_end=everything)
+        if self.state in WORKING and excess:
             return [*commands, *self._fail(excess)]
         if self.state is RunState.RUNNING and everything and self._changed:
             # What sinks held of a changed fragment when all had been sent is good, and closed first.

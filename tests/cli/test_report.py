@@ -132,7 +132,7 @@ def test_a_balance_that_does_not_hold_is_shown_as_such() -> None:
 
 def test_the_end_of_a_run_says_how_what_is_quarantined_can_be_seen() -> None:
     words = " ".join(shown(report()).split())
-    assert "note 1 records are quarantined: `headrace dataset show file:///data/out --quarantine` shows them" in words
+    assert "note 1 record is quarantined: `headrace dataset show file:///data/out --quarantine` shows them" in words
     nothing = Counts(quarantined=3, quarantined_by={"read/no text": 3})
     bare = shown(replace(report(), balance=Balance(3, nothing, 1, 1, balanced=True, complete=True)))
     assert "note nothing was kept; 3 records are quarantined: " in " ".join(bare.split())
