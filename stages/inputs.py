@@ -6,18 +6,22 @@ A listing holds the names of one folder at a time, so that it streams whatever t
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 import pathlib
 import stat
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.stages.errors import FragmentChanged, InputError, unreadable
-from headrace.stages.patterns import Glob, Place, decode_path, is_glob, order_of, place_of
+from headrace.stages.patterns import Glob, Place, codec_of, decode_path, is_glob, order_of, place_of
 from headrace.store.entries import Fragment
 from headrace.store.errors import StoreError
 from headrace.store.objects import ObjectInfo, ObjectStore, open_store
 
+#: Files that a folder holds instead of what was looked for, which are named.
+OTHERS_SHOWN = 3
 #: Folders below one another that a listing follows; deeper ones are a loop of links.
 DEPTH_MAX = 256
 
@@ -79,8 +83,39 @@ class Inputs:
             count += 1
             yield found
         if not count:
-            where = "the bucket and the key" if place.root else f"the path (cwd is {os.getcwd()})"
-            raise InputError(f'no file matches "{place.text}": check {where}')
+            raise InputError(self._nothing(place))
+
+    def _nothing(self, place: Place) -> str:
+        """What is wrong with a pattern that names no file, and what to do."""
+        if place.root:
+            others = itertools.islice(self._below(place), OTHERS_SHOWN + 1) if not is_glob(place.path) else ()
+            where = "the bucket and the key"
+        elif os.path.lexists(place.path) and not os.path.isdir(place.path):
+            what = "is a link that leads nowhere" if os.path.islink(place.path) else "is no regular file"
+            return f"{place.path!r} {what}: name another"
+        else:
+            others = itertools.islice(_files_below(place.path), OTHERS_SHOWN + 1)
+            where = f"the path (cwd is {os.getcwd()})"
+        names = list(others)
+        if not names:
+            return f'no file matches "{place.text}": check {where}'
+        shown = ", ".join(repr(name) for name in names[:OTHERS_SHOWN]) + (", ..." if len(names) > OTHERS_SHOWN else "")
+        return (
+            f'folder "{place.text}" holds {shown}, and nothing that ends in {self._suffixes()}: decompress, convert or '
+            "rename them, or name them by a glob"
+        )
+
+    def _suffixes(self) -> str:
+        """What the files end in that a folder stands for, in words."""
+        suffixes = [glob.rpartition("*")[2] for glob in self._in_directory]
+        packed = [suffix for suffix in suffixes if codec_of(suffix)]
+        plain = ", ".join(suffix for suffix in suffixes if suffix not in packed)
+        return plain + (", or .gz or .zst behind these" if packed else "")
+
+    def _below(self, place: Place) -> Iterator[str]:
+        """The keys of a bucket below a folder."""
+        folder = place.path.rstrip("/") + "/" if place.path.rstrip("/") else ""
+        return (info.key for info in self._store(place.prefix).list(folder))
 
     # -- files of this machine --
 
@@ -115,6 +150,28 @@ class Inputs:
         for info in store.list(glob.folder):
             if glob.matches(info.key.removeprefix(glob.folder)):
                 yield order_of(place.prefix + info.key), _object(place, info)
+
+
+def first_named(pattern: str, in_directory: Sequence[str], folder: str, names: Sequence[str]) -> str:
+    """The first of these names below a folder or URI that the pattern names as well; "" where it names none."""
+    asked, held = place_of(pattern), place_of(folder)
+    endpoints = {endpoint for place in (asked, held) for endpoint in _query(place).get("endpoint", ())}
+    if asked.prefix != held.prefix or len(endpoints) > 1:
+        return ""
+    if is_glob(asked.path) and not (not asked.root and os.path.isdir(asked.path)):
+        glob = Glob.of(asked.path)
+    else:
+        within = asked.path.rstrip("/")
+        glob = Glob(within + "/" if within or not asked.root else "", in_directory)
+    for name in names:
+        path = f"{held.path.rstrip('/')}/{name}".lstrip("/" if held.root else "")
+        if path.startswith(glob.folder) and glob.matches(path.removeprefix(glob.folder)):
+            return name
+    return ""
+
+
+def _query(place: Place) -> dict[str, list[str]]:
+    return urllib.parse.parse_qs(place.root.partition("?")[2])
 
 
 def file_version(status: os.stat_result) -> str:
@@ -160,6 +217,13 @@ def file_at(path: str) -> InputObject | None:
     if not stat.S_ISREG(status.st_mode):
         return None
     return InputObject(to_uri(path), status.st_size, file_version(status))
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    """The files of a folder and of those below it; none where it is no folder."""
+    for path, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (os.path.join(path, name) for name in sorted(names))
 
 
 def _walk(glob: Glob, below: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:

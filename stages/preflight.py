@@ -24,14 +24,18 @@ def preflight(pipeline: Pipeline) -> None:
 
 
 def _check_input(stage: Stage, pipeline: Pipeline) -> None:
-    """Each pattern names a file, and the first files are of a kind that the source reads."""
-    del pipeline
-    from headrace.stages.inputs import Inputs, to_path
+    """Each pattern names files, the first of a kind that the source reads, and none that the run itself writes."""
+    from headrace.stages.inputs import Inputs, first_named, to_path
     from headrace.stages.patterns import SUFFIXES, check_format, globs_of
 
     kind = _KINDS[stage.target]
     for pattern in stage.parameters["input"]:
         globs = globs_of(kind) if kind else tuple(glob for each in SUFFIXES for glob in globs_of(each))
+        if first_named(pattern, globs, pipeline.dataset, _OF_A_DATASET):
+            raise PipelineError(
+                f'stage "{stage.name}": input {pattern!r} also names what the run writes to {pipeline.dataset}: it '
+                "would read its own output; put the output elsewhere, or narrow the input"
+            )
         for found in itertools.islice(Inputs([pattern], globs), FILES_LOOKED_AT):
             check_format(to_path(found.uri), kind)
 
@@ -90,6 +94,9 @@ def _before(stage: Stage, pipeline: Pipeline) -> list[Stage]:
             before.update(other.after)
     return [other for other in pipeline.stages if other.name in before]
 
+
+#: Names of a dataset's objects that a source could take for input.
+_OF_A_DATASET = ("shards/1/0.documents.parquet", "shards/1/0.jsonl.zst", "manifest.json")
 
 #: The stages that make several records of one.
 _SPLITS = ("headrace.stages.split:SplitRecords", "headrace.stages.split:SplitBatches")

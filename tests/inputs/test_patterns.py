@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import os
 import pathlib
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from headrace.stages.errors import InputError
 from headrace.stages.inputs import Inputs
 from headrace.stages.jsonl import JsonlSource
-from headrace.stages.patterns import Glob, format_of, place_of, split_patterns
+from headrace.stages.patterns import Glob, format_of, globs_of, place_of, split_patterns
 from headrace.store import objects
 from headrace.store.files import FileStore
 from headrace.store.objects import ObjectInfo
@@ -70,6 +71,27 @@ def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: pathlib.Path
     files.write(tmp_path / "[1].jsonl", b"{}")
     (item,) = Inputs([str(tmp_path / "[1].jsonl")], ())
     assert item.uri.endswith("/%5B1%5D.jsonl")
+
+
+def test_a_folder_that_holds_nothing_to_read_is_said_with_what_it_holds(place: Place) -> None:
+    folder, named = place
+    for name in ("a.jsonl.bz2", "b/c.json", "d.csv", "e.JSONL"):
+        files.write(folder / "odd" / name, b"{}")
+    words = r"""folder ".*odd" holds '.*a.jsonl.bz2', .*, \.\.\., and nothing that ends in .jsonl, .ndjson, or .gz or"""
+    with pytest.raises(InputError, match=words):
+        list(Inputs([named("odd")], globs_of("jsonl")))
+    assert [item.uri.rpartition("/")[2] for item in Inputs([named("odd/**/*.json")], ())] == ["c.json"]
+
+
+def test_what_is_no_file_is_said_to_be_none(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "nowhere.jsonl").symlink_to("gone")
+    with pytest.raises(InputError, match=r"pipe.jsonl' is no regular file: name another"):
+        list(Inputs([str(tmp_path / "pipe.jsonl")], ()))
+    with pytest.raises(InputError, match=r"nowhere.jsonl' is a link that leads nowhere: name another"):
+        list(Inputs([str(tmp_path / "nowhere.jsonl")], ()))
+    files.write(tmp_path / "a.jsonl", b"{}")
+    assert [item.uri.rpartition("/")[2] for item in Inputs([str(tmp_path)], ("*.jsonl",))] == ["a.jsonl"]
 
 
 def test_a_pattern_that_names_nothing_is_named(tree: Callable[[str], str]) -> None:

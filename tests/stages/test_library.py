@@ -14,6 +14,7 @@ from headrace.pipeline.graph import Pipeline, Stage
 from headrace.pipeline.validate import validate
 from headrace.stages import library
 from headrace.stages.errors import InputError
+from headrace.stages.inputs import first_named
 from headrace.stages.preflight import preflight
 from headrace.stages.preview import preview
 
@@ -86,6 +87,46 @@ def test_where_the_tokenizer_lies_is_no_part_of_the_version(deepseek: pathlib.Pa
 def test_preflight_names_a_glob_that_matches_nothing(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="no file matches"):
         preflight(example("plain").build(str(tmp_path / "*.jsonl"), "x"))
+
+
+@pytest.mark.parametrize(
+    ("given", "output", "refused"),
+    [
+        ("in", "in/out", True),
+        ("in", "in", True),
+        ("in/**/*.jsonl.zst", "in/out", True),
+        ("in/**/*", "in/out", True),
+        ("in/*.jsonl", "in/out", False),
+        ("in/*.jsonl", "in", False),
+        ("in/a.jsonl", "in/out", False),
+        ("in", "in-2", False),
+        ("in", "out", False),
+        ("in", "in/.out", False),
+    ],
+)
+def test_preflight_refuses_an_output_that_the_next_run_would_read(
+    write_jsonl: Callable[..., pathlib.Path], given: str, output: str, refused: bool
+) -> None:
+    folder = write_jsonl({"text": "a"}, name="a.jsonl").parent
+    (folder / "in" / "out").mkdir(parents=True)
+    (folder / "a.jsonl").rename(folder / "in" / "a.jsonl")
+    stages = (library.read(str(folder / given)), library.write_jsonl())
+    found = Pipeline.chain("x", f"file://{folder}/{output}", *stages)
+    if refused:
+        with pytest.raises(PipelineError, match=r'stage "read": input .* would read its own output; put the output'):
+            preflight(found)
+    else:
+        preflight(found)
+
+
+def test_buckets_are_told_apart_by_their_endpoints() -> None:
+    names = ("shards/1/0.jsonl.zst",)
+    globs = ("**/*.jsonl.zst",)
+    assert first_named("s3://b/data?endpoint=http://x", globs, "s3://b/data/out?endpoint=http://x", names)
+    assert first_named("s3://b", globs, "s3://b/out?endpoint=http://x&region=r", names)
+    assert not first_named("s3://b/data?endpoint=http://x", globs, "s3://b/data/out?endpoint=http://y", names)
+    assert not first_named("s3://b/data", globs, "s3://c/data/out", names)
+    assert not first_named("s3://b/data", globs, "file:///b/data/out", names)
 
 
 def test_preflight_refuses_a_sink_for_another_tokenizer(write_jsonl: Callable[..., pathlib.Path]) -> None:
