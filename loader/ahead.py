@@ -15,6 +15,7 @@ import numpy as np
 
 from headrace.loader.mixture import Mixture
 from headrace.loader.order import BLOCK_ROWS_DEFAULT, I64, WINDOW_BLOCKS_DEFAULT, distinct
+from headrace.loader.plan import Hosted
 from headrace.loader.sources import HELD_SHARE, SHARD_BYTES_MIN, TOKEN_BYTES_MAX, Sources
 from headrace.loader.spans import wants_whole
 
@@ -41,15 +42,16 @@ class Needed:
     last: int
 
 
-def needed_by(mixture: Mixture, position: int, end: int) -> list[Needed]:
-    """What positions from `position` to `end` read, by shard, in order of first need."""
-    shards, rows = mixture.locate(np.arange(position, end, dtype=np.int64))
+def needed_by(mixture: Mixture, positions: I64) -> list[Needed]:
+    """What these positions [k], sorted, read, by shard, in order of first need."""
+    shards, rows = mixture.locate(positions)
     # stable: within a shard the positions stay in order
     order = np.argsort(shards, kind="stable")
     cuts = np.flatnonzero(np.diff(shards[order])) + 1
     found = [
-        Needed(int(shards[part[0]]), distinct(rows[part]), position + int(part[0]), position + int(part[-1]))
+        Needed(int(shards[part[0]]), distinct(rows[part]), int(positions[part[0]]), int(positions[part[-1]]))
         for part in np.split(order, cuts)
+        if part.size
     ]
     return sorted(found, key=lambda one: one.first)
 
@@ -71,11 +73,15 @@ def next_use(mixture: Mixture, shard: int, position: int) -> int:
 
 
 class Ahead:
-    """A thread that opens the shards of the next positions, through the caches of their datasets."""
+    """A thread that opens the shards of the next positions, through the caches of their datasets.
 
-    def __init__(self, sources: Sources, mixture: Mixture) -> None:
+    What is asked for is what the ranks of this host read.
+    """
+
+    def __init__(self, sources: Sources, mixture: Mixture, hosted: Hosted) -> None:
         self._sources = sources
         self._mixture = mixture
+        self._hosted = hosted
         self._changed = threading.Condition()
         self._position = 0
         self._seen = -1
@@ -96,10 +102,13 @@ class Ahead:
         self._thread.start()
 
     def moved(self, position: int) -> None:
-        """The producer is about to read from this absolute position on.
+        """The producer is about to read from this absolute position on; any number of calls may tell it.
 
         The first call returns when there is a plan: it says which shards are fetched whole by whoever opens them.
         """
+        # often enough for a stage, and not for each batch
+        if self._has_planned and 0 <= position - self._position < FIRST_POSITIONS // 4:
+            return
         with self._changed:
             self._position = position
             self._changed.notify_all()
@@ -134,7 +143,7 @@ class Ahead:
                 self._let_go(position)
                 stage = self._next_stage(position)
                 self._planned_once()
-                while not self._closed and stage:
+                while not self._closed and stage is not None:
                     for _ in pool.map(self._ask, stage):
                         pass
                     stage = self._next_stage(position)
@@ -156,27 +165,29 @@ class Ahead:
         self._until = {number: last for number, last in self._until.items() if last >= position}
         self._sources.release(set(self._until))
 
-    def _next_stage(self, position: int) -> list[Needed]:
-        """What is to be asked for next; nothing where enough is, or where more shards would fill the cache."""
+    def _next_stage(self, position: int) -> list[Needed] | None:
+        """What is to be asked for next; None where enough is, or where more shards would fill the cache."""
         samples = self._mixture.samples
         more = STAGE_POSITIONS if self._until else FIRST_POSITIONS
         end = min(self._planned + more, (position // samples + 2) * samples)
         if self._planned >= min(end, position + AHEAD_POSITIONS_MIN):
-            return []
+            return None
         stage: list[Needed] = []
         held = sum(map(self._bytes_of, self._until))
-        for one in needed_by(self._mixture, self._planned, end):
+        for one in needed_by(self._mixture, self._hosted.positions(self._planned, end)):
             held += 0 if one.shard in self._until else self._bytes_of(one.shard)
             if held > self._bytes_max and (stage or self._until):
                 # those that come later in this stage are asked for when there is room
                 end = one.first
                 break
             stage.append(one)
+        if end == self._planned:
+            return None
         stage = [one for one in stage if one.first < end]
         self._until.update({one.shard: one.last for one in stage})
         for one in stage:
             dataset, entry = self._sources.entry(one.shard)
-            if wants_whole(one.rows, dataset.seq_len * TOKEN_BYTES_MAX, entry.sequences):
+            if wants_whole(one.rows, dataset.seq_len * TOKEN_BYTES_MAX, entry.sequences, alone=self._hosted.is_all):
                 self._sources.fetch_whole(one.shard)
         self._planned = end
         return stage
@@ -185,6 +196,6 @@ class Ahead:
         if self._closed:
             return
         try:
-            self._sources.shard(needed.shard).want(needed.rows, lambda: self._closed)
+            self._sources.shard(needed.shard).want(needed.rows, lambda: self._closed, alone=self._hosted.is_all)
         except Exception as error:  # noqa: BLE001 - the reader meets the same error where it needs the shard
             self.error = error

@@ -10,6 +10,7 @@ Every rank makes the same number of steps. Where fewer than W*B samples are left
 "pad" fills the batch with rows of padding.
 """
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -18,9 +19,10 @@ from headrace.loader.ahead import Ahead
 from headrace.loader.dataset import TokenDataset
 from headrace.loader.errors import LoaderClosed, LoaderError
 from headrace.loader.fields import Batch, chosen_fields
+from headrace.loader.local import checked_ranks, local_ranks_of
 from headrace.loader.mixture import Mixture, Shuffle, period_counts
 from headrace.loader.order import BLOCK_ROWS_DEFAULT, WINDOW_BLOCKS_DEFAULT, Order, OrderMode
-from headrace.loader.plan import Cut, Event, LastBatch, Offered, Recut, Revised, Reweighted, Skipped
+from headrace.loader.plan import Cut, Event, Hosted, LastBatch, Offered, Recut, Revised, Reweighted, Skipped
 from headrace.loader.prefetch import Prefetcher
 from headrace.loader.produce import Made, Share, Task, produce
 from headrace.loader.resume import Grown, Reading, resume
@@ -47,7 +49,9 @@ class Loader:
     rank. `order` is "windowed", "sequential" or "full"; `window_blocks` and `block_rows` shape the windowed one.
     `last` is "drop" or "pad". `prefetch` is how many batches a thread makes ahead; with 0 they are made when asked
     for. `pass_samples` is the length of a mixture's pass, by default the samples of all its datasets. `fields` names
-    those of `headrace.loader.fields.FIELDS` that are made beside `tokens`, by default all.
+    those of `headrace.loader.fields.FIELDS` that are made beside `tokens`, by default all. `local_ranks` are the ranks
+    on this host, which share a cache and fetch from a remote store what they read; by default as torchrun says, or
+    else all.
 
     Iterating goes on from the state, and after the end of a pass the next iteration begins the next pass.
     Only one iteration lives at a time: a new one, `close`, `load_state_dict`, `skip` and `reweight` end it. Errors of
@@ -71,6 +75,7 @@ class Loader:
         prefetch: int = PREFETCH_DEFAULT,
         pass_samples: int | None = None,
         fields: Collection[str] | None = None,
+        local_ranks: Collection[int] | None = None,
     ) -> None:
         if batch_size < 1 or prefetch < 0:
             raise ValueError(f"batch_size is at least 1 and prefetch at least 0, got {batch_size} and {prefetch}")
@@ -79,6 +84,12 @@ class Loader:
         self._shuffle = Shuffle(seed, OrderMode(order), window_blocks, block_rows)
         self._cut = Cut(batch_size, world_size, LastBatch(last))
         self.rank = rank
+        #: the ranks of this host, where that is known; of a remote store only what these read is fetched
+        self.local_ranks = (
+            local_ranks_of(os.environ, rank, world_size)
+            if local_ranks is None
+            else checked_ranks(local_ranks, rank, world_size)
+        )
         self.sources = Sources([Source(dataset)] if isinstance(dataset, TokenDataset | str) else dataset)
         self._prefetch = prefetch
         self._fields = chosen_fields(fields)
@@ -213,7 +224,7 @@ class Loader:
         # the first batch comes sooner if nothing else reads meanwhile
         self.sources.pause_checks()
         cached = any(dataset.cache is not None for dataset in self.sources.datasets)
-        ahead = Ahead(self.sources, self._mixture) if cached and self._prefetch else None
+        ahead = Ahead(self.sources, self._mixture, self._hosted()) if cached and self._prefetch else None
         together = max(1, self._prefetch)
         task = Task(
             self.sources, self._mixture, self._cut, self.rank, self._offered(), self._step, self._pass, self._share,
@@ -368,6 +379,7 @@ class Loader:
             "last": self._cut.last,
             "prefetch": self._prefetch,
             "fields": self._fields.names,
+            "local_ranks": self.local_ranks,
             "pass_samples": self._samples if len(self.sources.datasets) > 1 else None,
         }
         return {"arguments": arguments, "state": self.state_dict(), "ended": self._ended}
@@ -380,8 +392,14 @@ class Loader:
         return mixture_of(self.sources, self._shuffle, self.sources.weights, self._samples, self._events)
 
     def _offered(self) -> Offered:
-        skips = [event for event in self._events if isinstance(event, Skipped)]
-        return Offered(self._absolute, (self._pass + 1) * self._samples, skips)
+        return Offered(self._absolute, (self._pass + 1) * self._samples, self._skips())
+
+    def _hosted(self) -> Hosted:
+        ranks = range(self._cut.world_size) if self.local_ranks is None else self.local_ranks
+        return Hosted(self._samples, self._cut, ranks, self._offered(), self._skips())
+
+    def _skips(self) -> list[Skipped]:
+        return [event for event in self._events if isinstance(event, Skipped)]
 
     def _shares(self) -> tuple[SourceShare, ...]:
         given = self._mixture.given(self._absolute)

@@ -7,7 +7,7 @@ computed from the journal alone, at any time later. Pure.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,17 +124,57 @@ class Offered:
 
     def number(self, position: int) -> int | None:
         """The number of an absolute position, or None where it is skipped or outside."""
-        run = int(np.searchsorted(self._starts, position, side="right")) - 1
-        if run < 0 or position >= self.end:
-            return None
-        number = int(self._before[run]) + position - int(self._starts[run])
-        limit = int(self._before[run + 1]) if run + 1 < self._starts.size else self.count
-        return number if number < limit else None
+        number = int(self.numbers(np.array([position], dtype=np.int64))[0])
+        return number if number >= 0 else None
+
+    def numbers(self, positions: I64) -> I64:
+        """The numbers [k] of absolute positions [k], -1 where one is skipped or outside."""
+        run = np.searchsorted(self._starts, positions, side="right") - 1
+        found: I64 = self._before[run] + positions - self._starts[run]
+        inside = (run >= 0) & (positions < self.end) & (found < np.append(self._before[1:], self.count)[run])
+        return np.where(inside, found, -1)
 
     def after(self, numbers: I64) -> I64:
         """The absolute positions behind the first `numbers` [k] offered ones, each at least 1."""
         inside = np.minimum(numbers, self.count)
         return np.where(numbers < self.count, self.at(np.maximum(inside - 1, 0)) + 1, self.end)
+
+
+class Hosted:
+    """What the ranks of one host read, over all passes: of the pass at hand from `offered` on."""
+
+    __slots__ = ("_cut", "_is_here", "_offered", "_samples", "_skips")
+
+    def __init__(
+        self, samples: int, cut: Cut, ranks: Collection[int], offered: Offered, skips: Sequence[Skipped] = ()
+    ) -> None:
+        self._samples = samples
+        self._cut = cut
+        self._offered = offered
+        self._skips = skips
+        self._is_here = np.isin(np.arange(cut.world_size), list(ranks))
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every rank is on this host."""
+        return bool(self._is_here.all())
+
+    def positions(self, first: int, end: int) -> I64:
+        """The absolute positions from `first` to `end` that a rank of this host reads."""
+        found = [
+            self._of_pass(pass_, max(first, pass_ * self._samples), min(end, (pass_ + 1) * self._samples))
+            for pass_ in range(first // self._samples, -(-end // self._samples))
+        ]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+
+    def _of_pass(self, pass_: int, first: int, end: int) -> I64:
+        begin, stop = pass_ * self._samples, (pass_ + 1) * self._samples
+        offered = self._offered if self._offered.end == stop else Offered(begin, stop, self._skips)
+        positions = np.arange(first, end, dtype=np.int64)
+        numbers = offered.numbers(positions)
+        stride = self._cut.stride
+        is_read = (numbers >= 0) & (numbers < self._cut.steps(offered.count) * stride)
+        return positions[is_read & self._is_here[numbers % stride // self._cut.batch_size]]
 
 
 def versions_at(position: int, events: Sequence[Event]) -> tuple[int, ...] | None:

@@ -85,8 +85,7 @@ def produce(
         part = np.array(steps[at : at + planned], dtype=np.int64)
         numbers = (part[:, None] * cut.stride + mine).reshape(-1)
         positions = task.offered.at(numbers[numbers < task.offered.count])
-        moved(int(positions[0]) if positions.size else task.offered.end)
-        yield from _made(task, part, positions, buffers, together, transform)
+        yield from _made(task, part, positions, buffers, together, transform, moved)
         at += planned
         if at * cut.batch_size * task.sources.seq_len >= KERNEL_TOKENS:
             KERNELS.request()
@@ -95,12 +94,22 @@ def produce(
 
 
 def _made(
-    task: Task, steps: I64, positions: I64, buffers: Buffers, together: int, transform: Callable[[Batch], T]
+    task: Task,
+    steps: I64,
+    positions: I64,
+    buffers: Buffers,
+    together: int,
+    transform: Callable[[Batch], T],
+    moved: Callable[[int], None],
 ) -> Iterator[list[Made[T]]]:
-    done = 0
+    done, size = 0, task.cut.batch_size
     try:
+        moved(int(positions[0]) if positions.size else task.offered.end)
         planned = _Planned(task, steps, positions, buffers)
         while done < steps.size:
+            if done * size < positions.size:
+                # steps lie far apart where there are many ranks
+                moved(int(positions[done * size]))
             made = planned.make(done, min(together, steps.size - done), transform)
             done += len(made)
             yield made
@@ -110,10 +119,9 @@ def _made(
         if steps.size == 1:
             raise
     # one bad shard must not take the good batches before it along
-    size = task.cut.batch_size
     for number in range(done, steps.size):
         part = positions[number * size : (number + 1) * size]
-        yield from _made(task, steps[number : number + 1], part, buffers, 1, transform)
+        yield from _made(task, steps[number : number + 1], part, buffers, 1, transform, moved)
 
 
 class _Planned:

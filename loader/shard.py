@@ -92,10 +92,13 @@ class Shard:
         self._indexing = threading.Lock()
         self._scans = 0
 
-    def want(self, rows: I64, stopped: Callable[[], bool]) -> None:
-        """Have the tokens of `rows` [k] fetched where they are not there, unless `stopped` before that."""
+    def want(self, rows: I64, stopped: Callable[[], bool], *, alone: bool = True) -> None:
+        """Have the tokens of `rows` [k] fetched where they are not there, unless `stopped` before that.
+
+        `alone` says that no other host reads the rest of them.
+        """
         if self.arriving is not None and not self.arriving.is_whole:
-            self.arriving.want(rows, stopped)
+            self.arriving.want(rows, stopped, alone=alone)
 
     def wait(self, rows: I64) -> None:
         """Return when the tokens of `rows` [k] may be read. Raises the store's errors, LoaderError."""

@@ -39,6 +39,9 @@ from headrace.store.objects import ObjectStore, Stream, stream
 GAP_BYTES: Final = 2 << 20
 #: of a shard's blocks, when so many are wanted all are: the pass needs the rest soon, and would take more requests
 WHOLE_SHARE: Final = 0.25
+#: where other hosts read what lies between: of what a request would buy here, each of them has the store read as much
+GAP_BYTES_AMONG: Final = 256 << 10
+WHOLE_SHARE_AMONG: Final = 0.9
 #: one request asks for at most this; a shard of the usual size is one request
 SPAN_BYTES_MAX: Final = 32 << 20
 #: blocks that are read, checked and written at once: half a MiB stays in a processor's own cache
@@ -151,8 +154,8 @@ class Spans:
                     spans += [
                         _Span(sparse, at, min(at + most, first + stop), at, stopped, urgent, forced) for at in starts
                     ]
-            for span in spans:
-                sparse.flying[span.first : span.end] = 1
+                    # at once: runs may overlap, as where several small arrays lie in one block
+                    sparse.flying[first + begin : first + stop] = 1
         for span in reversed(spans) if urgent else spans:
             self._started += 1
             self.pool.submit(lambda span=span: self._run(span), first=urgent)  # type: ignore[misc]
@@ -289,10 +292,14 @@ class Arriving:
             self.sparse.whole = bool(self.sparse.present.all())
         return self.sparse.whole
 
-    def want(self, rows: I64, stopped: Callable[[], bool]) -> None:
-        """Have these rows [k] fetched, with what lies between them where that is little, unless `stopped` before."""
-        wanted = self._blocks(rows, GAP_BYTES)
-        if sum(end - first for first, end in wanted) >= WHOLE_SHARE * self.sparse.table.count:
+    def want(self, rows: I64, stopped: Callable[[], bool], *, alone: bool = True) -> None:
+        """Have these rows [k] fetched, with what lies between them where that is little, unless `stopped` before.
+
+        `alone` says that no other host reads the rest.
+        """
+        gap_bytes, whole_share = _joined(alone)
+        wanted = self._blocks(rows, gap_bytes)
+        if sum(end - first for first, end in wanted) >= whole_share * self.sparse.table.count:
             wanted = [(0, self.sparse.table.count)]
         self._spans.want(self.sparse, wanted, stopped=stopped)
 
@@ -321,11 +328,17 @@ class Arriving:
         return list(zip(starts.tolist(), stops.tolist(), strict=True))
 
 
-def wants_whole(rows: I64, row_bytes: int, sequences: int) -> bool:
+def _joined(alone: bool) -> tuple[int, float]:
+    """What is fetched beside what is wanted: gaps of so many bytes, and all of a shard from such a share on."""
+    return (GAP_BYTES, WHOLE_SHARE) if alone else (GAP_BYTES_AMONG, WHOLE_SHARE_AMONG)
+
+
+def wants_whole(rows: I64, row_bytes: int, sequences: int, *, alone: bool = True) -> bool:
     """Whether so many of a shard's rows [k], sorted, are wanted that all are, with what lies between them."""
+    gap_bytes, whole_share = _joined(alone)
     steps = np.diff(rows)
-    covered = int(np.where((steps - 1) * row_bytes <= GAP_BYTES, steps, 1).sum()) + min(rows.size, 1)
-    return covered >= WHOLE_SHARE * sequences
+    covered = int(np.where((steps - 1) * row_bytes <= gap_bytes, steps, 1).sum()) + min(rows.size, 1)
+    return covered >= whole_share * sequences
 
 
 def _missing(sparse: Sparse, wanted: list[tuple[int, int]]) -> list[int]:

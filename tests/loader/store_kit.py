@@ -15,6 +15,8 @@ class RemoteStore:
         self._on_get = on_get
         self._lock = threading.Lock()
         self.gets: dict[tuple[str, int], int] = {}
+        #: bytes that went out, by key
+        self.bytes: dict[str, int] = {}
 
     @property
     def uri(self) -> str:
@@ -24,7 +26,10 @@ class RemoteStore:
         with self._lock:
             attempt = self.gets[key, offset] = self.gets.get((key, offset), 0) + 1
         self._on_get(key, offset, attempt)
-        return self._inner.get(key, offset, length)
+        data = self._inner.get(key, offset, length)
+        with self._lock:
+            self.bytes[key] = self.bytes.get(key, 0) + len(data)
+        return data
 
     def head(self, key: str) -> ObjectInfo | None:
         return self._inner.head(key)

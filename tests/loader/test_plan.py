@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.loader.plan import Cut, LastBatch, Offered, Reading, Recut, Skipped, Timeline
+from headrace.loader.plan import Cut, Hosted, LastBatch, Offered, Reading, Recut, Skipped, Timeline
 
 skips = st.lists(st.builds(Skipped, st.integers(0, 120), st.integers(0, 40)), max_size=4)
 
@@ -67,3 +67,23 @@ def test_a_step_before_the_journal_or_of_no_samples_does_not_exist():
     for number in (4, 5):
         with pytest.raises(IndexError, match="step"):
             timeline.step(number)
+
+
+@given(
+    samples=st.integers(5, 60),
+    first=st.integers(0, 59),
+    cut=st.builds(Cut, st.integers(1, 3), st.integers(1, 4), st.sampled_from(LastBatch)),
+    ranks=st.sets(st.integers(0, 3), min_size=1),
+    skipped=skips,
+)
+def test_a_host_reads_the_positions_of_its_ranks_in_this_pass_and_the_next(
+    samples: int, first: int, cut: Cut, ranks: set[int], skipped: list[Skipped]
+):
+    first %= samples
+    timeline = Timeline(samples, [Recut(first, 0, cut), *skipped])
+    hosted = Hosted(samples, cut, ranks, Offered(first, samples, skipped), skipped)
+    readings = {p: timeline.reading(p) for p in range(first, 3 * samples)}
+    for begin, end in ((first, 3 * samples), (first + 2, samples + 3), (samples, 2 * samples), (first, first)):
+        expected = [p for p in range(begin, end) if (one := readings.get(p)) is not None and one.rank in ranks]
+        assert hosted.positions(begin, end).tolist() == expected
+    assert hosted.is_all == (ranks >= set(range(cut.world_size)))

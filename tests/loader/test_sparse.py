@@ -55,6 +55,24 @@ def test_a_row_is_read_without_the_rest_of_its_shard(large_dataset: str, tmp_pat
     assert names(tmp_path)[0].endswith(SPARSE)
 
 
+def test_blocks_that_several_runs_name_are_asked_for_once(
+    large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    dataset = remote(large_dataset, tmp_path)
+    arriving, cache = dataset.shard(1).arriving, dataset.cache
+    assert arriving is not None
+    assert cache is not None
+    before = set(gets(dataset))
+    asked: list[Callable[[], object]] = []
+    monkeypatch.setattr(cache.spans.pool, "submit", lambda work, first: asked.append(work))
+    cache.spans.want(arriving.sparse, [(9, 11), (9, 11), (9, 12)])
+    for ask in asked:
+        ask()
+    assert len(asked) == 2
+    assert {count for at, count in gets(dataset).items() if at not in before} == {1}
+    assert arriving.sparse.present[9:12].all()
+
+
 def test_a_shard_of_which_every_block_came_is_a_whole_one_and_asked_for_no_more(large_dataset: str, tmp_path: Path):
     dataset = remote(large_dataset, tmp_path)
     dataset.rows(1, np.arange(490))
