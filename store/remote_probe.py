@@ -59,18 +59,18 @@ def ensure_create_if_absent(store: Creates) -> None:
 def probe_create_if_absent(store: Creates, racers: int = RACERS, rounds: int = ROUNDS) -> None:
     """Let threads race for one key, several times at once. Raises `StoreRefused` where not exactly one wins each."""
     name = secrets.token_hex(8)
-    with ThreadPoolExecutor(rounds, "lap") as laps, ThreadPoolExecutor(racers * rounds, "race") as pool:
+    with ThreadPoolExecutor(rounds, "lap") as laps:
         keys = [f"{PROBE_PREFIX}/{name}/{lap}" for lap in range(rounds)]
-        for wins in laps.map(lambda key: _race(store, key, pool, racers), keys):
-            if wins != 1:
-                raise StoreRefused(
-                    f"{store.uri}: {wins} of {racers + 1} writers created one key, exactly one may; "
-                    "this store does not honour If-None-Match and two leaders could write one ledger: "
-                    "use AWS S3, MinIO, or SeaweedFS 4.48 or later, or a local directory"
-                )
+        wins = list(laps.map(lambda key: _race(store, key, racers), keys))
+    if (odd := next((won for won in wins if won != 1), None)) is not None:
+        raise StoreRefused(
+            f"{store.uri}: {odd} of {racers + 1} writers created one key, exactly one may; "
+            "this store does not honour If-None-Match and two leaders could write one ledger: "
+            "use AWS S3, MinIO, or SeaweedFS 4.48 or later, or a local directory"
+        )
 
 
-def _race(store: Creates, key: str, pool: ThreadPoolExecutor, racers: int) -> int:
+def _race(store: Creates, key: str, racers: int) -> int:
     """How many of the racers, and of one who comes late, have created the key; it is gone at the end."""
     line = threading.Barrier(racers)
 
@@ -79,7 +79,8 @@ def _race(store: Creates, key: str, pool: ThreadPoolExecutor, racers: int) -> in
         return store.create(key, [f"racer {racer}".encode()])
 
     try:
-        won = list(pool.map(race, range(racers)))
+        with ThreadPoolExecutor(racers, "race") as pool:
+            won = list(pool.map(race, range(racers)))
         return sum(won) + store.create(key, [b"late"])
     finally:
         store.delete(key)

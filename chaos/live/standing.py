@@ -108,8 +108,8 @@ class Daemon:
 class Standing:
     """The cluster, for the time of a `with` block."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: pathlib.Path, tokenizer: str) -> None:
+        self._folder, self.tokenizer = folder, tokenizer
         self.controllers: dict[str, Daemon] = {}
         self.workers: list[Daemon] = []
 
@@ -196,9 +196,9 @@ class Standing:
         return True
 
 
-def pipeline_of(name: str, source: str, output: pathlib.Path) -> Pipeline:
+def pipeline_of(name: str, source: str, output: pathlib.Path, tokenizer: str) -> Pipeline:
     """Small fragments, batches and shards, so that there is much to lose at any moment."""
-    tokens = tokenize("deepseek")
+    tokens = tokenize(tokenizer)
     reader = read(source, fragment_bytes=1 << 18, batch_bytes=1 << 15)
     return Pipeline.chain(name, str(output), reader, tokens, write_tokens(tokens, seq_len=512, shard_bytes=1 << 17))
 
@@ -213,11 +213,11 @@ def write_input(path: pathlib.Path) -> None:
             lines.write(json.dumps({"id": f"record-{number}", "text": text}) + "\n")
 
 
-def burn(folder: pathlib.Path, seeds: range) -> Iterator[Burnt]:
+def burn(folder: pathlib.Path, seeds: range, tokenizer: str = "deepseek") -> Iterator[Burnt]:
     """Run each seed through one cluster; the first run of all has no faults, and is the measure of the others."""
     source = str(folder / "input.jsonl")
     write_input(folder / "input.jsonl")
-    with Standing(folder) as standing:
+    with Standing(folder, tokenizer) as standing:
         reference, _ = _run(standing, folder, source, "reference", "", random.Random(0))
         if reference.state != "completed":
             raise RuntimeError(f"the run without faults is {reference.state}: {folder}")
@@ -278,7 +278,7 @@ def _run(
     killed_s = 0.0
     with standing.client() as client:
         seen.fused = dice.random() < 0.5
-        client.apply(pipeline_of(name, source, folder / name), RunOptions(fuse=seen.fused))
+        client.apply(pipeline_of(name, source, folder / name, standing.tokenizer), RunOptions(fuse=seen.fused))
         while seen.state not in ENDED and time.monotonic() - started < RUN_S_MAX:
             timeline.look(time.monotonic())
             if left and timeline.entries >= due:

@@ -10,6 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from small_tokenizer import small_tokenizer
+
 from headrace.loader.batches import Loader
 from headrace.store.dataset import Dataset
 from headrace.store.verify import _overlap_problems
@@ -20,7 +24,7 @@ from headrace.stages.library import read_jsonl, tokenize, write_tokens
 
 
 def build(output: str, overlap: int = 0) -> Pipeline:
-    tokens = tokenize("deepseek")
+    tokens = tokenize("TOKENIZER")
     sink = write_tokens(tokens, seq_len=32, overlap=overlap)
     return Pipeline.chain("cut", output, read_jsonl("in.jsonl"), tokens, sink)
 """
@@ -36,7 +40,7 @@ def headrace(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the dataset `cut`, packed with an overlap, and `plain`, packed without."""
     folder = tmp_path_factory.mktemp("overlap")
-    (folder / "cut.py").write_text(PIPELINE)
+    (folder / "cut.py").write_text(PIPELINE.replace("TOKENIZER", small_tokenizer()))
     texts = ["".join(f"{number * word} " for word in range(number * 3)) for number in range(30)]
     lines = [json.dumps({"id": f"r{number}", "text": text}) for number, text in enumerate(texts)]
     (folder / "in.jsonl").write_text("\n".join(lines))

@@ -24,7 +24,7 @@ from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import read, tokenize, write_tokens
 
 
-def build(input: str, output: str, tokenizer: str = "deepseek") -> Pipeline:
+def build(input: str, output: str, tokenizer: str = "TOKENIZER") -> Pipeline:
     tokens = tokenize(tokenizer)
     source = read(input, fragment_bytes=1 << 16, batch_bytes=1 << 13)
     return Pipeline.chain("bad", output, source, tokens, write_tokens(tokens, seq_len=128, shard_bytes=1 << 15))

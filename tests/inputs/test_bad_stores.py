@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import secrets
 import signal
@@ -20,6 +21,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / "run"))
 from dataset_kit import fates
 from s3_server import READER_ACCESS_KEY, READER_SECRET_KEY, S3Server, shared_server
 from small_disk import enlarge, small_disk
+from small_tokenizer import small_tokenizer
 from tls_kit import Authority, TlsProxy
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy
@@ -27,6 +29,8 @@ from headrace.store.objects import open_store
 
 #: Enough to open the breaker of a process, whose prober then looks whether the store is back.
 BUSY_ANSWERS = 12
+#: Seconds between two looks at a run that must not be far on before something is done to its store.
+SOON_S = 0.005
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +40,7 @@ def server() -> S3Server:
 
 @pytest.fixture
 def home(tmp_path: pathlib.Path) -> pathlib.Path:
-    (tmp_path / "bad.py").write_text(kit.PIPELINE)
+    (tmp_path / "bad.py").write_text(kit.PIPELINE.replace("TOKENIZER", small_tokenizer()))
     (tmp_path / "in.jsonl").write_bytes(kit.TEXT)
     return tmp_path
 
@@ -53,8 +57,10 @@ def wait_for_entries(process: subprocess.Popen[str], proxy: S3Proxy, entries: in
     """Until the ledger of a run has so many entries."""
     deadline = time.monotonic() + kit.RUN_S_MAX
     while proxy.count("PUT", "/ledger/") < entries:
-        assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, f"{proxy.count('PUT', '/ledger/')} entries"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(SOON_S)
+            raise AssertionError(process.communicate())
 
 
 def start(home: pathlib.Path, given: str, output: str) -> subprocess.Popen[str]:

@@ -16,6 +16,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 
 import readers
+from small_tokenizer import small_tokenizer
 from test_runs import balance, headrace
 
 from headrace.store.dataset import Dataset
@@ -28,7 +29,7 @@ from headrace.stages.library import read, tokenize, write_documents, write_jsonl
 
 
 def build(input: str, output: str, seq_len: int = 32) -> Pipeline:
-    tokens = tokenize("deepseek")
+    tokens = tokenize("TOKENIZER")
     source = read(input)
     after = lambda stage, *names: replace(stage, after=names)
     return Pipeline("both", output, (
@@ -42,12 +43,17 @@ def build(input: str, output: str, seq_len: int = 32) -> Pipeline:
 SEQ_LEN = 32
 
 
+def pipeline() -> str:
+    """The text of the pipeline file."""
+    return PIPELINE.replace("TOKENIZER", small_tokenizer())
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A dataset with three sinks: documents, lines and tokens."""
     folder = tmp_path_factory.mktemp("export")
     files.write(folder / "a.jsonl", files.lines() + b"{broken\n")
-    (folder / "both.py").write_text(PIPELINE)
+    (folder / "both.py").write_text(pipeline())
     done = headrace(folder, "run", "both.py", "-p", "input=a.jsonl", "-p", "output=out", "--json")
     assert balance(done)["state"] == "completed"
     return folder

@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 
 from s3_server import S3Server, shared_server
-from test_export import PIPELINE as THREE_SINKS
+from test_export import pipeline as three_sinks
 from test_runs import balance, headrace, run
 
 from headrace.store.dataset import Dataset
@@ -126,7 +126,7 @@ def test_what_is_new_in_a_bucket_at_the_next_run_is_added(tmp_path: pathlib.Path
 def test_three_sinks_write_into_a_bucket_and_a_dataset_there_is_exported(
     tmp_path: pathlib.Path, server: S3Server
 ) -> None:
-    (tmp_path / "both.py").write_text(THREE_SINKS)
+    (tmp_path / "both.py").write_text(three_sinks())
     files.write(tmp_path / "a.jsonl", files.lines() + b"{broken\n")
     uri = server.uri(f"three-{secrets.token_hex(4)}")
     report = balance(headrace(tmp_path, "run", "both.py", "-p", "input=a.jsonl", "-p", f"output={uri}", "--json"))

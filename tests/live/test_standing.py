@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from small_tokenizer import small_tokenizer
+
 from headrace.chaos.live.standing import VICTIMS, burn
 
 SEEDS = 20
@@ -11,7 +13,7 @@ CLOSED_S_MAX = 60.0
 
 
 def test_twenty_runs_lose_nothing_whoever_dies(tmp_path: Path) -> None:
-    burnt = list(burn(tmp_path, range(SEEDS)))
+    burnt = list(burn(tmp_path, range(SEEDS), small_tokenizer()))
 
     assert [item for item in burnt if not item.passed] == []
     for victim in VICTIMS:

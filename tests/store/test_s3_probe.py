@@ -10,7 +10,7 @@ from s3_server import S3Server
 
 from headrace.store.errors import StoreRefused
 from headrace.store.objects import Buffer, open_store
-from headrace.store.remote_probe import RACERS, ensure_create_if_absent, probe_create_if_absent
+from headrace.store.remote_probe import RACERS, ROUNDS, ensure_create_if_absent, probe_create_if_absent
 from headrace.store.s3 import S3Store
 
 MEETING_S_MAX = 60.0
@@ -23,8 +23,13 @@ class Overwriting:
 
     def __init__(self) -> None:
         self.keys: set[str] = set()
+        self.asked: list[str] = []
 
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        self.asked.append(key)
+        return self.wins(key)
+
+    def wins(self, key: str) -> bool:
         self.keys.add(key)
         return True
 
@@ -40,7 +45,7 @@ class Unlocked(Overwriting):
         self.barriers: dict[str, threading.Barrier] = collections.defaultdict(lambda: threading.Barrier(RACERS))
         self.lock = threading.Lock()
 
-    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+    def wins(self, key: str) -> bool:
         if key in self.keys:
             return False
         with self.lock:
@@ -53,7 +58,7 @@ class Unlocked(Overwriting):
 class Refusing(Overwriting):
     """A store where nobody wins."""
 
-    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+    def wins(self, key: str) -> bool:
         return False
 
 
@@ -63,6 +68,7 @@ def test_a_store_where_not_exactly_one_wins_is_refused(kind: type[Overwriting], 
     with pytest.raises(StoreRefused, match=rf"{winners} of {RACERS + 1} writers created one key, exactly one may"):
         probe_create_if_absent(store)
     assert store.keys == set()
+    assert len(store.asked) == ROUNDS * (RACERS + 1), "a race that is lost leaves nobody of another at the line"
 
 
 def test_a_real_server_passes_once_and_is_not_asked_again(s3_server: S3Server) -> None:
