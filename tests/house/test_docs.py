@@ -15,6 +15,7 @@ DECISIONS = ROOT / "docs/decisions"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *DECISIONS.glob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SHOWN = re.compile(r"^(?:\$ )?headrace .*(?:\\\n.*)*|`headrace [^`]*`", re.MULTILINE)
+TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 TOP: Any = get_command(app)
 
 
@@ -37,6 +38,11 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     for link, target, part in links(page):
         assert target.exists(), link
         assert not part or target.suffix != ".md" or part in headings(target), link
+
+
+@pytest.mark.parametrize("pattern", [LINK, SHOWN, TABLE], ids=["links", "commands", "tables"])
+def test_what_is_looked_for_is_found(pattern: re.Pattern[str]) -> None:
+    assert sum(len(pattern.findall(page.read_text())) for page in PAGES) > 50
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
@@ -66,6 +72,6 @@ def test_every_option_of_a_command_that_is_shown_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_table_begins_with_its_head(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+    for table in TABLE.findall(text):
         head, rule, *_ = [*table.splitlines(), ""]
         assert re.fullmatch(r"\|( *:?-+:? *\|)+", rule), head

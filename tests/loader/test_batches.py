@@ -239,10 +239,8 @@ def test_when_a_row_is_read_follows_from_the_order_alone(thousand_dataset: str):
     loader = Loader(thousand_dataset, batch_size=10, seed=4)
     shard, row = np.array([2]), np.array([17])
     position = int(loader.order.inverse(shard, row)[0])
-    for batch in loader:
-        if position in batch["positions"]:
-            mine = batch["tokens"][batch["positions"] == position][0]
-            assert np.array_equal(mine, loader.dataset.rows(2, row)[0])
+    (mine,) = [tokens for batch in loader for tokens in batch["tokens"][batch["positions"] == position]]
+    assert np.array_equal(mine, loader.dataset.rows(2, row)[0])
 
 
 def test_the_core_of_the_loader_imports_no_torch():

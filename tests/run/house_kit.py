@@ -83,12 +83,17 @@ def a_house(home: Path) -> Iterator[House]:
             process.communicate(timeout=DEADLINE_S)
 
 
+def write_paced(folder: Path) -> None:
+    """The pipeline file `paced.py`, whose records take their time while there is the file `pace`."""
+    (folder / "pace").touch()
+    (folder / "paced.py").write_text(
+        PACED.replace("@pace@", str(folder / "pace")).replace("TOKENIZER", small_tokenizer())
+    )
+
+
 def begin(house: House, output: Path, *arguments: str) -> None:
     """The pipeline runs, slowly, and has written something."""
-    (house.home / "pace").touch()
-    (house.home / "paced.py").write_text(
-        PACED.replace("@pace@", str(house.home / "pace")).replace("TOKENIZER", small_tokenizer())
-    )
+    write_paced(house.home)
     given = ("apply", "paced.py", "-p", f"input={house.home}/corpus/*.jsonl", "-p", f"output={output}")
     house.good(*given, *arguments)
     house.until("the first shard", lambda: count_entries(output / "ledger") > 4)

@@ -36,8 +36,8 @@ def test_a_record_is_traced_to_its_line_its_verdict_and_its_tokens(home: Path, u
     name = json.loads(lines[0])["id"]
     found = json.loads(call("dataset", "trace", str(undisturbed), name, "--json").stdout)["records"]
     assert [(fact["row"], Path(fact["source"]).name) for fact in found] == [(0, "0.jsonl")]
-    if found[0]["verdict"] == "kept":
-        assert sum(piece["length"] for piece in found[0]["pieces"]) == found[0]["tokens"]
+    assert found[0]["verdict"] == "kept"
+    assert sum(piece["length"] for piece in found[0]["pieces"]) == found[0]["tokens"]
     shown = json.loads(call("dataset", "show", str(undisturbed), "--quarantine", "--json").stdout)
     name = next(record["id"] for record in shown["quarantine"] if "/0.jsonl" in record["id"])
     (fact,) = json.loads(call("dataset", "trace", str(undisturbed), name, "--json").stdout)["records"]

@@ -11,8 +11,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from cluster_kit import until
 from dataset_kit import fates
-from kill_kit import Marked, count_entries, kill_after_entries
+from house_kit import write_paced
+from kill_kit import Marked, count_entries, headrace, kill_after_entries
 from run_kit import DEADLINE_S, run_command
 
 from headrace.store.dataset import Dataset
@@ -115,21 +117,25 @@ def test_a_second_run_over_a_complete_dataset_reads_nothing(home: Path, undistur
     assert answer["records_resumed"] == answer["records_read"]
 
 
-def test_two_runs_on_one_dataset_do_not_meet(home: Path, tmp_path: Path) -> None:
-    first = Marked(run_command(home, str(tmp_path / "out")), home)
+def test_a_second_run_on_a_dataset_that_is_being_written_is_refused(
+    home: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    write_paced(tmp_path)
+    parameters = ("-p", f"input={home}/corpus/*.jsonl", "-p", "output=out", "--json")
+    first = Marked(headrace("run", "paced.py", *parameters), tmp_path)
     process = first.start()
-    deadline = time.monotonic() + DEADLINE_S
-    while count_entries(tmp_path / "out" / "ledger") < 2:
-        assert time.monotonic() < deadline
-        threading.Event().wait(LOOK_S)
-    second = subprocess.run(
-        run_command(home, str(tmp_path / "out")), capture_output=True, text=True, cwd=home, timeout=DEADLINE_S
-    )
-    process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0
-    if second.returncode:
+    try:
+        until(lambda: count_entries(tmp_path / "out" / "ledger") >= 2, "the first run writes its ledger")
+        second = subprocess.run(first.command, capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
+        assert (second.returncode, second.stdout) == (1, "")
         assert "is being written by process" in second.stderr
         assert "Traceback" not in second.stderr
+        (tmp_path / "pace").unlink()
+        _, errors = process.communicate(timeout=DEADLINE_S)
+    finally:
+        first.kill()
+    assert process.returncode == 0, errors.decode()
+    assert fates(tmp_path / "out") == fates(undisturbed)
 
 
 def _title(pid: int) -> str:
