@@ -151,7 +151,9 @@ def test_a_bad_limit_is_named_when_it_is_declared(declare: object, message: str)
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("declare", [library.url_filter, library.remove_junk, library.language], ids=["urls", "markup", "languages"])
+@pytest.mark.parametrize(
+    "declare", [library.url_filter, library.remove_junk, library.language], ids=["urls", "junk", "language"]
+)
 def test_urls_markup_and_languages_are_tags_too(declare: Callable[..., Stage]) -> None:
     given: dict[str, Any] = {"words": ["casino"]} if declare is library.url_filter else {}
     texts = [PROSE, "<p><b>x</b></p>" * 20, "Der Fuchs springt über den Hund und schläft dann."]
