@@ -84,12 +84,16 @@ def dataset_trace(
     json: Json = False,
 ) -> int:
     """Say what became of a record, what a training step read, or which steps read a document."""
-    from headrace.cli.trace import trace_checkpoint, trace_record
+    if checkpoint:
+        if (step is None) == (not document) or name:
+            raise UsageError("give --checkpoint with --step N, or with --document ID")
+        from headrace.cli.trace_checkpoint import trace_checkpoint
 
-    if checkpoint and (step is not None or document):
-        return trace_checkpoint(checkpoint, step=step, document=document, as_json=json)
-    if not uri or not name or checkpoint:
+        return trace_checkpoint(checkpoint, uri, step=step, document=document, as_json=json)
+    if not uri or not name or document or step is not None:
         raise UsageError("give a dataset and a record's id, or --checkpoint with --step N or --document ID")
+    from headrace.cli.trace import trace_record
+
     return trace_record(uri, name, as_json=json)
 
 

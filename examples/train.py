@@ -101,8 +101,9 @@ def main() -> None:
                 with (asked.out / "losses.jsonl").open("a") as file:
                     file.write(json.dumps({"step": step, "loss": loss}) + "\n")
             if step % asked.checkpoint_every == 0 or step >= asked.steps:
-                # no checkpoint holds what a damaged shard taught
+                # no checkpoint holds what a damaged shard taught any rank: each checks what it read, then one saves
                 loader.wait_verified()
+                dist.barrier()
                 save_checkpoint(asked.out, step, model, optimizer, loader, rank)
             if step >= asked.steps:
                 break

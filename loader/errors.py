@@ -27,7 +27,7 @@ class StateMismatch(LoaderError):  # noqa: N818 - named after what is so
         self.differences = tuple(differences)
         lines = "".join(f"\n  {difference}" for difference in self.differences)
         super().__init__(
-            f"the state was saved over another order of samples, {len(self.differences)} fields differ:{lines}\n"
+            f"the state was saved over another order of samples; what differs:{lines}\n"
             "open the dataset and the arguments that it was saved with, or start a pass of its own without it"
         )
 

@@ -5,7 +5,9 @@ and any batch size. The journal beside it says what a user did on the way (`head
 objects, and with it every step since the beginning can be computed.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -151,3 +153,25 @@ def _parse_event(fields: Any) -> Event:
         reason = error if isinstance(error, LoaderError) else repr(error)
         raise LoaderError(f"the state's journal holds {fields!r}, which is malformed: {reason}") from error
     raise LoaderError(f"the state's journal holds {fields!r}; this version of Headrace knows no such event")
+
+
+def find_state(value: object) -> dict[str, Any] | None:
+    """The loader's state somewhere in a checkpoint, also as JSON text; of several, as workers have, the furthest."""
+    found: list[dict[str, Any]] = []
+    _look(value, found)
+    return max(found, key=lambda one: (one.get("pass", 0), one.get("position", 0)), default=None)
+
+
+def _look(value: object, found: list[dict[str, Any]]) -> None:
+    if isinstance(value, str) and value.startswith("{") and '"layout_root"' in value:
+        with suppress(ValueError):
+            _look(json.loads(value), found)
+    elif isinstance(value, Mapping):
+        if "format" in value and "layout_root" in value:
+            found.append({name: field for name, field in value.items() if name != "worker"})
+        else:
+            for inner in value.values():
+                _look(inner, found)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _look(inner, found)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, cast
 from headrace.loader.batches import Loader, LoaderStatistics
 from headrace.loader.errors import LoaderError
 from headrace.loader.fields import Batch
-from headrace.loader.state import STATE_FORMAT
+from headrace.loader.state import find_state
 from headrace.loader.verify import WAIT_S_MAX
 
 try:
@@ -148,23 +148,10 @@ def loader_state(state: Mapping[str, Any]) -> dict[str, Any]:
 
     It can be loaded at any world size, batch size and number of workers. Raises LoaderError where there is none.
     """
-    found: list[dict[str, Any]] = []
-
-    def look(value: object) -> None:
-        if isinstance(value, Mapping):
-            if value.get("format") == STATE_FORMAT and "layout_root" in value:
-                found.append({name: field for name, field in value.items() if name != "worker"})
-            else:
-                for inner in value.values():
-                    look(inner)
-        elif isinstance(value, list | tuple):
-            for inner in value:
-                look(inner)
-
-    look(state)
-    if not found:
+    found = find_state(state)
+    if found is None:
         raise LoaderError("this state holds none of a Headrace loader; pass what StatefulDataLoader.state_dict() gave")
-    return max(found, key=lambda one: (one["pass"], one["position"]))
+    return found
 
 
 def _tensors(batch: Batch) -> dict[str, Any]:

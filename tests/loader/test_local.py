@@ -15,6 +15,7 @@ from headrace.loader.local import local_ranks_of
 from headrace.loader.produce import produce
 
 sys.path.insert(0, str(Path(__file__).parent))
+from shards_kit import write_dataset
 from store_kit import RemoteStore
 
 TOLD = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}
@@ -62,8 +63,6 @@ def test_a_loader_asks_torchrun_unless_it_is_told(tiny_dataset: str, monkeypatch
 @pytest.fixture(scope="module")
 def long_rows(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Rows of 64 KiB and of 128 KiB, so that what four ranks read lies far apart."""
-    from conftest import write_dataset
-
     return str(write_dataset(tmp_path_factory.mktemp("datasets") / "long", sequences=(64, 64), seq_len=32768))
 
 

@@ -1,0 +1,108 @@
+"""`headrace dataset trace --checkpoint`: what a training step read, and which steps read a document."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.errors import CliError
+from headrace.cli.page import safe
+
+if TYPE_CHECKING:
+    from headrace.loader.sources import Source
+
+
+def trace_checkpoint(path: str, uri: str, *, step: int | None, document: str, as_json: bool) -> int:
+    """Say it from the loader's state in the file `path` alone; `uri` is where the dataset lies now, if it moved."""
+    state = loader_state_in(path)
+    sources = _moved_to(uri, state)
+    if step is not None:
+        return _say_step(state, step, sources, as_json=as_json)
+    return _say_document(state, document, sources, as_json=as_json)
+
+
+def _moved_to(uri: str, state: dict[str, Any]) -> "list[Source] | None":
+    if not uri:
+        return None
+    from headrace.loader.sources import Source
+
+    if len(state.get("sources") or ()) > 1:
+        raise CliError("the checkpoint is of a mixture: its datasets are looked for where they were; leave out the URI")
+    return [Source(uri)]
+
+
+def _say_step(state: dict[str, Any], step: int, sources: "list[Source] | None", *, as_json: bool) -> int:
+    from headrace.loader.trace import trace_step
+
+    try:
+        found = trace_step(state, step, sources)
+    except IndexError as error:
+        raise CliError(str(error)) from error
+    if as_json:
+        print(json.dumps(asdict(found)))
+        return 0
+    when = "read" if found.taken else f"to come, as the journal stands: the checkpoint is before step {state['step']}"
+    print(f"step {step} of pass {found.pass_}, {found.batch_size} rows a rank, {found.world_size} ranks: {when}")
+    names = {row.source for row in found.rows}
+    for row in found.rows:
+        where = f"{row.source}  {row.shard}" if len(names) > 1 else row.shard
+        print(f"rank {row.rank} row {row.row}  position {row.position}  {where}:{row.shard_row}")
+        print(f"  {', '.join(safe(piece.document) for piece in row.pieces) or '(no document)'}")
+    return 0
+
+
+def _say_document(state: dict[str, Any], document: str, sources: "list[Source] | None", *, as_json: bool) -> int:
+    from headrace.loader.trace import trace_document
+
+    uses = [asdict(use) for use in trace_document(state, document, sources)]
+    if as_json:
+        print(json.dumps({"document": document, "uses": uses}))
+        return 0
+    for use in uses:
+        when = "read" if use["taken"] else "to come"
+        print(f"pass {use['pass_']} step {use['step']}  rank {use['rank']} row {use['row']}  {when}")
+    if not uses:
+        print(f"no step reads {safe(document)}")
+    return 0
+
+
+def loader_state_in(path: str) -> dict[str, Any]:
+    """The loader's state in a file: JSON or a checkpoint that torch wrote, the state itself or somewhere in it."""
+    from headrace.loader.state import find_state
+
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_HEAD_BYTES)
+            is_torch = data.startswith(_ZIP)
+            data += b"" if is_torch else file.read()
+    except OSError as error:
+        raise CliError(f"cannot read the checkpoint {path!r}: {error.strerror}") from error
+    state = find_state(_of_torch(path) if is_torch else _of_json(path, data))
+    if state is None:
+        raise CliError(f"{path!r} holds no state of a loader: save loader.state_dict() in it, as it is or as JSON")
+    return state
+
+
+_ZIP = b"PK\x03\x04"
+_HEAD_BYTES = 64
+
+
+def _of_json(path: str, data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CliError(f"{path!r} is neither JSON nor a checkpoint that torch.save wrote: {error}") from error
+
+
+def _of_torch(path: str) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise CliError(f"{path!r} is a checkpoint of torch, and torch is not here: pip install torch") from error
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # what torch says at such length is that the file may run code, and how to let it
+        raise CliError(
+            f"{path!r} cannot be read as tensors and plain values ({type(error).__name__}): it is damaged, or holds "
+            "other objects; save loader.state_dict() as JSON in a file of its own"
+        ) from error

@@ -1,0 +1,140 @@
+"""`headrace dataset trace --checkpoint`: what a step read and which steps read a document, from a file of a trainer."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cli.main import invoke
+from headrace.loader.batches import Loader, Source
+from headrace.loader.trace import trace_document, trace_step
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "loader"))
+from shards_kit import write_dataset
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> dict[str, Any]:
+    """Of a loader that made three steps of four over two ranks."""
+    uri = str(write_dataset(tmp_path / "data", sequences=(8, 8)))
+    loader = Loader(uri, batch_size=2, world_size=2)
+    for _ in zip(range(3), loader, strict=False):
+        pass
+    loader.close()
+    return loader.state_dict()
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    assert invoke(["dataset", "trace", *arguments]) == code
+    found = capsys.readouterr()
+    return found.err if code else found.out
+
+
+def kept(tmp_path: Path, value: object) -> str:
+    path = tmp_path / "checkpoint.json"
+    path.write_text(json.dumps(value))
+    return str(path)
+
+
+def test_a_step_is_said_with_its_pass_ranks_and_whether_it_was_read(
+    state: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    checkpoint = kept(tmp_path, state)
+    first, *lines = said(capsys, "--checkpoint", checkpoint, "--step", "2").splitlines()
+    assert first == "step 2 of pass 0, 2 rows a rank, 2 ranks: read"
+    traced = trace_step(state, 2)
+    assert lines[0::2] == [
+        f"rank {row.rank} row {row.row}  position {row.position}  {row.shard}:{row.shard_row}" for row in traced.rows
+    ]
+    assert lines[1] == "  " + ", ".join(piece.document for piece in traced.rows[0].pieces)
+    later = said(capsys, "--checkpoint", checkpoint, "--step", "5").splitlines()[0]
+    assert later.endswith(
+        "step 5 of pass 1, 2 rows a rank, 2 ranks: to come, as the journal stands: the checkpoint is before step 3"
+    )
+
+
+def test_a_document_is_said_with_the_steps_that_read_it(
+    state: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    name = trace_step(state, 1).rows[0].pieces[0].document
+    checkpoint = kept(tmp_path, state)
+    lines = said(capsys, "--checkpoint", checkpoint, "--document", name).splitlines()
+    uses = trace_document(state, name)
+    assert lines == [
+        f"pass {use.pass_} step {use.step}  rank {use.rank} row {use.row}  {'read' if use.taken else 'to come'}"
+        for use in uses
+    ]
+    told = json.loads(said(capsys, "--checkpoint", checkpoint, "--document", name, "--json"))
+    assert [use["step"] for use in told["uses"]] == [use.step for use in uses]
+
+
+def test_the_state_is_found_wherever_a_trainer_keeps_it(
+    state: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    behind = {**state, "position": 0, "step": 0, "worker": {"id": 0, "of": 2, "stride": 4}}
+    expected = said(capsys, "--checkpoint", kept(tmp_path, state), "--step", "2")
+    for value in (
+        {"loader": state},
+        {"loader": json.dumps(state)},
+        {"model": [1], "data": {"workers": [behind, state]}},
+    ):
+        assert said(capsys, "--checkpoint", kept(tmp_path, value), "--step", "2") == expected
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        torch.save({"model": torch.zeros(3), "loader": state}, tmp_path / "checkpoint.pt")
+        assert said(capsys, "--checkpoint", str(tmp_path / "checkpoint.pt"), "--step", "2") == expected
+
+
+def test_a_dataset_that_moved_is_traced_where_it_lies_now(
+    state: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    checkpoint = kept(tmp_path, state)
+    expected = said(capsys, "--checkpoint", checkpoint, "--step", "2")
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    assert "no manifest.json" in said(capsys, "--checkpoint", checkpoint, "--step", "2", code=1)
+    assert said(capsys, str(tmp_path / "elsewhere"), "--checkpoint", checkpoint, "--step", "2") == expected
+
+
+def test_a_mixture_says_the_source_of_each_row_and_wants_no_uri(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    sources = [
+        Source(str(write_dataset(tmp_path / name, sequences=(8,), seed=seed)), 0.5, name)
+        for seed, name in enumerate(("web", "code"))
+    ]
+    checkpoint = kept(tmp_path, Loader(sources, batch_size=4).state_dict())
+    lines = said(capsys, "--checkpoint", checkpoint, "--step", "0").splitlines()[1::2]
+    assert {line.split("  ")[2] for line in lines} == {"web", "code"}
+    assert "mixture" in said(capsys, str(tmp_path / "web"), "--checkpoint", checkpoint, "--step", "0", code=1)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"not json", "neither JSON nor a checkpoint that torch.save wrote"),
+        (b'{"model": 1}', "holds no state of a loader"),
+        (b"[" * 100_000, "neither JSON nor"),
+        (b"PK\x03\x04 and nothing more", "checkpoint"),
+    ],
+)
+def test_a_file_that_holds_no_state_is_said_so_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, message: str
+):
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(data)
+    line = said(capsys, "--checkpoint", str(path), "--step", "2", code=1)
+    assert message in line
+    assert line.count("\n") == 1
+    assert len(line) < 400 + len(str(path))
+    assert "weights_only" not in line
+    missing = said(capsys, "--checkpoint", str(tmp_path / "none"), "--step", "2", code=1)
+    assert "No such file" in missing
+
+
+def test_a_step_and_a_document_at_once_are_refused(capsys: pytest.CaptureFixture[str]):
+    for arguments in (["--step", "1", "--document", "a"], [], ["data", "a", "--step", "1"]):
+        assert invoke(["dataset", "trace", "--checkpoint", "x", *arguments]) == 2
+    assert invoke(["dataset", "trace", "data", "a", "--step", "1"]) == 2
+    assert "--checkpoint with --step N" in capsys.readouterr().err
