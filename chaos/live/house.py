@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -41,6 +42,8 @@ LIVED_S = 5.0
 #: Seconds in which the cluster must be there.
 READY_S = 60.0
 _LOOK_S = 0.05
+#: Below those of which the kernel gives one to whoever asks for any, so that nobody takes one before a daemon does.
+_PORTS = range(24_000, 32_000)
 
 
 @dataclass(slots=True)
@@ -188,13 +191,12 @@ class House:
 
 def free_port(host: str = HOST) -> int:
     """A port of this host that is free, and so is the one behind it, at which nodes join."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind((host, 0))
-            port = int(first.getsockname()[1])
-            with contextlib.suppress(OSError, OverflowError):
-                second.bind((host, port + PORT_OFFSET))
-                return port
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        with contextlib.suppress(OSError), socket.socket() as first, socket.socket() as second:
+            first.bind((host, port))
+            second.bind((host, port + PORT_OFFSET))
+            return port
+    raise CliError(f"{host} has no two free ports in a row from {_PORTS.start} to {_PORTS.stop}")
 
 
 def _tail(log: pathlib.Path) -> list[str]:

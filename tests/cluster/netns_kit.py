@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,18 +39,6 @@ def wait_for(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) 
         assert time.monotonic() < deadline, f"not within {patience_s:.0f} s: {why}"
         pause.wait(0.05)
     return answer
-
-
-def free_port() -> int:
-    """A port of loopback that is free, and so is the next one."""
-    for _ in range(100):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            with suppress(OSError):
-                second.bind(("127.0.0.1", port + 1))
-                return port
-    raise AssertionError("no two free ports in a row")
 
 
 class Net(Cables):

@@ -13,8 +13,9 @@ from typing import Any
 import grpc
 import pytest
 from kill_kit import headrace
-from netns_kit import Cluster, Host, Net, free_port, wait_for
+from netns_kit import Cluster, Host, Net, wait_for
 
+from headrace.chaos.live.house import free_port
 from headrace.controller.cluster_files import ClusterFiles
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc

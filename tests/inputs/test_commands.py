@@ -25,7 +25,7 @@ from headrace.stages.library import command, read, write_jsonl
 
 
 def build(input: str, output: str, script: str) -> Pipeline:
-    shout = command(["python3", script], seconds=5, name="shout")
+    shout = command(["python3", script], seconds=60, name="shout")
     tail = command(["jq", "-c", "--unbuffered", 'select(.text != "DROP") | .metadata.seen = true'])
     return Pipeline.chain("commands", output, read(input, batch_bytes=1 << 13), shout, tail, write_jsonl())
 """
@@ -38,7 +38,7 @@ for line in sys.stdin:
     if record["id"] == "r2000" and not os.path.exists("was-killed"):
         print(os.getpid(), file=open("pid.new", "w"), flush=True)
         os.rename("pid.new", "pid")
-        time.sleep(30)
+        time.sleep(50)
     record["text"] = record["text"].upper()
     print(json.dumps(record), flush=True)
 """

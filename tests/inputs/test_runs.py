@@ -15,6 +15,8 @@ import files_kit as files
 import pytest
 from small_tokenizer import small_tokenizer
 
+from headrace.cli.main import invoke
+
 PLAIN = pathlib.Path(__file__).parents[2] / "examples" / "plain.py"
 RUN_S_MAX = 120.0
 
@@ -163,12 +165,15 @@ def test_a_run_that_quarantines_too_much_is_ended_and_goes_on_with_a_wider_allow
     assert (report["kept"], report["quarantined"], report["records_resumed"]) == (60, 3, 63)
 
 
-def test_an_allowance_that_is_no_number_and_no_share_is_wrong_usage(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("text", ["x", "-1", "101%", "%"])
+def test_an_allowance_that_is_no_number_and_no_share_is_wrong_usage(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
     files.write(tmp_path / "a.jsonl", files.lines())
-    for text in ("x", "-1", "101%", "%"):
-        done = run(tmp_path, "a.jsonl", f"--max-quarantined={text}")
-        assert done.returncode == 2
-        assert "give a number of records, such as 100, or a share, such as 1%" in done.stderr
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["run", str(PLAIN), "-p", "input=a.jsonl", "-p", "output=out", f"--max-quarantined={text}"]) == 2
+    assert "give a number of records, such as 100, or a share, such as 1%" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_input_that_is_new_at_the_next_run_is_added_and_what_was_read_is_not_read_again(tmp_path: pathlib.Path) -> None:

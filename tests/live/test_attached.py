@@ -17,6 +17,7 @@ from headrace.chaos.live.attached import Attached
 from headrace.chaos.live.processes import Role
 from headrace.cli.client import ControllerAt
 from headrace.cli.errors import CliError
+from headrace.cli.main import invoke
 
 SCENARIO = """
 name = "a living cluster loses a task, a worker and its leader"
@@ -99,7 +100,10 @@ def test_where_nothing_of_the_cluster_runs_that_is_said(living: Cluster, monkeyp
         Attached(ControllerAt(living.known()))
 
 
-def test_what_only_a_living_cluster_has_is_refused_without_one(home: Path, tmp_path: Path) -> None:
+def test_what_only_a_living_cluster_has_is_refused_without_one(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(home)
     loss = '[[fault]]\nkind = "loss"\ntarget = "links"\nafter_s = 0\n'
     kill = '[[fault]]\nkind = "kill"\ntarget = "task"\nafter_s = 0\n'
     for text, more, words in (
@@ -110,9 +114,8 @@ def test_what_only_a_living_cluster_has_is_refused_without_one(home: Path, tmp_p
         (f'[cluster]\n[run.place]\nread = "w0"\n{kill}', (), "with [cluster] write [cluster.place]"),
     ):
         (tmp_path / "x.toml").write_text(text)
-        done = call(home, "chaos", "run", str(tmp_path / "x.toml"), "small.py", *inputs(home), *more)
-        assert done.returncode == 2, done.stderr
-        assert words in done.stderr
+        assert invoke(["chaos", "run", str(tmp_path / "x.toml"), "small.py", *inputs(home), *more]) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_a_scenario_that_brings_a_cluster_of_its_own_is_not_done_to_another(home: Path, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_the_next_use_of_a_shard_lies_ahead_and_near_where_it_is_read(thousand_d
 
 
 def test_a_slow_part_is_asked_for_again_and_the_first_answer_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fetch, "HEDGE_S_MIN", 0.01)
+    monkeypatch.setattr(fetch, "HEDGE_S_MIN", 0.5)
     (tmp_path / "object").write_bytes(bytes(range(256)) * 4)
     stuck = threading.Event()
 

@@ -251,7 +251,7 @@ def test_what_another_process_is_at_is_left_to_it_and_taken_over_when_it_gives_u
 def test_a_span_that_stalls_is_asked_for_again_from_where_it_stands(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(spans, "HEDGE_S_MIN", 0.01)
+    monkeypatch.setattr(spans, "HEDGE_S_MIN", 0.5)
     stuck = threading.Event()
 
     def hang(key: str, offset: int, attempt: int) -> None:

@@ -56,7 +56,7 @@ def closed_shards(dataset: Path) -> int:
 @pytest.mark.parametrize(
     ("kills", "edges"),
     [
-        pytest.param(15, (), id="fused"),
+        pytest.param(10, (), id="fused"),
         pytest.param(50, (), id="fused, fifty times", marks=pytest.mark.slow),
         pytest.param(50, ("--no-fuse",), id="rings, fifty times", marks=pytest.mark.slow),
     ],

@@ -5,12 +5,12 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from cluster_kit import until
 from dedup_kit import PIPELINE, check, epochs, fates_of, write_corpus
 from kill_kit import Marked, headrace
 from run_kit import DEADLINE_S
@@ -39,10 +39,8 @@ class Place:
         with self.gate.open() as gate:
             fcntl.flock(gate, fcntl.LOCK_EX)
             process = run.start()
-            deadline = time.monotonic() + DEADLINE_S
-            while closed_shards(self.folder / output) < 2:
-                assert time.monotonic() < deadline
-                assert process.poll() is None
+            until(lambda: process.poll() is not None or closed_shards(self.folder / output) >= 2, "two closed shards")
+            assert process.poll() is None
             yield process
 
 

@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import pathlib
+import random
 import secrets
 import shutil
 import signal
@@ -30,6 +31,9 @@ from headrace.store.s3_patience import Patience
 
 START_S_MAX = 60.0
 POLL_S = 0.05
+#: Where its ports are looked for, in each process of the tests elsewhere: below those of which the kernel gives one to
+#: whoever asks for any, so that nobody takes one before the server does.
+PORTS_FROM, PORTS_APIECE = 20_000, 1_000
 BUCKET = "headrace-test"
 ACCESS_KEY, SECRET_KEY = "headrace", "headrace-secret"
 #: One that may use the bucket, but not make others (SeaweedFS makes a bucket for an administrator who writes to it).
@@ -127,11 +131,16 @@ def _wait(server: S3Server, process: subprocess.Popen[bytes], log: pathlib.Path)
 
 
 def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    first = PORTS_FROM + PORTS_APIECE * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    ports = range(first, first + PORTS_APIECE)
+    found: list[int] = []
+    for port in random.SystemRandom().sample(ports, len(ports)):
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"only {len(found)} of the ports {first} to {first + PORTS_APIECE} are free")
 
 
 def _die_with_parent() -> None:

@@ -210,7 +210,8 @@ def test_what_is_no_link_is_refused_by_name_and_leaves_no_descriptor_behind(
 
 
 def test_who_says_nothing_is_sent_away_and_no_more_than_a_few_may_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "STRANGER_S", 1.0)
+    # Within it all of them come, on a machine that may be busy with other things.
+    monkeypatch.setattr(door, "STRANGER_S", 3.0)
 
     async def scene(ends: Ends) -> None:
         silent = [Stranger(ends.far.name) for _ in range(STRANGERS_MAX)]
