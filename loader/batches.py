@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from headrace.loader.ahead import Ahead
+from headrace.loader.arguments import chosen, listed_sources, whole
 from headrace.loader.dataset import TokenDataset
 from headrace.loader.errors import LoaderClosed, LoaderError
 from headrace.loader.fields import Batch, chosen_fields
@@ -45,7 +46,7 @@ __all__ = ["Batch", "LastBatch", "Loader", "LoaderStatistics", "Source"]
 class Loader:
     """Batches of one rank, as dicts of numpy arrays (`headrace.loader.fields.Batch`).
 
-    `dataset` is a TokenDataset or its URI, or a list of `Source` for a mixture. `batch_size` is in sequences, per
+    `dataset` is a TokenDataset, its URI or path, or a list of `Source` for a mixture. `batch_size` is in sequences, per
     rank. `order` is "windowed", "sequential" or "full"; `window_blocks` and `block_rows` shape the windowed one.
     `last` is "drop" or "pad". `prefetch` is how many batches a thread makes ahead; with 0 they are made when asked
     for. `pass_samples` is the length of a mixture's pass, by default the samples of all its datasets. `fields` names
@@ -61,7 +62,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: TokenDataset | str | Sequence[Source],
+        dataset: TokenDataset | str | os.PathLike[str] | Sequence[Source],
         *,
         batch_size: int,
         seed: int = 0,
@@ -77,12 +78,14 @@ class Loader:
         fields: Collection[str] | None = None,
         local_ranks: Collection[int] | None = None,
     ) -> None:
-        if batch_size < 1 or prefetch < 0:
-            raise ValueError(f"batch_size is at least 1 and prefetch at least 0, got {batch_size} and {prefetch}")
-        if not 0 <= rank < world_size:
+        batch_size, world_size = whole("batch_size", batch_size, 1), whole("world_size", world_size, 1)
+        rank = whole("rank", rank)
+        if rank >= world_size:
             raise ValueError(f"rank must lie in [0, world_size), got rank {rank} of {world_size}")
-        self._shuffle = Shuffle(seed, OrderMode(order), window_blocks, block_rows)
-        self._cut = Cut(batch_size, world_size, LastBatch(last))
+        mode = chosen(OrderMode, "order", order)
+        window_blocks, block_rows = whole("window_blocks", window_blocks, 1), whole("block_rows", block_rows, 1)
+        self._shuffle = Shuffle(whole("seed", seed), mode, window_blocks, block_rows)
+        self._cut = Cut(batch_size, world_size, chosen(LastBatch, "last", last))
         self.rank = rank
         #: the ranks of this host, where that is known; of a remote store only what these read is fetched
         self.local_ranks = (
@@ -90,10 +93,10 @@ class Loader:
             if local_ranks is None
             else checked_ranks(local_ranks, rank, world_size)
         )
-        self.sources = Sources([Source(dataset)] if isinstance(dataset, TokenDataset | str) else dataset)
-        self._prefetch = prefetch
+        self.sources = Sources(listed_sources(dataset))
+        self._prefetch = whole("prefetch", prefetch)
         self._fields = chosen_fields(fields)
-        self._start(pass_, pass_samples)
+        self._start(whole("pass_", pass_), None if pass_samples is None else whole("pass_samples", pass_samples, 1))
 
     def _start(self, pass_: int, pass_samples: int | None) -> None:
         datasets = self.sources.datasets
@@ -287,19 +290,24 @@ class Loader:
         """Leave out `count` positions of this pass from `first` on (such as what made the loss jump), and journal it.
 
         Call it with the same numbers on each rank. What was received is not undone: to leave out samples that were
-        read, load a state from before them first. Raises ValueError for positions that lie behind the state.
+        read, load a state from before them first. Raises ValueError for positions behind the state or past the pass.
         """
-        if first < self._position or count < 0:
+        first, count = whole("first", first), whole("count", count)
+        if first < self._position:
             raise ValueError(
                 f"skip({first}, {count}): positions before {self._position} were read; load an earlier state first"
             )
+        if first + count > self._samples:
+            raise ValueError(f"skip({first}, {count}): the pass ends at position {self._samples}, and so must a skip")
         self._end_iteration()
         self._events += (Skipped(self._pass * self._samples + first, count),)
 
     def reweight(self, weights: Sequence[float]) -> None:
         """Give the mixture other weights from the state's position on, and journal it. Call it on each rank."""
         if len(weights) != len(self.sources.datasets):
-            raise ValueError(f"{len(self.sources.datasets)} datasets need as many weights, got {len(weights)}")
+            raise ValueError(
+                f"reweight takes a weight a dataset, of which there are {len(self.sources.datasets)}: {weights}"
+            )
         period_counts(weights)
         self._end_iteration()
         self._events += (Reweighted(self._absolute, tuple(float(weight) for weight in weights)),)

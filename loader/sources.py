@@ -1,5 +1,6 @@
 """The datasets that one loader reads, behind one numbering of their shards."""
 
+import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,9 +23,9 @@ SHARD_BYTES_MIN: Final = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One dataset of a mixture: the dataset or its URI, its weight, and the name that reports use."""
+    """One dataset of a mixture: the dataset, its URI or path, its weight, and the name that reports use."""
 
-    dataset: TokenDataset | str
+    dataset: TokenDataset | str | os.PathLike[str]
     weight: float = 1.0
     #: the dataset's own name by default
     name: str = ""
@@ -37,7 +38,8 @@ class Sources:
         if not sources:
             raise ValueError("a loader needs at least one dataset")
         self.datasets: list[TokenDataset] = [
-            open_dataset(source.dataset) if isinstance(source.dataset, str) else source.dataset for source in sources
+            source.dataset if isinstance(source.dataset, TokenDataset) else open_dataset(os.fspath(source.dataset))
+            for source in sources
         ]
         self.weights = tuple(float(source.weight) for source in sources)
         self.names = tuple(

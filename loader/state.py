@@ -48,8 +48,10 @@ def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> Place:
         pair = [sources[number] if number < len(sources) else None for sources in (theirs, mine)]
         differences += _nested(f"sources[{number}]", pair[0], {} if pair[1] is None else pair[1])
     if differences:
-        if state.get("dataset") != ours["dataset"]:
-            differences.insert(0, Difference("dataset", state.get("dataset"), ours["dataset"]))
+        if any(one.field.endswith("layout_root") for one in differences):
+            # neither is compared, since a dataset may be copied or moved; here they say which it was
+            names = [Difference(field, state.get(field), ours[field]) for field in ("dataset", "uri")]
+            differences[:0] = [one for one in names if one.theirs != one.ours]
         raise StateMismatch(differences)
     return place_of(state)
 
@@ -66,9 +68,16 @@ def _nested(name: str, theirs: object, ours: Mapping[str, Any]) -> list[Differen
 
 def require_format(state: Mapping[str, Any]) -> None:
     """Raise LoaderError unless `state` is one that this version reads."""
-    if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT:
-        found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
-        raise LoaderError(f"a loader state of format {found!r}; this version of Headrace reads format {STATE_FORMAT}")
+    if isinstance(state, Mapping) and "format" in state and "layout_root" in state:
+        if state["format"] != STATE_FORMAT:
+            raise LoaderError(
+                f"a loader state of format {state['format']!r}; this version of Headrace reads format {STATE_FORMAT}"
+            )
+        return
+    hint = "pass what state_dict() gave"
+    if find_state(state) is not None:
+        hint = "one lies in it: pass that, or what headrace.loader.torch.loader_state makes of the whole"
+    raise LoaderError(f"this {type(state).__name__} is no state of a loader; {hint}")
 
 
 def place_of(state: Mapping[str, Any]) -> Place:

@@ -39,6 +39,10 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
     def __init__(self, loader: Loader, device: "torch.device | str" = "cpu") -> None:
         self.loader = loader
         self.device = torch.device(device)
+        if self.device.type not in ("cpu", "cuda"):
+            raise ValueError(
+                f"batches come on the CPU or on a CUDA device, not on {self.device}; move them in the loop"
+            )
         self._worker: dict[str, int] | None = None
         self._owner: int | None = None
         #: set by worker processes: from then on this process does not know what the loop received
@@ -80,9 +84,12 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
             self.loader = self.loader.replica()
 
     def _on_device(self) -> Iterator[dict[str, Any]]:
-        copier = _Copier(self.device)
+        # "cuda" is the device that this thread has set; another thread, such as the one that copies, has its own
+        index = torch.cuda.current_device() if self.device.index is None else self.device.index
+        device = torch.device("cuda", index)
+        copier = _Copier(device)
         for batch, copied in self.loader.iterate(copier.copy):
-            current = torch.cuda.current_stream(self.device)
+            current = torch.cuda.current_stream(device)
             current.wait_event(copied)
             for value in batch.values():
                 if isinstance(value, torch.Tensor):
@@ -111,6 +118,10 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
         `DataLoader` workers. Raises LoaderError where it is needed and not given.
         """
         if batch is not None:
+            if "state" not in batch:
+                raise LoaderError(
+                    f'state_dict takes a batch as the loader gave it, with its "state"; got {list(batch)}'
+                )
             pass_, position, step = (int(value) for value in batch["state"])
             return self.loader.state_at(pass_, position, step)
         if get_worker_info() is None and self._used_by_workers.item():

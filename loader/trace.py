@@ -5,6 +5,7 @@ an inverse: a step is a range of positions (`plan.Timeline`), a position is a ro
 of documents (the shard), and each of the three goes both ways.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -235,9 +236,9 @@ class Trace:
         return read_table(dataset.store, entry.documents, ["id"]).column("id")
 
 
-def _as_read(dataset: TokenDataset | str, bound: Mapping[str, Any]) -> TokenDataset:
+def _as_read(dataset: TokenDataset | str | os.PathLike[str], bound: Mapping[str, Any]) -> TokenDataset:
     """The shards that a state knows, with all that was retracted from them since."""
-    opened = open_dataset(dataset) if isinstance(dataset, str) else dataset
+    opened = dataset if isinstance(dataset, TokenDataset) else open_dataset(os.fspath(dataset))
     return (known_part(opened, bound) or opened).at_version(0)
 
 

@@ -54,6 +54,11 @@ def test_a_machine_without_torch_is_told_what_to_install():
     assert last == "ImportError: headrace.loader.torch needs PyTorch: pip install 'headrace[loader]'"
 
 
+def test_a_device_that_batches_cannot_come_on_is_refused(tiny_dataset: str):
+    with pytest.raises(ValueError, match="on the CPU or on a CUDA device, not on meta"):
+        TorchLoader(Loader(tiny_dataset, batch_size=4), "meta")
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_batches_on_a_device_hold_what_the_numpy_batches_hold(tiny_dataset: str):
     plain = list(Loader(tiny_dataset, batch_size=4))

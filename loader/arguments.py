@@ -1,0 +1,40 @@
+"""What a caller gave, as the loader means it, or an error that says what would do."""
+
+import enum
+import operator
+import os
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from headrace.loader.dataset import TokenDataset
+from headrace.loader.sources import Source
+
+E = TypeVar("E", bound=enum.Enum)
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    """`value` as an int, also where it is numpy's, which JSON does not know. Raises TypeError, ValueError."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is a whole number, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name} is at least {least}, got {number}")
+    return number
+
+
+def chosen(kind: type[E], name: str, value: E | str) -> E:
+    """The member of `kind` of that value. Raises ValueError with those that there are."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"{name} is one of {', '.join(repr(one.value) for one in kind)}; got {value!r}") from None
+
+
+def listed_sources(dataset: Any) -> Sequence[Source]:
+    """One dataset or a mixture as a list of sources. Raises TypeError for what is neither."""
+    if isinstance(dataset, TokenDataset | str | os.PathLike):
+        return [Source(dataset)]
+    if not isinstance(dataset, Sequence) or not all(isinstance(one, Source) for one in dataset):
+        raise TypeError(f"a dataset is a URI, a path, a TokenDataset or a list of Source(dataset, weight): {dataset!r}")
+    return dataset

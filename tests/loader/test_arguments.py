@@ -1,0 +1,108 @@
+"""What a loader says of arguments and states that make no sense, and that it takes what means the same."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.loader.batches import Loader, Source
+from headrace.loader.errors import LoaderError, StateMismatch
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"batch_size": 2.0}, TypeError, "batch_size is a whole number, got 2.0"),
+        ({"batch_size": 0}, ValueError, "batch_size is at least 1, got 0"),
+        ({"world_size": 0}, ValueError, "world_size is at least 1, got 0"),
+        ({"rank": 2, "world_size": 2}, ValueError, "got rank 2 of 2"),
+        ({"rank": -1}, ValueError, "rank is at least 0, got -1"),
+        ({"seed": None}, TypeError, "seed is a whole number, got None"),
+        ({"seed": 1 << 64}, ValueError, "seed must lie in"),
+        ({"prefetch": -1}, ValueError, "prefetch is at least 0, got -1"),
+        ({"pass_": -1}, ValueError, "pass_ is at least 0, got -1"),
+        ({"window_blocks": 0}, ValueError, "window_blocks is at least 1, got 0"),
+        ({"order": "random"}, ValueError, "order is one of 'sequential', 'windowed', 'full'; got 'random'"),
+        ({"last": "keep"}, ValueError, "last is one of 'drop', 'pad'; got 'keep'"),
+        ({"pass_samples": 10}, ValueError, "pass_samples is for mixtures"),
+        ({"fields": ["label"]}, ValueError, "got 'label'"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_refused_with_what_would(
+    tiny_dataset: str, arguments: dict[str, Any], kind: type[Exception], message: str
+):
+    with pytest.raises(kind, match=message.replace("(", r"\(")):
+        Loader(tiny_dataset, **{"batch_size": 2, **arguments})
+
+
+@pytest.mark.parametrize("wrong", [["a", "b"], 7, None, {"a": 1.0}])
+def test_what_is_no_dataset_is_refused_with_what_one_is(wrong: Any):
+    with pytest.raises(TypeError, match=r"a URI, a path, a TokenDataset or a list of Source\(dataset, weight\)"):
+        Loader(wrong, batch_size=2)
+
+
+@pytest.mark.parametrize("count", [0, -3])
+def test_a_pass_of_a_mixture_has_samples(tiny_dataset: str, count: int):
+    with pytest.raises(ValueError, match="pass_samples is at least 1"):
+        Loader([Source(tiny_dataset), Source(tiny_dataset)], batch_size=2, pass_samples=count)
+
+
+def test_numbers_of_numpy_and_paths_give_a_state_that_is_plain_json(tiny_dataset: str):
+    plain = Loader(tiny_dataset, batch_size=2, seed=3, world_size=2, rank=1, window_blocks=4)
+    other = Loader(
+        Path(tiny_dataset),
+        batch_size=np.int64(2),
+        seed=np.uint32(3),
+        world_size=np.int32(2),
+        rank=np.int64(1),
+        window_blocks=np.int64(4),
+    )
+    other.skip(np.int64(4), np.int64(2))  # type: ignore[arg-type]
+    plain.skip(4, 2)
+    assert json.dumps(other.state_dict()) == json.dumps(plain.state_dict())
+    assert Loader([Source(Path(tiny_dataset))], batch_size=2).dataset.layout.root == plain.dataset.layout.root
+
+
+def test_a_skip_ends_with_the_pass(tiny_dataset: str):
+    loader = Loader(tiny_dataset, batch_size=2)
+    with pytest.raises(ValueError, match=r"skip\(10, 8\): the pass ends at position 17"):
+        loader.skip(10, 8)
+    loader.skip(10, 7)
+    assert [batch["positions"].tolist() for batch in loader] == [[at, at + 1] for at in range(0, 10, 2)]
+    assert next(iter(loader))["positions"].tolist() == [0, 1]
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (None, "this NoneType is no state of a loader; pass what state_dict"),
+        ({}, "this dict is no state of a loader; pass what state_dict"),
+        ({"format": 2, "layout_root": ""}, "a loader state of format 2; this version of Headrace reads format 1"),
+    ],
+)
+def test_what_is_no_state_is_said_so(tiny_dataset: str, state: Any, message: str):
+    with pytest.raises(LoaderError, match=message):
+        Loader(tiny_dataset, batch_size=2).load_state_dict(state)
+
+
+def test_a_state_that_lies_in_what_was_given_is_pointed_at(tiny_dataset: str):
+    loader = Loader(tiny_dataset, batch_size=2)
+    for whole in ({"loader": loader.state_dict()}, json.dumps(loader.state_dict()), [loader.state_dict()]):
+        with pytest.raises(LoaderError, match=r"one lies in it: .*loader_state"):
+            loader.load_state_dict(whole)  # type: ignore[arg-type]
+
+
+def test_another_dataset_is_said_by_its_place_and_a_moved_one_is_none(
+    tiny_dataset: str, thousand_dataset: str, tmp_path: Path
+):
+    state = Loader(tiny_dataset, batch_size=2).state_dict()
+    with pytest.raises(StateMismatch) as caught:
+        Loader(thousand_dataset, batch_size=2).load_state_dict(state)
+    fields = [one.field for one in caught.value.differences]
+    assert fields[:2] == ["uri", "layout_root"]
+    assert tiny_dataset in str(caught.value)
+    (tmp_path / "moved").symlink_to(tiny_dataset)
+    Loader(tmp_path / "moved", batch_size=2).load_state_dict(state)
