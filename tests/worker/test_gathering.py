@@ -8,6 +8,7 @@ from headrace.store.entries import Range
 from headrace.worker.core.gathering import (
     HELD_TIMES_MAX,
     PROPOSE_AGAIN_S,
+    SHELVED_TIMES_MAX,
     TRANSITIONS,
     WRITE_AGAIN_S,
     WRITE_AGAIN_S_MAX,
@@ -116,6 +117,20 @@ def test_a_sink_without_answers_stops_taking_batches_at_its_budget() -> None:
     assert gathering.held_bytes == HELD_TIMES_MAX * POLICY.held_bytes_max
     gathering.handle(ShardAccepted(0), 0.0)
     assert gathering.accepts
+
+
+def test_what_is_shelved_is_no_memory_but_has_a_limit_too() -> None:
+    gathering = Gathering(POLICY)
+    shelved = SHELVED_TIMES_MAX * POLICY.target_bytes
+    (write,) = gathering.handle(BatchGathered(Range(A, 0, 1), 100, 1, shelved - 1), 0.0)
+    assert isinstance(write, WriteShard)
+    assert (gathering.accepts, gathering.held_bytes) == (True, 1)
+    gathering.handle(BatchGathered(Range(A, 1, 1), 0, 1, 1), 0.0)
+    assert (gathering.accepts, gathering.held_bytes) == (False, 2)
+    written(gathering, [write])
+    assert not gathering.accepts
+    gathering.handle(ShardAccepted(write.shard), 0.0)
+    assert (gathering.accepts, gathering.held_bytes) == (True, 1)
 
 
 def test_a_proposal_without_an_answer_is_made_again() -> None:

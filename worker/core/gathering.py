@@ -37,6 +37,8 @@ WAITING_SHARE = 0.5
 #: All that a sink holds, in units of `held_bytes_max`: as much again may be written or proposed as may gather.
 #: Beyond it the sink takes no batch, so a log that does not answer holds up the source and fills no memory.
 HELD_TIMES_MAX = 2
+#: What is shelved of all batches that are not closed, in units of the target size: room on a disk, and not memory.
+SHELVED_TIMES_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,15 @@ TRANSITIONS: dict[tuple[ShardState, ShardTurn], ShardState] = {
 
 @dataclass(frozen=True, slots=True)
 class BatchGathered:
-    """A batch arrived. `target_bytes` count towards the shard's size, `held_bytes` are what it occupies."""
+    """A batch arrived. `target_bytes` count towards the shard's size, `held_bytes` are what it occupies.
+
+    `shelved_bytes` are in a scratch file on a disk, and not among those.
+    """
 
     range: Range
     target_bytes: int
     held_bytes: int
+    shelved_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +201,7 @@ class _Shard:
     number: int
     ranges: tuple[Range, ...]
     held_bytes: int
+    shelved_bytes: int
     reason: str
     state: ShardState = ShardState.WRITING
     #: When it was proposed, or asked for, last.
@@ -222,6 +229,7 @@ class Gathering:
         self._ranges: list[Range] = []
         self._target = 0
         self._bytes = 0
+        self._shelved = 0
         self._oldest: float | None = None
         self._seal: str = ""
         self._shards: dict[int, _Shard] = {}
@@ -229,13 +237,16 @@ class Gathering:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all batches that are not closed."""
+        """Bytes in memory of all batches that are not closed."""
         return self._bytes + sum(shard.held_bytes for shard in self._shards.values())
 
     @property
     def accepts(self) -> bool:
         """Whether another batch may come: what gathers is below its limits, and so is all that is not closed yet."""
-        return not self._due_by_size() and self.held_bytes < HELD_TIMES_MAX * self.policy.held_bytes_max
+        if self._due_by_size() or self.held_bytes >= HELD_TIMES_MAX * self.policy.held_bytes_max:
+            return False
+        shelved = self._shelved + sum(shard.shelved_bytes for shard in self._shards.values())
+        return shelved < SHELVED_TIMES_MAX * self.policy.target_bytes
 
     @property
     def trouble(self) -> str:
@@ -293,6 +304,7 @@ class Gathering:
         self._ranges.append(event.range)
         self._target += event.target_bytes
         self._bytes += event.held_bytes
+        self._shelved += event.shelved_bytes
         if self._oldest is None:
             self._oldest = now
 
@@ -311,10 +323,11 @@ class Gathering:
             reason = "age"
         if not reason:
             return []
-        shard = _Shard(self._count, tuple(self._ranges), self._bytes, reason)
+        shard = _Shard(self._count, tuple(self._ranges), self._bytes, self._shelved, reason)
         self._count += 1
         self._shards[shard.number] = shard
-        self._ranges, self._target, self._bytes, self._oldest, self._seal = [], 0, 0, None, ""
+        self._ranges, self._target, self._bytes, self._shelved = [], 0, 0, 0
+        self._oldest, self._seal = None, ""
         if not self._leans:
             return [WriteShard(shard.number, shard.ranges, reason)]
         shard.state, shard.proposed_at = ShardState.ASKING, now
