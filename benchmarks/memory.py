@@ -1,8 +1,9 @@
 """Peak memory of a run by the size of its input.
 
-    python benchmarks/memory.py CORPUS [--json] [--megabytes 64 500] [--no-fuse]
+    python benchmarks/memory.py CORPUS [--json] [--megabytes 64 500] [--no-fuse] [--sink tokens|documents|lines]
 
-Method. `headrace run examples/plain.py` on the first `--megabytes` of CORPUS, twice. While it runs, each SAMPLE_S the
+Method. `headrace run examples/plain.py` (of `--sink documents` and `lines`: read and `write_documents()`, or
+`write_jsonl()`, and nothing else) on the first `--megabytes` of CORPUS, twice. While it runs, each SAMPLE_S the
 proportional set size (`smaps_rollup`) of the command and all its descendants is summed: memory that processes share,
 such as that of links, is counted once. The peak of the sums is the result, and `ratio` that of the larger input over
 the smaller: what a run holds shall follow from its settings and not from its input. A sum is not taken at one instant,
@@ -25,6 +26,15 @@ from typing import Any
 from plain import EXAMPLE, MB, RUN_S_MAX, take
 
 SAMPLE_S = 0.05
+TEXT_SINKS = {"documents": "write_documents", "lines": "write_jsonl"}
+PIPELINE = """
+from headrace.pipeline.graph import Pipeline
+from headrace.stages.library import read, {write}
+
+
+def build(input: str, output: str) -> Pipeline:
+    return Pipeline.chain("text", output, read(input), {write}())
+"""
 
 
 class Peak:
@@ -78,10 +88,14 @@ def proportional_bytes(pid: int) -> int:
         return 0
 
 
-def measure(files: Sequence[pathlib.Path], corpus: pathlib.Path, options: Sequence[str]) -> dict[str, Any]:
+def measure(files: Sequence[pathlib.Path], corpus: pathlib.Path, sink: str, options: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=corpus, prefix=".memory-") as folder:
-        command = [sys.executable, "-P", "-m", "headrace.cli", "run", str(EXAMPLE), "--json", *options]
-        command += ["-p", f"input={','.join(map(str, files))}", "-p", f"output={folder}"]
+        pipeline = EXAMPLE
+        if sink in TEXT_SINKS:
+            pipeline = pathlib.Path(folder, "text.py")
+            pipeline.write_text(PIPELINE.format(write=TEXT_SINKS[sink]), encoding="utf-8")
+        command = [sys.executable, "-P", "-m", "headrace.cli", "run", str(pipeline), "--json", *options]
+        command += ["-p", f"input={','.join(map(str, files))}", "-p", f"output={folder}/out"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         peak = Peak(process.pid)
         _, said = process.communicate(timeout=RUN_S_MAX)
@@ -103,10 +117,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one object and nothing else")
     parser.add_argument("--megabytes", type=int, nargs=2, default=[64, 500])
     parser.add_argument("--no-fuse", action="store_true")
+    parser.add_argument("--sink", choices=("tokens", *TEXT_SINKS), default="tokens")
     args = parser.parse_args(argv)
     options = ("--no-fuse",) if args.no_fuse else ()
-    runs = [measure(take(args.corpus, size * MB), args.corpus, options) for size in args.megabytes]
-    report = {"runs": runs, "ratio": runs[1]["peak_mib"] / runs[0]["peak_mib"], "fused": not args.no_fuse}
+    runs = [measure(take(args.corpus, size * MB), args.corpus, args.sink, options) for size in args.megabytes]
+    report = {
+        "runs": runs,
+        "ratio": runs[1]["peak_mib"] / runs[0]["peak_mib"],
+        "fused": not args.no_fuse,
+        "sink": args.sink,
+    }
     if args.json:
         print(json.dumps(report))
         return 0
