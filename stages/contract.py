@@ -79,6 +79,15 @@ class Shelving(Protocol):
         ...
 
 
+@runtime_checkable
+class Relayouting(Protocol):
+    """A sink that once wrote the same records as other bytes, and can do so again."""
+
+    def as_before(self) -> None:
+        """From now on write as then."""
+        ...
+
+
 class StatefulTransform(Transform, Protocol):
     """A transform that remembers what it let through, of which one replica runs: dedup."""
 

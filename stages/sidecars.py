@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from headrace.stages.batch import (
 )
 from headrace.stages.errors import StageContractError
 from headrace.stages.samples import merge, sampled_of
+from headrace.store.drafts import DraftFile, open_draft
 from headrace.store.entries import Counts, StoredObject
 from headrace.store.keys import quarantine_prefix
 from headrace.store.objects import Buffer, ObjectStore
@@ -53,25 +54,50 @@ def create_object(store: ObjectStore, role: str, prefix: str, suffix: str, parts
     return StoredObject(role, key, f"xxh3-128:{digest}", sum(memoryview(part).nbytes for part in parts))
 
 
+def write_object(
+    store: ObjectStore, role: str, prefix: str, suffix: str, fill: Callable[[DraftFile], None]
+) -> StoredObject:
+    """Write an object under the hash of its bytes, which `fill` writes one after the other."""
+    with open_draft(store) as draft:
+        file = DraftFile(draft)
+        fill(file)
+        key = f"{prefix}{file.digest}{suffix}"
+        draft.create(key)
+        return StoredObject(role, key, f"xxh3-128:{file.digest}", draft.size)
+
+
 def documents_table(batches: Iterable[Batch], lengths: npt.NDArray[np.int64] | None = None) -> pa.Table:
     """A row a kept record, in the order of the batches; `lengths` are the tokens of each, none where it is None."""
     held = list(batches)
-    table = gather(held, _with_scores(documents_schema(), held), kept_of)
+    table = gather(held, schema_of_documents(held), kept_of)
     counts = np.zeros(table.num_rows, np.int64) if lengths is None else lengths
-    return table.set_column(table.schema.get_field_index("tokens"), "tokens", pa.array(counts, pa.int64()))
+    return with_column(table, "tokens", pa.array(counts, pa.int64()))
+
+
+def schema_of_documents(batches: Iterable[Batch]) -> pa.Schema:
+    """The schema of the documents table of these batches, scores and all."""
+    return _with_scores(documents_schema(), batches)
+
+
+def with_column(table: pa.Table, name: str, column: pa.Array[Any]) -> pa.Table:
+    """The table with another column in the place of this one."""
+    return table.set_column(table.schema.get_field_index(name), name, column)
 
 
 def write_sidecars(
     batches: Sequence[Batch], store: ObjectStore, prefix: str, documents: pa.Table
 ) -> tuple[StoredObject, ...]:
-    """Write the tables of what was kept and what was not; if there are any, the raw bytes of the quarantined and a
-    sample of what else was removed.
+    """Write the table of what was kept, and those of `write_lost`."""
+    kept = create_object(store, "documents", prefix, ".documents.parquet", [table_to_parquet(documents)])
+    return (kept, *write_lost(batches, store, prefix))
+
+
+def write_lost(batches: Sequence[Batch], store: ObjectStore, prefix: str) -> tuple[StoredObject, ...]:
+    """Write the table of what was not kept; if there are any, the raw bytes of the quarantined and a sample of what
+    else was removed.
     """
     verdicts, raw = (gather(batches, verdicts_schema(), lost_of), gather(batches, quarantine_schema(), quarantined_of))
-    tables = [
-        ("documents", prefix, ".documents.parquet", documents),
-        ("verdicts", prefix, ".verdicts.parquet", verdicts),
-    ]
+    tables = [("verdicts", prefix, ".verdicts.parquet", verdicts)]
     if raw.num_rows:
         tables.append(("quarantine", quarantine_prefix(prefix), ".parquet", raw))
     samples = merge([gather(batches, samples_schema(), sampled_of)])

@@ -1,94 +1,185 @@
-"""The sinks that keep text as text: Parquet tables of documents, and compressed JSON Lines."""
+"""The sinks that keep text as text: Parquet tables of documents, and compressed JSON Lines.
+
+What they gather waits in scratch files, and a shard goes into its objects by row groups and frames, so that none of it
+is in memory but what is on its way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
 
-import orjson
+import numpy as np
 import pyarrow as pa
+import zstandard
 
 from headrace.stages.batch import Batch
 from headrace.stages.contract import Shard
 from headrace.stages.errors import StageContractError
-from headrace.stages.sidecars import count_fates, create_object, documents_table, in_order, write_sidecars
-from headrace.store.objects import Buffer, ObjectStore
+from headrace.stages.json_lines import json_lines
+from headrace.stages.shelf import Shelf, ShelvedStrings, cut_by_size, shelve_strings, slice_rows
+from headrace.stages.sidecars import (
+    count_fates,
+    gather,
+    in_order,
+    kept_of,
+    schema_of_documents,
+    with_column,
+    write_lost,
+    write_object,
+)
+from headrace.store.drafts import DraftFile
+from headrace.store.entries import StoredObject
+from headrace.store.objects import ObjectStore
+from headrace.store.scratch import Scratch
+from headrace.store.shards import ROW_GROUP_ROWS, write_parquet
 
 #: zstd's own default: 3 keeps a core ahead of most disks.
 COMPRESSION_LEVEL = 3
-#: Bytes of JSON in one zstd frame, so that writing takes bounded memory beside the batches.
+#: Bytes of JSON behind which a zstd frame ends: each can be decompressed without the others.
 FRAME_BYTES = 8 << 20
+#: Bytes of text and metadata in a row group, the record that is over it included: as much of a shard is in memory.
+ROW_GROUP_BYTES = 16 << 20
+#: Bytes of text and metadata that are made JSON at once.
+WINDOW_BYTES = 1 << 20
+
+TEXT, METADATA = "text", "metadata"
 
 
 class TextSink:
-    """What both sinks share: shards are measured by their text."""
+    """What both sinks share: shards are measured by their text, which waits in scratch files."""
 
     def __init__(self, name: str, shard_bytes: int = 256 << 20) -> None:
         self.name = name
         self.shard_bytes = shard_bytes
+        #: whether objects are written as they are since they stream (docs/decisions/0036)
+        self.streams = True
+        self._shelf = Shelf(shard_bytes)
 
     def begin(self, dataset: str, version: str) -> None:
         """Nothing to note: the tables name their fragments."""
 
     def measure(self, batch: Batch) -> int:
         """Bytes of the kept text."""
-        return int(self._texts(batch).nbytes)
+        self._check(batch)
+        return int(batch.rows.column(TEXT).nbytes)
 
-    def _texts(self, batch: Batch) -> Any:
-        if "text" not in batch.rows.schema.names:
+    def shelve(self, batch: Batch, store: ObjectStore) -> Batch:
+        """The batch with its text and metadata in a scratch file."""
+        return self._shelf.put(store, lambda scratch: self._shelved(batch, scratch))
+
+    def as_before(self) -> None:
+        """Write shards as they were when all of one was in memory."""
+        self.streams = False
+
+    def _check(self, batch: Batch) -> None:
+        if TEXT not in batch.rows.schema.names:
             raise StageContractError(f'sink "{self.name}" got records without text: put it before tokenize(...)')
-        return batch.rows.column("text")
+
+    def _shelved(self, batch: Batch, scratch: Scratch) -> Batch:
+        self._check(batch)
+        return shelve_strings(batch, scratch, (TEXT, METADATA))
+
+    def _in_order(self, batches: Sequence[Batch], store: ObjectStore) -> list[Batch]:
+        return in_order(Shelf(self.shard_bytes).shelved(batches, store, self._shelved))
+
+    def _write_documents(
+        self, batches: Sequence[Batch], store: ObjectStore, prefix: str, columns: Sequence[str]
+    ) -> StoredObject:
+        """Write the table of what is kept, with these of the shelved columns."""
+        strings = ShelvedStrings(batches, columns)
+        schema = schema_of_documents(batches)
+        if TEXT in columns:
+            schema = schema.append(pa.field(TEXT, pa.string()))
+
+        def fill(file: DraftFile) -> None:
+            write_parquet(file, schema, self._groups(batches, strings, schema))
+
+        return write_object(store, "documents", prefix, ".documents.parquet", fill)
+
+    def _groups(self, batches: Sequence[Batch], strings: ShelvedStrings, schema: pa.Schema) -> Iterator[pa.Table]:
+        if not len(strings.sizes):
+            yield schema.empty_table()
+        elif self.streams:
+            for first, end in cut_by_size(strings.sizes, bytes_max=ROW_GROUP_BYTES, rows_max=ROW_GROUP_ROWS):
+                yield _table(batches, strings, schema, first, end)
+        else:
+            edges = np.cumsum([0, *(batch.rows.num_rows for batch in batches if batch.rows.num_rows)]).tolist()
+            yield pa.concat_tables(
+                [_table(batches, strings, schema, first, end) for first, end in itertools.pairwise(edges)]
+            )
 
 
 class DocumentSink(TextSink):
     """Writes `<hash>.documents.parquet` with the text as its last column, and the table of verdicts."""
 
     def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
-        """Write the shard of these batches; the same batches in any order give the same objects."""
-        ordered = in_order(batches)
-        documents = documents_table(ordered)
-        texts = [self._texts(batch).cast(pa.string()) for batch in ordered if batch.rows.num_rows]
-        documents = documents.append_column("text", pa.chunked_array(texts, pa.string()))
+        """Write the shard of these batches; the same records give the same objects, however they lie in batches."""
+        ordered = self._in_order(batches, store)
+        documents = self._write_documents(ordered, store, prefix, (METADATA, TEXT))
         counts = count_fates(ordered, tokens=0, sequences=0, padding=0)
-        return Shard(write_sidecars(ordered, store, prefix, documents), counts)
+        return Shard((documents, *write_lost(ordered, store, prefix)), counts)
 
 
 class JsonlSink(TextSink):
     """Writes `<hash>.jsonl.zst`, a line {"id", "text", "metadata"} a kept record, and the tables of both fates."""
 
     def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
-        """Write the shard of these batches; the same batches in any order give the same objects."""
-        ordered = in_order(batches)
-        lines = create_object(store, "lines", prefix, ".jsonl.zst", list(_frames(self._lines(ordered))))
-        sidecars = write_sidecars(ordered, store, prefix, documents_table(ordered))
-        return Shard((lines, *sidecars), count_fates(ordered, tokens=0, sequences=0, padding=0))
+        """Write the shard of these batches; the same records give the same objects, however they lie in batches."""
+        ordered = self._in_order(batches, store)
 
-    def _lines(self, batches: Sequence[Batch]) -> Iterator[bytes]:
-        for batch in batches:
-            ids, texts = batch.rows.column("id").to_pylist(), self._texts(batch).to_pylist()
-            has_metadata = "metadata" in batch.rows.schema.names
-            packed = batch.rows.column("metadata").to_pylist() if has_metadata else [None] * len(ids)
-            for name, text, metadata in zip(ids, texts, packed, strict=True):
-                record = {"id": name, "text": text}
-                fragment = {"metadata": orjson.Fragment(metadata)} if metadata else {}
-                yield orjson.dumps({**record, **fragment}, option=orjson.OPT_APPEND_NEWLINE)
+        def fill(file: DraftFile) -> None:
+            compress = _compress if self.streams else _compress_as_before
+            compress(file, _lines(ordered))
+
+        lines = write_object(store, "lines", prefix, ".jsonl.zst", fill)
+        documents = self._write_documents(ordered, store, prefix, (METADATA,))
+        counts = count_fates(ordered, tokens=0, sequences=0, padding=0)
+        return Shard((lines, documents, *write_lost(ordered, store, prefix)), counts)
 
 
-def _frames(lines: Iterator[bytes]) -> Iterator[Buffer]:
-    """The lines as zstd frames of about FRAME_BYTES each; at least one frame, so that the file is never empty."""
+def _table(batches: Sequence[Batch], strings: ShelvedStrings, schema: pa.Schema, first: int, end: int) -> pa.Table:
+    """The rows `first` to `end` of the documents table."""
+    table = gather(slice_rows(batches, first, end), schema, kept_of).combine_chunks()
+    table = with_column(table, "tokens", pa.array(np.zeros(end - first, np.int64)))
+    for name in strings.columns:
+        table = with_column(table, name, strings.column(name, first, end))
+    return table
+
+
+def _lines(batches: Sequence[Batch]) -> Iterator[bytes]:
+    """All lines, about WINDOW_BYTES of them at a time, cut where no batch has a say."""
+    strings = ShelvedStrings(batches, (TEXT, METADATA))
+    for first, end in cut_by_size(strings.sizes, bytes_max=WINDOW_BYTES, rows_max=ROW_GROUP_ROWS):
+        ids = [name for batch in slice_rows(batches, first, end) for name in batch.rows.column("id").to_pylist()]
+        yield json_lines(ids, strings.column(TEXT, first, end), strings.column(METADATA, first, end))
+
+
+def _compress(file: DraftFile, lines: Iterable[bytes]) -> None:
+    """Write zstd frames of about FRAME_BYTES of lines each; at least one, so that the file is never empty."""
+    frames = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).stream_writer(cast("Any", file), closefd=False)
+    size = 0
+    for window in lines:
+        frames.write(window)
+        size += len(window)
+        if size >= FRAME_BYTES:
+            frames.flush(zstandard.FLUSH_FRAME)
+            size = 0
+    if size or not file.size:
+        frames.flush(zstandard.FLUSH_FRAME)
+
+
+def _compress_as_before(file: DraftFile, lines: Iterable[bytes]) -> None:
+    """The same as Headrace once wrote it: frames that Arrow compressed, each whole and ended by a line."""
     codec = pa.Codec("zstd", compression_level=COMPRESSION_LEVEL)
     held: list[bytes] = []
-    size, count = 0, 0
-    for line in lines:
+    size = 0
+    for line in (line for window in lines for line in window.splitlines(keepends=True)):
         held.append(line)
         size += len(line)
         if size >= FRAME_BYTES:
-            yield _compress(codec, held)
-            held, size, count = [], 0, count + 1
-    if held or not count:
-        yield _compress(codec, held)
-
-
-def _compress(codec: pa.Codec, parts: Sequence[bytes]) -> bytes:
-    packed: bytes = codec.compress(b"".join(parts), asbytes=True)
-    return packed
+            file.write(codec.compress(b"".join(held), asbytes=True))
+            held, size = [], 0
+    if held or not file.size:
+        file.write(codec.compress(b"".join(held), asbytes=True))

@@ -13,13 +13,14 @@ import pyarrow as pa
 from headrace.stages.batch import Batch
 from headrace.stages.contract import Shard
 from headrace.stages.errors import StageContractError
+from headrace.stages.shelf import Shelf, copied
 from headrace.stages.sidecars import count_fates, documents_table, in_order, write_sidecars
 from headrace.store.building import Built, Layout, check_fit, write_tokens
 from headrace.store.drafts import open_draft
 from headrace.store.entries import StoredObject
 from headrace.store.objects import ObjectStore
 from headrace.store.scattering import Documents, ScratchTokens
-from headrace.store.scratch import Scratch, near
+from headrace.store.scratch import Scratch
 from headrace.store.shards import content_hash
 
 FORMAT = "headrace-tokens/1"
@@ -58,7 +59,7 @@ class TokenSink:
         self.shard_bytes = shard_bytes
         self.pad_id = pad_id
         self.dtype = np.dtype(np.uint16 if vocab_size <= UINT16_VOCABULARY_MAX else np.uint32)
-        self._scratch: Scratch | None = None
+        self._shelf = Shelf(shard_bytes)
         self._facts = {
             "format": FORMAT,
             "tokenizer_sha256": tokenizer_sha256,
@@ -76,24 +77,17 @@ class TokenSink:
         return (_end(tokens) - _begin(tokens)) * self.dtype.itemsize
 
     def shelve(self, batch: Batch, store: ObjectStore) -> Batch:
-        """The batch with its tokens in a scratch file near the store, of which each holds about a shard.
+        """The batch with its tokens in a scratch file."""
+        return self._shelf.put(store, lambda scratch: self._shelved(batch, scratch))
 
-        What does not go onto the disk any more goes into memory.
-        """
-        if self._scratch is None or self._scratch.size >= self.shard_bytes:
-            self._scratch = near(store)
-        try:
-            return self._shelved(batch, self._scratch)
-        except OSError:
-            self._scratch = Scratch.in_memory()
-            return self._shelved(batch, self._scratch)
+    def as_before(self) -> None:
+        """Write shards as they were before they had checksums of their blocks."""
+        self.blocks = False
 
     def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
         """Write the shard of these batches; the same batches in any order give the same objects."""
-        ordered = in_order(batches)
-        if any(batch.scratch is None for batch in ordered):
-            apart = near(store)
-            ordered = [batch if batch.scratch is not None else self._shelved(batch, apart) for batch in ordered]
+        shelf = Shelf(self.shard_bytes)
+        ordered = in_order(shelf.shelved(batches, store, self._shelved))
         documents = self._documents(ordered)
         tokens, built = self._write_tokens(documents, store, prefix)
         sidecars = write_sidecars(ordered, store, prefix, documents_table(ordered, documents.lengths))
@@ -117,8 +111,7 @@ class TokenSink:
         at = scratch.append(np.ascontiguousarray(values, self.dtype.newbyteorder("<")).data) // self.dtype.itemsize
         offsets = tokens.offsets.to_numpy().astype(np.int64)
         names = [name for name in batch.rows.schema.names if name != "tokens"]
-        # Copied, since what is left may lie in one piece of memory with what is shelved.
-        rows = batch.rows.select(names).take(pa.array(np.arange(batch.rows.num_rows), pa.int64()))
+        rows = copied(batch.rows, names)
         columns = [*rows.columns, pa.array(offsets[:-1] - offsets[0] + at), pa.array(np.diff(offsets))]
         rows = pa.RecordBatch.from_arrays(columns, names=[*names, _BEGIN, _COUNT])
         return replace(batch, rows=rows, scratch=scratch)

@@ -11,6 +11,8 @@ import mmap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
+import xxhash
+
 from headrace.store.errors import StoreStalled
 from headrace.store.objects import Buffer, ObjectStore
 from headrace.store.scratch import Scratch, near
@@ -57,6 +59,42 @@ class Draft:
     def create(self, key: str) -> bool:
         """Make it an object, if none stands under the key: see `ObjectStore.create`."""
         return self._create(key)
+
+
+class DraftFile:
+    """A draft that is written from front to back, as a file is, with the digest of its bytes: Arrow writes into it."""
+
+    closed = False
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft: Draft | None = draft
+        self._state = xxhash.xxh3_128()
+        #: bytes so far
+        self.size = 0
+
+    @property
+    def digest(self) -> str:
+        """The xxh3-128 of all bytes so far, in hex."""
+        return str(self._state.hexdigest())
+
+    def write(self, data: Buffer) -> int:
+        """Write at the end; the number of bytes. Raises StoreError."""
+        if self._draft is not None:
+            self._draft.append(data)
+            self._state.update(data)
+        count = memoryview(data).nbytes
+        self.size += count
+        return count
+
+    def abandon(self) -> None:
+        """Take no more: a writer that failed may want to end its file when it is forgotten."""
+        self._draft = None
+
+    def flush(self) -> None:
+        """Nothing: what is written is in the draft."""
+
+    def close(self) -> None:
+        """Nothing: whoever opened the draft closes it."""
 
 
 def open_draft(store: ObjectStore) -> AbstractContextManager[Draft]:

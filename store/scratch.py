@@ -26,11 +26,13 @@ class Scratch:
     The methods raise OSError.
     """
 
-    __slots__ = ("__weakref__", "_descriptor", "size")
+    __slots__ = ("__weakref__", "_descriptor", "is_memory", "size")
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, *, is_memory: bool = False) -> None:
         #: bytes
         self.size = 0
+        #: whether no disk holds it
+        self.is_memory = is_memory
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor)
 
@@ -43,7 +45,7 @@ class Scratch:
     @classmethod
     def in_memory(cls) -> Scratch:
         """A file that no disk holds: for when the disk is full."""
-        return cls(os.memfd_create("headrace scratch"))
+        return cls(os.memfd_create("headrace scratch"), is_memory=True)
 
     def append(self, data: Buffer) -> int:
         """Write at the end; where these bytes begin. After an error nothing of them counts."""

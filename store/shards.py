@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from headrace.store.drafts import DraftFile
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
 from headrace.store.header import malformed, read_plain_header
 from headrace.store.objects import Buffer, ObjectStore
@@ -206,19 +207,34 @@ def _schema_of_records(**columns: pa.DataType) -> pa.Schema:
 
 def table_to_parquet(table: pa.Table) -> bytes:
     """Return the table as a Parquet file; the same rows give the same bytes under one version of pyarrow."""
-    names: Sequence[str] = table.schema.names
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        table,
-        sink,
-        row_group_size=ROW_GROUP_ROWS,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=cast("Any", [field.name for field in table.schema if _repeats(field)]),
-        write_statistics=[name for name in names if name not in _NO_STATISTICS],
-        store_schema=False,
-    )
+    pq.write_table(table, sink, row_group_size=ROW_GROUP_ROWS, **_parquet_options(table.schema))
     return sink.getvalue().to_pybytes()
+
+
+def write_parquet(file: DraftFile, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    """Write a Parquet file of these tables, each as row groups of its own; of one table as `table_to_parquet` does.
+
+    One table is held at a time. Raises StoreError, and what `tables` raises.
+    """
+    writer = pq.ParquetWriter(cast("Any", file), schema, **_parquet_options(schema))
+    try:
+        for table in tables:
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        writer.close()
+    except BaseException:
+        file.abandon()
+        raise
+
+
+def _parquet_options(schema: pa.Schema) -> dict[str, Any]:
+    return {
+        "compression": "zstd",
+        "compression_level": 1,
+        "use_dictionary": [field.name for field in schema if _repeats(field)],
+        "write_statistics": [name for name in schema.names if name not in _NO_STATISTICS],
+        "store_schema": False,
+    }
 
 
 def _repeats(field: pa.Field[Any]) -> bool:

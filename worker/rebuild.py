@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.batch import Batch
-from headrace.stages.contract import FragmentEnd, Sink
-from headrace.stages.tokens import TokenSink
+from headrace.stages.contract import FragmentEnd, Relayouting, Shelving, Sink
 from headrace.store.dataset import fold_ledger
 from headrace.store.entries import Closed, StoredObject
 from headrace.store.errors import FormatError
@@ -58,7 +57,6 @@ def rebuild(uri: str, shard: str, *, restore: bool = False) -> Rebuilt:
     state = fold_ledger(store)
     closed = _find(state, shard, store.uri)
     pipeline = _pipeline_of(store.uri, state, closed.version)
-    batches = list(_read_again(store, pipeline, state, closed))
     leaning = Leaning.of(pipeline, closed.sink)
     sink = Chain(pipeline, [closed.sink]).sink
     assert sink is not None
@@ -66,6 +64,8 @@ def rebuild(uri: str, shard: str, *, restore: bool = False) -> Rebuilt:
     named = {item.role: item for item in closed.objects}
     with tempfile.TemporaryDirectory(prefix="headrace-rebuild-") as folder:
         scratch = open_store(folder)
+        read = _read_again(store, pipeline, state, closed)
+        batches = [sink.shelve(batch, scratch) if isinstance(sink, Shelving) else batch for batch in read]
         objects = _written(sink, batches, scratch, closed, named)
         if leaning is not None:
             keys = leaning.write_keys(batches, scratch, f"shards/{closed.epoch}/")
@@ -80,11 +80,11 @@ def _written(
     """The objects of the shard, in the layout that it was written in."""
     prefix = f"shards/{closed.epoch}/"
     objects = {item.role: item for item in sink.write(batches, scratch, prefix).objects}
-    if isinstance(sink, TokenSink) and "tokens" in named and objects["tokens"] != named["tokens"]:
-        # a shard of before there were checksums of blocks: its object may be gone, so that nobody can look
-        sink.blocks = False
+    if isinstance(sink, Relayouting) and not Rebuilt(named, objects).identical:
+        # its object may be gone, so that nobody can look whether it was written as it is now
+        sink.as_before()
         older = {item.role: item for item in sink.write(batches, scratch, prefix).objects}
-        if older["tokens"] == named["tokens"]:
+        if Rebuilt(named, older).identical:
             return older
     return objects
 

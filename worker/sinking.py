@@ -69,7 +69,7 @@ class Sinking:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all batches that are not closed."""
+        """Bytes in memory of all batches that are not closed."""
         return self._core.held_bytes
 
     @property
@@ -103,14 +103,16 @@ class Sinking:
         for item in core.without((whole,), self._core.held(batch.fragment)):
             fresh = part(batch, item)
             start = item.first - batch.first
-            held = fresh.rows.nbytes + fresh.verdicts.nbytes
+            held, shelved = _bytes_of(fresh), 0
             self._hands.take(STAGES, self.name, (item,))
             size = self._sink.measure(fresh)
             if isinstance(self._sink, Shelving):
                 fresh = self._sink.shelve(fresh, self._store)
+                if fresh.scratch is not None and not fresh.scratch.is_memory:
+                    held, shelved = _bytes_of(fresh), max(0, held - _bytes_of(fresh))
             self._hands.put_down(STAGES)
             self._batches[item.fragment, item.first] = (fresh, mask[start : start + item.count])
-            self._do(core.BatchGathered(item, size, held))
+            self._do(core.BatchGathered(item, size, held, shelved))
 
     def seal(self, reason: str) -> None:
         """Write what is gathered."""
@@ -265,6 +267,10 @@ class Sinking:
             message.needs.extend(records_to(self._leaning.needs(batches)))
             message.released.extend(records_to(self._leaning.released(batches)))
         return message
+
+
+def _bytes_of(batch: Batch) -> int:
+    return batch.rows.nbytes + batch.verdicts.nbytes
 
 
 def _holds(batch: Batch, item: Range) -> bool:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import pathlib
+import random
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.stages.batch import Batch
+from headrace.stages.contract import Shard
 from headrace.stages.errors import StageContractError
+from headrace.stages.sidecars import create_object, documents_table
 from headrace.stages.texts import DocumentSink, JsonlSink
+from headrace.store.entries import Closed, Counts
 from headrace.store.objects import open_store
-from headrace.store.shards import read_table
+from headrace.store.shards import read_table, table_to_parquet
+from headrace.worker.rebuild import _written
 
 
 def two(batch_of: Callable[..., Batch]) -> list[Batch]:
@@ -87,3 +94,110 @@ def test_a_sink_of_text_behind_tokenize_says_where_it_belongs(batch_of: Callable
     without = batch.with_rows(batch.rows.drop_columns(["text"]))
     with pytest.raises(StageContractError, match=r"put it before tokenize\(\.\.\.\)"):
         DocumentSink("documents").measure(without)
+
+
+def many(batch_of: Callable[..., Batch], sizes: list[int]) -> list[Batch]:
+    """Sixty records in batches of these sizes, a third of them filtered."""
+    batches: list[Batch] = []
+    first = 0
+    for size in sizes:
+        batch = batch_of([f'{row} "quoted"\n' * (row % 7) for row in range(first, first + size)], first=first)
+        mask = np.arange(first, first + size) % 3 > 0
+        batches.append(batch.keep(mask, "third", [None if kept else "third" for kept in mask]))
+        first += size
+    return batches
+
+
+@pytest.mark.parametrize("kind", [DocumentSink, JsonlSink])
+def test_the_same_records_in_other_batches_shelved_or_not_give_the_same_objects(
+    tmp_path: pathlib.Path,
+    batch_of: Callable[..., Batch],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[DocumentSink | JsonlSink],
+) -> None:
+    for name, value in (("ROW_GROUP_BYTES", 700), ("WINDOW_BYTES", 90), ("FRAME_BYTES", 400)):
+        monkeypatch.setattr(f"headrace.stages.texts.{name}", value)
+    written: list[Shard] = []
+    for number, sizes in enumerate(([60], [1] * 60, [7, 40, 13])):
+        store, sink = open_store(str(tmp_path / str(number))), kind("sink", shard_bytes=500)
+        batches = many(batch_of, sizes)
+        written.append(sink.write(batches, store, "p/"))
+        shelved = [sink.shelve(batch, store) for batch in batches[::-1]]
+        assert len({id(batch.scratch) for batch in shelved}) > 1 or number == 0
+        written.append(sink.write(shelved, store, "p/"))
+    assert all(shard == written[0] for shard in written)
+    assert (written[0].counts.kept, written[0].counts.filtered) == (40, 20)
+
+
+def test_a_row_group_ends_behind_the_record_with_which_it_is_full(
+    tmp_path: pathlib.Path, batch_of: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.stages.texts.ROW_GROUP_BYTES", 20)
+    store = open_store(str(tmp_path))
+    shard = DocumentSink("documents").write([batch_of(["a" * 10, "b" * 10, "c", "d" * 99, "e"])], store, "p/")
+    footer = pq.ParquetFile(tmp_path / shard.objects[0].key).metadata
+    assert [footer.row_group(index).num_rows for index in range(footer.num_row_groups)] == [2, 2, 1]
+
+
+def test_a_table_that_fits_a_row_group_has_the_bytes_that_it_had_in_memory(
+    tmp_path: pathlib.Path, batch_of: Callable[..., Batch]
+) -> None:
+    for number, texts in enumerate((["a", "bé", "c\n"] * 50, [])):
+        batches = [batch_of(texts)]
+        table = documents_table(batches)
+        table = table.append_column("text", pa.chunked_array([batches[0].rows.column("text")]))
+        store = open_store(str(tmp_path / str(number)))
+        key = DocumentSink("documents").write(batches, store, "p/").objects[0].key
+        assert store.get(key) == table_to_parquet(table)
+
+
+def test_a_shard_of_before_sinks_streamed_is_made_again_as_it_was(
+    tmp_path: pathlib.Path, batch_of: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.stages.texts.ROW_GROUP_BYTES", 700)
+    batches = many(batch_of, [20, 40])
+    table = documents_table(batches)
+    text = pa.chunked_array([batch.rows.column("text") for batch in batches])
+    names = table.column("id").to_pylist()
+    lines = [{"id": name, "text": one, "metadata": {"n": 1}} for name, one in zip(names, text.to_pylist(), strict=True)]
+    frame = pa.Codec("zstd", compression_level=3).compress(
+        b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines), asbytes=True
+    )
+    store = open_store(str(tmp_path))
+    for kind, before in (
+        (DocumentSink, {"documents": table_to_parquet(table.append_column("text", text))}),
+        (JsonlSink, {"documents": table_to_parquet(table), "lines": frame}),
+    ):
+        now = {item.role: item for item in kind("sink").write(batches, store, "shards/0/").objects}
+        assert any(store.get(now[role].key) != data for role, data in before.items())
+        named = dict(now)
+        for role, data in before.items():
+            suffix = now[role].key.partition(".")[2]
+            named[role] = create_object(store, role, "shards/0/", f".{suffix}", [data])
+        closed = Closed("sink", "", 0, (), tuple(named.values()), Counts())
+        assert _written(kind("sink"), batches, open_store(str(tmp_path / "again")), closed, named) == named
+        assert _written(kind("sink"), batches, open_store(str(tmp_path / "again")), closed, now) == now
+
+
+@pytest.mark.parametrize("kind", [DocumentSink, JsonlSink])
+def test_a_shard_is_gathered_and_written_in_less_memory_than_it_has(
+    tmp_path: pathlib.Path,
+    batch_of: Callable[..., Batch],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[DocumentSink | JsonlSink],
+) -> None:
+    monkeypatch.setattr("headrace.stages.texts.ROW_GROUP_BYTES", 1 << 20)
+    sink, store = kind("sink"), open_store(str(tmp_path))
+    text = random.Random(1).randbytes(10_000).hex()
+    shelved = [sink.shelve(batch_of([text] * 25, first=first), store) for first in range(0, 1000, 25)]
+    size = sum(sink.measure(batch_of([text])) for _ in range(1000))
+    tracemalloc.start()
+    try:
+        shard = sink.write(shelved, store, "s/")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert shard.counts.kept == 1000
+    assert size > 19 << 20
+    assert sum(batch.rows.get_total_buffer_size() for batch in shelved) < size / 100
+    assert peak_bytes < 8 << 20
