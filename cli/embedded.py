@@ -13,6 +13,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,8 @@ START_S = 30.0
 END_S = 10.0
 #: Seconds in which a process whose connection broke is seen to be dead.
 DEATH_S = 2.0
+#: Seconds in which the port of a dead controller is free again, where a connection of somebody else has got it.
+PORT_S = 10.0
 #: Workers that are started in the place of dead ones, in one run.
 WORKER_RESTARTS_MAX = 5
 #: Times that a dead or frozen controller is started again in one run.
@@ -115,6 +118,7 @@ class Embedded:
         self._children.remove(child)
         child.log.close()
         os.close(self._ready)
+        _wait_until_free(self._address, PORT_S)
         self._start_controller(self._address)
         self._served()
 
@@ -263,3 +267,18 @@ def seconds_since_start() -> float:
 def usable_cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def _wait_until_free(address: str, seconds: float) -> None:
+    """Return when somebody can listen at this address, or after so many seconds: who cannot then says so.
+
+    The kernel gives a port that nobody listens at to any connection that leaves this host.
+    """
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind((host, int(port)))
+            return
+        time.sleep(0.05)

@@ -22,7 +22,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from headrace.chaos.gates.network import HOST
 from headrace.chaos.live.evidence import Fates, compare, read_fates
+from headrace.chaos.live.house import free_port
 from headrace.chaos.live.processes import Marked, Role
 from headrace.chaos.live.timeline import Timeline
 from headrace.cli.client import ENDED, Client, ControllerSilent, RunOptions
@@ -93,13 +95,10 @@ class Daemon:
         if self._process is not None:
             self._process.wait()
 
-    def address(self) -> str:
-        """Where a controller says that it serves."""
+    def wait_until_it_serves(self) -> None:
+        """Return when a controller says that it does."""
         deadline = time.monotonic() + START_S
-        while True:
-            found = [line for line in map(as_text, self.log.read_bytes().splitlines()) if "serves on" in line]
-            if found:
-                return found[-1].split("serves on", 1)[1].strip()
+        while not any("serves on" in as_text(line) for line in self.log.read_bytes().splitlines()):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no controller serves within {START_S:.0f} s: {self.log.read_text()}")
             time.sleep(LOOK_S)
@@ -129,13 +128,10 @@ class Standing:
     def _begin(self) -> None:
         root = ("--root", str(self._folder / "root"))
         for name in ("first", "second"):
-            daemon = Daemon(self._folder, name, "controller", "--listen", "127.0.0.1:0", *root)
-            # In the books before it starts, so that it is ended whatever happens.
-            self.workers.append(daemon)
+            address = f"{HOST}:{free_port()}"
+            daemon = self.controllers[address] = Daemon(self._folder, name, "controller", "--listen", address, *root)
             daemon.see_to()
-            address = daemon.address()
-            daemon.marked.command = [word if word != "127.0.0.1:0" else address for word in daemon.marked.command]
-            self.controllers[address] = self.workers.pop()
+            daemon.wait_until_it_serves()
         for name in ("one", "two"):
             known = ",".join(self.controllers)
             arguments = ("--controller", known, "--name", name, "--cores", str(CORES))

@@ -3,8 +3,10 @@
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,8 @@ embedded = Embedded(1)
 print(embedded.address(), *embedded.pids(), flush=True)
 input()
 """
+#: Seconds for which somebody else has a port: a controller that did not wait would have ended by then.
+OTHERS_S = 2.0
 DEADLINE_S = 60.0
 
 
@@ -79,3 +83,22 @@ def test_logs_are_kept_in_a_folder_that_need_not_be_there(tmp_path: Path, monkey
     embedded.start_controller()
     embedded.close()
     assert (tmp_path / "new" / "logs" / "controller.log").stat().st_size > 0
+
+
+def test_a_controller_is_started_again_when_who_got_its_port_meanwhile_is_gone() -> None:
+    with Embedded(1) as embedded:
+        host, _, port = embedded.address().rpartition(":")
+        controller = embedded.pids()[0]
+        watched = os.pidfd_open(controller)
+        os.kill(controller, signal.SIGKILL)
+        assert ended(watched)
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind((host, int(port)))
+            other.listen()
+            leaves = threading.Timer(OTHERS_S, other.close)
+            leaves.start()
+            embedded.restart_controller("it died")
+            leaves.join()
+        assert embedded.address() == f"{host}:{port}"
+        embedded.check()
