@@ -4,11 +4,16 @@ Both hold the read end of a pipe, the lifeline, whose write end is here alone: w
 ends, they read the end of the pipe and go. The worker starts first, before the command has imported what it needs. It
 is told through a pipe of its own what its tasks will inherit, once the pipeline is known, and then where the controller
 is that was started meanwhile.
+
+Where this process has one thread, as at its very start, both are forked (docs/decisions/0037): they begin with
+what all need (SHARED), and share its memory. They wait for a word before they import the rest, so that the worker's
+nursery has the cores first. What takes the place of a dead one is a process of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import select
@@ -18,12 +23,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
 
 from headrace.cli.errors import ControllerDied, ProcessDied
+from headrace.transport.forked import Process, fork, may_fork
 
 if TYPE_CHECKING:
     from headrace.stages.inherited import Inherited
@@ -44,23 +50,34 @@ RESTARTS_MAX = 5
 STORY_LINES = 20
 STORY_BYTES = 16 << 10
 AGAIN = "run the same command again: it goes on where it stopped"
+#: What the nursery needs first, and controller, worker or command as well.
+SHARED = (
+    "setproctitle",
+    "headrace.pipeline.graph",
+    "headrace.protos.control_pb2",
+    "headrace.store.objects",
+    "headrace.transport.logbook",
+)
 
 
 @dataclass(slots=True)
 class _Child:
     name: str
-    process: subprocess.Popen[bytes]
+    process: Process
     log: IO[bytes]
 
 
 class Embedded:
-    """Starts a controller and a worker on this machine, and ends them with the `with` block."""
+    """Starts a controller and a worker on this machine, and ends them with the `with` block.
 
-    def __init__(self, cores: int) -> None:
+    With `forks` both are forked, for which this process must have one thread.
+    """
+
+    def __init__(self, cores: int, *, forks: bool = False) -> None:
         self.started_at = time.monotonic()
         self._address = ""
         self._lifeline_read, self._lifeline = os.pipe()
-        self._ready = -1
+        self._ready = self._held = -1
         told_read, self._told = os.pipe()
         self._restarts = 0
         self._cores, self._worker_restarts = cores, 0
@@ -68,7 +85,11 @@ class Embedded:
         try:
             # Before the controller: a run waits longest for the worker's nursery, whose imports want a core.
             arguments = ["--controller-fd", str(told_read), "--name", "local", "--cores", str(cores)]
-            self._start("worker", "headrace.worker", [*arguments, *self._lifeline_arguments()], told_read)
+            if forks:
+                self._fork("worker", _worker, arguments, told_read, told_read)
+                self._fork_controller()
+            else:
+                self._start("worker", "headrace.worker", arguments, told_read)
         except BaseException:
             self.close()
             raise
@@ -85,6 +106,11 @@ class Embedded:
 
     def start_controller(self) -> None:
         """Start the controller, if that is not done: `address` will not have to wait for all of its imports."""
+        if self._held >= 0:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._held, b"\n")
+            os.close(self._held)
+            self._held = -1
         if not any(child.name == "controller" for child in self._children):
             self._start_controller("127.0.0.1:0")
 
@@ -99,8 +125,11 @@ class Embedded:
         return self._address
 
     def preload(self, wanted: Sequence[Inherited]) -> None:
-        """Tell the worker what the tasks to come will inherit; before `address`, or it is too late to matter."""
-        if wanted and not self._address:
+        """Tell the worker what the tasks to come will inherit; before `address`, or it is too late to matter.
+
+        A worker that was forked waits for it, though it be nothing.
+        """
+        if not self._address:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._told, f"{json.dumps(wanted)}\n".encode())
 
@@ -124,14 +153,22 @@ class Embedded:
 
     def _start_controller(self, listen: str) -> None:
         self._ready, ready_write = os.pipe()
-        arguments = ["--listen", listen, "--ready-fd", str(ready_write), *self._lifeline_arguments()]
         try:
+            arguments = ["--listen", listen, "--ready-fd", str(ready_write)]
             self._start("controller", "headrace.controller", arguments, ready_write)
         finally:
             os.close(ready_write)
 
-    def _lifeline_arguments(self) -> tuple[str, str]:
-        return "--lifeline-fd", str(self._lifeline_read)
+    def _fork_controller(self) -> None:
+        """Fork a controller that waits until `start_controller`."""
+        self._ready, ready_write = os.pipe()
+        word, self._held = os.pipe()
+        try:
+            arguments = ["--listen", "127.0.0.1:0", "--ready-fd", str(ready_write)]
+            self._fork("controller", _controller, arguments, word, ready_write, word)
+        finally:
+            os.close(ready_write)
+            os.close(word)
 
     def _served(self) -> str:
         """Wait until the controller serves; where. Raises ProcessDied."""
@@ -171,7 +208,7 @@ class Embedded:
         self._children.remove(dead)
         dead.log.close()
         arguments = ["--controller", self._address, "--name", "local", "--cores", str(self._cores)]
-        self._start("worker", "headrace.worker", [*arguments, *self._lifeline_arguments()])
+        self._start("worker", "headrace.worker", arguments)
         return True
 
     def pids(self) -> tuple[int, ...]:
@@ -180,10 +217,10 @@ class Embedded:
 
     def close(self) -> None:
         """Let go of the lifeline, and see both end; kill what stays."""
-        for fd in (self._lifeline, self._lifeline_read, self._ready, self._told):
+        for fd in (self._lifeline, self._lifeline_read, self._ready, self._told, self._held):
             with contextlib.suppress(OSError):
                 os.close(fd)
-        self._lifeline = self._lifeline_read = self._ready = self._told = -1
+        self._lifeline = self._lifeline_read = self._ready = self._told = self._held = -1
         deadline = time.monotonic() + END_S
         for child in self._children:
             if not _ends(child.process, max(0.1, deadline - time.monotonic())):
@@ -194,20 +231,39 @@ class Embedded:
 
     def _start(self, name: str, module: str, arguments: list[str], *pipes: int) -> None:
         """A process in a session of its own: Ctrl-C is for this one, which decides what becomes of them."""
-        folder = os.environ.get("HEADRACE_LOGS")
-        if folder:
-            os.makedirs(folder, exist_ok=True)
-            log: IO[bytes] = open(os.path.join(folder, f"{name}.log"), "w+b")  # noqa: SIM115 - closed by close()
-        else:
-            log = tempfile.TemporaryFile(prefix="headrace-")  # noqa: SIM115 - has no name, so nothing stays behind
+        log = _open_log(name)
         process = subprocess.Popen(  # noqa: S603 - this interpreter, and arguments of our own
-            [sys.executable, "-P", "-m", module, *arguments],
+            [sys.executable, "-P", "-m", module, *arguments, "--lifeline-fd", str(self._lifeline_read)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             pass_fds=(*pipes, self._lifeline_read),
             start_new_session=True,
         )
+        self._children.append(_Child(name, process, log))
+
+    def _fork(
+        self, name: str, main: Callable[[list[str], int], int], arguments: list[str], word_fd: int, *pipes: int
+    ) -> None:
+        """The same by a fork: a child that waits for a word on a descriptor before it imports what it needs."""
+        log = _open_log(name)
+
+        def live() -> int:
+            os.setsid()
+            with open(os.devnull, "rb") as nothing:
+                os.dup2(nothing.fileno(), 0)
+            for descriptor in (1, 2):
+                os.dup2(log_fd, descriptor)
+            os.close(log_fd)
+            import setproctitle
+
+            setproctitle.setproctitle(f"headrace {name}")
+            if not sys.flags.safe_path:
+                del sys.path[0]  # the folder of the command, or the one where it was given
+            return main([*arguments, "--lifeline-fd", str(self._lifeline_read)], word_fd)
+
+        log_fd = log.fileno()
+        process = fork(live, keep=[*pipes, log_fd, self._lifeline_read])
         self._children.append(_Child(name, process, log))
 
     def _story(self, name: str) -> list[str]:
@@ -221,12 +277,34 @@ class Embedded:
         return [f"{name}: {line}" for line in lines]
 
 
+def _open_log(name: str) -> IO[bytes]:
+    folder = os.environ.get("HEADRACE_LOGS")
+    if not folder:
+        return tempfile.TemporaryFile(prefix="headrace-")  # has no name, so nothing stays behind
+    os.makedirs(folder, exist_ok=True)
+    return open(os.path.join(folder, f"{name}.log"), "w+b")
+
+
+def _worker(arguments: list[str], word_fd: int) -> int:
+    from headrace.worker.__main__ import main
+
+    return main(arguments, word_fd)
+
+
+def _controller(arguments: list[str], word_fd: int) -> int:
+    from headrace.controller.__main__ import main
+
+    return main(arguments, word_fd)
+
+
 _begun: list[Embedded] = []
 
 
 def begin() -> None:
     """Start a controller and a worker for the run that is going to ask for them."""
-    _begun.append(Embedded(usable_cores()))
+    for name in SHARED:
+        importlib.import_module(name)
+    _begun.append(Embedded(usable_cores(), forks=may_fork()))
 
 
 def begun_or_new() -> Embedded:
@@ -234,7 +312,7 @@ def begun_or_new() -> Embedded:
     return _begun.pop() if _begun else Embedded(usable_cores())
 
 
-def _ends(process: subprocess.Popen[bytes], within_s: float) -> bool:
+def _ends(process: Process, within_s: float) -> bool:
     """Whether a process ends in time. Popen.wait looks every 50 ms; the kernel tells at once."""
     if process.poll() is not None:
         return True

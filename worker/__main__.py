@@ -5,20 +5,28 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Sequence
 
-from headrace.worker.cradle import start_nursery
+from headrace.transport.forked import may_fork
+from headrace.worker.cradle import fork_nursery, hear, start_nursery
 
 
-def main() -> int:
-    """Start a nursery, import the daemon, and be it; the exit code."""
-    nursery = start_nursery()
+def main(argv: Sequence[str] | None = None, word_fd: int = -1) -> int:
+    """Fork a nursery, import the daemon, and be it; the exit code.
+
+    With `word_fd` nothing is imported before that descriptor has said what tasks will inherit: the nursery has the
+    cores to itself until then, and needs them more.
+    """
+    nursery = fork_nursery() if may_fork() else start_nursery()
+    if word_fd >= 0 and not hear(word_fd, nursery):
+        return 0
     # What is imported stays: looking for garbage in it is a tenth of the time that imports take.
     gc.disable()
     from headrace.worker.daemon import main as work
 
     gc.freeze()
     gc.enable()
-    return work(nursery=nursery)
+    return work(argv, nursery)
 
 
 if __name__ == "__main__":

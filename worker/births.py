@@ -8,8 +8,8 @@ import itertools
 import logging
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -34,23 +34,22 @@ class Births:
     def __init__(self, born: Callable[[int, int], None], failed: Callable[[int, str], None]) -> None:
         self._born, self._failed = born, failed
         self._numbers = itertools.count(1)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: Channel | None = None
+        self._nursery: Nursery | None = None
         self._asked: set[int] = set()
         self._pidfd = -1
         self._bore = False
-        #: What the nursery was told last, by module: of each it keeps one.
-        self._preloaded: dict[str, dict[str, Any]] = {}
+        #: What the last nursery was told.
+        self._told: dict[str, dict[str, Any]] = {}
 
     def open(self, started: Nursery | None = None) -> None:
         """Have a nursery, this one if it is started already, so that it is ready when the first task is wanted."""
         # A task's parent ends as soon as it is forked: the task becomes the child of this process.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self._process, ours = started or start_nursery()
-        self._channel, self._bore = Channel(ours), False
+        nursery = self._nursery = started or replace(start_nursery(), told=self._told)
+        self._told, self._bore = nursery.told, False
         loop = asyncio.get_running_loop()
-        loop.add_reader(ours.fileno(), self._readable, self._channel)
-        self._pidfd = os.pidfd_open(self._process.pid)
+        loop.add_reader(nursery.channel.fileno(), self._readable, nursery.channel)
+        self._pidfd = os.pidfd_open(nursery.process.pid)
         loop.add_reader(self._pidfd, self._ended)
 
     def preload(self, wanted: Sequence[Inherited]) -> None:
@@ -58,33 +57,32 @@ class Births:
 
         A nursery that takes the place of a dead one is not told again: it may have died of that.
         """
-        for module, parameters in wanted:
-            if self._channel is not None and self._preloaded.get(module) != parameters:
-                self._send(msgpack.packb((module, parameters)))
-                self._preloaded[module] = parameters
+        if self._nursery is None:
+            return
+        try:
+            self._nursery.tell(wanted)
+        except ChannelClosed:
+            return  # It has died, which is seen in a moment.
+        write_on(self._nursery.channel)
 
     def ask(self, descriptors: Sequence[int]) -> int:
         """Ask for a task that is given these; the number of the order."""
-        if self._channel is None:
+        if self._nursery is None:
             self.open()
-        assert self._channel is not None
+        assert self._nursery is not None
         number = next(self._numbers)
         self._asked.add(number)
-        self._send(msgpack.packb(number), descriptors)
-        return number
-
-    def _send(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
-        assert self._channel is not None
         try:
-            self._channel.send(data, descriptors)
+            self._nursery.channel.send(msgpack.packb(number), descriptors)
         except ChannelClosed:
-            return  # It has died: `failed` is told when that is seen.
-        write_on(self._channel)
+            return number  # It has died: `failed` is told when that is seen.
+        write_on(self._nursery.channel)
+        return number
 
     def close(self) -> None:
         """End the nursery. Tasks that it has borne live on."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
+        if self._nursery is not None:
+            self._nursery.process.send_signal(signal.SIGKILL)
             self._bury()
 
     def reap_strangers(self, known: Collection[int]) -> None:
@@ -94,7 +92,7 @@ class Births:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if found is None or found.si_pid in known or (self._process and found.si_pid == self._process.pid):
+            if found is None or found.si_pid in known or (self._nursery and found.si_pid == self._nursery.process.pid):
                 return
             os.waitpid(found.si_pid, 0)
 
@@ -114,8 +112,8 @@ class Births:
                 self._failed(number, "the system started no process for this task: are there too many?")
 
     def _ended(self) -> None:
-        assert self._channel is not None
-        self._readable(self._channel)
+        assert self._nursery is not None
+        self._readable(self._nursery.channel)
         code = self._bury()
         logger.warning("the nursery ended with %d; tasks that it has started are not concerned", code)
         failed, self._asked = sorted(self._asked), set()
@@ -126,14 +124,14 @@ class Births:
 
     def _bury(self) -> int:
         """Wait for the nursery's end and close what led to it; its exit code."""
-        assert self._process is not None
-        assert self._channel is not None
+        assert self._nursery is not None
+        channel = self._nursery.channel
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        loop.remove_reader(self._channel.fileno())
-        loop.remove_writer(self._channel.fileno())
-        self._channel.close()
-        code = self._process.wait()
-        self._process = self._channel = None
+        loop.remove_reader(channel.fileno())
+        loop.remove_writer(channel.fileno())
+        channel.close()
+        code = self._nursery.process.wait()
+        self._nursery = None
         return code

@@ -1,16 +1,27 @@
 """The start of a nursery; apart from worker/births.py, since it is the first thing that a worker does.
 
 What a nursery imports takes longer than what its worker does, and a run waits for it. So nothing but this stands before
-its start (worker/__main__.py).
+its start (worker/__main__.py). The first is forked from the worker, which has one thread then; one that takes the place
+of a dead one is a process of its own, since the worker has gRPC's threads by then.
 """
 
 from __future__ import annotations
 
+import ctypes
+import json
 import os
+import select
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from headrace.transport.forked import Process, fork
+from headrace.worker.channel import Channel
 
 #: What tasks are born with; who sets a variable otherwise has it so.
 #: A task is one of as many as there are cores and keeps to its own: threads of linear algebra, which numpy makes when
@@ -30,8 +41,24 @@ _ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
 }
 
-#: A nursery's process, and the socket on which it is asked for tasks.
-Nursery = tuple["subprocess.Popen[bytes]", socket.socket]
+#: The parameters of mallopt(3) for what malloc itself reads before a process begins.
+_MALLOPT = {"MALLOC_ARENA_MAX": -8, "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}
+
+
+@dataclass(frozen=True, slots=True)
+class Nursery:
+    """A nursery's process, the channel on which it is asked for tasks, and what it was told to load, by module."""
+
+    process: Process
+    channel: Channel
+    told: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+
+    def tell(self, wanted: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        """Have it load what the next tasks inherit, unless it was told so last: of each module it keeps one."""
+        for module, parameters in wanted:
+            if self.told.get(module) != parameters:
+                self.told[module] = parameters
+                self.channel.send(msgpack.packb((module, parameters)))
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
@@ -49,4 +76,50 @@ def start_nursery() -> Nursery:
             stdin=subprocess.DEVNULL,
             env=environment(os.environ),
         )
-    return process, ours
+    return Nursery(process, Channel(ours))
+
+
+def fork_nursery() -> Nursery:
+    """Fork one from this process, which must have one thread. Raises OSError as `start_nursery` does."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def live() -> int:
+        ours.detach()
+        _be_born_with(environment(os.environ))
+        from headrace.worker.nursery import main
+
+        return main(["--control-fd", str(theirs.detach())])
+
+    with theirs:
+        process = fork(live, keep=[theirs.fileno()])
+    return Nursery(process, Channel(ours))
+
+
+def hear(descriptor: int, nursery: Nursery) -> bool:
+    """Wait for what tasks will inherit, a line of JSON, and tell the nursery; False at the end of the pipe.
+
+    Not a byte behind the line is read.
+    """
+    select.select([descriptor], [], [])
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        part = os.read(descriptor, 1)
+        if not part:
+            return False
+        line += part
+    nursery.tell([(str(module), dict(parameters)) for module, parameters in json.loads(line)])
+    return True
+
+
+def _be_born_with(variables: Mapping[str, str]) -> None:
+    """Give this process these variables; malloc, which has read its own long ago, is told of them."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    for name, value in variables.items():
+        if os.environ.get(name) == value:
+            continue
+        os.environ[name] = value
+        if mallopt is not None and name in _MALLOPT:
+            mallopt(_MALLOPT[name], int(value))
+    # As `python -m` has it, which starts the others: user code may be found in the folder where the command was given.
+    if not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, os.getcwd())

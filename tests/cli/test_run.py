@@ -45,7 +45,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "headrace.cli.main", *arguments]
+    return [sys.executable, "-P", "-m", "headrace.cli", *arguments]
 
 
 def headrace(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import subprocess
 import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.embedded import SHARED
 
 RUN_S_MAX = 60
+MARK = "HEADRACE_TEST_START"
 
 
 def loaded(code: str, names: tuple[str, ...]) -> list[str]:
@@ -34,3 +43,42 @@ def test_a_nursery_imports_no_compiler_and_no_awkward_arrays() -> None:
     code = "from headrace.worker import nursery\nnursery._import_all()"
     names = ("numba", "awkward", "minio", "grpc", "pyarrow", "headrace.worker.task")
     assert loaded(code, names) == ["pyarrow", "headrace.worker.task"]
+
+
+def test_what_the_first_processes_share_each_nursery_needs_anyway() -> None:
+    assert loaded("from headrace.worker import nursery\nnursery._import_all()", SHARED) == list(SHARED)
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that have the mark in their environment."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    "arguments", [("nowhere.py",), ("--no-such-option",), ("faulty.py",)], ids=["no file", "wrong usage", "a fault"]
+)
+def test_a_run_that_never_begins_leaves_no_process_behind(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "faulty.py").write_text("def build():\n    raise ValueError('no')\n")
+    mark = f"{os.getpid()}-{tmp_path.name}"
+    command = [sys.executable, "-P", "-m", "headrace.cli", "run", *arguments]
+    variables = {**os.environ, MARK: mark, "SPT_NOENV": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=RUN_S_MAX, check=False
+    )
+    assert done.returncode in (1, 2), done.stderr
+    assert "Traceback" not in done.stderr
+    deadline = time.monotonic() + RUN_S_MAX
+    for pid in marked(mark):
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        assert select.select([pidfd], [], [], deadline - time.monotonic())[0], f"process {pid} lives on"
+        os.close(pidfd)

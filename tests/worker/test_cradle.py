@@ -1,11 +1,23 @@
 """What tasks are born with: allocators that keep little of what is freed."""
 
+import json
 import os
+import socket
 import subprocess
 import sys
+from typing import Any, cast
 
-from headrace.worker.cradle import environment
+import msgpack
+import pytest
 
+from headrace.worker.channel import Channel
+from headrace.worker.cradle import Nursery, environment, hear
+
+_FORKED = """
+import os
+from headrace.worker.cradle import _be_born_with, environment
+_be_born_with(environment(os.environ))
+"""
 _KEPT = """
 import re, pyarrow as pa
 from headrace.worker.memory import give_back
@@ -22,9 +34,11 @@ print(pa.default_memory_pool().backend_name, held, own() - before)
 """
 
 
-def test_what_a_task_frees_is_given_back() -> None:
-    born = environment({name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ})
-    said = subprocess.run([sys.executable, "-c", _KEPT], env=born, capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize("forked", [False, True])
+def test_what_a_task_frees_is_given_back(*, forked: bool) -> None:
+    given = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    born, code = (given, _FORKED + _KEPT) if forked else (environment(given), _KEPT)
+    said = subprocess.run([sys.executable, "-c", code], env=born, capture_output=True, text=True, timeout=60)
     assert said.returncode == 0, said.stderr
     backend, held_mib, kept_mib = said.stdout.split()
     assert backend == "system"
@@ -34,3 +48,22 @@ def test_what_a_task_frees_is_given_back() -> None:
 
 def test_who_sets_a_variable_has_it_so() -> None:
     assert environment({"MALLOC_ARENA_MAX": "3"})["MALLOC_ARENA_MAX"] == "3"
+
+
+def test_a_nursery_is_told_each_thing_once_and_what_comes_behind_the_word_is_left() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    nursery = Nursery(cast("Any", None), Channel(ours))
+    read, write = os.pipe()
+    words = [("headrace.stages.jsonl", {}), ("headrace.stages.tokenizer", {"sha256": "a"})]
+    os.write(write, f"{json.dumps(words)}\n127.0.0.1:1\n".encode())
+    assert hear(read, nursery)
+    nursery.tell(words)
+    nursery.tell([("headrace.stages.tokenizer", {"sha256": "b"})])
+    told = [msgpack.unpackb(data) for data in Channel(theirs).receive()]
+    assert told == [*map(list, words), ["headrace.stages.tokenizer", {"sha256": "b"}]]
+    assert os.read(read, 100) == b"127.0.0.1:1\n"
+    os.close(write)
+    assert not hear(read, nursery)
+    os.close(read)
+    ours.close()
+    theirs.close()

@@ -1,0 +1,78 @@
+"""Forked processes, in an interpreter of their own: that of the tests has threads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+RUN_S_MAX = 60
+PRELUDE = """
+import os, signal, sys
+from headrace.transport.forked import fork, may_fork
+"""
+
+
+def said_by(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PRELUDE + code]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=RUN_S_MAX)
+
+
+def test_a_forked_process_ends_with_the_code_of_what_it_does_and_never_comes_back() -> None:
+    done = said_by("""
+print("before", flush=True)
+codes = [fork(live, keep=[]).wait() for live in (lambda: 0, lambda: 7, lambda: sys.exit(3), lambda: 1 // 0)]
+print("behind", codes)
+""")
+    assert done.stdout == "before\nbehind [0, 7, 3, 1]\n"
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_it_has_the_descriptors_that_it_is_given_and_the_standard_ones() -> None:
+    done = said_by("""
+pipes = [os.pipe() for _ in range(3)]
+def is_open(descriptor):
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+def live():
+    os.write(pipes[1][1], repr([descriptor for descriptor in range(1000) if is_open(descriptor)]).encode())
+    return 0
+fork(live, keep=[pipes[1][1], pipes[0][0]]).wait()
+print(sorted([0, 1, 2, pipes[0][0], pipes[1][1]]))
+print(os.read(pipes[1][0], 1000).decode())
+""")
+    expected, found = done.stdout.splitlines()
+    assert found == expected
+
+
+def test_a_killed_one_is_told_with_its_signal_and_killing_the_dead_harms_nobody() -> None:
+    done = said_by("""
+read, write = os.pipe()
+def live():
+    os.close(write)
+    return len(os.read(read, 1))
+child = fork(live, keep=[read, write])
+first = child.poll()
+child.kill()
+code = child.wait()
+child.kill()
+child.send_signal(signal.SIGTERM)
+print(first, code, child.poll())
+""")
+    assert done.stdout == "None -9 -9\n"
+
+
+def test_a_process_with_threads_may_not_fork() -> None:
+    done = said_by("""
+import threading
+alone = may_fork()
+go = threading.Event()
+thread = threading.Thread(target=go.wait)
+thread.start()
+print(alone, may_fork())
+go.set()
+thread.join()
+""")
+    assert done.stdout == "True False\n"
