@@ -48,10 +48,10 @@ def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> Place:
         pair = [sources[number] if number < len(sources) else None for sources in (theirs, mine)]
         differences += _nested(f"sources[{number}]", pair[0], {} if pair[1] is None else pair[1])
     if differences:
-        if any(one.field.endswith("layout_root") for one in differences):
-            # neither is compared, since a dataset may be copied or moved; here they say which it was
-            names = [Difference(field, state.get(field), ours[field]) for field in ("dataset", "uri")]
-            differences[:0] = [one for one in names if one.theirs != one.ours]
+        # compared nowhere, since a dataset may be copied or moved; beside another layout they say which it was
+        named = [Difference(field, state.get(field), ours[field]) for field in ("dataset", "uri")]
+        if not (theirs or mine) and state.get("layout_root") != ours["layout_root"]:
+            differences[:0] = [one for one in named if one.theirs != one.ours]
         raise StateMismatch(differences)
     return place_of(state)
 
@@ -59,10 +59,12 @@ def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> Place:
 def _nested(name: str, theirs: object, ours: Mapping[str, Any]) -> list[Difference]:
     held: Mapping[str, Any] = theirs if isinstance(theirs, Mapping) else {}
     fields = dict.fromkeys([*ours, *held])
+    # where a dataset lies and how it is called count for nothing, but say which it was where it is another
+    silent = ("name", "uri") if held.get("layout_root") == ours.get("layout_root") else ("name",)
     return [
         Difference(f"{name}.{field}", held.get(field), ours.get(field))
         for field in fields
-        if field not in ("name", "uri") and held.get(field) != ours.get(field)
+        if field not in silent and held.get(field) != ours.get(field)
     ]
 
 

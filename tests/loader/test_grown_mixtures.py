@@ -404,7 +404,7 @@ def test_a_mixture_of_which_one_source_grew_and_another_changed_is_refused(
     web, _, books = grow(web=4)
     with pytest.raises(StateMismatch, match=r"sources\[1\]\.layout_root") as caught:
         Loader([web, changed, books], batch_size=2, **SHAPE).load_state_dict(state, grown="finish")
-    assert [one.field for one in caught.value.differences] == ["sources[1].layout_root"]
+    assert [one.field for one in caught.value.differences] == ["sources[1].uri", "sources[1].layout_root"]
 
 
 def test_datasets_from_before_a_growth_or_with_another_past_are_refused(

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,22 @@ def test_over_workers_the_state_keeps_up_and_the_next_pass_follows(thousand_data
     next(batches)
     state = loader.state_dict()
     assert (state["pass"], state["position"], state["step"]) == (1, 200, 6)
+
+
+def test_workers_finish_a_dataset_as_it_was_and_read_all_of_it_in_the_next_pass(make_dataset: Callable[..., str]):
+    old, new = (make_dataset(sequences=counts, seq_len=8) for counts in ((40, 30), (40, 30, 26)))
+    first = made(old)
+    next(iter(first))
+    loader = made(new)
+    loader.load_state_dict(first.state_dict(), grown="finish")
+    places: list[tuple[int, int, int]] = []
+    for _ in range(2):
+        for batch in loader.over_workers(2):
+            state = loader.state_dict()
+            assert batch["state"].tolist() == [state["pass"], state["position"], state["step"]]
+            places.append((state["pass"], state["position"], state["samples"]))
+    assert places == [(0, 40, 70), (0, 60, 70), *((1, at, 96) for at in (20, 40, 60, 80))]
+    assert loader.state_dict()["before"]["position"] == 60
 
 
 @pytest.mark.parametrize("received", [1, 3, 9])
