@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from cluster_kit import Cluster, cluster, until
 from dataset_kit import fates
+from house_kit import write_paced
 from kill_kit import count_entries
 
 from headrace.cli.client import Client, RunOptions
@@ -28,7 +29,8 @@ def test_a_pause_and_a_drain_outlive_their_leader_and_a_resume_waits_for_the_nex
 ) -> None:
     output = tmp_path / "out"
     with cluster(home, tmp_path, str(tmp_path / "root")) as made:
-        name = made.apply("small.py", f"input={home}/corpus/*.jsonl", f"output={output}")
+        write_paced(home)
+        name = made.apply("paced.py", f"input={home}/corpus/*.jsonl", f"output={output}")
         until(lambda: count_entries(output / "ledger") >= 5, "some shards")
         with Client(made.known()) as client:
             client.steer(pb.SteerRequest(pipeline=name, pause=True))
@@ -44,6 +46,7 @@ def test_a_pause_and_a_drain_outlive_their_leader_and_a_resume_waits_for_the_nex
             assert status.state == "paused"
             assert {task.worker for task in status.tasks} == {"w0"}
             until(lambda: states(made) == {"w0": "registered", "w1": "drained"}, "both workers")
+            (home / "pace").unlink()
             client.steer(pb.SteerRequest(pipeline=name, pause=False))
         assert made.wait_for_end(name).state == "completed"
     assert fates(output) == fates(undisturbed)
