@@ -162,7 +162,7 @@ def _cpu_of_server() -> float:
 
 def _run(folder: pathlib.Path, chain: str, given: str, output: str) -> None:
     parameters = ["-p", f"input={given}", "-p", f"output={output}", "-p", f"chain={chain}"]
-    command = [sys.executable, "-P", "-m", "headrace.cli.main", "run", "moved.py", *parameters, "--json"]
+    command = [sys.executable, "-P", "-m", "headrace.cli", "run", "moved.py", *parameters, "--json"]
     done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=RUN_S_MAX)
     if done.returncode or not json.loads(done.stdout)["balanced"]:
         raise SystemExit(f"{chain}: {done.stderr}")

@@ -80,7 +80,7 @@ class Daemon:
 
     def __init__(self, folder: pathlib.Path, name: str, *arguments: str) -> None:
         self.log = folder / f"{name}.log"
-        self.marked = Marked([sys.executable, "-P", "-m", "headrace.cli.main", *arguments], folder)
+        self.marked = Marked([sys.executable, "-P", "-m", "headrace.cli", *arguments], folder)
         self._process: subprocess.Popen[bytes] | None = None
 
     def see_to(self) -> None:

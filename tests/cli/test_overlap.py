@@ -32,7 +32,7 @@ OVERLAP = 5
 
 
 def headrace(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "headrace.cli.main", *arguments]
+    command = [sys.executable, "-P", "-m", "headrace.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=120)
 
 

@@ -38,7 +38,7 @@ def test_only_a_dataset_is_removed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_ends_with_a_balanced_dataset_and_a_lower_loss(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-m", "headrace.cli.main", "quickstart", "--data", str(tmp_path), "--json"]
+    command = [sys.executable, "-P", "-m", "headrace.cli", "quickstart", "--data", str(tmp_path), "--json"]
     done = subprocess.run([*command, "--steps", "40"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

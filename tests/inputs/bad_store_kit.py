@@ -35,7 +35,7 @@ TEXT = files.lines(RECORDS)
 
 def command(given: str, output: str, *options: str) -> list[str]:
     parameters = ["-p", f"input={given}", "-p", f"output={output}"]
-    return [sys.executable, "-P", "-m", "headrace.cli.main", "run", "bad.py", *parameters, "--json", *options]
+    return [sys.executable, "-P", "-m", "headrace.cli", "run", "bad.py", *parameters, "--json", *options]
 
 
 def run(

@@ -70,7 +70,7 @@ def test_executables_are_stages_of_a_run_whatever_becomes_of_them(
     killer.start()
     parameters = ("-p", "input=in.jsonl", "-p", "output=out", "-p", f"script={tmp_path}/shout.py")
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "headrace.cli.main", "run", "commands.py", *parameters, "--json", *edges],
+        [sys.executable, "-P", "-m", "headrace.cli", "run", "commands.py", *parameters, "--json", *edges],
         capture_output=True,
         text=True,
         cwd=tmp_path,

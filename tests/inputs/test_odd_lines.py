@@ -68,7 +68,7 @@ def test_a_line_of_a_gibibyte_and_many_tiny_lines_run_in_bounded_memory(tmp_path
         file.seek(GIB, 1)
         file.write(b'\n{"id":"after","text":"after"}\n')
         file.write(b'{"text":"a"}\n' * tiny)
-    command = [sys.executable, "-P", "-m", "headrace.cli.main", "run", str(PLAIN), "-p", "input=a.jsonl"]
+    command = [sys.executable, "-P", "-m", "headrace.cli", "run", str(PLAIN), "-p", "input=a.jsonl"]
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, *command, "-p", "output=out", "--json"],
         capture_output=True,

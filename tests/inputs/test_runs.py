@@ -22,7 +22,7 @@ RUN_S_MAX = 120.0
 
 
 def headrace(folder: pathlib.Path, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    command = [*prefix, sys.executable, "-P", "-m", "headrace.cli.main", *arguments]
+    command = [*prefix, sys.executable, "-P", "-m", "headrace.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=RUN_S_MAX)
 
 

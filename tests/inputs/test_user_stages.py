@@ -86,7 +86,7 @@ def home(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def headrace(home: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-P", "-m", "headrace.cli.main", *arguments],
+        [sys.executable, "-P", "-m", "headrace.cli", *arguments],
         capture_output=True,
         text=True,
         cwd=home,

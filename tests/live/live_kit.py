@@ -69,5 +69,5 @@ def inputs(home: Path) -> list[str]:
 
 
 def call(home: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-P", "-m", "headrace.cli.main", *arguments]
+    command = [sys.executable, "-P", "-m", "headrace.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
