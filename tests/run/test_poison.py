@@ -28,6 +28,7 @@ import time
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.stages.jsonl import JsonlSource
 from headrace.stages.library import map_batches, map_records, read_jsonl, write_jsonl
+from headrace.stages.shelf import ShelvedStrings
 from headrace.stages.texts import JsonlSink
 
 
@@ -73,9 +74,9 @@ class Reading(JsonlSource):
 
 class Writing(JsonlSink):
     def write(self, batches, store, prefix):
-        for batch in batches:
-            for text in batch.rows.column("text").to_pylist():
-                harm(text, "writer")
+        texts = ShelvedStrings(self._in_order(batches, store), ("text",))
+        for text in texts.column("text", 0, len(texts.sizes)).to_pylist():
+            harm(text, "writer")
         return super().write(batches, store, prefix)
 
 

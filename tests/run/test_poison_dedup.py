@@ -21,11 +21,12 @@ from dataclasses import replace
 
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.stages.library import dedup, map_batches, read_jsonl, write_jsonl
+from headrace.stages.shelf import ShelvedStrings
 from headrace.stages.texts import JsonlSink
 
 
 def harm(rows, stage):
-    if f"{stage} kills" in rows.column("text").to_pylist():
+    if f"{stage} kills" in rows["text"].to_pylist():
         os.abort()
     return rows
 
@@ -40,8 +41,8 @@ def behind(rows):
 
 class Writing(JsonlSink):
     def write(self, batches, store, prefix):
-        for batch in batches:
-            harm(batch.rows, "write")
+        texts = ShelvedStrings(self._in_order(batches, store), ("text",))
+        harm({"text": texts.column("text", 0, len(texts.sizes))}, "write")
         return super().write(batches, store, prefix)
 
 
