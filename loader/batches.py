@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+import numpy as np
+
 from headrace.loader.ahead import Ahead
 from headrace.loader.arguments import chosen, listed_sources, whole
 from headrace.loader.dataset import TokenDataset
@@ -201,7 +203,7 @@ class Loader:
                     chunk = prefetcher.take() if prefetcher else next(made)
                 except StopIteration:
                     self.sources.wait_verified()
-                    self._ended = True
+                    self._end_pass()
                     return
                 if paused:
                     self.sources.go_on_checking()
@@ -220,6 +222,15 @@ class Loader:
                 prefetcher.close()
             if ahead:
                 ahead.close()
+
+    def _end_pass(self) -> None:
+        """Stand behind the last step of the pass, also where others made it (`share_steps`)."""
+        offered = self._offered()
+        steps = self._cut.steps(offered.count)
+        if steps:
+            behind = offered.after(np.array([steps * self._cut.stride], dtype=np.int64))
+            self._position, self._step = int(behind[0]) - self._pass * self._samples, self._step + steps
+        self._ended = True
 
     def _begin(
         self, transform: Callable[[Batch], T]
@@ -314,13 +325,19 @@ class Loader:
         self._mixture = self._mix()
 
     def next_pass(self) -> None:
-        """Go to the beginning of the next pass, as the next iteration does after the last batch of one."""
+        """Go to the beginning of the next pass, as the next iteration does after the last batch of one.
+
+        What is left of this pass is left out, which is journalled. Call it on each rank.
+        """
         self._end_iteration()
         self._advance()
 
     def _advance(self) -> None:
-        last = self.state_dict()
+        last, left = self.state_dict(), self.steps_left
         self._pass, self._position, self._ended = self._pass + 1, 0, False
+        if left:
+            # steps are left out, and those that follow are numbered on
+            self._events += (Recut(self._absolute, self._step, self._cut),)
         if self._grown is not None:
             self.sources, self._grown, self._before = self._grown, None, last
             self._samples = self.dataset.layout.samples

@@ -246,3 +246,22 @@ def test_when_a_row_is_read_follows_from_the_order_alone(thousand_dataset: str):
 def test_the_core_of_the_loader_imports_no_torch():
     code = "import sys, headrace.loader.batches, headrace.loader.dataset; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_a_part_of_the_steps_goes_on_with_its_own_next_one(thousand_dataset: str):
+    loader = Loader(thousand_dataset, batch_size=10, fields=())
+    loader.share_steps(1, 4)
+    for expected in ([10, 50], [90, 130], [170, 210]):
+        # each loop goes on where the one before was left
+        assert [int(batch["positions"][0]) for _, batch in zip(range(2), loader, strict=False)] == expected
+    loader.load_state_dict(loader.state_dict())
+    assert int(next(iter(loader))["positions"][0]) == 220
+    loader.close()
+
+
+def test_a_state_that_is_loaded_after_the_end_of_a_pass_is_gone_on_from(thousand_dataset: str):
+    loader = Loader(thousand_dataset, batch_size=100, fields=())
+    states = [loader.state_dict() for _ in loader]
+    loader.load_state_dict(states[6])
+    assert [int(batch["positions"][0]) for batch in loader] == [700, 800, 900]
+    assert (loader.pass_, loader.step) == (0, 10)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.loader.batches import Batch, Loader
+from headrace.loader.batches import Batch, Loader, Source
 from headrace.loader.compiled import KERNELS
 from headrace.loader.dataset import open_dataset
 from headrace.loader.errors import StateMismatch
@@ -129,3 +129,19 @@ def test_an_older_version_that_would_show_a_retracted_document_again_is_refused(
     (Path(uri) / "manifest.json").write_bytes(old)
     with pytest.raises(StateMismatch, match="version: the state has 2, this loader has 1"):
         loader(uri).load_state_dict(state)
+
+
+def test_a_mixture_of_which_one_dataset_retracts_goes_on_and_an_older_one_is_refused(
+    make_dataset: Callable[..., str],
+):
+    uris = make_dataset(), make_dataset(seed=1)
+    state = Loader([Source(uri) for uri in uris], batch_size=2).state_dict()
+    retract(uris[1], 2, 3)
+    mixed = Loader([Source(uri) for uri in uris], batch_size=2)
+    mixed.load_state_dict(state)
+    newer = mixed.state_dict()
+    assert newer["journal"][-1] == {"event": "revised", "position": 0, "versions": [1, 2]}
+    manifest = Path(uris[1]) / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 1, "retracted": []}))
+    with pytest.raises(StateMismatch, match="version: the state has 2, this loader has 1"):
+        Loader([Source(uri) for uri in uris], batch_size=2).load_state_dict(newer)

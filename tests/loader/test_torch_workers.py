@@ -92,6 +92,15 @@ def test_workers_finish_a_dataset_as_it_was_and_read_all_of_it_in_the_next_pass(
     assert loader.state_dict()["before"]["position"] == 60
 
 
+def test_workers_that_persist_read_the_next_pass_in_the_next_loop(thousand_dataset: str):
+    loader = made(thousand_dataset, batch_size=150)
+    loops = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True, timeout=TIMEOUT_S)
+    for pass_ in range(3):
+        found = [(batch["state"].tolist(), positions(batch)) for batch in loops]
+        assert [state for state, _ in found] == [[pass_, at, 6 * pass_ + at // 150] for at in range(150, 1000, 150)]
+        assert [p for _, batch in found for p in batch] == list(range(900))
+
+
 @pytest.mark.parametrize("received", [1, 3, 9])
 def test_a_stateful_data_loader_with_workers_goes_on_exactly(thousand_dataset: str, received: int):
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader

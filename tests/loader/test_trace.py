@@ -84,6 +84,27 @@ def test_a_document_is_traced_to_the_steps_that_read_it(sources: list[Source], k
         assert found == sorted(uses[one])
 
 
+@pytest.mark.parametrize("kind", ["one", "mixture"])
+def test_a_pass_that_was_left_in_the_middle_is_traced_as_it_was_read(sources: list[Source], kind: str):
+    loaders = ranks(sources[0].dataset if kind == "one" else sources, 2, batch_size=2)
+    log = logged(loaders, 2)
+    for loader in loaders:
+        loader.next_pass()
+    log |= logged(loaders, 3)
+    state = json.loads(json.dumps(loaders[0].state_dict()))
+    assert (state["pass"], state["step"]) == (1, 5)
+    trace = Trace(state)
+    for step, expected in log.items():
+        rows = {(row.rank, row.row): row.position for row in trace.step(step).rows}
+        assert rows == {place: position for place, (position, _) in expected.items()}
+    read = {(step, *place) for step, rows in log.items() for place, (_, ids) in rows.items() for _ in ids}
+    for one in {one for rows in log.values() for _, ids in rows.values() for one in ids}:
+        uses = trace.document(one)
+        # what was left out is read by no step
+        assert {(use.step, use.rank, use.row) for use in uses if use.taken} <= read
+        assert all(use.pass_ == (use.step >= 2) for use in uses)
+
+
 def test_a_document_that_is_not_there_is_named(tiny_dataset: str):
     state = Loader(tiny_dataset, batch_size=2).state_dict()
     with pytest.raises(LoaderError, match="no dataset of this state has a document 'nobody'"):

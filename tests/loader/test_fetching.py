@@ -1,0 +1,144 @@
+"""Limits of fetching: how much is asked for twice, what a store that gives too little is taken for, what is let go."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.loader import ahead
+from headrace.loader.batches import Loader
+from headrace.loader.cache import ShardCache
+from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
+from headrace.loader.fetch import HEDGE_EVERY
+from headrace.loader.spans import Spans, _Span
+from headrace.loader.sparse import Sparse
+from headrace.store.errors import StoreUnavailable
+
+sys.path.insert(0, str(Path(__file__).parent))
+from store_kit import RemoteStore
+
+
+class ShortStore(RemoteStore):
+    """Gives `missing` bytes too few of each shard behind its head, the first `times` times."""
+
+    def __init__(self, root: str, missing: int, times: int) -> None:
+        super().__init__(root)
+        self.missing, self.times = missing, times
+
+    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        data = super().get(key, offset, length)
+        if key.startswith("shards") and offset and self.times:
+            self.times -= 1
+            return data[: max(0, len(data) - self.missing)]
+        return data
+
+
+def opened(store: RemoteStore, folder: Path) -> TokenDataset:
+    return dataset_in(store, cache=ShardCache(folder))  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def short_heads(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headrace.loader.head.HEAD_BYTES", 4096)
+
+
+def test_a_shard_that_is_shorter_in_the_store_than_its_header_says_is_refused(large_dataset: str, tmp_path: Path):
+    dataset = opened(ShortStore(large_dataset, 70_000, times=1000), tmp_path)
+    with pytest.raises(StoreUnavailable, match="cut short"):
+        dataset.rows(1, np.array([480]))
+
+
+def test_an_answer_that_is_cut_short_is_asked_for_again_from_where_it_ended(large_dataset: str, tmp_path: Path):
+    dataset = opened(ShortStore(large_dataset, 65_536, times=1), tmp_path)
+    rows = np.arange(300, 400)
+    assert np.array_equal(dataset.rows(1, rows), open_dataset(large_dataset).rows(1, rows))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_part_of_a_shard_without_blocks_that_comes_short_is_asked_for_again(
+    make_dataset: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+):
+    uri = make_dataset(sequences=(40,), seq_len=64, blocks=False)
+    monkeypatch.setattr("headrace.loader.fetch.PART_BYTES", 1024)
+    monkeypatch.setattr("headrace.loader.fetch.Fetch.__init__.__defaults__", (1024,))
+    dataset = opened(ShortStore(uri, 10, times), tmp_path)
+    assert np.array_equal(dataset.rows(0, np.arange(40)), open_dataset(uri).rows(0, np.arange(40)))
+    assert dataset.cache is not None
+    assert dataset.cache.statistics().retries == times
+
+
+def late_spans(sparse: Sparse, spans: Spans, count: int) -> list[Any]:
+    """Spans on their way that have not moved for a long time, and what is asked for from now on."""
+    asked: list[Any] = []
+    spans.pool.submit = lambda job, first=False: asked.append(job)  # type: ignore[method-assign, misc]
+    long_ago = time.monotonic() - 1000
+    spans._running = [_Span(sparse, at, at + 1, at, moved_at=long_ago) for at in range(count)]
+    spans._started = count
+    return asked
+
+
+def test_of_many_requests_that_stall_an_eighth_is_asked_for_again_and_each_once(large_dataset: str, tmp_path: Path):
+    dataset = opened(RemoteStore(large_dataset), tmp_path)
+    arriving, cache = dataset.shard(1).arriving, dataset.cache
+    assert arriving is not None
+    assert cache is not None
+    asked = late_spans(arriving.sparse, cache.spans, count := 3 * HEDGE_EVERY)
+    for _ in range(5):
+        cache.spans._hedge(time.monotonic())
+    assert len(asked) == cache.statistics().hedges == count // HEDGE_EVERY + 1
+    hedged = [span.first for span in cache.spans._running if span.is_hedged]
+    assert len(hedged) == len(asked)
+    # few requests stall: each of them once, however often one looks
+    asked = late_spans(arriving.sparse, cache.spans, 1)
+    cache.spans._started = 1000
+    for _ in range(5):
+        cache.spans._hedge(time.monotonic())
+    assert len(asked) == 1
+
+
+def test_a_block_is_said_to_be_there_once_its_bytes_are(
+    large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    import os
+
+    dataset = opened(RemoteStore(large_dataset), tmp_path)
+    arriving = dataset.shard(1).arriving
+    assert arriving is not None
+    sparse, write = arriving.sparse, os.pwrite
+    before = sparse.present.copy()
+    said: list[bool] = []
+
+    def watched(descriptor: int, data: Any, offset: int) -> int:
+        said.append(bool((sparse.present != before).any()))
+        # as a disk may, half of it at a time
+        return write(descriptor, memoryview(data)[: max(1, memoryview(data).nbytes // 2)], offset)
+
+    monkeypatch.setattr("headrace.loader.sparse.os.pwrite", watched)
+    offset, length = sparse.table.span(5, 7)
+    sparse.write(5, sparse.remote.get(sparse.key, offset, length))
+    assert len(said) > 2
+    assert not any(said)
+    assert sparse.has_all(5, 7)
+    assert sparse.opened.get("", offset, length) == sparse.remote.get(sparse.key, offset, length)
+
+
+def test_shards_that_the_reader_has_left_behind_are_let_go_of(
+    make_dataset: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ahead, "FIRST_POSITIONS", 8)
+    monkeypatch.setattr(ahead, "STAGE_POSITIONS", 8)
+    monkeypatch.setattr(ahead, "AHEAD_POSITIONS_MIN", 4)
+    dataset = opened(RemoteStore(make_dataset(sequences=(8,) * 12, seq_len=8)), tmp_path)
+    loader = Loader(dataset, batch_size=2, order="sequential", prefetch=1)
+    deadline = time.monotonic() + 30
+    for step, _ in enumerate(loader):
+        # the reader is in shard step // 4: nothing from before the last stage stays; the first is that of the next pass
+        while any(0 < number < step // 4 - 2 for number in list(dataset._open)):
+            assert time.monotonic() < deadline, sorted(dataset._open)
+            threading.Event().wait(0.005)
+    loader.close()
