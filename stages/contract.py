@@ -71,6 +71,17 @@ class Transform(Protocol):
 
 
 @runtime_checkable
+class Borrowing(Protocol):
+    """A stage that keeps nothing of the rows that it is given, but in the batch that it gives back.
+
+    It is given them in the memory of the link, where others get a copy. A sink that borrows is one that shelves, and
+    what it has shelved is a copy.
+    """
+
+    borrows: bool
+
+
+@runtime_checkable
 class Shelving(Protocol):
     """A sink that does not hold in memory what it gathers."""
 

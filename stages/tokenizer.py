@@ -55,6 +55,8 @@ class Tokenize:
     the file was looked at, and that gigatoken does all that it asks for.
     """
 
+    borrows = True
+
     def __init__(self, name: str, tokenizer: str, sha256: str, eos_id: int | None, *, fits: bool = False) -> None:
         self.name = name
         self.eos_id = eos_id

@@ -40,6 +40,8 @@ class TokenSink:
     scratch file, and go from there into the shard by the window (`headrace.store.building.WINDOW_BYTES`).
     """
 
+    borrows = True
+
     def __init__(
         self,
         name: str,

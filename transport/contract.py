@@ -57,6 +57,13 @@ class LinkStatistics:
 class Received(Protocol):
     """A frame on loan from a link."""
 
+    def try_release(self) -> bool:
+        """Release it, unless what was built on its body is still in use and would be written over: then False.
+
+        Seen is who holds the body's buffer itself, as Arrow does (`pyarrow.py_buffer`), and not who holds a slice.
+        """
+        ...
+
     @property
     def frame(self) -> Frame:
         """The frame. Raises RuntimeError after `release`."""

@@ -12,7 +12,7 @@ from enum import Enum
 from headrace.transport.contract import LinkStatistics
 from headrace.transport.credit import CreditReceiver, CreditSender
 from headrace.transport.errors import FrameOversizeError, LinkAborted, LinkClosed
-from headrace.transport.frame import FRAME_LIMIT_BYTES, Frame, encoded_size
+from headrace.transport.frame import FRAME_LIMIT_BYTES, Frame, body_view, encoded_size
 from headrace.transport.wake import Wake
 
 
@@ -92,6 +92,8 @@ class InlineSender:
     def try_send(self, frame: Frame) -> bool:
         """Pass the frame on by reference, or return False for want of credit."""
         link = self._link
+        if frame.unwritten is not None:
+            frame = frame._replace(body=body_view(frame), unwritten=None)
         size_bytes = encoded_size(frame)
         if size_bytes > link.limit_bytes:
             raise FrameOversizeError(
@@ -174,6 +176,11 @@ class InlineReceived:
         if self._frame is None:
             raise RuntimeError(f'link "{self._link.name}": the frame was released; copy what is needed before release')
         return self._frame
+
+    def try_release(self) -> bool:
+        """Release it: a body that is still in use is in memory of its own, which nobody writes again."""
+        self.release()
+        return True
 
     def release(self) -> None:
         """Drop the reference and give the credit back."""

@@ -339,6 +339,17 @@ class PipeReceived:
             raise RuntimeError(f'pipe "{self._receiver.name}": the frame was released; copy what is needed before')
         return self._frame
 
+    def try_release(self) -> bool:
+        """Release it, unless something still refers to the body: small frames are read into one buffer."""
+        frame = self._frame
+        if frame is not None and isinstance(frame.body, memoryview):
+            try:
+                frame.body.release()
+            except BufferError:
+                return False
+        self.release()
+        return True
+
     def release(self) -> None:
         """Give memory and credit back; the memory is used again only where nothing else refers to it."""
         frame, self._frame = self._frame, None

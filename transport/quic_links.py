@@ -253,6 +253,11 @@ class QuicReceived:
             raise RuntimeError(f'link "{self._receiver.name}": the frame was released; copy what is needed before')
         return self._frame
 
+    def try_release(self) -> bool:
+        """Release it: a body that is still in use is in memory of its own, which nobody writes again."""
+        self.release()
+        return True
+
     def release(self) -> None:
         """Drop the reference and give the credit back."""
         if self._frame is not None:

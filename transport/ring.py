@@ -49,10 +49,11 @@ from headrace.transport.errors import FrameOversizeError, LinkClosed, LinkCorrup
 from headrace.transport.frame import (
     FRAME_LIMIT_BYTES,
     HEADER_BYTES,
-    Coverage,
     Frame,
+    body_size,
+    body_view,
     decode,
-    encode_parts,
+    encode_head,
     encoded_size,
 )
 from headrace.transport.ring_memory import (
@@ -83,7 +84,6 @@ _RECEIVER_STATE_WORD = Party.RECEIVER.state_word
 _OPEN = RingState.OPEN.value
 _CLOSED = RingState.CLOSED.value
 _ABORTED = RingState.ABORTED.value
-_COVERAGE = Coverage.HEAD
 
 
 class _RingEnd:
@@ -215,14 +215,16 @@ class RingSender(_RingEnd):
         return self._credit.available
 
     def try_send(self, frame: Frame) -> bool:
-        """Copy the frame into the ring, or return False for want of credit or space."""
+        """Copy the frame into the ring, or write it there, or return False for want of credit or space."""
         self._check_open()
+        unwritten = frame.unwritten
+        body_bytes = body_size(frame)
         try:
-            head, body = encode_parts(frame, _COVERAGE)
+            head = encode_head(frame, body_bytes, None)
         except FrameOversizeError:
             raise self._oversize(encoded_size(frame)) from None
         head_bytes = len(head)
-        size_bytes = head_bytes + len(body)
+        size_bytes = head_bytes + body_bytes
         if size_bytes > self._limit_bytes:
             raise self._oversize(size_bytes)
         self._collect()
@@ -235,7 +237,10 @@ class RingSender(_RingEnd):
         body_at = frame_at + head_bytes
         data, lengths = self._data, self._lengths
         data[frame_at:body_at] = head
-        data[body_at : frame_at + size_bytes] = body
+        if unwritten is None:
+            data[body_at : frame_at + size_bytes] = body_view(frame)
+        else:
+            unwritten.write_into(data[body_at : frame_at + size_bytes])
         lengths[offset // 8] = size_bytes
         if start != self._head:
             lengths[self._head % self._capacity // 8] = _SKIP
@@ -338,6 +343,17 @@ class RingReceived:
     def released(self) -> bool:
         """Whether `release` was called."""
         return self._frame is None
+
+    def try_release(self) -> bool:
+        """Release it, unless something still refers to the body: it would be written over."""
+        frame = self._frame
+        if frame is not None and isinstance(frame.body, memoryview):
+            try:
+                frame.body.release()
+            except BufferError:
+                return False
+        self.release()
+        return True
 
     def release(self) -> None:
         """Give memory and credit back; the views of the frame become unusable where nothing else refers to them."""

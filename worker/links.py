@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from itertools import cycle, islice
 import msgpack
 
 from headrace.protos import control_pb2 as pb
-from headrace.transport.contract import Receiver, Sender
+from headrace.stages.errors import StageContractError
+from headrace.transport.contract import Received, Receiver, Sender
 from headrace.transport.errors import LinkAborted, LinkClosed
 from headrace.transport.frame import Frame
 from headrace.transport.pipe import PipeHandles, PipeReceiver, PipeSender
@@ -19,13 +21,19 @@ from headrace.transport.ring_memory import RingHandles
 
 
 class Inbox:
-    """The receiving side of a task: its input links, read in turn."""
+    """The receiving side of a task: its input links, read in turn.
+
+    A frame whose memory is still in use when `take` returns (its batch waits for credit, further on) is given back
+    before the next one is received; with it its credit, so that a link lends one frame at a time.
+    """
 
     def __init__(self, closed: Callable[[str], None], cut: Callable[[str, str], None]) -> None:
         self._links: dict[str, Receiver] = {}
         self._closed = closed
         self._cut = cut
         self._turn = 0
+        #: The link and the frame of the batch that is on its way through this task.
+        self._lent: tuple[str, Received] | None = None
 
     def receivers(self) -> list[Receiver]:
         """Every receiver, to wait on."""
@@ -37,11 +45,17 @@ class Inbox:
 
     def close(self, link: str) -> None:
         """A link is gone, by the worker's word."""
+        if self._lent is not None and self._lent[0] == link:
+            self._lent = None  # Its memory stays until the last who refers to it is done; nobody writes there again.
         if self._links.pop(link, None) is not None:
             self._closed(link)
 
     def receive(self, take: Callable[[str, Frame], None]) -> bool:
-        """Give the next frame of some link to `take`, and release it; False if there is none anywhere."""
+        """Give the next frame of some link to `take`, and release it; False if there is none anywhere.
+
+        Raises StageContractError if what was built on the frame before it is still in use, now that nothing waits.
+        """
+        self._settle()
         names = list(self._links)
         self._turn += 1
         for name in islice(cycle(names), self._turn % max(1, len(names)), self._turn % max(1, len(names)) + len(names)):
@@ -54,12 +68,24 @@ class Inbox:
                 continue
             if received is None:
                 continue
-            try:
-                take(name, received.frame)
-            finally:
-                received.release()
+            take(name, received.frame)
+            if not received.try_release():
+                self._lent = name, received
             return True
         return False
+
+    def _settle(self) -> None:
+        if self._lent is None:
+            return
+        name, received = self._lent
+        if not received.try_release():
+            gc.collect()  # An exception that a stage raised may have it in a cycle.
+            if not received.try_release():
+                raise StageContractError(
+                    f"link {name}: a stage behind it keeps rows that it was lent: let it copy what it keeps, "
+                    "or not say that it borrows"
+                )
+        self._lent = None
 
 
 #: Descriptors that travel with an end of a link.

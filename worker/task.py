@@ -248,7 +248,7 @@ class Task:
         if frame.kind is FrameKind.SWEEP:
             self._sweeping.arrived(link, frame.first)
         elif frame.kind is FrameKind.DATA:
-            self._deliver(frame_to_batch(frame))
+            self._deliver(frame_to_batch(frame, borrow=self._chain.borrows))
 
     def _deliver(self, batch: Batch) -> None:
         if self._chain.dedup is not None and self._chain.dedup.fenced:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgpack
-import numpy as np
 import pyarrow as pa
 
 from headrace.protos import control_pb2 as pb
@@ -13,13 +12,34 @@ from headrace.stages.batch import Batch, no_verdicts
 from headrace.store.entries import Fragment
 from headrace.store.intervals import Gap
 from headrace.transport.errors import FrameError
-from headrace.transport.frame import Frame, FrameKind
+from headrace.transport.frame import Frame, FrameKind, body_size, body_view
+
+#: Without them Arrow asks the environment for them at each message.
+_WRITE_OPTIONS = pa.ipc.IpcWriteOptions()
+_READ_OPTIONS = pa.ipc.IpcReadOptions()
+
+
+class Rows:
+    """Rows that are yet to be written as an IPC message: a link writes them where it wants them."""
+
+    __slots__ = ("_batch", "nbytes")
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        # Measured by a dry run, which copies nothing.
+        measure = pa.MockOutputStream()
+        _write(batch, measure)
+        self.nbytes: int = measure.size()
+
+    def write_into(self, place: memoryview) -> None:
+        """Write the message into `place`, which has `nbytes` bytes."""
+        _write(self._batch, pa.FixedSizeBufferWriter(pa.py_buffer(place)))
 
 
 def batch_to_frame(batch: Batch, epoch: int) -> Frame:
-    """The frame of a batch: one copy of the rows into an IPC message."""
+    """The frame of a batch. Its rows are written when it is sent, and once for each link: no message is made before."""
     verdicts = _to_ipc(batch.verdicts) if batch.verdicts.num_rows else b""
-    facts = [batch.uri, batch.offset, batch.length, batch.edits, bytes(verdicts)]
+    facts = [batch.uri, batch.offset, batch.length, batch.edits, verdicts]
     return Frame(
         kind=FrameKind.DATA,
         epoch=epoch,
@@ -27,14 +47,22 @@ def batch_to_frame(batch: Batch, epoch: int) -> Frame:
         first=batch.first,
         count=batch.count,
         metadata=msgpack.packb(facts, use_bin_type=True),
-        body=_to_ipc(batch.rows),
+        body=b"",
+        unwritten=Rows(batch.rows),
     )
 
 
-def frame_to_batch(frame: Frame) -> Batch:
-    """The batch of a frame. Its memory is copied, so the frame may be released at once. FrameError if it is none."""
+def frame_to_batch(frame: Frame, *, borrow: bool = False) -> Batch:
+    """The batch of a frame. FrameError if it is none.
+
+    Its memory is copied, so that the frame may be released at once. `borrow` leaves the rows in the frame's memory
+    where all that refers to it goes with the columns: then the frame may be released when they are gone.
+    """
     try:
         uri, offset, length, edits, verdicts = msgpack.unpackb(frame.metadata, raw=False)
+        rows = _from_ipc(body_view(frame)) if borrow else None
+        if rows is None or not _plain(rows.schema):
+            rows = _from_ipc(bytes(body_view(frame)))
         return Batch(
             fragment=bytes(frame.fragment),
             uri=uri,
@@ -42,12 +70,12 @@ def frame_to_batch(frame: Frame) -> Batch:
             count=frame.count,
             offset=offset,
             length=length,
-            rows=_from_ipc(bytes(frame.body)),
+            rows=rows,
             verdicts=_from_ipc(verdicts) if verdicts else no_verdicts(),
             edits=edits,
         )
     except (ValueError, TypeError, KeyError, pa.ArrowException, msgpack.UnpackException) as error:
-        raise FrameError(f"a data frame of {len(frame.body)} bytes holds no batch: {error}") from error
+        raise FrameError(f"a data frame of {body_size(frame)} bytes holds no batch: {error}") from error
 
 
 def sweep_frame(sweep: int, epoch: int) -> Frame:
@@ -55,24 +83,39 @@ def sweep_frame(sweep: int, epoch: int) -> Frame:
     return Frame(kind=FrameKind.SWEEP, epoch=epoch, fragment=bytes(16), first=sweep, count=0, metadata=b"", body=b"")
 
 
-def _to_ipc(batch: pa.RecordBatch) -> Any:
-    # Measured first, which copies nothing: a stream that grows would copy what it has, and touch twice as many pages.
-    measure = pa.MockOutputStream()
-    _write(batch, measure)
-    # malloc's memory is warm. Arrow's own, which is given back when it is freed, would have to be mapped anew.
-    buffer = np.empty(measure.size(), np.uint8).data
-    _write(batch, pa.FixedSizeBufferWriter(pa.py_buffer(buffer)))
-    return buffer
+def _to_ipc(batch: pa.RecordBatch) -> bytes:
+    rows = Rows(batch)
+    message = bytearray(rows.nbytes)
+    rows.write_into(memoryview(message))
+    return bytes(message)
 
 
 def _write(batch: pa.RecordBatch, sink: Any) -> None:
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
+    with pa.ipc.new_stream(sink, batch.schema, options=_WRITE_OPTIONS) as writer:
         writer.write_batch(batch)
 
 
-def _from_ipc(data: bytes) -> pa.RecordBatch:
-    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+def _from_ipc(data: Any) -> pa.RecordBatch:
+    with pa.ipc.open_stream(pa.py_buffer(data), options=_READ_OPTIONS) as reader:
         return reader.read_next_batch()
+
+
+def _plain(schema: pa.Schema) -> bool:
+    """Whether a copy of these columns refers to nothing of them: a dictionary, or a view, may go into the copy."""
+    return all(_is_plain(field.type) for field in schema)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    is_ = pa.types
+    if is_.is_list(kind) or is_.is_large_list(kind):
+        return _is_plain(kind.value_type)
+    return bool(
+        is_.is_primitive(kind)
+        or is_.is_string(kind)
+        or is_.is_large_string(kind)
+        or is_.is_binary(kind)
+        or is_.is_large_binary(kind)
+    )
 
 
 def gap_to(gap: Gap) -> pb.Gap:

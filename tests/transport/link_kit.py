@@ -40,6 +40,16 @@ def frame_of(number: int, size_bytes: int = 100) -> Frame:
     return Frame(FrameKind.DATA, 7, number.to_bytes(16, "little"), number, 1, b"metadata %d" % number, body)
 
 
+class Later:
+    """A body that is yet to be written."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body, self.nbytes = body, len(body)
+
+    def write_into(self, place: memoryview) -> None:
+        place[:] = self._body
+
+
 def take(receiver: Receiver) -> Received:
     received = receiver.try_receive()
     assert received is not None
@@ -236,8 +246,17 @@ class SettledReceived:
     def frame(self) -> Frame:
         return self._received.frame
 
+    def try_release(self) -> bool:
+        released = self._received.try_release()
+        if released:
+            self._count()
+        return released
+
     def release(self) -> None:
+        self._count()
+        self._received.release()
+
+    def _count(self) -> None:
         if not self._released:
             self._released = True
             self._pair.grants += bool(self._pair.credit.released(self._size_bytes))
-        self._received.release()

@@ -2,8 +2,9 @@
 
 import threading
 
+import pyarrow as pa
 import pytest
-from link_kit import PATIENCE_S, MakePair, bare, becomes_readable, fill, frame_of, readable, take, take_frame
+from link_kit import PATIENCE_S, Later, MakePair, bare, becomes_readable, fill, frame_of, readable, take, take_frame
 
 from headrace.transport.errors import FrameOversizeError, LinkAborted, LinkClosed
 from headrace.transport.frame import Frame, FrameKind, encoded_size
@@ -16,6 +17,37 @@ def test_frames_arrive_whole_and_in_the_order_of_sending(make_pair: MakePair) ->
     for frame in sent:
         assert sender.try_send(frame)
     assert [take_frame(receiver) for _ in sent] == sent
+
+
+def test_a_body_that_is_yet_to_be_written_arrives_as_one_that_is(make_pair: MakePair) -> None:
+    sender, receiver = make_pair()
+    for number, size in enumerate([0, 1, 63, 4096, 30_000]):
+        frame = frame_of(number, size)
+        unwritten = frame._replace(body=b"", unwritten=Later(bytes(frame.body)))
+        assert encoded_size(unwritten) == encoded_size(frame)
+        assert sender.try_send(unwritten)
+        assert take_frame(receiver) == frame
+
+
+def test_what_is_built_on_a_body_outlives_a_release_that_asks_first(make_pair: MakePair) -> None:
+    sender, receiver = make_pair(window_bytes=10_000)
+    assert sender.try_send(frame_of(1, 3000))
+    first = take(receiver)
+    kept = pa.py_buffer(first.frame.body)
+    released = first.try_release()
+    # As much again as the window has, so that what was given back is written over.
+    for number in range(2, 12):
+        if sender.try_send(frame_of(number, 3000)):
+            take(receiver).release()
+    assert kept.to_pybytes() == frame_of(1, 3000).body
+    if not released:
+        assert receiver.statistics().in_flight_bytes >= encoded_size(frame_of(1, 3000))
+    del kept
+    assert first.try_release()
+    assert first.try_release()
+    assert receiver.statistics().in_flight_bytes == 0
+    assert sender.try_send(frame_of(12, 3000))
+    assert take_frame(receiver) == frame_of(12, 3000)
 
 
 def test_every_field_of_the_header_arrives(make_pair: MakePair) -> None:

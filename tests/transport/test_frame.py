@@ -5,6 +5,7 @@ import struct
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from link_kit import Later
 
 from headrace.transport.errors import (
     FrameChecksumError,
@@ -42,8 +43,15 @@ FRAMES = st.builds(
     metadata=st.binary(max_size=200),
     body=st.binary(max_size=2000),
     flags=st.integers(0, 2**16 - 1),
+    unwritten=st.none(),
 )
 SAMPLE = Frame(FrameKind.DATA, 3, b"0123456789abcdef", 10, 20, b"some metadata", b"the body of a batch")
+
+
+@given(FRAMES, st.sampled_from(Coverage))
+def test_a_body_that_is_yet_to_be_written_is_encoded_as_if_it_were(frame: Frame, coverage: Coverage) -> None:
+    unwritten = frame._replace(body=b"", unwritten=Later(bytes(frame.body)))
+    assert encode(unwritten, coverage) == encode(frame, coverage)
 
 
 @given(FRAMES)

@@ -12,7 +12,7 @@ import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from link_kit import PATIENCE_S, MakeRing, Spawn, fill, frame_of, take, take_frame
+from link_kit import PATIENCE_S, Later, MakeRing, Spawn, fill, frame_of, take, take_frame
 from ring_peer import body_of
 
 from headrace.transport.errors import (
@@ -148,6 +148,38 @@ def _serialized(batch: pa.RecordBatch) -> pa.Buffer:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return sink.getvalue()
+
+
+def test_a_frame_is_on_loan_for_as_long_as_arrow_refers_to_it(make_ring: MakeRing) -> None:
+    handles = make_ring(window_bytes=10_000)
+    sender, receiver = RingSender(handles), RingReceiver(handles)
+    assert sender.try_send(frame_of(0, 3000))
+    received = take(receiver)
+    column = pa.Array.from_buffers(pa.uint8(), 1000, [None, pa.py_buffer(received.frame.body)]).slice(10)
+    assert not received.try_release()
+    assert not received.try_release()
+    assert received.frame.first == 0
+    assert sender.credit_bytes() < 10_000 - 3000
+    del column
+    assert received.try_release()
+    assert sender.credit_bytes() == 10_000
+
+
+def test_a_body_that_cannot_be_written_leaves_the_ring_as_it_was(make_ring: MakeRing) -> None:
+    class Torn(Later):
+        def write_into(self, place: memoryview) -> None:
+            place[:10] = b"x" * 10
+            raise RuntimeError("in the middle")
+
+    handles = make_ring()
+    sender, receiver = RingSender(handles), RingReceiver(handles)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        sender.try_send(frame_of(0)._replace(unwritten=Torn(bytes(1000))))
+    assert receiver.try_receive() is None
+    assert sender.statistics().frames == 0
+    assert sender.credit_bytes() == handles.window_bytes
+    assert sender.try_send(frame_of(1))
+    assert take_frame(receiver) == frame_of(1)
 
 
 def test_a_received_body_cannot_be_written_to(make_ring: MakeRing) -> None:
