@@ -50,6 +50,8 @@ TEXT, METADATA = "text", "metadata"
 class TextSink:
     """What both sinks share: shards are measured by their text, which waits in scratch files."""
 
+    borrows = True
+
     def __init__(self, name: str, shard_bytes: int = 256 << 20) -> None:
         self.name = name
         self.shard_bytes = shard_bytes

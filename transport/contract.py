@@ -13,7 +13,11 @@ body that was sent. A `Received` lends its frame: the views are good until `rele
 the credit. Whatever was built on them without a copy (an Arrow batch, a numpy array) must be finished with, or
 copied, before that; a transport cannot see such users and the memory will be written again. Several `Received` may
 be held, and released in any order; what is held is credit that the sender lacks, so who gathers batches for long
-copies them into memory of its own and releases at once.
+copies them into memory of its own and releases at once. `try_release` is for who may not be finished: it sees whether
+the body's buffer is still in use, as an Arrow batch uses it, and gives back nothing until it is not.
+
+A body may be given yet unwritten (`frame.Unwritten`): a ring has it written in place, others into new memory. If the
+writing raises, nothing was sent.
 
 **Waiting.** A busy link makes no system calls. An end that is about to sleep says so first:
 

@@ -14,6 +14,7 @@ from headrace.stages.build import build_stage, process_safely
 from headrace.stages.contract import Borrowing
 from headrace.stages.errors import StageContractError
 from headrace.stages.library import tokenize
+from headrace.stages.texts import DocumentSink, JsonlSink, TextSink
 from headrace.stages.tokens import TokenSink
 from headrace.store.objects import open_store
 from headrace.transport.errors import LinkAborted
@@ -60,7 +61,8 @@ def link() -> Iterator[Link]:
 def batch_of(number: int, rows: int = 50) -> Batch:
     texts = pa.array([f"{number}:{row}" * 5 for row in range(rows)])
     tokens = pa.array([[number, row] * 10 for row in range(rows)], pa.list_(pa.uint32()))
-    columns = {ROW: pa.array(np.arange(rows)), "id": texts, "tokens": tokens, "metadata": pa.nulls(rows, pa.string())}
+    columns = {ROW: pa.array(np.arange(rows)), "id": texts, "text": texts, "tokens": tokens}
+    columns["metadata"] = pa.array([None if row % 3 else f'{{"row": {row}}}' for row in range(rows)], pa.string())
     return Batch(bytes(16), "file:///x", 0, rows, -1, -1, pa.RecordBatch.from_pydict(columns), no_verdicts())
 
 
@@ -136,8 +138,13 @@ def test_columns_that_a_copy_may_refer_to_are_copied(link: Link) -> None:
     assert link.kept.pop().rows.equals(rows)
 
 
-def test_a_sink_of_tokens_keeps_nothing_that_it_borrowed(link: Link, tmp_path: pathlib.Path) -> None:
-    sink = TokenSink("write", 64, 1 << 17, 0, None, "0" * 64)
+@pytest.mark.parametrize("kind", ["tokens", "documents", "jsonl"])
+def test_a_sink_keeps_nothing_that_it_borrowed(link: Link, tmp_path: pathlib.Path, kind: str) -> None:
+    sink: TokenSink | TextSink = {
+        "tokens": lambda: TokenSink("write", 64, 1 << 17, 0, None, "0" * 64),
+        "documents": lambda: DocumentSink("write"),
+        "jsonl": lambda: JsonlSink("write"),
+    }[kind]()
     store = open_store(str(tmp_path))
     assert isinstance(sink, Borrowing)
     assert sink.borrows
