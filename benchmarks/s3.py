@@ -1,7 +1,7 @@
 """The S3 store against the plain minio client, moving the same objects.
 
     python benchmarks/s3.py [--json] [--rounds N] [--mib N]
-    python benchmarks/s3.py --run CORPUS [--megabytes 150] [--rounds N]   # whole runs: s3_run.py
+    python benchmarks/s3.py --run CORPUS [--megabytes 150] [--rounds N] [--datatrove PYTHON]   # whole runs: s3_run.py
 
 Method. One SeaweedFS on this machine (or the server of `HEADRACE_TEST_S3`), random bytes. For each size both ways put
 the same objects under fresh keys, then get them, one after the other in one thread; rounds alternate which way goes
@@ -126,13 +126,15 @@ def main() -> None:
     parser.add_argument("--run", type=pathlib.Path, help="a folder of JSON Lines: whole runs instead (s3_run.py)")
     parser.add_argument("--megabytes", type=int, default=150, help="of --run")
     parser.add_argument("--chains", default="", help="of --run: some of its chains, with commas between")
+    parser.add_argument("--datatrove", default="", help="of --run: an interpreter that has datatrove, as a peer")
     options = parser.parse_args()
     server = shared_server()
     if options.run is not None:
         import s3_run
 
         chains = options.chains.split(",") if options.chains else list(s3_run.CHAINS)
-        print(json.dumps(s3_run.measure(server, options.run, options.megabytes, options.rounds, chains)))
+        found = s3_run.measure(server, options.run, options.megabytes, options.rounds, chains, options.datatrove)
+        print(json.dumps(found))
         return
     ways: dict[str, Plain | Ours] = {"ours": Ours(server), "plain": Plain(server)}
     result = {name: measure(ways, size, options.mib * MIB, options.rounds) for name, size in SIZES.items()}

@@ -7,6 +7,8 @@ bucket. For each chain three ways alternate, each timed from the start of its co
   run wrote, with the same bytes and under fresh keys. Nothing is read of what is got: it only moves.
 - s3: `headrace run` with input and output in the bucket.
 - files: the same run with the same input and output as files; what it takes the stages take, not the store.
+- datatrove, with `--datatrove PYTHON`, of the chains that it has: the same files read and written by datatrove, with a
+  worker a core (`s3_datatrove.py`). `files_peer` is datatrove / files.
 
 `ratio` is plain / s3. `moving` is plain / (s3 - files): what the plain client takes, against what the store adds to a
 run that must do its work besides. Seconds are medians, ratios medians of the rounds'; processor seconds are of all
@@ -65,6 +67,8 @@ def build(input: str, output: str, chain: str) -> Pipeline:
     return Pipeline.chain("moved", output, read(input), *sinks[chain])
 """
 CHAINS = ("text", "parquet", "jsonl", "tokens")
+PEER = pathlib.Path(__file__).with_name("s3_datatrove.py")
+PEER_CHAINS = ("jsonl", "parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,9 @@ class Timed:
     server_cpu_s: float
 
 
-def measure(server: S3Server, corpus: pathlib.Path, megabytes: int, rounds: int, chains: list[str]) -> dict[str, Any]:
+def measure(
+    server: S3Server, corpus: pathlib.Path, megabytes: int, rounds: int, chains: list[str], peer: str = ""
+) -> dict[str, Any]:
     """The figures of each chain."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=corpus, prefix=".s3-") as name:
@@ -87,11 +93,13 @@ def measure(server: S3Server, corpus: pathlib.Path, megabytes: int, rounds: int,
             given = folder / chain
             given.mkdir()
             _pack(chain, lines, given)
-            found[chain] = _chain(server, folder, given, chain, rounds)
+            found[chain] = _chain(server, folder, given, chain, rounds, peer if chain in PEER_CHAINS else "")
     return found
 
 
-def _chain(server: S3Server, folder: pathlib.Path, given: pathlib.Path, chain: str, rounds: int) -> dict[str, Any]:
+def _chain(
+    server: S3Server, folder: pathlib.Path, given: pathlib.Path, chain: str, rounds: int, peer: str
+) -> dict[str, Any]:
     prefix = f"run-{chain}-{secrets.token_hex(4)}"
     store = open_store(server.uri(f"{prefix}/in"))
     for path in sorted(given.iterdir()):
@@ -107,6 +115,9 @@ def _chain(server: S3Server, folder: pathlib.Path, given: pathlib.Path, chain: s
         times["plain"].append(_timed(lambda o=outputs: _move(server, inputs, o)))
         local = folder / f"{chain}-{number}"
         times["files"].append(_timed(lambda at=local: _run(folder, chain, f"{given}/*", str(at))))
+        if peer:
+            place = folder / f"{chain}-datatrove-{number}"
+            times.setdefault("datatrove", []).append(_timed(lambda at=place: _peer(peer, chain, given, at)))
         for way, timed in times.items():
             print(chain, way, timed[-1], file=sys.stderr, flush=True)
     return _summary(server, times, inputs, outputs)
@@ -123,10 +134,13 @@ def _summary(server: S3Server, times: dict[str, list[Timed]], inputs: list[str],
     for way, timed in times.items():
         found[f"{way}_s"] = _median(item.seconds for item in timed)
         found[f"{way}_cpu_s"] = _median(item.cpu_s for item in timed)
-        if way != "files":
+        if way in ("s3", "plain"):
             found[f"{way}_server_cpu_s"] = _median(item.server_cpu_s for item in timed)
     found["ratio"] = _median(plain.seconds / s3.seconds for s3, plain, _ in rounds)
     found["moving"] = _median(plain.seconds / max(s3.seconds - files.seconds, 0.01) for s3, plain, files in rounds)
+    if peers := times.get("datatrove"):
+        pairs = zip(peers, times["files"], strict=True)
+        found["files_peer"] = _median(theirs.seconds / files.seconds for theirs, files in pairs)
     return found
 
 
@@ -166,6 +180,15 @@ def _run(folder: pathlib.Path, chain: str, given: str, output: str) -> None:
     done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=RUN_S_MAX)
     if done.returncode or not json.loads(done.stdout)["balanced"]:
         raise SystemExit(f"{chain}: {done.stderr}")
+
+
+def _peer(python: str, chain: str, given: pathlib.Path, output: pathlib.Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    command = [python, str(PEER), chain, str(given), str(output), str(cores)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_S_MAX)
+    sizes = [sum(path.stat().st_size for path in folder.glob("*")) for folder in (given, output)]
+    if done.returncode or sizes[1] < sizes[0] / 2:  # what it cannot read it passes over
+        raise SystemExit(f"datatrove, {chain}: {sizes[1]} bytes of {sizes[0]}: {done.stderr}")
 
 
 def _client(server: S3Server) -> Minio:
