@@ -33,14 +33,16 @@ from headrace.store.drafts import DraftFile
 from headrace.store.entries import StoredObject
 from headrace.store.objects import ObjectStore
 from headrace.store.scratch import Scratch
-from headrace.store.shards import ROW_GROUP_ROWS, write_parquet
+from headrace.store.shards import ROW_GROUP_ROWS, STEP_ROWS, write_parquet
 
 #: zstd's own default: 3 keeps a core ahead of most disks.
 COMPRESSION_LEVEL = 3
 #: Bytes of JSON behind which a zstd frame ends: each can be decompressed without the others.
 FRAME_BYTES = 8 << 20
 #: Bytes of text and metadata in a row group, the record that is over it included: as much of a shard is in memory.
-ROW_GROUP_BYTES = 16 << 20
+ROW_GROUP_BYTES = 8 << 20
+#: Rows by which a page of text grows: of a thousand pages of the web it would have several MiB, twice.
+TEXT_STEP_ROWS = 32
 #: Bytes of text and metadata that are made JSON at once.
 WINDOW_BYTES = 1 << 20
 
@@ -96,7 +98,8 @@ class TextSink:
             schema = schema.append(pa.field(TEXT, pa.string()))
 
         def fill(file: DraftFile) -> None:
-            write_parquet(file, schema, self._groups(batches, strings, schema))
+            steps = STEP_ROWS if not self.streams else TEXT_STEP_ROWS
+            write_parquet(file, schema, self._groups(batches, strings, schema), step_rows=steps)
 
         return write_object(store, "documents", prefix, ".documents.parquet", fill)
 

@@ -5,9 +5,10 @@ What writes one is `headrace.store.building`; here they are read, named and chec
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -26,6 +27,8 @@ from headrace.store.objects import Buffer, ObjectStore
 VERIFY_CHUNK_BYTES = 8 << 20
 #: Bounds what a reader of one document's row must decode.
 ROW_GROUP_ROWS = 1 << 16
+#: Arrow's own step in rows, by which a page grows.
+STEP_ROWS = 1024
 
 _CHECKSUM_KIND = "xxh3-128"
 #: Of the arrays in a safetensors file, by the names that it gives them.
@@ -212,15 +215,19 @@ def table_to_parquet(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def write_parquet(file: DraftFile, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+def write_parquet(
+    file: DraftFile, schema: pa.Schema, tables: Iterable[pa.Table], *, step_rows: int = STEP_ROWS
+) -> None:
     """Write a Parquet file of these tables, each as row groups of its own; of one table as `table_to_parquet` does.
 
-    One table is held at a time. Raises StoreError, and what `tables` raises.
+    One table is held at a time. Of each column so many rows are encoded before it is asked whether the page is full; it
+    grows by that much beyond Arrow's MiB. Raises StoreError, and what `tables` raises.
     """
-    writer = pq.ParquetWriter(cast("Any", file), schema, **_parquet_options(schema))
+    writer = pq.ParquetWriter(cast("Any", file), schema, write_batch_size=step_rows, **_parquet_options(schema))
     try:
         for table in tables:
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            del table  # before the next one is made
         writer.close()
     except BaseException:
         file.abandon()
@@ -243,10 +250,25 @@ def _repeats(field: pa.Field[Any]) -> bool:
 
 def read_table(store: ObjectStore, key: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a sidecar, or some columns of it. Raises `ObjectMissing`, `FormatError`."""
+    with _open_table(store, key) as file:
+        return file.read(columns=None if columns is None else list(columns))
+
+
+def read_row_groups(store: ObjectStore, key: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield these columns of a sidecar, a row group at a time; at least one table. Raises as `read_table` does."""
+    with _open_table(store, key) as file:
+        for index in range(file.metadata.num_row_groups):
+            yield file.read_row_group(index, columns=list(columns))
+        if not file.metadata.num_row_groups:
+            yield file.read(columns=list(columns))
+
+
+@contextlib.contextmanager
+def _open_table(store: ObjectStore, key: str) -> Iterator[pq.ParquetFile]:
     path = store.open_local(key)
     try:
         source = pa.BufferReader(store.get(key)) if path is None else pa.memory_map(str(path))
         with source, pq.ParquetFile(source) as file:
-            return file.read(columns=None if columns is None else list(columns))
+            yield file
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"{store.uri}: {key!r} is not a readable Parquet file: {error}; restore it") from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import pathlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import pyarrow.parquet as pq
 from headrace.stages.errors import InputError
 from headrace.stages.export.source import Exported, new_folder, read_documents, summary
 from headrace.store.dataset import Dataset, ShardRecord
-from headrace.store.shards import SCORE_PREFIX, read_table
+from headrace.store.shards import SCORE_PREFIX, read_row_groups
 
 #: Rows in a row group: what a trainer reads at once.
 ROW_GROUP_ROWS = 1 << 14
@@ -27,11 +29,13 @@ def export_parquet(dataset: Dataset, place: str) -> Exported:
     documents = tokens = 0
     with new_folder(place) as folder:
         for number, shard in enumerate(shards):
-            table, count = _table(dataset, shard)
-            name = f"train-{number:05d}-of-{len(shards):05d}.parquet"
-            pq.write_table(table, folder / name, row_group_size=ROW_GROUP_ROWS, compression="zstd")
-            documents += table.num_rows
-            tokens += count
+            path = folder / f"train-{number:05d}-of-{len(shards):05d}.parquet"
+            if shard.object("tokens") is None:
+                documents += _write(path, _texts(dataset, shard))
+            else:
+                table, count = _tokens(dataset, shard)
+                documents += _write(path, [table])
+                tokens += count
         return summary("parquet", place, folder, documents=documents, tokens=tokens)
 
 
@@ -52,13 +56,30 @@ def _names(dataset: Dataset, shard: ShardRecord) -> list[str]:
     return list(pq.read_schema(source).names)
 
 
-def _table(dataset: Dataset, shard: ShardRecord) -> tuple[pa.Table, int]:
-    """The rows of one shard, and its tokens."""
-    if shard.object("tokens") is None:
-        documents = shard.object("documents")
-        assert documents is not None
-        scores = [name for name in _names(dataset, shard) if name.startswith(SCORE_PREFIX)]
-        return read_table(dataset.store, documents.key, [*KEPT, *scores, "text"]), 0
+def _write(path: pathlib.Path, tables: Iterable[pa.Table]) -> int:
+    """Write the tables, which have one schema and are held one at a time, into a file; their rows."""
+    rows = 0
+    with contextlib.ExitStack() as stack:
+        writer: pq.ParquetWriter | None = None
+        for table in tables:
+            if writer is None:
+                writer = stack.enter_context(pq.ParquetWriter(path, table.schema, compression="zstd"))
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            rows += table.num_rows
+            del table  # before the next one is read
+    return rows
+
+
+def _texts(dataset: Dataset, shard: ShardRecord) -> Iterator[pa.Table]:
+    """The rows of a shard of text, a row group at a time."""
+    documents = shard.object("documents")
+    assert documents is not None
+    scores = [name for name in _names(dataset, shard) if name.startswith(SCORE_PREFIX)]
+    return read_row_groups(dataset.store, documents.key, [*KEPT, *scores, "text"])
+
+
+def _tokens(dataset: Dataset, shard: ShardRecord) -> tuple[pa.Table, int]:
+    """The rows of a shard of tokens, and how many tokens they have."""
     found = read_documents(dataset, shard)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(found.lengths)])
     lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(found.tokens.astype(np.int32)))

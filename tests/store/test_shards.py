@@ -1,6 +1,7 @@
 """Shards, read back by safetensors and Parquet alone."""
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors.numpy import load, load_file
 
 from headrace.store import shards
 from headrace.store.building import ShardBytes, build_tokens
+from headrace.store.drafts import DraftFile, open_draft
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
 from headrace.store.files import FileStore
 from headrace.store.shards import checksum, content_hash, read_shard, verify_object
@@ -241,6 +243,33 @@ def test_columns_of_a_sidecar_are_read_alone(tmp_path: Path, kind: type[FileStor
     store.create("k", [shards.table_to_parquet(table)])
     assert shards.read_table(store, "k").equals(table)
     assert shards.read_table(store, "k", ["row"]).column_names == ["row"]
+
+
+@pytest.mark.parametrize("kind", [FileStore, _RemoteStore])
+def test_tables_that_are_written_one_behind_the_other_are_read_so(tmp_path: Path, kind: type[FileStore]) -> None:
+    store = kind(tmp_path)
+    schema = shards.documents_schema()
+    for key, counts in (("none", [0]), ("three", [5, 1, 3])):
+        tables = [_rows(schema, count) for count in counts]
+        with open_draft(store) as draft:
+            file = DraftFile(draft)
+            shards.write_parquet(file, schema, iter(tables))
+            assert file.digest == shards.content_hash(draft.pieces())
+            draft.create(key)
+        assert [table.num_rows for table in shards.read_row_groups(store, key, ["row", "id"])] == counts
+        assert shards.read_table(store, key).equals(pa.concat_tables(tables))
+
+
+def test_a_writer_that_fails_leaves_nothing_and_says_why(store: FileStore) -> None:
+    schema = shards.documents_schema()
+
+    def tables() -> Iterator[pa.Table]:
+        yield _rows(schema, 3)
+        raise OSError("the scratch file is gone")
+
+    with open_draft(store) as draft, pytest.raises(OSError, match="the scratch file is gone"):
+        shards.write_parquet(DraftFile(draft), schema, tables())
+    assert list(store.list("")) == []
 
 
 def test_a_sidecar_that_is_no_parquet_is_a_format_error(store: FileStore) -> None:
