@@ -221,7 +221,10 @@ def test_a_listing_streams_and_survives_a_deletion_ahead_of_it(store: ObjectStor
     listing = store.list("")
     assert next(listing) == store.head("00/object")
     store.delete("15/object")
-    assert _keys(listing) == [f"{number:02d}/object" for number in range(1, 20) if number != 15]
+    # A store that answers by pages has perhaps given it already.
+    found = [key for key in _keys(listing) if key != "15/object"]
+    assert found == [f"{number:02d}/object" for number in range(1, 20) if number != 15]
+    assert "15/object" not in _keys(store.list(""))
 
 
 def test_a_store_that_was_never_written_lists_nothing(store: ObjectStore) -> None:
