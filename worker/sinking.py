@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -25,6 +25,9 @@ from headrace.worker.hands import STAGES, WRITER, Hands
 from headrace.worker.leaning import Leaning, records_from, records_to
 
 logger = logging.getLogger("headrace.task")
+
+#: A batch, and which of its records are kept.
+_Held = tuple[Batch, npt.NDArray[np.bool_]]
 
 
 class Sinking:
@@ -51,8 +54,8 @@ class Sinking:
         self._epoch = epoch
         self._leaning = leaning
         self._core = core.Gathering(policy, leans=leaning is not None)
-        self._batches: dict[tuple[bytes, int], tuple[Batch, npt.NDArray[np.bool_]]] = {}
-        self._parts: dict[int, list[tuple[Batch, npt.NDArray[np.bool_]]]] = {}
+        self._batches: dict[tuple[bytes, int], _Held] = {}
+        self._parts: dict[int, list[_Held]] = {}
         self._written: dict[int, Shard] = {}
         self._writing: dict[int, Future[Shard]] = {}
         self._proposals: list[pb.Proposed] = []
@@ -157,8 +160,9 @@ class Sinking:
         waiting = self._leaning.leaning_on(held, records_from(answer.open))
         void = self._leaning.leaning_on(held, records_from(answer.gone))
         if self._core.asks(answer.proposal):
+            parts = _by_fragment(self._parts[answer.proposal])
             for item in waiting:
-                batch, mask = next(pair for pair in self._parts[answer.proposal] if _holds(pair[0], item))
+                batch, mask = _holder(parts, item)
                 start = item.first - batch.first
                 self._batches[item.fragment, item.first] = part(batch, item), mask[start : start + 1]
         self._do(core.NeedsAnswered(answer.proposal, tuple(waiting), tuple(void)))
@@ -212,17 +216,17 @@ class Sinking:
         else:
             self._do(core.NeedsAnswered(command.shard))
 
-    def _taken(self, shard: int, ranges: Sequence[Range]) -> list[tuple[Batch, npt.NDArray[np.bool_]]]:
+    def _taken(self, shard: int, ranges: Sequence[Range]) -> list[_Held]:
         """The batches of a shard, which gather no longer."""
         if shard in self._parts:
             return self._parts[shard]
         return [self._batches.pop((item.fragment, item.first)) for item in ranges]
 
     def _write(self, command: core.WriteShard) -> None:
-        held = self._taken(command.shard, command.ranges)
-        parts: list[tuple[Batch, npt.NDArray[np.bool_]]] = []
+        held = _by_fragment(self._taken(command.shard, command.ranges))
+        parts: list[_Held] = []
         for item in command.ranges:
-            batch, mask = next(pair for pair in held if _holds(pair[0], item))
+            batch, mask = _holder(held, item)
             start = item.first - batch.first
             parts.append((part(batch, item), mask[start : start + item.count]))
         self._parts[command.shard] = parts
@@ -273,8 +277,21 @@ def _bytes_of(batch: Batch) -> int:
     return batch.rows.nbytes + batch.verdicts.nbytes
 
 
-def _holds(batch: Batch, item: Range) -> bool:
-    return batch.fragment == item.fragment and batch.first <= item.first and item.end <= batch.first + batch.count
+def _by_fragment(held: Iterable[_Held]) -> dict[bytes, list[_Held]]:
+    """Batches by their fragments: of small files a shard holds tens of thousands."""
+    found: dict[bytes, list[_Held]] = {}
+    for pair in held:
+        found.setdefault(pair[0].fragment, []).append(pair)
+    return found
+
+
+def _holder(held: Mapping[bytes, Sequence[_Held]], item: Range) -> _Held:
+    """The batch that a range is of, with its mask."""
+    return next(
+        pair
+        for pair in held[item.fragment]
+        if pair[0].first <= item.first and item.end <= pair[0].first + pair[0].count
+    )
 
 
 def _range(item: Range, **bits: Any) -> pb.Range:

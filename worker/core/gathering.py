@@ -15,8 +15,8 @@ end. Meanwhile no other is begun, the sink soon takes no batch, and the source s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace.store.entries import Range
@@ -209,6 +209,15 @@ class _Shard:
     stalls: int = 0
     again_at: float = 0.0
     trouble: str = ""
+    #: Its ranges, by their fragments.
+    of: dict[bytes, list[Range]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hold(self.ranges)
+
+    def hold(self, ranges: tuple[Range, ...]) -> None:
+        """From now on it is a shard of these ranges."""
+        self.ranges, self.of = ranges, by_fragment(ranges)
 
     def turn(self, turn: ShardTurn) -> None:
         target = TRANSITIONS.get((self.state, turn))
@@ -227,6 +236,8 @@ class Gathering:
         #: Not before this is a seal that was asked for taken up again.
         self._again_at = 0.0
         self._ranges: list[Range] = []
+        #: The same by their fragments: with a fragment a file there are many, and each batch is looked for.
+        self._of: dict[bytes, list[Range]] = {}
         self._target = 0
         self._bytes = 0
         self._shelved = 0
@@ -255,10 +266,13 @@ class Gathering:
 
     def held(self, fragment: bytes | None = None) -> list[Range]:
         """Every range in this sink's hands, for a sweep; or those of one fragment."""
+        if fragment is not None:
+            places = (self._of, *(shard.of for shard in self._shards.values()))
+            return [item for place in places for item in place.get(fragment, ())]
         everything = [*self._ranges]
         for shard in self._shards.values():
             everything += shard.ranges
-        return everything if fragment is None else [item for item in everything if item.fragment == fragment]
+        return everything
 
     def asks(self, shard: int) -> bool:
         """Whether a shard waits to be told what its duplicates may lean on."""
@@ -302,6 +316,7 @@ class Gathering:
 
     def _gather(self, event: BatchGathered, now: float) -> None:
         self._ranges.append(event.range)
+        self._of.setdefault(event.range.fragment, []).append(event.range)
         self._target += event.target_bytes
         self._bytes += event.held_bytes
         self._shelved += event.shelved_bytes
@@ -326,7 +341,7 @@ class Gathering:
         shard = _Shard(self._count, tuple(self._ranges), self._bytes, self._shelved, reason)
         self._count += 1
         self._shards[shard.number] = shard
-        self._ranges, self._target, self._bytes, self._shelved = [], 0, 0, 0
+        self._ranges, self._of, self._target, self._bytes, self._shelved = [], {}, 0, 0, 0
         self._oldest, self._seal = None, ""
         if not self._leans:
             return [WriteShard(shard.number, shard.ranges, reason)]
@@ -338,7 +353,7 @@ class Gathering:
         if shard is None or shard.state is not ShardState.ASKING:
             return []
         shard.turn(ShardTurn.ANSWERED)
-        shard.ranges = without(shard.ranges, (*event.waiting, *event.void))
+        shard.hold(without(shard.ranges, (*event.waiting, *event.void)))
         waiting, commands = event.waiting, list[Command]()
         committing = shard.reason not in ("size", "age")
         if not committing and not self._seal:
@@ -407,7 +422,7 @@ class Gathering:
         if shard is None or shard.state is not ShardState.PROPOSED:
             return []
         shard.turn(ShardTurn.OVERLAPS)
-        shard.ranges = without(shard.ranges, event.overlaps)
+        shard.hold(without(shard.ranges, event.overlaps))
         if shard.ranges:
             return [WriteShard(shard.number, shard.ranges, "overlap")]
         del self._shards[shard.number]
@@ -420,6 +435,14 @@ class Gathering:
                 shard.proposed_at = now
                 again.append(ProposeShard(shard.number))
         return again
+
+
+def by_fragment(ranges: Iterable[Range]) -> dict[bytes, list[Range]]:
+    """The ranges of each fragment, in their order."""
+    found: dict[bytes, list[Range]] = {}
+    for item in ranges:
+        found.setdefault(item.fragment, []).append(item)
+    return found
 
 
 def without(ranges: Sequence[Range], closed: Sequence[Range]) -> tuple[Range, ...]:
