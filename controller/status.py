@@ -53,7 +53,7 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
 
 
 def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
-    fragments = [run.ledger.fragments[name] for name in run.listing.seen if name in run.ledger.fragments]
+    listed = run.listing.tally()
     status = pb.PipelineStatus(
         pipeline=run.pipeline.name,
         dataset=run.pipeline.dataset,
@@ -62,9 +62,9 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
         term=run.leadership.term,
         epoch=run.ledger.epoch,
         ledger_entries=run.ledger.number + 1,
-        fragments=len(fragments),
-        fragments_done=sum(state.done(run.sinks) for state in fragments),
-        input_bytes=sum(state.fragment.size for state in fragments),
+        fragments=listed.fragments,
+        fragments_done=listed.done,
+        input_bytes=listed.size,
         shards=len(run.ledger.shards),
         failure=run.reason,
         facts={**progress.facts, "bytes_resumed": str(run.bytes_resumed)},

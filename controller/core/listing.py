@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from headrace.controller.core.changed import Earlier
 from headrace.controller.core.messages import Command, ListSource, SourceListed
 from headrace.controller.core.roster import Task, TaskState
 from headrace.store.entries import Fragment
 from headrace.store.fold import LedgerState
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The fragments that are listed and in the ledger, how many of them are done, and the bytes of all as stored."""
+
+    fragments: int = 0
+    done: int = 0
+    size: int = 0
 
 
 class Listing:
@@ -28,6 +38,10 @@ class Listing:
         self.reread = False
         #: Fragments in this run's listings, and in the newest one of each source.
         self.seen: set[bytes] = set()
+        #: Of these, those that the ledger did not know when `tally` was asked last, and those that were not done.
+        self._unknown: list[bytes] = []
+        self._undone: set[bytes] = set()
+        self._tally = Tally()
         self._newest: dict[str, set[bytes]] = {}
 
     @property
@@ -71,7 +85,9 @@ class Listing:
         fresh: list[Fragment] = []
         known: list[Fragment] = []
         for fragment in event.fragments:
-            self.seen.add(fragment.id)
+            if fragment.id not in self.seen:
+                self.seen.add(fragment.id)
+                self._unknown.append(fragment.id)
             self._newest[event.stage].add(fragment.id)
             if fragment.id in self._ledger.fragments:
                 known.append(fragment)
@@ -81,6 +97,27 @@ class Listing:
         if event.last:
             self._done[event.stage] = True
         return fresh, known
+
+    def settle(self, fragments: Iterable[bytes]) -> None:
+        """Something has become of these fragments: count those that are done."""
+        for name in fragments:
+            if name in self._undone and self._ledger.fragments[name].done(self._sinks):
+                self._undone.discard(name)
+
+    def tally(self) -> Tally:
+        """What this run's listings hold by now; costs as much as is new, since it is asked for again and again."""
+        unknown, self._unknown = self._unknown, []
+        counted, size = self._tally.fragments, self._tally.size
+        for name in unknown:
+            state = self._ledger.fragments.get(name)
+            if state is None:
+                self._unknown.append(name)
+                continue
+            counted, size = counted + 1, size + state.fragment.size
+            if not state.done(self._sinks):
+                self._undone.add(name)
+        self._tally = Tally(counted, counted - len(self._undone), size)
+        return self._tally
 
     def vanished(self, stage: str) -> list[Fragment]:
         """The fragments that the ledger holds open and this listing does not have."""

@@ -43,6 +43,7 @@ from headrace.controller.core.run_tasks import WORKER_AWAY_S_MAX
 from headrace.store.entries import (
     Closed,
     Entry,
+    FragmentDropped,
     FragmentEnded,
     FragmentsListed,
     VersionPublished,
@@ -164,6 +165,8 @@ class Run(Changes, Input, Ending):
                 case FragmentsListed():
                     for fragment in change.fragments:
                         self.intake.admit(fragment.id)
+                case FragmentDropped():
+                    self.listing.settle((change.fragment,))
                 case FragmentEnded():
                     self._settle((change.fragment,))
                 case Closed():

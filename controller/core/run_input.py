@@ -92,6 +92,7 @@ class Input(RunBase):
     def _settle(self, fragments: Sequence[bytes]) -> None:
         """More of these fragments is closed: those that are done are no longer open, nor wanted as they were listed."""
         self.intake.settle(fragments)
+        self.listing.settle(fragments)
         for fragment in fragments:
             if fragment in self._changed and self.ledger.fragments[fragment].done(self.sinks):
                 # Who was thought dead has closed the rest of it.

@@ -7,6 +7,7 @@ from core_kit import Stand, fragment, of
 
 from headrace.controller.core import messages as m
 from headrace.controller.core.changed import ChangedInput, Earlier
+from headrace.controller.core.listing import Tally
 from headrace.store.entries import Entry, Fragment, FragmentDropped, FragmentsListed, Led, Range
 from headrace.store.fold import LedgerState
 
@@ -183,3 +184,41 @@ def test_a_page_that_an_interrupted_listing_missed_is_new_and_another_cut_is_not
     ledger = LedgerState()
     ledger.apply(0, Entry(1, (Led(1, {}), FragmentsListed((replace(B, end=50),)))))
     assert Earlier(ledger, ("write",)).contradicts(found) == contradicts
+
+
+def counted(stand: Stand) -> Tally:
+    """What `Listing.tally` is to say, by looking at every fragment."""
+    known = stand.run.ledger.fragments
+    found = [known[name] for name in stand.run.listing.seen if name in known]
+    done = sum(state.done(stand.run.sinks) for state in found)
+    return Tally(len(found), done, sum(state.fragment.size for state in found))
+
+
+@pytest.mark.parametrize("choice", [ChangedInput.DROP, ChangedInput.REREAD])
+def test_the_tally_of_a_listing_is_what_a_look_at_each_fragment_tells(choice: ChangedInput) -> None:
+    first = Stand()
+    first.begin(A, B)
+    assert first.run.listing.tally() == counted(first) == Tally(2, 0, A.size + B.size)
+    stand = later(first, choice)
+    stand.begin(A, NEW_B)
+    listed_now = (A, NEW_B) if choice is ChangedInput.REREAD else (A,)
+    size = sum(item.size for item in listed_now)
+    assert stand.run.listing.tally() == counted(stand) == Tally(len(listed_now), 0, size)
+    said = close_a(stand)
+    assert stand.run.listing.tally() == counted(stand) == Tally(len(listed_now), 1, size)
+    if choice is ChangedInput.REREAD:
+        said += stand.read(NEW_B, 0)
+        assert stand.run.listing.tally() == counted(stand) == Tally(2, 2, size)
+    third = later(stand, ChangedInput.DROP)
+    third.begin(A, B)
+    assert third.run.listing.tally() == counted(third)
+
+
+def test_what_is_given_up_while_it_runs_counts_as_done() -> None:
+    stand = Stand()
+    stand.changed_input = ChangedInput.DROP
+    stand.begin(A, B)
+    stand.tell(m.FragmentWasRead(*stand.task(), B.id, -1, f"{B.uri} has changed", changed=True))
+    assert stand.run.listing.tally() == counted(stand) == Tally(2, 0, A.size + B.size)
+    close_a(stand)
+    assert stand.run.listing.tally() == counted(stand) == Tally(2, 2, A.size + B.size)
