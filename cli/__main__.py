@@ -24,6 +24,13 @@ def main() -> None:
 
         with contextlib.suppress(OSError):
             begin()
+        from headrace.cli.shortcut import plain_run
+
+        if (run := plain_run(sys.argv[1:])) is not None:
+            from headrace.cli.ending import leave, outcome
+
+            gc.enable()
+            leave(outcome(run))
     from headrace.cli.main import main as command
 
     gc.enable()

@@ -6,9 +6,6 @@ anything heavy is imported here.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +15,8 @@ import typer
 
 from headrace.cli import daemons, dataset_commands, operate
 from headrace.cli.arguments import ClusterFolder, ControllerAddress, Json
-from headrace.cli.errors import EXIT_FAULT, EXIT_INTERRUPTED, CliError, UsageError, explain
+from headrace.cli.ending import leave, outcome
+from headrace.cli.errors import EXIT_FAULT, CliError, UsageError
 from headrace.cli.help import Application
 
 if TYPE_CHECKING:
@@ -314,21 +312,8 @@ def tokenizer_train(
 
 def invoke(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. Errors of the system around us become a line on standard error."""
-    try:
-        code = app(args=None if arguments is None else list(arguments), prog_name="headrace", standalone_mode=False)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        return _complain(CliError("interrupted"), EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read our output has enough of it; nothing is left to flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAULT
-    except Exception as error:
-        known = _usage(error) or explain(error)
-        if known is None or "HEADRACE_TRACEBACK" in os.environ:
-            raise
-        return _complain(known, known.exit_code)
-    return code if isinstance(code, int) else 0
+    given = None if arguments is None else list(arguments)
+    return outcome(lambda: app(args=given, prog_name="headrace", standalone_mode=False), _usage)
 
 
 def _usage(error: Exception) -> CliError | None:
@@ -345,12 +330,6 @@ def _usage(error: Exception) -> CliError | None:
     return UsageError("interrupted") if "Abort" in kinds else None
 
 
-def _complain(error: CliError, code: int) -> int:
-    message = " ".join(str(error).split())
-    print(f"headrace: {message}", *(f"  {line}" for line in error.details), sep="\n", file=sys.stderr)
-    return code
-
-
 def main() -> None:
     """The console script."""
     if sys.platform != "linux":
@@ -358,12 +337,7 @@ def main() -> None:
             f"headrace: Linux is required (this is {sys.platform}): it needs memfd, futexes and pidfds", file=sys.stderr
         )
         raise SystemExit(EXIT_FAULT)
-    code = invoke()
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-    # What is left is Python taking its modules apart, for which whoever waits for us would wait a tenth of a second.
-    atexit._run_exitfuncs()
-    os._exit(code)
+    leave(invoke())
 
 
 if __name__ == "__main__":

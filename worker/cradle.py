@@ -98,16 +98,19 @@ def fork_nursery() -> Nursery:
 def hear(descriptor: int, nursery: Nursery) -> bool:
     """Wait for what tasks will inherit, a line of JSON, and tell the nursery; False at the end of the pipe.
 
-    Not a byte behind the line is read.
+    Where that is something large, wait for what follows as well: tasks can wait no shorter than the nursery loads it,
+    and controller and nursery have the cores. Not a byte behind the line is read.
     """
-    select.select([descriptor], [], [])
     line = bytearray()
     while not line.endswith(b"\n"):
         part = os.read(descriptor, 1)
         if not part:
             return False
         line += part
-    nursery.tell([(str(module), dict(parameters)) for module, parameters in json.loads(line)])
+    wanted = [(str(module), dict(parameters)) for module, parameters in json.loads(line)]
+    nursery.tell(wanted)
+    if any(parameters for _, parameters in wanted):
+        select.select([descriptor], [], [])
     return True
 
 

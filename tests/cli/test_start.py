@@ -8,11 +8,16 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from headrace.cli import run as embedded_run
+from headrace.cli.client import RunOptions
 from headrace.cli.embedded import SHARED
+from headrace.cli.main import invoke
+from headrace.cli.shortcut import plain_run
 
 RUN_S_MAX = 60
 MARK = "HEADRACE_TEST_START"
@@ -28,14 +33,21 @@ def loaded(code: str, names: tuple[str, ...]) -> list[str]:
 
 def test_a_run_imports_neither_the_controllers_core_nor_what_reads_records() -> None:
     names = (
-        "headrace.cli.main",
+        "headrace.cli.shortcut",
         "headrace.cli.run",
         "headrace.cli.client",
         "headrace.cli.progress",
         "headrace.cli.page",
     )
     code = "".join(f"import {name}\n" for name in names)
-    unwanted = ("headrace.controller.core.messages", "headrace.controller.convert", "numpy", "pyarrow", "minio")
+    unwanted = (
+        "headrace.controller.core.messages",
+        "headrace.controller.convert",
+        "numpy",
+        "pyarrow",
+        "minio",
+        "typer",
+    )
     assert loaded(code, unwanted) == []
 
 
@@ -82,3 +94,49 @@ def test_a_run_that_never_begins_leaves_no_process_behind(tmp_path: Path, argume
             continue
         assert select.select([pidfd], [], [], deadline - time.monotonic())[0], f"process {pid} lives on"
         os.close(pidfd)
+
+
+USUAL = [
+    "run x.py",
+    "run x.py --json",
+    "run --no-fuse x.py -p input=a*.jsonl --parameter output=out --json",
+    "run -p text=a=b --amend --no-fuse --fuse x.py",
+]
+UNUSUAL = [
+    "",
+    "status",
+    "run",
+    "run x.py y.py",
+    "run x.py -p",
+    "run x.py -p input",
+    "run x.py -p --json",
+    "run x.py -pinput=a",
+    "run x.py --parameter=input=a",
+    "run x.py --replicas 2",
+    "run x.py --limit 3",
+    "run -- x.py",
+    "run x.py --help",
+    "run x.py --jso",
+]
+
+
+@pytest.mark.parametrize("line", USUAL)
+def test_the_usual_runs_are_understood_as_the_parser_of_all_commands_does(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    understood: list[tuple[Path, list[str], RunOptions, bool]] = []
+
+    def note(path: Path, given: list[str], make_options: Callable[[], RunOptions], *, as_json: bool) -> int:
+        understood.append((path, given, make_options(), as_json))
+        return 7
+
+    monkeypatch.setattr(embedded_run, "run_file", note)
+    run = plain_run(line.split())
+    assert run is not None
+    assert run() == invoke(line.split()) == 7
+    assert understood[0] == understood[1]
+
+
+@pytest.mark.parametrize("line", UNUSUAL)
+def test_what_is_not_usual_is_left_to_that_parser(line: str) -> None:
+    assert plain_run(line.split()) is None

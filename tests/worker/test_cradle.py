@@ -56,12 +56,14 @@ def test_a_nursery_is_told_each_thing_once_and_what_comes_behind_the_word_is_lef
     read, write = os.pipe()
     words = [("headrace.stages.jsonl", {}), ("headrace.stages.tokenizer", {"sha256": "a"})]
     os.write(write, f"{json.dumps(words)}\n127.0.0.1:1\n".encode())
-    assert hear(read, nursery)
+    assert hear(read, nursery)  # something large: it returns since there is more to read
     nursery.tell(words)
     nursery.tell([("headrace.stages.tokenizer", {"sha256": "b"})])
     told = [msgpack.unpackb(data) for data in Channel(theirs).receive()]
     assert told == [*map(list, words), ["headrace.stages.tokenizer", {"sha256": "b"}]]
     assert os.read(read, 100) == b"127.0.0.1:1\n"
+    os.write(write, b'[["headrace.stages.texts", {}]]\n')
+    assert hear(read, nursery)  # nothing large: it does not wait
     os.close(write)
     assert not hear(read, nursery)
     os.close(read)

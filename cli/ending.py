@@ -1,0 +1,49 @@
+"""How a command ends: its errors as a line on standard error, and an exit code."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from headrace.cli.errors import EXIT_FAULT, EXIT_INTERRUPTED, CliError, explain
+
+
+def outcome(call: Callable[[], object], understand: Callable[[Exception], CliError | None] | None = None) -> int:
+    """Carry a command out; its exit code. Errors of the system around us become a line on standard error.
+
+    `understand` says what an error of the command line is, where its parser has errors of its own.
+    """
+    try:
+        code = call()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _complain(CliError("interrupted"), EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has enough of it; nothing is left to flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAULT
+    except Exception as error:
+        known = (understand(error) if understand is not None else None) or explain(error)
+        if known is None or "HEADRACE_TRACEBACK" in os.environ:
+            raise
+        return _complain(known, known.exit_code)
+    return code if isinstance(code, int) else 0
+
+
+def _complain(error: CliError, code: int) -> int:
+    message = " ".join(str(error).split())
+    print(f"headrace: {message}", *(f"  {line}" for line in error.details), sep="\n", file=sys.stderr)
+    return code
+
+
+def leave(code: int) -> NoReturn:
+    """End this process with that exit code."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    # What is left is Python taking its modules apart, for which whoever waits for us would wait a tenth of a second.
+    atexit._run_exitfuncs()
+    os._exit(code)
