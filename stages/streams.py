@@ -309,6 +309,9 @@ class InputStream:
             self._raw.seek(0)
             if what := misnamed(self._raw.read(HEAD_BYTES) or b"", self._codec):
                 return ForeignInput(name, what, f"{self._codec} stream")
+        if "requires too much memory" in str(error):
+            what = "one with a window above 128 MiB; write it again with zstd --long=27 or less"
+            return ForeignInput(name, what, "zstd stream that can be read")
         return DamagedInput(name, _why(self._codec, self._at, error))
 
 

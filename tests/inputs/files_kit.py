@@ -36,6 +36,12 @@ def zstd(data: bytes) -> bytes:
     return packed
 
 
+def zstd_of_window(log: int, data: bytes) -> bytes:
+    """A frame of one block as it is, which asks for a window of 2 ** log bytes (RFC 8878, 3.1.1)."""
+    header = b"\x28\xb5\x2f\xfd" + bytes([0, (log - 10) << 3])
+    return header + (len(data) << 3 | 1).to_bytes(3, "little") + data
+
+
 def lines(records: Sequence[dict[str, Any]] = RECORDS) -> bytes:
     return b"".join(orjson.dumps(record) + b"\n" for record in records)
 
