@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from headrace.loader import fetch
-from headrace.loader.ahead import next_use
+from headrace.loader.ahead import SAMPLED_ROWS, next_use
 from headrace.loader.batches import Loader
 from headrace.loader.cache import CacheFull, ShardCache
 from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
@@ -141,6 +141,15 @@ def test_the_next_use_of_a_shard_lies_ahead_and_near_where_it_is_read(thousand_d
             exact = int(np.flatnonzero(shards[position:] == shard)[0])
             guess = next_use(loader._mixture, shard, position)
             assert exact <= guess < exact + 1003
+
+
+def test_the_next_use_of_a_shard_is_the_soonest_of_the_rows_that_stand_for_it(thousand_dataset: str):
+    loader = Loader(thousand_dataset, batch_size=1, block_rows=16, window_blocks=4)
+    shards, rows = loader._mixture.locate(np.arange(1003))
+    for shard in (0, 2, 3, 4):
+        sampled = np.flatnonzero((shards == shard) & (rows % SAMPLED_ROWS == 0))
+        for position in range(0, int(sampled.max()), 60):
+            assert next_use(loader._mixture, shard, position) == int(sampled[sampled >= position].min()) - position
 
 
 def test_a_slow_part_is_asked_for_again_and_the_first_answer_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -145,3 +145,33 @@ def test_a_mixture_of_which_one_dataset_retracts_goes_on_and_an_older_one_is_ref
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 1, "retracted": []}))
     with pytest.raises(StateMismatch, match="version: the state has 2, this loader has 1"):
         Loader([Source(uri) for uri in uris], batch_size=2).load_state_dict(newer)
+
+
+def test_long_rows_are_padded_where_they_were_retracted_by_numpy_too(
+    make_dataset: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(KERNELS, "_module", None)
+    uri = make_dataset(sequences=(2, 2, 3), seq_len=4096)
+    before = list(loader(uri, last="pad"))
+    retract(uri, 2, 0, 1)
+    hidden = 0
+    for old, new in zip(before, loader(uri, last="pad"), strict=True):
+        for document in (0, 1):
+            for begin, end in spans(old, document):
+                assert (old["tokens"].reshape(-1)[begin:end] != PAD_ID).all()
+                assert (new["tokens"].reshape(-1)[begin:end] == PAD_ID).all()
+                assert (new["labels"].reshape(-1)[begin:end] == -100).all()
+                assert not new["loss_mask"].reshape(-1)[begin:end].any()
+                hidden += end - begin
+    assert hidden > 0
+
+
+def test_the_first_looks_at_a_shard_show_no_retracted_piece_either(make_dataset: Callable[..., str]):
+    uri = make_dataset(sequences=(1, 1, 90))
+    every = {row: open_dataset(uri).shard(SHARD).row_pieces(row)[:, 2].tolist() for row in range(90)}
+    gone = every[7][0]
+    retract(uri, 2, gone)
+    shard = open_dataset(uri).shard(SHARD)
+    for row in (7, 8, 9, 7):
+        # two scans, and then the index
+        assert shard.row_pieces(row)[:, 2].tolist() == [one for one in every[row] if one != gone]
