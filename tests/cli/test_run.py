@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -151,7 +152,8 @@ def slow(home: Path) -> subprocess.Popen[str]:
     (home / "small.py").write_text(
         PIPELINE.replace(
             "    if record",
-            "    import os, time\n    while not os.path.exists('go'):\n        time.sleep(0.01)\n    if record",
+            "    import os, time\n    open('begun', 'w').close()\n"
+            "    while not os.path.exists('go'):\n        time.sleep(0.01)\n    if record",
             1,
         )
     )
@@ -178,6 +180,11 @@ def test_a_killed_process_is_started_again_and_the_run_goes_on(home: Path, victi
 def test_ctrl_c_twice_cancels_and_says_so_in_the_exit_code(home: Path) -> None:
     with slow(home) as process:
         watched = [os.pidfd_open(pid) for pid in started(process).values()]
+        # A run that has begun nothing is stopped before it can be cancelled.
+        deadline, pause = time.monotonic() + DEADLINE_S, threading.Event()
+        while not (home / "begun").exists():
+            assert time.monotonic() < deadline
+            pause.wait(0.02)
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         assert any("stopping" in line for line in process.stderr)
