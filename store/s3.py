@@ -71,6 +71,11 @@ class S3Store:
         """What names the bucket and its endpoint, whatever the prefix."""
         return f"s3://{self._target.bucket} at {self._target.where}"
 
+    @property
+    def trouble(self) -> str:
+        """What this process has tried here for some seconds in vain, for people; "" while all is well."""
+        return self._asker.health.trouble
+
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         """See `ObjectStore.create`."""
         path = self._path(key)

@@ -15,6 +15,9 @@ from headrace.store.s3_config import S3Target
 from headrace.store.s3_patience import Breaker, Patience
 from headrace.store.s3_wire import Answer, NoAnswer, Wire
 
+#: Seconds for which an operation has been tried in vain before it is told what the store's trouble is.
+TROUBLE_S = 10.0
+
 
 @dataclass(slots=True)
 class Health:
@@ -32,6 +35,8 @@ class Health:
     lists_folders: bool | None = None
     #: Whether a conditional multipart upload lets exactly one win; None until it was tried.
     completes_once: bool | None = None
+    #: What has been tried in vain for TROUBLE_S, for people; "" since anything succeeded.
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +149,7 @@ class Asker:
             return
         with health.lock:
             health.breaker.succeeded()
+            health.trouble = ""
 
     def _failed(self) -> None:
         health = self.health
@@ -175,5 +181,9 @@ class Asker:
                     if self.health.was_reached
                     else f"see that {self.target.where} is the right endpoint and can be reached from this host"
                 )
+            )
+        if waited >= TROUBLE_S and failures:
+            self.health.trouble = (
+                f"{self.target.uri}: cannot {what}: {problem}; asked {failures} times in {waited:.0f} s"
             )
         self._pace.sleep(wait_s)

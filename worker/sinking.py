@@ -88,7 +88,7 @@ class Sinking:
     @property
     def trouble(self) -> str:
         """Why a shard waits for its store; "" while none does."""
-        return self._core.trouble
+        return self._core.trouble or (str(getattr(self._store, "trouble", "")) if self._writing else "")
 
     def wake_at(self) -> float | None:
         """When `tick` is wanted next."""
