@@ -80,6 +80,7 @@ def test_a_slice_of_larger_memory_is_shelved_alone_and_leaves_nothing_of_it(batc
     shelved = shelve_strings(batch, file, COLUMNS)
     assert file.size == len("middle") + len('{"n":1}')
     assert shelved.rows.get_total_buffer_size() < 200
+    assert ShelvedStrings([shelved], COLUMNS).column("text", 0, 1).to_pylist() == ["middle"]
 
 
 def test_text_of_any_arrow_type_is_shelved(batch_of: Callable[..., Batch]) -> None:
