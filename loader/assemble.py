@@ -8,6 +8,7 @@ than the whole assembly.
 """
 
 import sys
+import threading
 from typing import Any, Final, cast
 
 import numpy as np
@@ -31,8 +32,8 @@ _HAS_GIL: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
 class Wide:
     """The memory of the fields with a value a token, for `rows` sequences; of none where a field is not made."""
 
-    __slots__ = ("_arrays", "flat_labels", "flat_mask", "given", "label_line", "labels", "mask", "position_ids",
-                 "position_line", "token_line", "tokens")  # fmt: skip
+    __slots__ = ("_arrays", "_references", "flat_labels", "flat_mask", "given", "label_line", "labels", "mask",
+                 "position_ids", "position_line", "token_line", "tokens")  # fmt: skip
 
     def __init__(self, rows: int, seq_len: int, fields: Fields) -> None:
         labelled, counted = rows * fields.has_labels, rows * fields.has_positions
@@ -40,45 +41,55 @@ class Wide:
         self.labels: I32 = np.empty((labelled, seq_len), dtype=np.int32)
         self.mask: NDArray[np.bool_] = np.empty((labelled, seq_len), dtype=np.bool_)
         self.position_ids: I32 = np.empty((counted, seq_len), dtype=np.int32)
-        every = {"labels": self.labels, "loss_mask": self.mask, "position_ids": self.position_ids}
+        every = [
+            ("tokens", self.tokens), ("labels", self.labels), ("loss_mask", self.mask),
+            ("position_ids", self.position_ids),
+        ]  # fmt: skip
         #: what of it a batch shows, by name
-        self.given = [("tokens", self.tokens), *((name, every[name]) for name in every if name in fields.names)]
+        self.given = [(name, array) for name, array in every if name == "tokens" or name in fields.names]
+        del every  # or it would be counted
         self.flat_labels: I32 = self.labels.reshape(-1)
         self.flat_mask: NDArray[np.bool_] = self.mask.reshape(-1)
         self.token_line = self.tokens.reshape(-1).data
         self.label_line = self.flat_labels.data
         self.position_line = self.position_ids.reshape(-1).data
         self._arrays = (self.tokens, self.labels, self.mask, self.position_ids)
+        self._references = self._count()
 
-    def references(self) -> int:
-        """References to the arrays, those of views and of what was made from views among them."""
+    def is_free(self) -> bool:
+        """Whether there is no view of the arrays, nor anything that was made from one."""
+        return self._count() <= self._references
+
+    def _count(self) -> int:
         tokens, labels, mask, position_ids = self._arrays
         count = sys.getrefcount
         return count(tokens) + count(labels) + count(mask) + count(position_ids)
 
 
 class Buffers:
-    """The memory of the wide fields, used again once no view of it is left. For one thread."""
+    """The memory of the wide fields, used again once no view of it is left."""
 
     def __init__(self, fields: Fields = ALL_FIELDS) -> None:
         self.fields = fields
-        self._sets: list[tuple[tuple[int, int], int, Wide]] = []
+        self._sets: list[Wide] = []
+        self._lock = threading.Lock()
 
     def take(self, rows: int, seq_len: int) -> Wide:
-        """Memory for [rows, seq_len]; what it holds is undefined."""
-        shape = (rows, seq_len)
-        # the newest first: it is the likeliest to be in the processor's cache
-        for at in range(len(self._sets) - 1, -1, -1):
-            known, references, wide = self._sets[at]
-            if known == shape and wide.references() <= references:
-                if at + 1 < len(self._sets):
-                    self._sets.append(self._sets.pop(at))
-                return wide
-        made = Wide(rows, seq_len, self.fields)
+        """Memory for [rows, seq_len]; what it holds is undefined. `keep` it once views show what was made in it."""
+        with self._lock:
+            # the newest first: it is the likeliest to be in the processor's cache
+            for at in range(len(self._sets) - 1, -1, -1):
+                wide = self._sets[at]
+                if wide.tokens.shape == (rows, seq_len) and wide.is_free():
+                    return self._sets.pop(at)
+        return Wide(rows, seq_len, self.fields)
+
+    def keep(self, wide: Wide) -> None:
+        """Memory that may be taken again when none of its views is left."""
         if _HAS_GIL:
-            # the oldest set goes: sizes differ only while the first batches grow
-            self._sets = [*self._sets[-(BUFFERS_MAX - 1) :], (shape, made.references(), made)]
-        return made
+            with self._lock:
+                # the oldest goes: sizes differ only while the first batches grow
+                self._sets = [*self._sets[-(BUFFERS_MAX - 1) :], wide]
 
 
 def assemble(
@@ -127,6 +138,11 @@ class Assembly:
         self._runs = Runs(segments, dataset.seq_len)
         self._counting = np.arange(dataset.seq_len, dtype=np.int32)
 
+    @property
+    def is_ready(self) -> bool:
+        """It may have to open a shard, and numpy would have two threads wait for each other."""
+        return False
+
     def _bounds(self, segments: Segments, count: int) -> Bounds:
         tokens = self._batch_size * self._dataset.seq_len
         edges = np.searchsorted(segments.bounds, np.arange(count + 1) * tokens)
@@ -147,7 +163,9 @@ class Assembly:
             self._fill_labels(*place, wide)
         if fields.has_positions:
             self._fill_positions(*place, wide)
-        return cut(wide, self._small[first : first + count])
+        batches = cut(wide, self._small[first : first + count])
+        self._buffers.keep(wide)
+        return batches
 
     def _copy_rows(self, first: int, end: int, wide: Wide) -> None:
         """Copy rows `first` to `end` into the tokens, and padding behind them."""

@@ -244,10 +244,10 @@ class Loader:
             self.sources, self._mixture, self._cut, self.rank, self._offered(), self._step, self._pass, self._share,
             together, self._fields,
         )  # fmt: skip
-        made = produce(task, transform, ahead.moved if ahead else _ignore)
-        prefetcher = Prefetcher(made, self._prefetch, len) if self._prefetch else None
+        jobs = produce(task, transform, ahead.moved if ahead else _ignore)
+        prefetcher = Prefetcher(jobs, self._prefetch, len) if self._prefetch else None
         self._prefetcher, self._ahead = prefetcher, ahead
-        return made, prefetcher, ahead
+        return (made for some in jobs for job in some for made in job.run()), prefetcher, ahead
 
     def _received(self, one: Made[Any], waited_s: float) -> None:
         self._position = one.position - self._pass * self._samples

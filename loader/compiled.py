@@ -132,6 +132,11 @@ class CompiledAssembly:
         self._is_plain = bounds is None
         self._small = small_fields(buffers.fields, placed, bounds)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether all rows are there, so that any thread makes batches without waiting."""
+        return not self._arriving
+
     def _find_segments(self, numbers: I64, count: int) -> Bounds:
         addresses = np.array([shard.addresses() for shard in self._held], dtype=np.uint64).reshape(-1, 2)
         pointers_at, tables_at = (np.ascontiguousarray(column) for column in addresses.T)
@@ -171,4 +176,6 @@ class CompiledAssembly:
                 self._repeated, self._edges, first, size, self._dataset.pad_id,
                 wide.tokens, wide.labels, wide.mask, wide.position_ids,
             )  # fmt: skip
-        return cut(wide, self._small[first : first + count])
+        batches = cut(wide, self._small[first : first + count])
+        self._buffers.keep(wide)
+        return batches

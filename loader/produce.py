@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from headrace.loader.fields import NOTHING, Batch, Fields, Placed
 from headrace.loader.mixture import Mixture
 from headrace.loader.order import I64, distinct
 from headrace.loader.plan import Cut, Offered
+from headrace.loader.prefetch import Job
 from headrace.loader.sources import Sources
 from headrace.store.errors import StoreError
 
@@ -67,10 +69,10 @@ class Task:
 
 def produce(
     task: Task, transform: Callable[[Batch], T], moved: Callable[[int], None] = lambda _: None
-) -> Iterator[list[Made[T]]]:
-    """The batches to the end of the pass, some at a time; the first alone, so that it comes soon.
+) -> Iterator[list[Job[list[Made[T]]]]]:
+    """Jobs that make the batches to the end of the pass, planned some at a time; the first alone, so it comes soon.
 
-    `moved` is told the absolute position before it is read.
+    `moved` is told the absolute position before it is read. Two threads may each run one.
     """
     cut, share = task.cut, task.share
     # a range and no array: a pass may have 10^9 steps
@@ -78,14 +80,15 @@ def produce(
     mine = np.arange(cut.batch_size, dtype=np.int64) + task.rank * cut.batch_size
     together_max = max(1, min(task.batches_max, CHUNK_TOKENS // (cut.batch_size * task.sources.seq_len)))
     steps_at_once = max(together_max, PLAN_ROWS // cut.batch_size)
-    buffers = Buffers(task.fields)
+    maker = _Maker(task, Buffers(task.fields), transform)
     together, planned = 1, 1
     at = 0
     while at < len(steps):
         part = np.array(steps[at : at + planned], dtype=np.int64)
         numbers = (part[:, None] * cut.stride + mine).reshape(-1)
         positions = task.offered.at(numbers[numbers < task.offered.count])
-        yield from _made(task, part, positions, buffers, together, transform, moved)
+        moved(int(positions[0]) if positions.size else task.offered.end)
+        yield maker.jobs(part, positions, together)
         at += planned
         if at * cut.batch_size * task.sources.seq_len >= KERNEL_TOKENS:
             KERNELS.request()
@@ -93,35 +96,45 @@ def produce(
         planned = min(planned * 4, steps_at_once)
 
 
-def _made(
-    task: Task,
-    steps: I64,
-    positions: I64,
-    buffers: Buffers,
-    together: int,
-    transform: Callable[[Batch], T],
-    moved: Callable[[int], None],
-) -> Iterator[list[Made[T]]]:
-    done, size = 0, task.cut.batch_size
-    try:
-        moved(int(positions[0]) if positions.size else task.offered.end)
-        planned = _Planned(task, steps, positions, buffers)
-        while done < steps.size:
-            if done * size < positions.size:
-                # steps lie far apart where there are many ranks
-                moved(int(positions[done * size]))
-            made = planned.make(done, min(together, steps.size - done), transform)
-            done += len(made)
-            yield made
-            # what was given away must not be held here, or its memory could not be used again
-            del made
-    except (StoreError, LoaderError):
-        if steps.size == 1:
-            raise
-    # one bad shard must not take the good batches before it along
-    for number in range(done, steps.size):
-        part = positions[number * size : (number + 1) * size]
-        yield from _made(task, steps[number : number + 1], part, buffers, 1, transform, moved)
+@dataclass(frozen=True, slots=True)
+class _Maker(Generic[T]):
+    """What all jobs of a task share."""
+
+    task: Task
+    buffers: Buffers
+    transform: Callable[[Batch], T]
+
+    def jobs(self, steps: I64, positions: I64, together: int) -> list[Job[list[Made[T]]]]:
+        """Jobs for the batches of these steps, so many a job."""
+        try:
+            planned = _Planned(self.task, steps, positions, self.buffers)
+        except (StoreError, LoaderError):
+            if steps.size == 1:
+                raise
+            return [Job(partial(self._singly, steps, positions, at, at + 1)) for at in range(steps.size)]
+        return [
+            Job(
+                partial(self._make, planned, steps, positions, first, min(first + together, steps.size)),
+                planned.is_ready,
+            )
+            for first in range(0, steps.size, together)
+        ]
+
+    def _make(self, planned: "_Planned", steps: I64, positions: I64, first: int, end: int) -> Iterator[list[Made[T]]]:
+        try:
+            yield planned.make(first, end - first, self.transform)
+        except (StoreError, LoaderError):
+            if steps.size == 1:
+                raise
+            yield from self._singly(steps, positions, first, end)
+
+    def _singly(self, steps: I64, positions: I64, first: int, end: int) -> Iterator[list[Made[T]]]:
+        """One bad shard must not take the good batches before it along."""
+        size = self.task.cut.batch_size
+        for number in range(first, end):
+            part = positions[number * size : (number + 1) * size]
+            planned = _Planned(self.task, steps[number : number + 1], part, self.buffers)
+            yield planned.make(0, 1, self.transform)
 
 
 class _Planned:
@@ -156,6 +169,10 @@ class _Planned:
         left = task.offered.count - steps * task.cut.stride - task.rank * size
         self._real: list[int] = np.clip(left, 0, size).tolist()
         self._planned_s = (time.perf_counter() - began) / steps.size
+
+    def is_ready(self) -> bool:
+        """Whether batches are made without waiting for a store, and beside others."""
+        return self._assembly.is_ready
 
     def make(self, first: int, count: int, transform: Callable[[Batch], T]) -> list[Made[T]]:
         """Batches `first` to `first + count`."""

@@ -102,11 +102,12 @@ class Shard:
 
     def wait(self, rows: I64) -> None:
         """Return when the tokens of `rows` [k] may be read. Raises the store's errors, LoaderError."""
-        if self.arriving is not None:
-            if self.arriving.is_whole:
+        arriving = self.arriving  # another thread may find that all is there
+        if arriving is not None:
+            if arriving.is_whole:
                 self.arriving = None
             else:
-                self.arriving.wait(rows)
+                arriving.wait(rows)
 
     def pieces(self, rows: I64) -> Pieces:
         """The pieces of `rows` [k] (each may be named more than once)."""

@@ -1,12 +1,37 @@
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
 from headrace.loader.errors import LoaderClosed, LoaderError
-from headrace.loader.prefetch import Prefetcher
+from headrace.loader.prefetch import Job, Prefetcher
 
 PATIENCE_S = 60.0
+
+
+def each(items: Iterable[int]) -> Iterator[list[Job[int]]]:
+    """A job an item, which only the thread may run."""
+    for item in items:
+        yield [Job(lambda item=item: [item])]  # type: ignore[misc]
+
+
+def ready() -> bool:
+    return True
+
+
+def beside(second: Callable[[], Iterable[int]]) -> Prefetcher[int]:
+    """Of two jobs the first ends once the second was begun; it gives 1."""
+    begun = threading.Event()
+
+    def first() -> list[int]:
+        assert begun.wait(PATIENCE_S)
+        return [1]
+
+    def then() -> Iterator[int]:
+        begun.set()
+        yield from second()
+
+    return Prefetcher(iter([[Job(first), Job(then, ready)]]), 4)
 
 
 class Gate:
@@ -29,7 +54,7 @@ class Gate:
 
 
 def test_items_come_in_order_and_then_the_end():
-    prefetcher = Prefetcher(iter(range(100)), 3)
+    prefetcher = Prefetcher(each(range(100)), 3)
     assert [prefetcher.take() for _ in range(100)] == list(range(100))
     with pytest.raises(StopIteration):
         prefetcher.take()
@@ -38,7 +63,7 @@ def test_items_come_in_order_and_then_the_end():
 
 def test_no_more_is_made_ahead_than_the_depth_and_the_one_in_hand():
     gate = Gate()
-    prefetcher = Prefetcher(gate.items(), 2)
+    prefetcher = Prefetcher(each(gate.items()), 2)
     for _ in range(3):
         assert gate.reached.acquire(timeout=PATIENCE_S)
     assert gate.made == 3
@@ -53,7 +78,7 @@ def test_an_error_of_the_source_comes_after_the_items_before_it():
         yield 1
         raise OSError("the disk is gone")
 
-    prefetcher = Prefetcher(source(), 4)
+    prefetcher = Prefetcher(each(source()), 4)
     assert prefetcher.take() == 1
     with pytest.raises(OSError, match="the disk is gone"):
         prefetcher.take()
@@ -61,7 +86,7 @@ def test_an_error_of_the_source_comes_after_the_items_before_it():
 
 
 def test_closing_ends_a_thread_that_waits_for_room():
-    prefetcher = Prefetcher(iter(range(100)), 1)
+    prefetcher = Prefetcher(each(range(100)), 1)
     prefetcher.take()
     prefetcher.close()
     assert not prefetcher.alive
@@ -71,8 +96,45 @@ def test_closing_ends_a_thread_that_waits_for_room():
 
 def test_a_source_that_gives_nothing_is_reported_after_the_deadline():
     gate = Gate()
-    prefetcher = Prefetcher(gate.blocked(), 1)
+    prefetcher = Prefetcher(each(gate.blocked()), 1)
     with pytest.raises(LoaderError, match="no batch came"):
         prefetcher.take(stall_s=0.01)
     gate.open.set()
+    prefetcher.close()
+
+
+def test_who_takes_runs_a_ready_job_while_the_thread_is_at_the_one_before():
+    runners: list[threading.Thread] = []
+
+    def second() -> list[int]:
+        runners.append(threading.current_thread())
+        return [2, 3]
+
+    prefetcher = beside(second)
+    assert [prefetcher.take() for _ in range(3)] == [1, 2, 3]
+    assert runners == [threading.current_thread()]
+    with pytest.raises(StopIteration):
+        prefetcher.take()
+    prefetcher.close()
+
+
+def test_an_error_of_a_job_that_the_taker_ran_comes_after_the_items_before_it():
+    def second() -> Iterator[int]:
+        yield 2
+        raise OSError("the disk is gone")
+
+    prefetcher = beside(second)
+    assert [prefetcher.take(), prefetcher.take()] == [1, 2]
+    with pytest.raises(OSError, match="the disk is gone"):
+        prefetcher.take()
+    prefetcher.close()
+
+
+def test_an_interrupt_in_a_job_that_the_taker_runs_waits_for_nothing():
+    def second() -> list[int]:
+        raise KeyboardInterrupt
+
+    prefetcher = beside(second)
+    with pytest.raises(KeyboardInterrupt):
+        prefetcher.take()
     prefetcher.close()
