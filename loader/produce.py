@@ -72,7 +72,8 @@ def produce(
 ) -> Iterator[list[Job[list[Made[T]]]]]:
     """Jobs that make the batches to the end of the pass, planned some at a time; the first alone, so it comes soon.
 
-    `moved` is told the absolute position before it is read. Two threads may each run one.
+    `moved` is told an absolute position before it is read, and none below one that it was told. Two threads may each
+    run one.
     """
     cut, share = task.cut, task.share
     # a range and no array: a pass may have 10^9 steps
@@ -80,14 +81,13 @@ def produce(
     mine = np.arange(cut.batch_size, dtype=np.int64) + task.rank * cut.batch_size
     together_max = max(1, min(task.batches_max, CHUNK_TOKENS // (cut.batch_size * task.sources.seq_len)))
     steps_at_once = max(together_max, PLAN_ROWS // cut.batch_size)
-    maker = _Maker(task, Buffers(task.fields), transform)
+    maker = _Maker(task, Buffers(task.fields), transform, moved)
     together, planned = 1, 1
     at = 0
     while at < len(steps):
         part = np.array(steps[at : at + planned], dtype=np.int64)
         numbers = (part[:, None] * cut.stride + mine).reshape(-1)
         positions = task.offered.at(numbers[numbers < task.offered.count])
-        moved(int(positions[0]) if positions.size else task.offered.end)
         yield maker.jobs(part, positions, together)
         at += planned
         if at * cut.batch_size * task.sources.seq_len >= KERNEL_TOKENS:
@@ -96,16 +96,21 @@ def produce(
         planned = min(planned * 4, steps_at_once)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Maker(Generic[T]):
     """What all jobs of a task share."""
 
     task: Task
     buffers: Buffers
     transform: Callable[[Batch], T]
+    moved: Callable[[int], None]
+    #: the highest position that `moved` was told
+    told: int = -1
 
     def jobs(self, steps: I64, positions: I64, together: int) -> list[Job[list[Made[T]]]]:
         """Jobs for the batches of these steps, so many a job."""
+        # the plan opens shards; jobs that wait meanwhile have theirs
+        self._tell(positions, 0)
         try:
             planned = _Planned(self.task, steps, positions, self.buffers)
         except (StoreError, LoaderError):
@@ -121,6 +126,8 @@ class _Maker(Generic[T]):
         ]
 
     def _make(self, planned: "_Planned", steps: I64, positions: I64, first: int, end: int) -> Iterator[list[Made[T]]]:
+        # steps lie far apart where there are many ranks
+        self._tell(positions, first)
         try:
             yield planned.make(first, end - first, self.transform)
         except (StoreError, LoaderError):
@@ -132,9 +139,18 @@ class _Maker(Generic[T]):
         """One bad shard must not take the good batches before it along."""
         size = self.task.cut.batch_size
         for number in range(first, end):
+            self._tell(positions, number)
             part = positions[number * size : (number + 1) * size]
             planned = _Planned(self.task, steps[number : number + 1], part, self.buffers)
             yield planned.make(0, 1, self.transform)
+
+    def _tell(self, positions: I64, number: int) -> None:
+        """Say that the batch of this number is about to be read; one of padding alone lies behind all positions."""
+        at = number * self.task.cut.batch_size
+        position = int(positions[at]) if at < positions.size else self.task.offered.end
+        if position > self.told:
+            self.told = position
+            self.moved(position)
 
 
 class _Planned:

@@ -98,8 +98,10 @@ def test_who_fetches_ahead_is_told_of_every_batch_before_it_is_made(thousand_dat
     loader = Loader(thousand_dataset, batch_size=2, rank=1, world_size=16, prefetch=8)
     told: list[int] = []
     loader_task = task_of(loader)
-    for chunk in produce(loader_task, lambda batch: int(batch["positions"][0]), told.append):
-        assert told[-1] == chunk[0].item
+    for jobs in produce(loader_task, lambda batch: int(batch["positions"][0]), told.append):
+        for job in jobs:
+            for made in job.run():
+                assert told[-1] == made[0].item
     assert told == sorted(told)
     assert max(np.diff(told)) <= 8 * 32
 
