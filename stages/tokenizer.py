@@ -35,8 +35,9 @@ TOKENIZERS = "tokenizers"
 CACHE_BYTES_MAX = 96 << 20
 #: Text behind which that is looked at again.
 LOOK_BYTES = 32 << 20
-#: Text for whose words a task makes room when it begins: of English, a table of 32 MiB.
-EXPECTED_BYTES = 96 << 20
+#: Text for whose words a task makes room when it begins: of English, a table of 32 MiB, as for 96 MiB of it; what lies
+#: beside the table need not double then.
+EXPECTED_BYTES = 224 << 20
 _BLANK_BYTES = 1 << 20
 _SEPARATOR_BYTES = 4 << 10
 #: Records of a batch above which they go to gigatoken as one array of awkward, whose import takes 0.13 s and which
