@@ -72,8 +72,8 @@ def produce(
 ) -> Iterator[list[Job[list[Made[T]]]]]:
     """Jobs that make the batches to the end of the pass, planned some at a time; the first alone, so it comes soon.
 
-    `moved` is told an absolute position before it is read, and none below one that it was told. Two threads may each
-    run one.
+    `moved` is told an absolute position before it is read, in rising order but where two threads tell it at once: two
+    may each run a job.
     """
     cut, share = task.cut, task.share
     # a range and no array: a pass may have 10^9 steps

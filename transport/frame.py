@@ -166,6 +166,16 @@ def body_view(frame: Frame) -> memoryview:
     return body
 
 
+def let_go(frame: Frame) -> bool:
+    """Give up the body's view of a link's memory; False, and nothing is done, while its buffer is still in use."""
+    if isinstance(frame.body, memoryview):
+        try:
+            frame.body.release()
+        except BufferError:
+            return False
+    return True
+
+
 def encode_head(frame: Frame, body_bytes: int, body: memoryview | None) -> bytes:
     """Return what stands before a body of `body_bytes` bytes: header, metadata and padding.
 

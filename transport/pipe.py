@@ -31,7 +31,7 @@ from headrace.transport.contract import LinkStatistics
 from headrace.transport.control import Aborted, Closed, Control, Granted, decode_control, encode_control
 from headrace.transport.credit import CreditReceiver, CreditSender
 from headrace.transport.errors import FrameKindError, FrameOversizeError, LinkAborted, LinkClosed, LinkRefusedError
-from headrace.transport.frame import FRAME_LIMIT_BYTES, Frame, decode, encode_parts, encoded_size
+from headrace.transport.frame import FRAME_LIMIT_BYTES, Frame, decode, encode_parts, encoded_size, let_go
 from headrace.transport.pipe_io import FrameReader, PipeWriter
 
 #: What is asked of the kernel for the pipe; unprivileged users get it up to /proc/sys/fs/pipe-max-size.
@@ -341,12 +341,8 @@ class PipeReceived:
 
     def try_release(self) -> bool:
         """Release it, unless something still refers to the body: small frames are read into one buffer."""
-        frame = self._frame
-        if frame is not None and isinstance(frame.body, memoryview):
-            try:
-                frame.body.release()
-            except BufferError:
-                return False
+        if self._frame is not None and not let_go(self._frame):
+            return False
         self.release()
         return True
 

@@ -55,6 +55,7 @@ from headrace.transport.frame import (
     decode,
     encode_head,
     encoded_size,
+    let_go,
 )
 from headrace.transport.ring_memory import (
     HEADER_PAGE_BYTES,
@@ -346,12 +347,8 @@ class RingReceived:
 
     def try_release(self) -> bool:
         """Release it, unless something still refers to the body: it would be written over."""
-        frame = self._frame
-        if frame is not None and isinstance(frame.body, memoryview):
-            try:
-                frame.body.release()
-            except BufferError:
-                return False
+        if self._frame is not None and not let_go(self._frame):
+            return False
         self.release()
         return True
 
