@@ -275,8 +275,9 @@ class PipeSender(_PipeEnd):
         if not self._closed and self._end is None:
             self._closed = True
             self._watched.pop(self._write_fd, None)
-            self._writer.finish()
+            # Said first: whoever finds the pipe ended finds the reason in the channel.
             self._say(Closed(self._frames))
+            self._writer.finish()
 
     def abort(self, reason: str) -> None:
         """Give the link up, with what is not yet written."""
@@ -375,6 +376,9 @@ class PipeReceiver(_PipeEnd):
         raw = self._reader.read()
         if raw is not None:
             return self._taken(raw)
+        if self._reader.ended and not self._peer_gone:
+            # The sender may have said why since this end listened.
+            self._listen()
         if self._frames_promised is not None and self._frames >= self._frames_promised:
             raise LinkClosed(f'pipe "{self._name}": closed by its sender after {self._frames} frames')
         if self._reader.ended:

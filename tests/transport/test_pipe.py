@@ -73,6 +73,22 @@ def test_a_close_waits_for_the_rest(ends: Ends) -> None:
     assert isinstance(ending(receiver), LinkClosed)
 
 
+@pytest.mark.parametrize("leave", ["close", "abort", "detach"])
+def test_a_sender_that_leaves_between_two_looks_of_its_receiver_is_understood(
+    ends: Ends, leave: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, receiver = ends
+    assert sender.try_send(frame_of(1))
+    receive(receiver).release()
+    leaving = {"close": sender.close, "abort": lambda: sender.abort("it gave up"), "detach": sender.detach}[leave]
+    # What a receiver does between listening to the channel and reading the pipe.
+    monkeypatch.setattr(receiver, "_pay", leaving)
+    expected = {"close": LinkClosed, "abort": LinkAborted, "detach": LinkAborted}[leave]
+    told = {"close": "after 1 frames", "abort": "sender: it gave up", "detach": "the sender is gone"}[leave]
+    with pytest.raises(expected, match=told):
+        receiver.try_receive()
+
+
 def test_memory_that_a_view_still_uses_is_not_used_again(ends: Ends) -> None:
     sender, receiver = ends
     assert sender.try_send(frame_of(1, 300_000))
