@@ -15,7 +15,7 @@ from headrace.stages.errors import DamagedInput, ForeignInput
 from headrace.stages.foreign import HEAD_BYTES, foreign
 from headrace.stages.inputs import InputObject, to_path
 from headrace.stages.lines import BOM, Lines, first_line_from, scan_lines
-from headrace.stages.patterns import codec_of
+from headrace.stages.patterns import WINDOW_BYTES, codec_of
 from headrace.stages.records import Columns
 from headrace.stages.source import STOP, FileSource
 from headrace.stages.streams import InputStream
@@ -44,7 +44,8 @@ class JsonlSource(FileSource):
 
     `fragment_bytes` cuts large files into ranges; a range owns the lines that begin in it. A batch holds at most
     `batch_records` records and about `batch_bytes` bytes. A line above `max_record_bytes` is quarantined. A
-    compressed file is one fragment, whose offsets are those of the uncompressed stream.
+    compressed file is one fragment, whose offsets are those of the uncompressed stream; one of zstd may take
+    `window_bytes_max` of memory.
     """
 
     KIND = "jsonl"
@@ -60,12 +61,14 @@ class JsonlSource(FileSource):
         batch_bytes: int = 1 << 20,
         batch_records: int = 4096,
         max_record_bytes: int = 8 << 20,
+        window_bytes_max: int = WINDOW_BYTES,
         damaged: str = STOP,
     ) -> None:
         super().__init__(name, input, damaged)
         self.text_key, self.id_key = text_key, id_key
         self.fragment_bytes, self.batch_bytes = fragment_bytes, batch_bytes
         self.batch_records, self.max_record_bytes = batch_records, max_record_bytes
+        self.window_bytes_max = window_bytes_max
 
     def fragments(self, found: InputObject) -> Iterator[Fragment]:
         """The ranges of one file; the whole of a compressed one."""
@@ -78,7 +81,7 @@ class JsonlSource(FileSource):
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The records of the gaps. A batch's bytes reach from the end of the record before it to its last newline."""
-        with InputStream(self.inputs, fragment) as file:
+        with InputStream(self.inputs, fragment, self.window_bytes_max) as file:
             begin = self._first_byte(file, fragment)
             ordinal, at = 0, begin
             for gap in gaps:

@@ -19,7 +19,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage, StageKind
 from headrace.stages.dedup.library import dedup as dedup
 from headrace.stages.parameters import check_integer, check_number, check_text
-from headrace.stages.patterns import split_patterns
+from headrace.stages.patterns import WINDOW_BYTES, split_patterns
 from headrace.stages.quality.library import c4_quality as c4_quality
 from headrace.stages.quality.library import duplicate_lines as duplicate_lines
 from headrace.stages.quality.library import fineweb_quality as fineweb_quality
@@ -41,6 +41,7 @@ _SOURCE_LIMITS = {
     "batch_bytes": (1, 64 * MIB),
     "batch_records": (1, MIB),
     "max_record_bytes": (1, 256 * MIB),
+    "window_bytes_max": (WINDOW_BYTES, 2048 * MIB),
 }
 
 
@@ -53,6 +54,7 @@ def read_jsonl(
     batch_bytes: int = MIB,
     batch_records: int = 4096,
     max_record_bytes: int = 8 * MIB,
+    window_bytes_max: int = WINDOW_BYTES,
     damaged: str = "stop",
     name: str = "read",
 ) -> Stage:
@@ -61,10 +63,16 @@ def read_jsonl(
     `input` is a path, a glob (`**` spans directories), a directory, an s3:// URI of these, or a comma list of them.
     `text_key` and `id_key` name the fields; all other fields are kept as metadata. What is no record of text is
     quarantined alone. `damaged` says what a file that is cut off or corrupt does: "stop" the run, or "quarantine",
-    by which what can be read is kept and the rest is one quarantined record.
+    by which what can be read is kept and the rest is one quarantined record. `window_bytes_max` is the memory that a
+    .zst file written with `zstd --long` may ask for, up to 2 << 30 (`--long=31`).
     """
     parameters: dict[str, Any] = {"text_key": text_key, "id_key": id_key, "fragment_bytes": fragment_bytes}
-    parameters |= {"batch_bytes": batch_bytes, "batch_records": batch_records, "max_record_bytes": max_record_bytes}
+    parameters |= {
+        "batch_bytes": batch_bytes,
+        "batch_records": batch_records,
+        "max_record_bytes": max_record_bytes,
+        "window_bytes_max": window_bytes_max,
+    }
     return _source("headrace.stages.jsonl:JsonlSource", name, input, {**parameters, "damaged": damaged})
 
 
@@ -118,6 +126,7 @@ def read_warc(
     batch_bytes: int = MIB,
     batch_records: int = 1024,
     max_record_bytes: int = 8 * MIB,
+    window_bytes_max: int = WINDOW_BYTES,
     damaged: str = "stop",
     name: str = "read",
 ) -> Stage:
@@ -130,7 +139,7 @@ def read_warc(
         "batch_bytes": batch_bytes,
         "batch_records": batch_records,
     }
-    parameters |= {"max_record_bytes": max_record_bytes, "damaged": damaged}
+    parameters |= {"max_record_bytes": max_record_bytes, "window_bytes_max": window_bytes_max, "damaged": damaged}
     return _source("headrace.stages.warc:WarcSource", name, input, parameters)
 
 
@@ -144,6 +153,7 @@ def read(
     batch_bytes: int = MIB,
     batch_records: int = 4096,
     max_record_bytes: int = 8 * MIB,
+    window_bytes_max: int = WINDOW_BYTES,
     damaged: str = "stop",
     name: str = "read",
 ) -> Stage:
@@ -153,7 +163,7 @@ def read(
     """
     parameters: dict[str, Any] = {"text_key": text_key, "id_key": id_key, "main_content": main_content}
     parameters |= {"fragment_bytes": fragment_bytes, "batch_bytes": batch_bytes, "batch_records": batch_records}
-    parameters |= {"max_record_bytes": max_record_bytes, "damaged": damaged}
+    parameters |= {"max_record_bytes": max_record_bytes, "window_bytes_max": window_bytes_max, "damaged": damaged}
     return _source("headrace.stages.mixed:MixedSource", name, input, parameters)
 
 
@@ -311,7 +321,7 @@ def _source(target: str, name: str, given: str, parameters: dict[str, Any]) -> S
 
 
 #: What may be otherwise from run to run: it changes no record's fate.
-_BATCHES = ("batch_bytes", "batch_records")
+_BATCHES = ("batch_bytes", "batch_records", "window_bytes_max")
 
 
 def _check_source(name: str, parameters: dict[str, Any]) -> None:

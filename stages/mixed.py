@@ -9,7 +9,7 @@ from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd
 from headrace.stages.errors import InputError
 from headrace.stages.inputs import Inputs, to_path
-from headrace.stages.patterns import SUFFIXES, check_format, format_of, globs_of
+from headrace.stages.patterns import SUFFIXES, WINDOW_BYTES, check_format, format_of, globs_of
 from headrace.stages.source import STOP, FileSource
 from headrace.store.entries import Fragment
 from headrace.store.intervals import Gap
@@ -29,6 +29,7 @@ class MixedSource:
         batch_bytes: int = 1 << 20,
         batch_records: int = 4096,
         max_record_bytes: int = 8 << 20,
+        window_bytes_max: int = WINDOW_BYTES,
         damaged: str = STOP,
     ) -> None:
         self.name = name
@@ -36,10 +37,11 @@ class MixedSource:
         common = {"max_record_bytes": max_record_bytes, "damaged": damaged}
         batches = {**common, "batch_bytes": batch_bytes, "batch_records": batch_records}
         table = {**batches, "text_key": text_key, "id_key": id_key, "fragment_bytes": fragment_bytes}
+        window = {"window_bytes_max": window_bytes_max}
         self._parameters: dict[str, dict[str, Any]] = {
-            "jsonl": table,
+            "jsonl": {**table, **window},
             "parquet": table,
-            "warc": {**batches, "main_content": main_content},
+            "warc": {**batches, **window, "main_content": main_content},
             "files": {"max_record_bytes": max_record_bytes},
         }
         self._sources: dict[str, FileSource] = {}

@@ -16,6 +16,8 @@ from headrace.stages.errors import InputError
 
 #: What may follow the suffix of a format, and the codec that it stands for.
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+#: The window of a zstd frame that is read without being asked to: that of `zstd --long=27`, and of its highest levels.
+WINDOW_BYTES = 128 << 20
 #: The formats that a file's suffix tells apart.
 SUFFIXES = {
     "jsonl": (".jsonl", ".ndjson", ".json"),

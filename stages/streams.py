@@ -1,7 +1,4 @@
-"""The bytes of a fragment's object: opened and checked, from this machine or a store, decompressed on the way.
-
-Arrow's codecs decompress: `zstandard`'s stream reader takes a frame that is cut short for one that has ended.
-"""
+"""The bytes of a fragment's object: opened and checked, from this machine or a store, decompressed on the way."""
 
 from __future__ import annotations
 
@@ -10,12 +7,11 @@ import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
-import pyarrow as pa
-
 from headrace.stages.errors import DamagedInput, DeviceFailed, ForeignInput, InputError, is_device_error, unreadable
 from headrace.stages.foreign import HEAD_BYTES, misnamed
 from headrace.stages.inputs import Inputs, changed, file_version, gone, to_path
-from headrace.stages.patterns import codec_of
+from headrace.stages.patterns import WINDOW_BYTES, codec_of
+from headrace.stages.unpack import STEP_BYTES, Gzip, Truncated, Unpacker, WideZstd, WindowTooLarge, Zstd
 from headrace.store.entries import Fragment
 from headrace.store.errors import ObjectMissing
 from headrace.store.objects import ObjectInfo, ObjectStore, get_with_info
@@ -24,8 +20,6 @@ from headrace.store.objects import ObjectInfo, ObjectStore, get_with_info
 BLOCK_BYTES = 8 << 20
 #: Bytes of the smallest request where a reader jumps about, as that of Parquet does.
 RANDOM_BYTES_MIN = 64 << 10
-#: Bytes that are decompressed at a time. Fixed, so that what can be read of a damaged stream is always the same.
-STEP_BYTES = 128 << 10
 #: Threads of this process that fetch ahead.
 FETCHERS = 4
 
@@ -207,19 +201,20 @@ class InputStream:
     """The uncompressed bytes of a fragment's object, from front to back.
 
     Where the object is compressed, `seek` reads on to the byte, from the beginning if need be; `skipped` counts what
-    was read only to get there.
+    was read only to get there. Frames of zstd with a window above `window_bytes_max` are refused.
     """
 
     #: Whether the bytes that are read are not those that are stored.
     compressed: bool
 
-    def __init__(self, inputs: Inputs, fragment: Fragment) -> None:
+    def __init__(self, inputs: Inputs, fragment: Fragment, window_bytes_max: int = WINDOW_BYTES) -> None:
         self._raw = open_raw(inputs, fragment, ahead=True)
+        self._window_bytes_max = window_bytes_max
         self._fragment = fragment
         self._codec = codec_of(fragment.uri)
         self.compressed = bool(self._codec)
         self._told = 0
-        self._source: Any = None
+        self._source: Unpacker | None = None
         self._data, self._used = b"", 0
         self._at = 0
         self.skipped = 0
@@ -290,48 +285,47 @@ class InputStream:
         self._source, self._data, self._used, self._at = None, b"", 0, 0
 
     def _step(self) -> bytes:
+        if not self._fragment.size:
+            raise DamagedInput(to_path(self._fragment.uri), f"it is empty, where a {self._codec} stream should be")
         try:
             if self._source is None:
-                codec: Any = self._codec
-                borrowed: Any = _Borrowed(self._raw)
-                self._source = pa.CompressedInputStream(pa.PythonFile(borrowed, "r"), codec)
-            found: bytes = self._source.read(STEP_BYTES)
+                self._source = Gzip(self._raw) if self._codec == "gzip" else Zstd(self._raw)
+            return self._source.read()
+        except WindowTooLarge as error:
+            self._raw.check()
+            if self._window_bytes_max <= WINDOW_BYTES or isinstance(self._source, WideZstd):
+                raise self._damaged(error) from error
+            return self._step_wide()
         except OSError as error:
             self._raw.check()
             raise self._damaged(error) from error
-        if not found and not self._at and not self._fragment.size:
-            raise DamagedInput(to_path(self._fragment.uri), f"it is empty, where a {self._codec} stream should be")
+
+    def _step_wide(self) -> bytes:
+        """The next piece, from a reader that has the memory for it: it begins anew, and goes on from here."""
+        self._raw.seek(0)
+        self._source = WideZstd(self._raw, self._window_bytes_max)
+        left, found = self._at, b""
+        while left >= 0 and (found := self._step()):
+            if left < len(found):
+                return found[left:]
+            left -= len(found)
         return found
 
     def _damaged(self, error: OSError) -> DamagedInput:
-        name = to_path(self._fragment.uri)
+        name, codec = to_path(self._fragment.uri), self._codec
         if not self._at:
             self._raw.seek(0)
-            if what := misnamed(self._raw.read(HEAD_BYTES) or b"", self._codec):
-                return ForeignInput(name, what, f"{self._codec} stream")
-        if "requires too much memory" in str(error):
-            what = "one with a window above 128 MiB; write it again with zstd --long=27 or less"
+            if what := misnamed(self._raw.read(HEAD_BYTES) or b"", codec):
+                return ForeignInput(name, what, f"{codec} stream")
+        if isinstance(error, WindowTooLarge):
+            what = (
+                f"one with a window above {self._window_bytes_max >> 20} MiB; declare the source with window_bytes_max="
+                "2 << 30, which lets it take as much memory, write it again with zstd --long=27 or less"
+            )
             return ForeignInput(name, what, "zstd stream that can be read")
-        return DamagedInput(name, _why(self._codec, self._at, error))
-
-
-class _Borrowed:
-    """A file that Arrow reads and must not close."""
-
-    closed = False
-
-    def __init__(self, file: LocalFile | RemoteFile) -> None:
-        self.read = file.read
-        self.tell = file.tell
-
-    def close(self) -> None:
-        """Nothing: the owner closes it."""
-
-
-def _why(codec: str, at: int, error: OSError) -> str:
-    if "Truncated" in str(error):
-        return f"the {codec} stream is cut off after about {at} uncompressed bytes"
-    return f"not a sound {codec} stream behind {at} uncompressed bytes ({error})"
+        if isinstance(error, Truncated):
+            return DamagedInput(name, f"the {codec} stream is cut off after about {self._at} uncompressed bytes")
+        return DamagedInput(name, f"not a sound {codec} stream behind {self._at} uncompressed bytes ({error})")
 
 
 def _pool() -> ThreadPoolExecutor:

@@ -17,6 +17,7 @@ from headrace.stages.errors import DamagedInput, ForeignInput, InputError
 from headrace.stages.foreign import HEAD_BYTES, misnamed
 from headrace.stages.inputs import to_path
 from headrace.stages.lines import BOM
+from headrace.stages.patterns import WINDOW_BYTES
 from headrace.stages.payloads import UndecodablePayload, decode_payload
 from headrace.stages.records import Columns
 from headrace.stages.source import STOP, FileSource
@@ -80,18 +81,19 @@ class WarcSource(FileSource):
         batch_bytes: int = 1 << 20,
         batch_records: int = 1024,
         max_record_bytes: int = 8 << 20,
+        window_bytes_max: int = WINDOW_BYTES,
         damaged: str = STOP,
     ) -> None:
         super().__init__(name, input, damaged)
         self.main_content = main_content
         self.batch_bytes, self.batch_records = batch_bytes, batch_records
-        self.max_record_bytes = max_record_bytes
+        self.max_record_bytes, self.window_bytes_max = max_record_bytes, window_bytes_max
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The records of the gaps. Offsets are those of the uncompressed file."""
         ordinal = 0
         for gap in gaps:
-            with InputStream(self.inputs, fragment) as file:
+            with InputStream(self.inputs, fragment, self.window_bytes_max) as file:
                 ordinal = yield from self._gap(file, fragment, gap)
                 file.check()
                 self.bytes_skipped += file.skipped

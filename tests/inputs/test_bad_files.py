@@ -40,6 +40,9 @@ DAMAGED = {
     "last.jsonl.gz": (GZ[:-1], "the gzip stream is cut off"),
     "flip.jsonl.gz": (GZ[:5000] + bytes([GZ[5000] ^ 0xFF]) + GZ[5001:], "not a sound gzip stream behind"),
     "junk.jsonl.gz": (b"no gzip at all" * 100, "not a sound gzip stream behind 0 uncompressed bytes"),
+    "tail.jsonl.gz": (GZ + b"garbage", "not a sound gzip stream behind"),
+    "padded.jsonl.gz": (GZ + bytes(100_000) + b"garbage", "not a sound gzip stream behind"),
+    "zeros.jsonl.gz": (bytes(100_000), "not a sound gzip stream behind 0 uncompressed bytes"),
     "empty.jsonl.gz": (b"", "it is empty, where a gzip stream should be"),
     "cut.jsonl.zst": (ZST[: len(ZST) // 2], "the zstd stream is cut off"),
     "last.jsonl.zst": (ZST[:-1], "the zstd stream is cut off"),
@@ -73,6 +76,8 @@ def test_a_damaged_file_can_be_read_as_far_as_it_goes(tmp_path: pathlib.Path, na
     assert last[2].endswith("; what follows is lost")
     if name == "last.jsonl.gz":
         assert len(kept) > 400
+    if name in ("tail.jsonl.gz", "padded.jsonl.gz"):
+        assert len(kept) == len(MANY)
     reading.check_gaps(reader, rounds=8)
 
 
