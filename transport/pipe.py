@@ -117,10 +117,11 @@ class _PipeEnd:
         self._limit_bytes = handles.limit_bytes
         self._control = socket.socket(fileno=control_fd)
         self._epoll = select.epoll()
-        #: What arm watches, and whether it does now.
+        #: What arm watches, and what it does watch now.
         self._watched: dict[int, int] = {control_fd: select.EPOLLIN}
-        self._armed = False
+        self._armed: set[int] = set()
         self._end: LinkAborted | None = None
+        #: All is heard that the peer has said, and it will say no more.
         self._peer_gone = False
         self._frames = self._frame_bytes = self._blocked = 0
 
@@ -148,7 +149,7 @@ class _PipeEnd:
             return False
         for descriptor, events in self._watched.items():
             self._epoll.register(descriptor, events)
-        self._armed = True
+            self._armed.add(descriptor)
         if self._epoll.poll(0):
             self.disarm()
             return False
@@ -156,10 +157,8 @@ class _PipeEnd:
 
     def disarm(self) -> None:
         """Take the wish to be woken back."""
-        if self._armed:
-            for descriptor in self._watched:
-                self._epoll.unregister(descriptor)
-            self._armed = False
+        while self._armed:
+            self._epoll.unregister(self._armed.pop())
 
     def abort(self, reason: str) -> None:
         """Give the link up; the peer learns the reason, if it lives and its channel has room."""
@@ -173,14 +172,14 @@ class _PipeEnd:
         return self._end is not None
 
     def _say(self, message: Control) -> bool:
-        """Send a control message; False if the channel is full now."""
+        """Send a control message; False if the channel is full now. To a peer that is gone nothing need be said."""
         try:
             self._control.send(encode_control(message))
         except BlockingIOError:
             return False
         except OSError:
-            # The peer is gone. What it said before it went is still to be read.
-            self._peer_gone = True
+            # What it said before it went is still to be heard, and then that it is gone.
+            return True
         return True
 
     def _listen(self) -> None:
@@ -192,6 +191,9 @@ class _PipeEnd:
                 message = self._control.recv(_CONTROL_BYTES)
             except BlockingIOError:
                 return
+            except ConnectionResetError:
+                # Said once, of a peer that went with messages unread, and before those that it sent.
+                continue
             except OSError:
                 message = b""
             if not message:
@@ -299,8 +301,10 @@ class PipeSender(_PipeEnd):
         self._drop()
 
     def _drop(self) -> None:
-        if not self._armed:
-            self._watched.pop(self._write_fd, None)
+        self._watched.pop(self._write_fd, None)
+        if self._write_fd in self._armed:
+            self._armed.remove(self._write_fd)
+            self._epoll.unregister(self._write_fd)
         self._writer.drop()
 
     def _cut(self, by: str, reason: str) -> LinkAborted:

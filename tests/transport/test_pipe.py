@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from link_kit import PATIENCE_S, frame_of
+from link_kit import PATIENCE_S, frame_of, readable
 
 from headrace.transport.contract import Receiver, Sender
 from headrace.transport.errors import FrameError, LinkAborted, LinkClosed, LinkRefusedError
@@ -87,6 +87,48 @@ def test_a_sender_that_leaves_between_two_looks_of_its_receiver_is_understood(
     told = {"close": "after 1 frames", "abort": "sender: it gave up", "detach": "the sender is gone"}[leave]
     with pytest.raises(expected, match=told):
         receiver.try_receive()
+
+
+@pytest.mark.parametrize("leave", ["close", "abort"])
+@pytest.mark.parametrize("granted", ["before it left", "after it left"])
+def test_the_word_of_a_sender_that_is_gone_is_heard_whatever_it_was_granted(
+    ends: Ends, leave: str, granted: str
+) -> None:
+    sender, receiver = ends
+    # Half a window: what is released is granted at once, to a sender that listens no more.
+    assert sender.try_send(frame_of(1, 5 << 20))
+    received = receive(receiver)
+    if granted == "before it left":
+        received.release()
+    sender.close() if leave == "close" else sender.abort("it gave up")
+    sender.detach()
+    received.release()
+    over = ending(receiver)
+    assert isinstance(over, LinkClosed) if leave == "close" else "sender: it gave up" in str(over)
+
+
+def test_the_word_of_a_receiver_that_is_gone_is_heard_though_it_read_not_all_it_was_told(ends: Ends) -> None:
+    sender, receiver = ends
+    sender.close()
+    receiver.abort("it gave up")
+    receiver.detach()
+    assert "receiver: it gave up" in str(ending(sender))
+
+
+@pytest.mark.parametrize("gone", ["sender", "receiver"])
+def test_an_armed_sender_may_be_given_up_or_asked_for_its_counts(ends: Ends, gone: str) -> None:
+    sender, receiver = ends
+    assert sender.try_send(frame_of(1, 3_000_000))
+    assert not sender.try_send(frame_of(2))
+    assert sender.arm()
+    if gone == "sender":
+        sender.abort("it gave up")
+    else:
+        sender.close()
+        receiver.detach()
+        sender.statistics()
+    sender.disarm()
+    assert not readable(sender.fileno())
 
 
 def test_memory_that_a_view_still_uses_is_not_used_again(ends: Ends) -> None:
