@@ -276,7 +276,7 @@ class PipeSender(_PipeEnd):
         """End the link after what was sent; the thread writes the rest of it."""
         if not self._closed and self._end is None:
             self._closed = True
-            self._watched.pop(self._write_fd, None)
+            self._unwatch_pipe()
             # Said first: whoever finds the pipe ended finds the reason in the channel.
             self._say(Closed(self._frames))
             self._writer.finish()
@@ -301,11 +301,15 @@ class PipeSender(_PipeEnd):
         self._drop()
 
     def _drop(self) -> None:
+        self._unwatch_pipe()
+        self._writer.drop()
+
+    def _unwatch_pipe(self) -> None:
+        """Before its descriptor is closed, and the number is another's."""
         self._watched.pop(self._write_fd, None)
         if self._write_fd in self._armed:
             self._armed.remove(self._write_fd)
             self._epoll.unregister(self._write_fd)
-        self._writer.drop()
 
     def _cut(self, by: str, reason: str) -> LinkAborted:
         self._drop()

@@ -106,7 +106,9 @@ class PipeWriter:
                     self._changed.wait(TICK_S)
                 else:
                     self._write_rest()
-            self._close()
+            # Where the reader is gone before the owner was done, the owner may be watching the descriptor.
+            if self._finished:
+                self._close()
             self._changed.notify_all()
 
     def _write_rest(self) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,20 +116,27 @@ def test_the_word_of_a_receiver_that_is_gone_is_heard_though_it_read_not_all_it_
     assert "receiver: it gave up" in str(ending(sender))
 
 
-@pytest.mark.parametrize("gone", ["sender", "receiver"])
-def test_an_armed_sender_may_be_given_up_or_asked_for_its_counts(ends: Ends, gone: str) -> None:
+@pytest.mark.parametrize("gone", ["sender", "receiver", "receiver behind a close"])
+def test_an_armed_sender_may_be_given_up_and_outlive_its_receiver(ends: Ends, gone: str) -> None:
     sender, receiver = ends
     assert sender.try_send(frame_of(1, 3_000_000))
     assert not sender.try_send(frame_of(2))
     assert sender.arm()
     if gone == "sender":
         sender.abort("it gave up")
+    elif gone == "receiver":
+        receiver.detach()
     else:
         sender.close()
         receiver.detach()
         sender.statistics()
+    # The thread that writes the rest finds that nobody reads it, or that nobody wants it read.
+    thread = next((one for one in threading.enumerate() if one.name == "pipe a->b"), None)
+    if thread is not None:
+        thread.join(PATIENCE_S)
     sender.disarm()
     assert not readable(sender.fileno())
+    assert gone == "receiver behind a close" or isinstance(ending(sender), LinkAborted)
 
 
 def test_memory_that_a_view_still_uses_is_not_used_again(ends: Ends) -> None:
