@@ -32,6 +32,7 @@ class Channel:
         sock.setblocking(False)
         self._socket = sock
         self._incoming = bytearray()
+        self._put_back: list[bytes] = []
         self._outgoing: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self.descriptors: deque[int] = deque()
 
@@ -60,6 +61,7 @@ class Channel:
             except BlockingIOError:
                 return
             except OSError as error:
+                self._forget()
                 raise ChannelClosed(f"the other end of the control channel is gone: {error}") from error
             for fd in descriptors:
                 os.close(fd)
@@ -92,12 +94,25 @@ class Channel:
                 break
         return self._whole()
 
+    def put_back(self, messages: Sequence[bytes]) -> None:
+        """Have the next `receive` return these first. What is put back is no news to who polls."""
+        self._put_back.extend(messages)
+
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket, and the descriptors that were to be sent and were not, or were not taken."""
+        self._forget()
+        while self.descriptors:
+            os.close(self.descriptors.popleft())
         self._socket.close()
 
+    def _forget(self) -> None:
+        """Drop what was not sent: a copy of a pipe's end would keep its peer from seeing a death."""
+        while self._outgoing:
+            for fd in self._outgoing.popleft()[1]:
+                os.close(fd)
+
     def _whole(self) -> list[bytes]:
-        messages: list[bytes] = []
+        messages, self._put_back = self._put_back, []
         start = 0
         while len(self._incoming) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._incoming, start)

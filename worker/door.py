@@ -240,13 +240,15 @@ class Door:
         try:
             match_ticket(brought.ticket, expected.ticket)
             expected.take(brought.description, brought.descriptors, brought.tie)
-            brought.tie.send([""])
         except (TransportError, OSError) as error:
             close_all(brought.descriptors)
             self._refuse(brought.tie, f"link {link}: {error}")
             return
         del self._expected[link]
         self._strangers.discard(brought.tie)
+        # The descriptors are whose who took them. One that has left meanwhile is seen to have let go.
+        with suppress(OSError):
+            brought.tie.send([""])
         brought.tie.hold(expected.over)
 
     def _refuse(self, tie: Tie, reason: str) -> None:

@@ -29,6 +29,8 @@ logger = logging.getLogger("headrace.worker")
 #: Lines of a task's standard error that are kept for its story.
 STORY_LINES = 20
 _READ_BYTES = 64 << 10
+#: Reads after the death of a task: a pipe holds about as much as one of them takes.
+_STORY_READS_MAX = 4
 
 
 @dataclass(slots=True)
@@ -54,14 +56,17 @@ class TaskProcess:
     #: The cause of the order to end it, if there was one.
     ended_for: str = ""
     story: deque[str] = field(default_factory=lambda: deque[str](maxlen=STORY_LINES))
+    #: Whether the other end of `errors` is closed, by the process and by all that it has started.
+    said_all: bool = False
     _rest: bytes = b""
 
     def take_errors(self) -> bool:
-        """Read what the process wrote; False at the end."""
+        """Read what the process wrote; False where there is nothing, now or ever again."""
         try:
             data = os.read(self.errors, _READ_BYTES)
         except BlockingIOError:
-            return True
+            return False
+        self.said_all = not data
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()[:LINE_BYTES_MAX] if data else b""
         for line in filter(None, lines):
@@ -96,6 +101,8 @@ class Processes:
         self._births = Births(self._born, self._stillborn)
         #: Asked for and not there yet, by the number of the order.
         self._awaited: dict[int, TaskProcess] = {}
+        #: Born and not yet waited for, also of attempts that a newer one has taken the place of.
+        self._born_pids: set[int] = set()
 
     def open(self, nursery: Nursery | None = None) -> None:
         """Make ready for the first task."""
@@ -163,7 +170,7 @@ class Processes:
 
     def judge(self, now: float) -> list[TaskProcess]:
         """The tasks that are to be killed for what a stage does to them; each is told of once."""
-        self._births.reap_strangers({item.pid for item in self._processes.values()})
+        self._births.reap_strangers(self._born_pids)
         guilty: list[TaskProcess] = []
         for item in self._processes.values():
             if item.killed_for or not item.pid:
@@ -180,9 +187,9 @@ class Processes:
         return _resident_bytes(item.pid) if item is not None and item.pid else 0
 
     def story(self, item: TaskProcess) -> str:
-        """The end of a task's standard error."""
-        while item.errors >= 0 and item.take_errors():
-            if not item.story or len(item.story) >= STORY_LINES:
+        """The end of a task's standard error. What a dead task has started may live, and write there on."""
+        for _ in range(_STORY_READS_MAX):
+            if item.errors < 0 or not item.take_errors():
                 break
         return "\n".join(item.story)
 
@@ -236,13 +243,15 @@ class Processes:
             self._said(item, pb.TaskEvent.FromString(data))
 
     def _errors(self, item: TaskProcess) -> None:
-        if not item.take_errors():
+        item.take_errors()
+        if item.said_all:
             asyncio.get_running_loop().remove_reader(item.errors)
 
     def _born(self, number: int, pid: int) -> None:
         """Learn of the process's end from a pidfd, without a thread or a signal handler."""
         item = self._awaited.pop(number)
         item.pid = pid
+        self._born_pids.add(pid)
         loop = asyncio.get_running_loop()
         pidfd = os.pidfd_open(pid)
 
@@ -250,6 +259,7 @@ class Processes:
             loop.remove_reader(pidfd)
             os.close(pidfd)
             _, status = os.waitpid(pid, 0)
+            self._born_pids.discard(pid)
             self._ended(item, os.waitstatus_to_exitcode(status))
 
         loop.add_reader(pidfd, ended)

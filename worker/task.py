@@ -459,10 +459,10 @@ def _first_command(channel: Channel) -> pb.TaskCommand:
     """Wait for the order that this attempt is born with. The worker is alive or the channel closes."""
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
-    while True:
+    while not (messages := channel.receive()):
         poll.poll(1000)
-        for data in channel.receive():
-            return pb.TaskCommand.FromString(data)
+    channel.put_back(messages[1:])
+    return pb.TaskCommand.FromString(messages[0])
 
 
 def live(control: int, hands: int) -> int:

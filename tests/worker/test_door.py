@@ -113,6 +113,26 @@ def test_each_side_is_told_when_the_other_lets_go(goes: str) -> None:
     assert told == [("the worker at its other end has let go of it", False)]
 
 
+def test_who_leaves_between_what_it_brought_and_its_answer_leaves_what_it_brought_to_who_took_it() -> None:
+    kept: list[int] = []
+
+    async def scene(ends: Ends) -> None:
+        def take(description: dict[str, Any], descriptors: list[int], tie: Tie) -> None:
+            ends.ties.append(tie)
+            kept.extend(descriptors)
+            # Here the other worker lets go; this one has yet to answer it.
+            ends.ties[0].end()
+
+        ends.bring()
+        await until(lambda: ends.far._brought)
+        ends.far.expect("a->b#1", ticket(), take, lambda *why: ends.far_over.append(why))
+        assert os.pread(kept[0], 100, 0) == b"water", "who took it owns it, and nobody else closes it"
+        await until(lambda: ends.far_over)
+        close_all(kept)
+
+    assert run(scene).far_over == [("the worker at its other end has let go of it", False)]
+
+
 def test_a_ticket_of_another_attempt_is_refused_by_name_and_the_right_one_still_comes() -> None:
     async def scene(ends: Ends) -> None:
         ends.expect(attempt=2)

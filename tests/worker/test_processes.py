@@ -1,0 +1,104 @@
+"""What a worker makes of the ends of its tasks' processes, with real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from headrace.pipeline.graph import Pipeline
+from headrace.protos import control_pb2 as pb
+from headrace.stages.library import read
+from headrace.transport.logbook import Logbook
+from headrace.worker.processes import Processes, TaskProcess
+
+DEADLINE_S = 60.0
+TASK = "plain/read.0"
+
+
+class Ward:
+    """Starts attempts of one task, and notes what they say and how they end."""
+
+    def __init__(self) -> None:
+        self.processes = Processes(self._said, self._exited, lambda *_: None, Logbook("worker test"))
+        self.ready: list[int] = []
+        self.exited: dict[int, int] = {}
+        self.stories: dict[int, str] = {}
+        self._started: set[int] = set()
+        self._news = asyncio.Event()
+
+    def start(self, attempt: int) -> None:
+        self._started.add(attempt)
+        pipeline = Pipeline.chain("plain", "file:///nowhere", read("*.jsonl"))
+        order = pb.StartTask(pipeline_json=json.dumps(pipeline.to_dict()), stages=["read"])
+        self.processes.spawn(TASK, attempt, pb.TaskCommand(task=TASK, attempt=attempt, start=order))
+
+    async def end(self) -> None:
+        for attempt in self._started - set(self.exited):
+            self.processes.kill(TASK, attempt)
+        await self.until(lambda: self._started == set(self.exited))
+        self.processes.kill_all()
+
+    async def until(self, told: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not told():
+                self._news.clear()
+                await self._news.wait()
+
+    def _said(self, item: TaskProcess, event: pb.TaskEvent) -> None:
+        if event.WhichOneof("event") == "ready":
+            self.ready.append(item.attempt)
+            self._news.set()
+
+    def _exited(self, item: TaskProcess, code: int) -> None:
+        self.stories[item.attempt] = self.processes.story(item)
+        self.exited[item.attempt] = code
+        self._news.set()
+
+
+def attended(scene: Callable[[Ward], Any]) -> None:
+    async def act() -> None:
+        ward = Ward()
+        ward.processes.open()
+        try:
+            await scene(ward)
+        finally:
+            await ward.end()
+
+    asyncio.run(act())
+
+
+def test_a_dead_attempt_is_its_ends_to_tell_and_no_orphan() -> None:
+    async def scene(ward: Ward) -> None:
+        ward.start(1)
+        await ward.until(lambda: ward.ready == [1])
+        [(older, _)] = ward.processes.found(TASK)
+        ward.start(2)
+        await ward.until(lambda: ward.ready == [1, 2])
+        os.kill(older, signal.SIGKILL)
+        os.waitid(os.P_PID, older, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it was killed
+        # Before the loop hears of that death, the worker looks at its tasks, and for orphans.
+        ward.processes.judge(0.0)
+        await ward.until(lambda: 1 in ward.exited)
+        assert ward.exited == {1: -signal.SIGKILL}
+
+    attended(scene)
+
+
+def test_the_story_of_a_dead_task_ends_though_its_standard_error_is_still_open_elsewhere() -> None:
+    async def scene(ward: Ward) -> None:
+        ward.start(1)
+        await ward.until(lambda: ward.ready == [1])
+        [(pid, _)] = ward.processes.found(TASK)
+        # What a process that the task has started would inherit.
+        errors = os.open(f"/proc/{pid}/fd/2", os.O_WRONLY)
+        os.write(errors, b"it is about to break\n")
+        ward.processes.kill(TASK, 1)
+        await ward.until(lambda: 1 in ward.exited)
+        os.close(errors)
+        assert ward.stories[1] == "it is about to break"
+
+    attended(scene)
