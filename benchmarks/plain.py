@@ -3,12 +3,11 @@
     python benchmarks/plain.py CORPUS [--json] [--megabytes 500] [--rounds 3] [--cores N] [--ray PYTHON]
 
 Method. CORPUS is a folder of JSON Lines that do not repeat, since repeated text would warm the tokenizer's cache; of
-its files as many are taken as make `--megabytes`. Everything starts with the files in the page cache, writes to a fresh
-folder beside them, and is timed from the start of its command to its end.
+its files as many are taken as make `--megabytes`. Each way is one command. It starts with the files in the page cache,
+writes to a fresh folder beside them, and is timed from the start of its process, its interpreter included, to the end
+of that process. What is checked afterwards, as is the number of tokens of all ways, is outside the clock.
 
-- limit: one process a core, each in a loop: take the next fragment, read a batch, tokenize it, gather, write a shard
-  when it is full. The stages are those of the pipeline, built from the same declarations. No controller, no ledger, no
-  links, nothing that survives a death.
+- limit: one process a core, each in a loop with the pipeline's stages and nothing else (benchmarks/plain_loop.py).
 - fused, rings: `headrace run examples/plain.py`, with and without `--no-fuse`.
 - ray_guide, ray_arrow, ray_hf: `read_json`, `map_batches`, `write_parquet`, run by a Python with ray and gigatoken.
   The same files, tokenizer.json and number of cores; as a user of Ray writes it from its guides, and with what Headrace
@@ -18,45 +17,42 @@ Rounds of all ways alternate. A measurement during which other processes took mo
 processor time of all cores is made again, up to AGAIN_MAX times, after which the least disturbed one counts; `again`
 says how many were left out. Ray is not judged so: its processes are not waited for, and count among the others.
 Seconds are medians, and a ratio is the median of the rounds' ratios. `start_s` is the time to the first batch (limit:
-until each process has its stages), and `steady` the ratio of what is left without it. `cpu_s` are the seconds of
-processor time of a way and all its processes, and `cpu` the ratio of those: on a machine that others use too it is the
-steadier figure, though it does not see waiting. `others_s` is the processor time that the machine spent on anything
-else meanwhile, the kernel's own work for the measured included. The limit and Ray have the environment that this
-command has, and so the allocators that anybody has; Headrace gives its tasks others (worker/cradle.py), which is a
-part of what is measured. `--same-environment` gives the limit those too, so that a ratio shows what Headrace adds to
-its stages alone, and `--limit-environment` any others, as NAME=VALUE. Ray's seconds end with its last write.
+until each process has its stages; Ray: to the end of `ray.init`), `steady` the ratio of what is left without it, and
+`written_s` the time to the last write of any file of the output, by that file. `cpu_s` are the seconds of processor
+time of a way and all its processes, and `cpu` the ratio of those: on a machine that others use too it is the steadier
+figure, though it does not see waiting. `others_s` is the processor time that the machine spent on anything else
+meanwhile, the kernel's own work for the measured included. The limit and Ray have the environment that this command
+has, and so the allocators that anybody has; Headrace gives its tasks others (worker/cradle.py), which is a part of what
+is measured. `--same-environment` gives the limit those too, so that a ratio shows what Headrace adds to its stages
+alone, and `--limit-environment` any others, as NAME=VALUE.
 
 Last result: docs/performance.md.
 """
 
 import argparse
-import contextlib
 import functools
 import json
-import multiprocessing
 import os
 import pathlib
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import pyarrow.parquet as pq
 from quiet import undisturbed
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.batch import Batch
-from headrace.stages.build import build_stage
 from headrace.stages.library import read, tokenize, write_tokens
-from headrace.store.intervals import UNBOUNDED, Gap
-from headrace.store.objects import open_store
+from headrace.stages.vocabulary import resolve_tokenizer
 from headrace.worker.cradle import environment
 
 EXAMPLE = pathlib.Path(__file__).parents[1] / "examples" / "plain.py"
+LOOP_SCRIPT = pathlib.Path(__file__).with_name("plain_loop.py")
 RAY_SCRIPT = pathlib.Path(__file__).with_name("plain_ray.py")
 RUN_S_MAX = 1200.0
 AGAIN_MAX = 2
@@ -67,10 +63,11 @@ MB = 1_000_000
 
 @dataclass(frozen=True)
 class Timed:
-    """One way of doing the work: seconds in all, and until its first batch; seconds of processor time."""
+    """One way of doing the work: seconds in all, to its first batch and its last write; seconds of processor time."""
 
     seconds: float
     start_s: float
+    written_s: float
     tokens: int
     cpu_s: float = 0.0
     others_s: float = 0.0
@@ -148,9 +145,9 @@ def head(path: pathlib.Path, size: int) -> pathlib.Path:
 def ways_of(files: Sequence[pathlib.Path], args: argparse.Namespace) -> dict[str, Callable[[pathlib.Path], Timed]]:
     given = ",".join(map(str, files))
     ways: dict[str, Callable[[pathlib.Path], Timed]] = {
-        "limit": lambda folder: plain_loop(given, folder, args),
-        "fused": lambda folder: headrace(given, folder, args, ()),
-        "rings": lambda folder: headrace(given, folder, args, ("--no-fuse",)),
+        "limit": functools.partial(plain_loop, given, args),
+        "fused": functools.partial(headrace, given, args, ()),
+        "rings": functools.partial(headrace, given, args, ("--no-fuse",)),
     }
     if args.ray:
         for name in RAY_WAYS:
@@ -158,102 +155,70 @@ def ways_of(files: Sequence[pathlib.Path], args: argparse.Namespace) -> dict[str
     return ways
 
 
-# -- the plain loop --
+# -- the ways, each a command --
 
 
-def plain_loop(given: str, folder: pathlib.Path, args: argparse.Namespace) -> Timed:
-    """The time of one process a core, from before the first is started to the end of the last."""
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended: CLOCK_MONOTONIC at its start, seconds to its end and its last write, what it said."""
+
+    started: float
+    seconds: float
+    written_s: float
+    told: dict[str, Any]
+
+
+def command(given: Sequence[str], folder: pathlib.Path, variables: Mapping[str, str] | None = None) -> Ended:
+    """Run a command that writes to the folder, and nothing but it within the clock.
+
+    What it says goes to files: a pipe would be waited for until the last of its processes has closed it.
+    """
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
+        environ = {**os.environ, **(variables or {})}
+        started, started_ns = time.monotonic(), time.time_ns()
+        process = subprocess.Popen(given, stdin=subprocess.DEVNULL, stdout=said, stderr=errors, env=environ, cwd=folder)
+        process.wait(RUN_S_MAX)
+        seconds = time.monotonic() - started
+        said.seek(0)
+        errors.seek(0)
+        if process.returncode:
+            raise SystemExit(f"{given[1]} ended with {process.returncode}:\n{errors.read()[-2000:]}")
+        # Ray may say something behind it.
+        told = json.loads(next(line for line in reversed(said.read().splitlines()) if line.startswith("{")))
+    written_ns = max(path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file())
+    return Ended(started, seconds, (written_ns - started_ns) / 1e9, told)
+
+
+def plain_loop(given: str, args: argparse.Namespace, folder: pathlib.Path) -> Timed:
+    """One process a core in a loop (benchmarks/plain_loop.py); the pipeline is declared before the clock starts."""
     tokens = tokenize(args.tokenizer)
     pipeline = Pipeline.chain("plain", str(folder), read(given), tokens, write_tokens(tokens))
-    context = multiprocessing.get_context("spawn")
-    following, reports = context.Value("i", 0), context.Queue()
-    started = time.monotonic()
-    workers = [
-        context.Process(target=work, args=(pipeline.to_dict(), following, reports, started)) for _ in range(args.cores)
-    ]
     variables = environment(os.environ) if args.same_environment else {}
     variables |= dict(pair.split("=", 1) for pair in args.limit_environment)
-    with other_environment(variables):
-        for worker in workers:
-            worker.start()
-    told = [reports.get(timeout=RUN_S_MAX) for _ in workers]
-    for worker in workers:
-        worker.join(RUN_S_MAX)
-        if worker.exitcode:
-            raise SystemExit(f"the plain loop died with exit code {worker.exitcode}")
-    return Timed(time.monotonic() - started, max(start for start, _ in told), sum(tokens for _, tokens in told))
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as declared:
+        json.dump(pipeline.to_dict(), declared)
+        declared.flush()
+        ended = command([sys.executable, "-P", str(LOOP_SCRIPT), declared.name, str(args.cores)], folder, variables)
+    start_s = ended.told["ready_at"] - ended.started
+    return Timed(ended.seconds, start_s, ended.written_s, ended.told["tokens"])
 
 
-@contextlib.contextmanager
-def other_environment(given: Mapping[str, str]) -> Iterator[None]:
-    """Processes that are started meanwhile have these variables besides."""
-    before = dict(os.environ)
-    os.environ.update(given)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-def work(plain: dict[str, Any], following: Any, reports: Any, started: float) -> None:
-    """One process of the plain loop. CLOCK_MONOTONIC is the same in all."""
-    pipeline = Pipeline.from_dict(plain)
-    source, transform, sink = (build_stage(stage, {}) for stage in pipeline.stages)
-    sink.begin(pipeline.name, "plain")
-    ready = time.monotonic() - started
-    store = open_store(pipeline.dataset)
-    fragments = list(source.list())
-    batches: list[Batch] = []
-    size = tokens = 0
-    while True:
-        with following.get_lock():
-            index, following.value = following.value, following.value + 1
-        if index >= len(fragments):
-            break
-        for item in source.read(fragments[index], [Gap(0, UNBOUNDED, 0)]):
-            if not isinstance(item, Batch):
-                continue
-            batch = transform.process(item)
-            batches.append(batch)
-            size += sink.measure(batch)
-            if size >= sink.shard_bytes:
-                tokens += sink.write(batches, store, "shards/1/").counts.tokens
-                batches, size = [], 0
-    if batches:
-        tokens += sink.write(batches, store, "shards/1/").counts.tokens
-    reports.put((ready, tokens))
-
-
-# -- the others --
-
-
-def headrace(given: str, folder: pathlib.Path, args: argparse.Namespace, options: Sequence[str]) -> Timed:
-    command = [sys.executable, "-P", "-m", "headrace.cli", "run", str(EXAMPLE), "--json", *options]
-    command += ["-p", f"input={given}", "-p", f"output={folder}", "-p", f"tokenizer={args.tokenizer}"]
-    started = time.monotonic()
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_S_MAX)
-    seconds = time.monotonic() - started
-    if done.returncode:
-        raise SystemExit(f"headrace run ended with {done.returncode}:\n{done.stderr}")
-    report = json.loads(done.stdout)
-    return Timed(seconds, report["first_batch_s"], report["tokens"])
+def headrace(given: str, args: argparse.Namespace, options: Sequence[str], folder: pathlib.Path) -> Timed:
+    """`headrace run examples/plain.py`."""
+    parameters = ["-p", f"input={given}", "-p", f"output={folder}", "-p", f"tokenizer={args.tokenizer}"]
+    run = [sys.executable, "-P", "-m", "headrace.cli", "run", str(EXAMPLE), "--json"]
+    ended = command([*run, *options, *parameters], folder)
+    return Timed(ended.seconds, ended.told["first_batch_s"], ended.written_s, ended.told["tokens"])
 
 
 def ray(way: str, files: Sequence[pathlib.Path], args: argparse.Namespace, folder: pathlib.Path) -> Timed:
-    from headrace.stages.vocabulary import resolve_tokenizer
-
+    """Ray Data (benchmarks/plain_ray.py); its tokens are counted in what it wrote, behind the clock."""
     facts = resolve_tokenizer(args.tokenizer, "auto")
-    command = [args.ray, str(RAY_SCRIPT), way, facts.path, str(facts.eos_id), str(args.cores), str(folder)]
-    command += map(str, files)
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_S_MAX, cwd=folder)
-    if done.returncode:
-        raise SystemExit(f"ray ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    # Ray may say something behind it.
-    report = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{")))
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    return Timed(report["seconds"], report["start_s"], report["tokens"])
+    given = [args.ray, str(RAY_SCRIPT), way, facts.path, str(facts.eos_id), str(args.cores), str(folder)]
+    ended = command([*given, *map(str, files)], folder)
+    counts = [pq.read_table(path, columns=["count"]).column("count") for path in folder.rglob("*.parquet")]
+    tokens = sum(int(count) for column in counts for count in column.to_numpy())
+    return Timed(ended.seconds, ended.told["ready_at"] - ended.started, ended.written_s, tokens)
 
 
 # -- the report --
@@ -271,6 +236,7 @@ def summarise(found: dict[str, list[Timed]], size: int) -> dict[str, Any]:
             "mb_s": size / MB / seconds,
             "seconds": seconds,
             "start_s": statistics.median(item.start_s for item in rounds),
+            "written_s": statistics.median(item.written_s for item in rounds),
             "seconds_min": min(item.seconds for item in rounds),
             "seconds_max": max(item.seconds for item in rounds),
             "cpu_s": statistics.median(item.cpu_s for item in rounds),
@@ -287,22 +253,24 @@ def summarise(found: dict[str, list[Timed]], size: int) -> dict[str, Any]:
         }
         report["rounds_of"][name] = [asdict(item) for item in rounds]
     for name in (f"ray_{way}" for way in RAY_WAYS if f"ray_{way}" in found):
-        report[f"times_{name}"] = statistics.median(
-            other.seconds / mine.seconds for other, mine in zip(found[name], found["fused"], strict=True)
-        )
+        for ours in ("fused", "limit"):
+            report[f"{ours}_times_{name}"] = statistics.median(
+                other.seconds / mine.seconds for other, mine in zip(found[name], found[ours], strict=True)
+            )
     return report
 
 
 def show(report: dict[str, Any]) -> None:
     print(f"{report['megabytes']:.0f} MB, {report['tokens']:,} tokens, {report['cores']} cores")
-    print(f"{'way':10}{'MB/s':>8}{'seconds':>9}{'start':>7}{'cpu':>7}{'ratio':>7}{'steady':>8}{'cpu':>6}")
+    print(f"{'way':10}{'MB/s':>8}{'seconds':>9}{'written':>9}{'start':>7}{'cpu':>7}{'ratio':>7}{'steady':>8}{'cpu':>6}")
     for name in ("limit", "fused", "rings", *(f"ray_{way}" for way in RAY_WAYS)):
         if name in report:
             row = report[name]
-            times = f"{row['mb_s']:8.1f}{row['seconds']:9.2f}{row['start_s']:7.2f}{row['cpu_s']:7.1f}"
-            print(f"{name:10}{times}{row['ratio']:7.2f}{row['steady']:8.2f}{row['cpu']:6.2f}")
-        if f"times_{name}" in report:
-            print(f"fused is {report[f'times_{name}']:.1f} times {name}")
+            times = f"{row['mb_s']:8.1f}{row['seconds']:9.2f}{row['written_s']:9.2f}{row['start_s']:7.2f}"
+            print(f"{name:10}{times}{row['cpu_s']:7.1f}{row['ratio']:7.2f}{row['steady']:8.2f}{row['cpu']:6.2f}")
+        if f"fused_times_{name}" in report:
+            fused, limit = report[f"fused_times_{name}"], report[f"limit_times_{name}"]
+            print(f"fused is {fused:.1f} times {name}, the limit {limit:.1f} times")
 
 
 if __name__ == "__main__":
