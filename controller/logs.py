@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +21,25 @@ from headrace.controller.core.log_messages import (
     WriteSnapshot,
 )
 from headrace.controller.process import is_alive
-from headrace.store.entries import Entry, Led, decode_entry, encode_entry
+from headrace.store.entries import (
+    Beat,
+    Entry,
+    EpochRaised,
+    FragmentEnded,
+    FragmentsListed,
+    Led,
+    PipelineApplied,
+    decode_entry,
+    encode_entry,
+)
 from headrace.store.errors import StoreError, StoreRefused, StoreStalled
 from headrace.store.log import Appended, Log
 from headrace.store.objects import ObjectStore, open_store
-from headrace.store.remote_probe import ensure_create_if_absent
+from headrace.store.remote_probe import begin_race
 
 LogAnswer = EntryWritten | EntryRefused | EntryUnresolved | EntryOvertaken
+#: What a new log may say while the race about its store goes on: nothing is closed by it, and nothing lost with it.
+_BEFORE_THE_RACE = (Led, Beat, PipelineApplied, EpochRaised, FragmentsListed, FragmentEnded)
 
 
 @dataclass(slots=True)
@@ -36,14 +48,24 @@ class _OpenLog:
     log: Log
     thread: ThreadPoolExecutor
     leader: Led | None = None
+    #: Whether its store has been seen to let exactly one create an object.
     probed: bool = False
+    race: Future[None] | None = None
+    #: Whether all its entries are ours: it was empty when this process first read it.
+    is_new: bool | None = None
 
 
 class Logs:
-    """The logs that this controller has opened, by dataset URI."""
+    """The logs that this controller has opened, by dataset URI.
 
-    def __init__(self, opener: Callable[[str], ObjectStore] = open_store) -> None:
-        self._opener = opener
+    Where two can create one object, two can lead: better no leader than two. So each store is probed by a race, which
+    takes seconds on some, before anything is added to a log that says something already, to that of the `cluster`,
+    whose leader acts beyond it, or to any that would close a batch. The first entries of a new log need not wait for
+    it (docs/decisions/0040).
+    """
+
+    def __init__(self, opener: Callable[[str], ObjectStore] = open_store, cluster: str = "") -> None:
+        self._opener, self._cluster = opener, cluster
         self._logs: dict[str, _OpenLog] = {}
 
     async def read(self, command: ReadLog) -> LogRead:
@@ -106,6 +128,10 @@ class Logs:
             for change in entry.changes:
                 if isinstance(change, Led):
                     opened.leader = change
+        if opened.is_new is None:
+            opened.is_new = command.after < 0 and not entries and snapshot is None and command.log != self._cluster
+            if opened.is_new:
+                opened.race = begin_race(opened.store)
         alive = is_alive(opened.leader.leader) if opened.leader else None
         return LogRead(command.log, tuple(entries), alive, snapshot)
 
@@ -120,12 +146,20 @@ class Logs:
             return EntryUnresolved(command.log, command.number, str(error), isinstance(error, StoreStalled))
         return EntryOvertaken(command.log, command.number)
 
+    def _probe(self, opened: _OpenLog, entry: Entry) -> None:
+        """Wait for the race, unless the entry may come before its end. Raises StoreError."""
+        race, opened.race = opened.race or begin_race(opened.store), None
+        if race is not None:
+            if opened.is_new and not race.done() and all(isinstance(item, _BEFORE_THE_RACE) for item in entry.changes):
+                opened.race = race
+                return
+            race.result()
+        opened.probed = True
+
     def _write(self, opened: _OpenLog, command: WriteEntry) -> LogAnswer:
         try:
             if not opened.probed:
-                # Where two can create one object, two can lead: better no leader than two.
-                ensure_create_if_absent(opened.store)
-                opened.probed = True
+                self._probe(opened, command.entry)
             result = opened.log.append(command.number, encode_entry(command.entry))
         except StoreRefused:
             raise
@@ -133,6 +167,7 @@ class Logs:
             return EntryUnresolved(command.log, command.number, str(error), isinstance(error, StoreStalled))
         if isinstance(result, Appended):
             return self._written(opened, command)
+        opened.is_new = False
         entry = decode_entry(result.existing)
         for change in entry.changes:
             if isinstance(change, Led):

@@ -69,7 +69,7 @@ class Shell:
         self.requests: dict[int, asyncio.Future[core.AnswerRequest]] = {}
         self._numbers = itertools.count(1)
         self.changed = asyncio.Event()
-        self._logs = Logs()
+        self._logs = Logs(cluster=controller.log.log if controller.log else "")
         self.commits = CommitTimes()
         #: Events that wait, each with its cause.
         self._events: deque[tuple[object, str]] = deque()

@@ -5,11 +5,12 @@ Leadership of the ledger rests on this alone, and some servers ignore `If-None-M
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from headrace.store.errors import StoreRefused
@@ -23,7 +24,9 @@ START_S_MAX = 30.0
 #: Objects under this prefix are those of a race, and are deleted at its end; one that stays harms nothing.
 PROBE_PREFIX = "probe-create-if-absent"
 
-_PASSED: set[tuple[int, str]] = set()
+#: The races of this process, by bucket; a child after a fork runs its own.
+_RACES: dict[tuple[int, str], Future[None]] = {}
+_LOCK = threading.Lock()
 
 
 class Creates(Protocol):
@@ -43,17 +46,30 @@ class Creates(Protocol):
         ...
 
 
-def ensure_create_if_absent(store: Creates) -> None:
-    """Probe the store unless this process has probed its bucket before. Raises `StoreRefused`, `StoreUnavailable`.
+def begin_race(store: Creates) -> Future[None] | None:
+    """The race of a store's bucket in this process, in a thread of its own; None where nothing is to be probed.
 
-    A local directory is not probed: `link` is the kernel's own promise.
+    Its result is None, or `StoreRefused` or `StoreUnavailable`; whoever asks next after these has it run again. A local
+    directory is not probed: `link` is the kernel's own promise.
     """
     if store.uri.startswith("file://"):
-        return
+        return None
     place = (os.getpid(), getattr(store, "bucket_uri", store.uri))
-    if place not in _PASSED:
+    with _LOCK:
+        race = _RACES.get(place)
+        if race is None or (race.done() and race.exception() is not None):
+            race = _RACES[place] = Future()
+            threading.Thread(target=_run, args=(store, race), name="probe", daemon=True).start()
+    return race
+
+
+def _run(store: Creates, race: Future[None]) -> None:
+    try:
         probe_create_if_absent(store)
-        _PASSED.add(place)
+    except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+        race.set_exception(error)
+    else:
+        race.set_result(None)
 
 
 def probe_create_if_absent(store: Creates, racers: int = RACERS, rounds: int = ROUNDS) -> None:
@@ -83,4 +99,6 @@ def _race(store: Creates, key: str, racers: int) -> int:
             won = list(pool.map(race, range(racers)))
         return sum(won) + store.create(key, [b"late"])
     finally:
-        store.delete(key)
+        # who may not delete may lead all the same: what stays harms nothing
+        with contextlib.suppress(StoreRefused):
+            store.delete(key)
