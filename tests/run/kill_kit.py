@@ -83,10 +83,13 @@ class Marked:
         return left
 
     def kill(self) -> int:
-        """SIGKILL to all, until none is left; how many there were."""
+        """SIGKILL to all, until two looks find none (one in the midst of `exec` has no mark); how many there were."""
         killed: set[int] = set()
         deadline = time.monotonic() + 10
-        while living := [pid for pid in self.alive() if not _zombie(pid)]:
+        looks = 0
+        while looks < 2:
+            living = [pid for pid in self.alive() if not _zombie(pid)]
+            looks = 0 if living else looks + 1
             assert time.monotonic() < deadline, f"processes that SIGKILL does not end: {living}"
             for pid in living:
                 killed.add(pid)
