@@ -15,6 +15,7 @@ from headrace.store.entries import EpochRaised, Removed, Retracted, VersionPubli
 from headrace.store.errors import DatasetBusy
 from headrace.store.fold import LedgerState
 from headrace.store.retract import Found, find_records, write_rewritten
+from headrace.store.words import counted
 
 #: Keys that are shown to people; `--json` gives all of them.
 KEYS_SHOWN = 10
@@ -35,7 +36,7 @@ def collect_garbage(uri: str, *, dry_run: bool, as_json: bool) -> int:
         return 0
     out = console(sys.stdout)
     verb = "would be deleted" if dry_run else "deleted"
-    objects = f"{number(len(found.keys))} objects, {megabytes(found.size)}, below epoch {found.floor} {verb}"
+    objects = f"{counted(len(found.keys), 'object')}, {megabytes(found.size)}, below epoch {found.floor} {verb}"
     out.print(title(dataset.uri, objects if found.keys else f"nothing below epoch {found.floor} is to be deleted"))
     for key in found.keys[:KEYS_SHOWN]:
         out.print(f"  {key}")
@@ -43,9 +44,9 @@ def collect_garbage(uri: str, *, dry_run: bool, as_json: bool) -> int:
         out.print(f"  and {number(len(found.keys) - KEYS_SHOWN)} more; `--json` gives all of them")
     if found.undecided:
         left = (
-            f"{number(found.undecided)} objects, {megabytes(found.undecided_size)}, of this epoch are named by no entry"
+            f"{counted(found.undecided, 'object')}, {megabytes(found.undecided_size)}, of this epoch, named by no entry"
         )
-        then = f"they stay, since {busy}" if busy else "a collection raises the epoch first, and deletes them too"
+        then = f"left alone, since {busy}" if busy else "a collection raises the epoch first, and deletes that too"
         out.print(f"  {left}: {then}")
     return 0
 
@@ -103,11 +104,11 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, as_json: bo
     if as_json:
         print(json.dumps(facts))
     else:
-        what = f"version {after.state.version} shows {number(documents)} documents less"
+        what = f"version {after.state.version} shows {counted(documents, 'document')} less"
         if not documents:
             what = "no version showed these records: they were not kept, or retracted before"
         if found.rewritten:
-            what += f"; {number(len(found.rewritten))} objects are written anew without their text"
+            what += f"; {counted(len(found.rewritten), 'object is', 'objects are')} written anew without their text"
         console(sys.stdout).print(title(dataset.uri, what))
     return 0
 
@@ -118,7 +119,7 @@ def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:
     store = dataset.store
     objects = [item for shard in dataset.shards for item in shard.closed.objects]
     kept = sum(counts.kept for counts in dataset.state.counts.values())
-    what = f"{number(kept)} kept records in {number(len(objects))} objects"
+    what = f"{counted(kept, 'kept record')} in {counted(len(objects), 'object')}"
     if not agreed:
         size = megabytes(sum(item.size for item in objects))
         raise UsageError(f"{dataset.uri} holds {what}, {size}: add --yes to delete them; nobody can bring them back")
@@ -134,7 +135,7 @@ def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"dataset": dataset.uri, "objects": len(found.keys), "bytes": found.size}))
     else:
-        gone = f"removed: {number(len(found.keys))} objects, {megabytes(found.size)}"
+        gone = f"removed: {counted(len(found.keys), 'object')}, {megabytes(found.size)}"
         console(sys.stdout).print(title(dataset.uri, gone))
     return 0
 

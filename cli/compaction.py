@@ -32,6 +32,7 @@ from headrace.store.entries import (
 )
 from headrace.store.fold import LedgerState
 from headrace.store.objects import open_store
+from headrace.store.words import counted
 
 #: Fragments in one entry, as in a page of a listing.
 PAGE_FRAGMENTS = 1000
@@ -69,7 +70,8 @@ def compact_dataset(uri: str, into: str, *, shard_bytes: int, as_json: bool) -> 
     if as_json:
         print(json.dumps(facts))
     else:
-        what = f"{number(len(old.shards))} shards have become {number(len(new.shards))}, {megabytes(_bytes(new))}"
+        before = counted(len(old.shards), "shard has", "shards have")
+        what = f"{before} become {number(len(new.shards))}, {megabytes(_bytes(new))}"
         console(sys.stdout).print(title(new.uri, what if fresh else "stands already, nothing is to be done"))
     return 0
 

@@ -28,6 +28,7 @@ from headrace.store.dataset import Dataset
 from headrace.store.log import Log
 from headrace.store.objects import ObjectStore, open_store
 from headrace.store.shards import read_table
+from headrace.store.words import counted
 
 #: Quarantined records that `show --quarantine` prints; `--json` gives all of them.
 QUARANTINE_SHOWN = 20
@@ -74,12 +75,12 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, as_json: bool) ->
     out.print()
     sizes = f"{number(balance.shards)}, {megabytes(_bytes(dataset))}"
     rows = [
-        ("tokens", f"{number(balance.counts.tokens)} in {number(balance.counts.sequences)} sequences"),
+        ("tokens", f"{number(balance.counts.tokens)} in {counted(balance.counts.sequences, 'sequence')}"),
         ("padding", padding(balance)),
         ("shards", sizes),
         ("seq_len", str(described.seq_len)),
         ("tokenizer", f"sha256 {described.tokenizer[:16]}" if described.tokenizer else "unknown"),
-        ("ledger", f"{number(dataset.state.number + 1)} entries, term {dataset.state.term}"),
+        ("ledger", f"{counted(dataset.state.number + 1, 'entry', 'entries')}, term {dataset.state.term}"),
     ]
     out.print(facts_page(rows))
     for item in list(_given_up(dataset))[:GIVEN_UP_SHOWN]:
@@ -148,17 +149,18 @@ def verify_dataset(uri: str, *, as_json: bool) -> int:
         }
         print(json.dumps(found))
         return 0 if report.sound else EXIT_FAULT
-    checked = f"{number(report.shards)} shards, {number(report.objects)} objects, {number(report.records)} records"
+    counts = ((report.shards, "shard"), (report.objects, "object"), (report.records, "record"))
+    checked = ", ".join(counted(count, word) for count, word in counts)
     out = console(sys.stdout)
     if report.sound:
         dropped = sum(1 for _ in _given_up(dataset))
-        rest = f"; the rest of {number(dropped)} fragments is given up" if dropped else ""
+        rest = f"; the rest of {counted(dropped, 'fragment')} is given up" if dropped else ""
         out.print(title(dataset.uri, f"sound: {checked}, {megabytes(report.size)}{rest}"))
         if report.unnamed:
-            left = f"{number(report.unnamed)} objects, {megabytes(report.unnamed_size)}"
-            out.print(f"  {left}, are named by no entry: `headrace dataset gc` deletes what sinks that died have left")
+            left = f"{counted(report.unnamed, 'object')}, {megabytes(report.unnamed_size)}"
+            out.print(f"  {left}, named by no entry: `headrace dataset gc` deletes what sinks that died have left")
         return 0
-    raise CliError(f"{dataset.uri}: {len(report.problems)} problems in {checked}", report.problems)
+    raise CliError(f"{dataset.uri}: {counted(len(report.problems), 'problem')} in {checked}", report.problems)
 
 
 def list_datasets(root: str, *, as_json: bool) -> int:

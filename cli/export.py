@@ -7,7 +7,8 @@ import json
 import sys
 
 from headrace.cli.errors import UsageError
-from headrace.cli.page import console, megabytes, number, title
+from headrace.cli.page import console, megabytes, title
+from headrace.store.words import counted
 
 FORMATS = ("megatron", "mds", "parquet")
 
@@ -27,7 +28,8 @@ def export_dataset(uri: str, out: str, kind: str, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"dataset": dataset.uri, **dataclasses.asdict(done)}))
         return 0
-    rows = [(done.documents, "documents"), (done.sequences, "sequences"), (done.tokens, "tokens")]
-    held = ", ".join(f"{number(count)} {word}" for count, word in rows if count)
-    console(sys.stdout).print(title(out, f"{kind}: {held or 'nothing'}; {done.files} files, {megabytes(done.bytes)}"))
+    rows = [(done.documents, "document"), (done.sequences, "sequence"), (done.tokens, "token")]
+    held = ", ".join(counted(count, word) for count, word in rows if count)
+    size = f"{counted(done.files, 'file')}, {megabytes(done.bytes)}"
+    console(sys.stdout).print(title(out, f"{kind}: {held or 'nothing'}; {size}"))
     return 0

@@ -22,6 +22,7 @@ from headrace.cli.client import Client, ControllerAt, ControllerSilent
 from headrace.cli.errors import UsageError
 from headrace.cli.page import ACCENT, BAD, FAINT, safe
 from headrace.protos import control_pb2 as pb
+from headrace.store.words import counted
 from headrace.transport.log_lines import LEVELS, parse, shown
 
 #: Columns of the process's name; a longer one pushes its line aside.
@@ -110,7 +111,7 @@ def _read(client: Client, search: pb.LogSearch, page: _Page, out: Console, *, as
             continue
         _print(lines, out, as_json=as_json)
         if told.lost:
-            print(f"headrace: {told.lost} lines came too fast to be told", file=sys.stderr)
+            print(f"headrace: {counted(told.lost, 'line')} came too fast to be told", file=sys.stderr)
         if told.missing:
             print(f"headrace: no answer from {', '.join(map(safe, told.missing))}; look there", file=sys.stderr)
         if told.last and not search.follow:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.report import MB, REASONS_SHOWN, Balance, RunReport, StageSpeed
+from headrace.store.words import counted
 
 ACCENT = "cyan"
 GOOD = "green"
@@ -54,7 +55,7 @@ def _quarantine_note(report: RunReport) -> list[str]:
         return []
     look = f"`headrace dataset show {report.dataset} --quarantine` shows them and why"
     nothing = "" if counts.kept else "nothing was kept; "
-    many = "1 record is" if counts.quarantined == 1 else f"{number(counts.quarantined)} records are"
+    many = counted(counts.quarantined, "record is", "records are")
     return [f"{nothing}{many} quarantined: {look}"]
 
 
@@ -101,7 +102,7 @@ def _verdict_line(balance: Balance) -> Text:
         return Text.assemble(("  ✓ balanced so far  ", GOOD), (sums, FAINT), ("  more input is open", "yellow"))
     line = Text.assemble(("  ✓ balanced  ", f"bold {GOOD}"), (sums, FAINT))
     if balance.fragments_dropped:
-        line.append(f"  the rest of {number(balance.fragments_dropped)} fragments is given up", style="yellow")
+        line.append(f"  the rest of {counted(balance.fragments_dropped, 'fragment')} is given up", style="yellow")
     return line
 
 
@@ -111,21 +112,22 @@ def _ranked(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
     if len(ranked) <= REASONS_SHOWN + 1:
         return ranked
     rest = ranked[REASONS_SHOWN:]
-    return [*ranked[:REASONS_SHOWN], (f"{len(rest)} more reasons", sum(count for _, count in rest))]
+    return [*ranked[:REASONS_SHOWN], (counted(len(rest), "more reason"), sum(count for _, count in rest))]
 
 
 def _run_facts(report: RunReport) -> list[tuple[str, str]]:
     balance, counts = report.balance, report.balance.counts
     speed = report.bytes_read / report.seconds / MB if report.seconds > 0 else 0.0
     facts = [
-        ("tokens", f"{number(counts.tokens)} in {number(counts.sequences)} sequences, {padding(balance)} padding"),
+        ("tokens", f"{number(counts.tokens)} in {counted(counts.sequences, 'sequence')}, {padding(balance)} padding"),
         ("shards", f"{number(balance.shards)}, dataset version {balance.version}"),
         ("this run", f"{megabytes(report.bytes_read)} read in {seconds(report.seconds)}, {speed:.1f} MB/s"),
     ]
     if report.bytes_read == 0 and balance.complete:
         facts[-1] = ("this run", "nothing was open: the dataset was complete already")
     if report.records_resumed:
-        facts.append(("resumed", f"{number(report.records_resumed)} records were closed before this run"))
+        resumed = counted(report.records_resumed, "record was", "records were")
+        facts.append(("resumed", f"{resumed} closed before this run"))
     if report.first_batch_s > 0:
         facts.append(("first batch", f"after {report.first_batch_s:.2f} s"))
     if report.tokenizer_engine:

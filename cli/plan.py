@@ -10,6 +10,7 @@ from headrace.cli.client import plain
 from headrace.cli.page import FAINT, console, number, plain_table, title
 from headrace.controller.core.placement import size
 from headrace.protos import control_pb2 as pb
+from headrace.store.words import counted
 
 #: Workers that the page lists; `--json` has them all.
 WORKERS_SHOWN_MAX = 40
@@ -21,8 +22,8 @@ def show_plan(pipeline: str, made: pb.PlanReply, *, as_json: bool) -> None:
         print(json.dumps({"pipeline": pipeline, **plain(made)}))
         return
     out = console(sys.stdout)
-    count = f"{number(len(made.tasks))} tasks on {number(len({task.worker for task in made.tasks}))}"
-    out.print(title(pipeline, f"would run {count} of {number(made.workers)} workers; nothing was started"))
+    count = f"{counted(len(made.tasks), 'task')} on {number(len({task.worker for task in made.tasks}))}"
+    out.print(title(pipeline, f"would run {count} of {counted(made.workers, 'worker')}; nothing was started"))
     out.print()
     out.print(
         plain_table(("stages", "why there"), [(item.chain.replace("+", ", "), item.reason) for item in made.chains])

@@ -16,6 +16,7 @@ from headrace.cli.load import load
 from headrace.cli.page import ACCENT, FAINT, GOOD, console, number, percent, safe, title
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.preview import Preview, Removed, Sample, preview
+from headrace.store.words import counted
 
 #: Records of a preview; more is a run.
 LIMIT_MAX = 100_000
@@ -45,17 +46,21 @@ def _to_dict(pipeline: Pipeline, result: Preview) -> dict[str, Any]:
 
 
 def _show(out: Console, pipeline: Pipeline, result: Preview) -> None:
-    out.print(title(pipeline.name, f"preview of {number(result.records_read)} records; nothing is written"))
+    out.print(title(pipeline.name, f"preview of {counted(result.records_read, 'record')}; nothing is written"))
     out.print()
     share = percent(result.kept, result.records_read)
-    tokens = f", {number(result.tokens)} tokens" if result.tokens else ""
+    tokens = f", {counted(result.tokens, 'token')}" if result.tokens else ""
     out.print(Text.assemble(("  kept ", GOOD), f"{number(result.kept)}  ", (share + tokens, FAINT)))
     show_samples(out, result.samples)
     ranked = sorted(result.removed.items(), key=lambda item: (-item[1].count, item[0]))
     for key, item in ranked[:REASONS_SHOWN]:
         _show_reason(out, key, item, result.records_read)
     if len(ranked) > REASONS_SHOWN:
-        out.print(Text(f"  and {len(ranked) - REASONS_SHOWN} more reasons; `--json` gives all of them", style=FAINT))
+        out.print(
+            Text(
+                f"  and {counted(len(ranked) - REASONS_SHOWN, 'more reason')}; `--json` gives all of them", style=FAINT
+            )
+        )
     for stage, count in sorted(result.edited.items()):
         out.print(Text(f"  edited by {safe(stage)}  {number(count)}"))
 

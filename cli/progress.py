@@ -17,6 +17,7 @@ from rich.text import Text
 from headrace.cli.page import ACCENT, FAINT, megabytes, number, padding, safe, seconds
 from headrace.cli.report import MB, closed_balance
 from headrace.protos import control_pb2 as pb
+from headrace.store.words import counted
 
 #: Seconds over which the speed shown is an average.
 SPEED_WINDOW_S = 5.0
@@ -166,7 +167,8 @@ class LivePage:
 
     def _head(self, status: pb.PipelineStatus, now: float) -> Text:
         ready = sum(task.state == "ready" for task in status.tasks)
-        tasks = f"{ready} of {len(status.tasks)} tasks" if ready < len(status.tasks) else f"{ready} tasks"
+        tasks = counted(len(status.tasks), "task")
+        tasks = f"{ready} of {tasks}" if ready < len(status.tasks) else tasks
         rest = f"{status.state or 'starting'}, {seconds(now - self._began_at)}" + (f", {tasks}" if status.tasks else "")
         return Text.assemble(("● ", ACCENT), (safe(self._name), "bold"), " ", (rest, FAINT))
 
@@ -271,7 +273,8 @@ def closed_line(status: pb.PipelineStatus) -> str:
     """What the ledger holds by now."""
     balance = closed_balance(status)
     counts = balance.counts
-    line = f"{number(counts.records)} records, {number(counts.tokens)} tokens, {status.shards} shards"
+    found = ((counts.records, "record"), (counts.tokens, "token"), (status.shards, "shard"))
+    line = ", ".join(counted(count, word) for count, word in found)
     return line + (f", {padding(balance)} padding" if counts.sequences else "")
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from headrace.cli.errors import EXIT_FAULT, CliError
+from headrace.store.words import counted
 
 
 def train_tokenizer(source: str, output: str, *, vocab_size: int, sample_mb: int, text_key: str, as_json: bool) -> int:
@@ -18,7 +19,7 @@ def train_tokenizer(source: str, output: str, *, vocab_size: int, sample_mb: int
     if as_json:
         print(json.dumps(asdict(trained)))
     else:
-        sample = f"{trained.records:,} records, {trained.sample_bytes / 1e6:.1f} MB"
+        sample = f"{counted(trained.records, 'record')}, {trained.sample_bytes / 1e6:.1f} MB"
         print(f"{trained.path}: {trained.vocab_size:,} tokens, trained on {sample}")
     return 0
 

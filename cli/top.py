@@ -22,6 +22,7 @@ from headrace.cli.client import Client, ControllerAt
 from headrace.cli.page import ACCENT, FAINT, GOOD, number, safe, title
 from headrace.cli.report import MB
 from headrace.protos import control_pb2 as pb
+from headrace.store.words import counted
 
 #: Seconds between two readings.
 LOOK_S = 1.0
@@ -111,10 +112,10 @@ def top_page(reply: pb.StatusReply, found: Mapping[str, list[StageRate]], addres
 
 def _head(status: pb.PipelineStatus, width: int) -> RenderableType:
     living = sum(task.state == "ready" for task in status.tasks)
-    said = [status.state, f"{number(living)} of {number(len(status.tasks))} tasks ready"]
-    said.append(f"{number(status.fragments - status.fragments_done)} of {number(status.fragments)} fragments open")
+    said = [status.state, f"{number(living)} of {counted(len(status.tasks), 'task')} ready"]
+    said.append(f"{number(status.fragments - status.fragments_done)} of {counted(status.fragments, 'fragment')} open")
     restarts = sum(task.restarts for task in status.tasks)
-    said += [f"{number(restarts)} restarts"] if restarts else []
+    said += [counted(restarts, "restart")] if restarts else []
     said += [f"to change: {words}" for words in status.changes]
     line = title(status.pipeline, ", ".join(said), good=status.state in ("running", "completed"))
     line.truncate(width, overflow="ellipsis")

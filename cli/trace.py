@@ -18,6 +18,7 @@ from headrace.store.dataset import Dataset
 from headrace.store.fold import ClosedShard
 from headrace.store.key_files import RecordName
 from headrace.store.shards import read_shard, read_table
+from headrace.store.words import counted
 
 
 def trace_record(uri: str, name: str, *, as_json: bool) -> int:
@@ -82,7 +83,7 @@ def _rows(fact: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             f"sequence {piece['sequence']}, tokens {piece['start']} to {piece['start'] + piece['length'] - 1}",
         )
     if len(fact.get("pieces", ())) > 8:
-        yield "", f"and {len(fact['pieces']) - 8} more pieces"
+        yield "", f"and {counted(len(fact['pieces']) - 8, 'more piece')}"
 
 
 def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[str, Any]]:

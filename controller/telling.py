@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from headrace.controller.core import messages as core
 from headrace.store.entries import Beat, Entry
+from headrace.store.words import counted
 from headrace.transport.log_lines import about
 
 logger = logging.getLogger("headrace.controller")
@@ -76,7 +76,7 @@ def _of_people(event: object) -> _Told | None:
 
 def _wishes(event: core.SteerRequested) -> str:
     words = [] if event.pause is None else ["pause" if event.pause else "resume"]
-    words += [f"{count} tasks of {stage}" for stage, count in event.replicas.items()]
+    words += [f"{counted(count, 'task')} of {stage}" for stage, count in event.replicas.items()]
     words += [f"{stage} on {place}" for stage, place in event.places.items()]
     words += [f"{stage} joined by {transport}" for stage, transport in event.transports.items()]
     return ", ".join(words) or "nothing"
@@ -86,7 +86,7 @@ def _of_workers(event: object) -> _Told | None:
     match event:
         case core.WorkerRegistered():
             words = f"worker {event.worker} is registered: {event.cores} cores on {event.host}"
-            words += f", and has {_many(event.tasks, 'task')} still" if event.tasks else ""
+            words += f", and has {counted(len(event.tasks), 'task')} still" if event.tasks else ""
             return logging.INFO, words, {"worker": event.worker}
         case core.WorkerLost():
             return logging.WARNING, f"worker {event.worker} is lost: {event.reason}", {"worker": event.worker}
@@ -107,13 +107,17 @@ def _of_tasks(event: object) -> _Told | None:
             return logging.WARNING, f"link {event.link} was cut: {event.reason}", _task(event)
         case core.SourceListed():
             level = logging.ERROR if event.error else logging.INFO if event.last else logging.DEBUG
-            words = f"source {event.stage} lists {_many(event.fragments, 'fragment')}"
+            words = f"source {event.stage} lists {counted(len(event.fragments), 'fragment')}"
             return level, f"{words}{': ' + event.error if event.error else ''}", {**_task(event), "last": event.last}
         case core.FragmentWasRead():
-            words = f"fragment {event.fragment.hex()} was read: {event.error or f'{event.count} records'}"
+            words = f"fragment {event.fragment.hex()} was read: {event.error or counted(event.count, 'record')}"
             return logging.DEBUG, words, _task(event)
         case core.ShardProposed():
-            return logging.DEBUG, f"task {event.task} proposes a shard of {_many(event.ranges, 'range')}", _task(event)
+            return (
+                logging.DEBUG,
+                f"task {event.task} proposes a shard of {counted(len(event.ranges), 'range')}",
+                _task(event),
+            )
         case _:
             return None
 
@@ -141,7 +145,7 @@ def _of_command(command: object) -> _Told | None:
             words = f"proposal {command.proposal} of task {command.task}: {command.outcome.value}"
             return logging.DEBUG, f"{words}{': ' + command.reason if command.reason else ''}", _task(command)
         case core.ReleaseClaims():
-            words = f"release claims of {_many(command.records, 'fragment')} at task {command.task}"
+            words = f"release claims in {counted(len(command.records), 'fragment')} at task {command.task}"
             return logging.INFO, words, _task(command)
         case core.ReportRun():
             level = logging.ERROR if command.outcome == "failed" else logging.INFO
@@ -155,7 +159,3 @@ def _of_command(command: object) -> _Told | None:
 
 def _task(item: Any) -> dict[str, Any]:
     return {"task": item.task, "attempt": item.attempt}
-
-
-def _many(items: Sequence[object], word: str) -> str:
-    return f"{len(items)} {word}{'s' * (len(items) != 1)}"

@@ -200,7 +200,7 @@ class Command:
         if self._failures >= FAILURES_MAX:
             raise StageContractError(
                 f'stage "{self.name}": {self._arguments[0]} failed on {FAILURES_MAX} records in a row, '
-                f"the last time: {error}; try it on one of them by hand"
+                f"the last time: {error}; try it on one of them by hand{self._hint(error)}"
             )
 
     def _try(self) -> None:
@@ -211,10 +211,18 @@ class Command:
             process.finish(self._stream.of_nothing() if self._arrow else b"")
             process.judge(self._seconds)
         except CommandFailedError as error:
-            raise PipelineError(f'stage "{self.name}": {self._arguments[0]}, tried without input: {error}') from error
+            raise PipelineError(
+                f'stage "{self.name}": {self._arguments[0]}, tried without input: {error}{self._hint(error)}'
+            ) from error
         finally:
             if process is not None:
                 process.kill()
+
+    def _hint(self, error: CommandFailedError) -> str:
+        """What to declare where the exit code may be no failure, as that of grep is none."""
+        if not error.code:
+            return ""
+        return f"; if {error.code} is no failure of it, declare succeeds={sorted({*self._succeeds, error.code})}"
 
     def _start(self) -> CommandProcess:
         self._stream = ArrowStream()

@@ -26,11 +26,15 @@ _LIBC = ctypes.CDLL(None)
 
 
 class CommandFailedError(Exception):
-    """A command ended, or was ended, before its answer was whole; `hung` if it was ended for taking too long."""
+    """A command ended, or was ended, before its answer was whole; `hung` if it was ended for taking too long.
 
-    def __init__(self, story: str, *, hung: bool = False) -> None:
+    `code` is the exit code by which it failed, 0 where it was something else.
+    """
+
+    def __init__(self, story: str, *, hung: bool = False, code: int = 0) -> None:
         super().__init__(story)
         self.hung = hung
+        self.code = code
 
 
 class CommandProcess:
@@ -133,7 +137,7 @@ class CommandProcess:
                 f"command did not end within {timeout_s:g} s of the end of its input", hung=True
             ) from None
         if code not in self._succeeds:
-            raise CommandFailedError(self.story(code))
+            raise CommandFailedError(self.story(code), code=max(0, code))
 
     def story(self, code: int) -> str:
         """How it ended, for a verdict: the exit code, and the end of what it said."""

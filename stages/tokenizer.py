@@ -21,6 +21,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
 from headrace.stages.heap import heap_bytes
 from headrace.stages.vocabulary import why_not_gigatoken
+from headrace.store.words import counted
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 Tokens: TypeAlias = npt.NDArray[np.uint32]
@@ -81,7 +82,7 @@ class Tokenize:
         """The batch with tokens in the place of text."""
         text = batch.rows.column("text")
         if text.null_count:
-            raise ValueError(f"text is null in {text.null_count} records")
+            raise ValueError(f"text is null in {counted(text.null_count, 'record')}")
         offsets, tokens = self._encode(text)
         if self.eos_id is not None:
             offsets, tokens = append_to_each(offsets, tokens, self.eos_id)

@@ -18,6 +18,7 @@ from headrace.store.objects import ObjectStore
 from headrace.store.parts import GRAVITY, Ordinals, broken_rows, keys_of, rows_of
 from headrace.store.shards import read_shard, read_table, verify_object
 from headrace.store.verify_whole import unnamed_objects, whole_problems
+from headrace.store.words import counted
 
 #: Problems that are told of one shard; the rest of them only repeat the story.
 PROBLEMS_PER_SHARD_MAX = 50
@@ -127,7 +128,8 @@ def _ordinal_problems(
             ("hold more than once, or not in all parts,", broken_rows(keys)),
         ):
             if wrong.size:
-                yield f"{key} and its documents {verb} {wrong.size} records of {name}, first record {wrong[0]}"
+                what = counted(wrong.size, "record")
+                yield f"{key} and its documents {verb} {what} of {name}, first record {wrong[0]}"
 
 
 def _keys(*tables: pa.Table) -> dict[str, Ordinals]:
@@ -171,7 +173,7 @@ def _count_problems(closed: Closed, documents: pa.Table, verdicts: pa.Table, key
     held = sum(len(np.unique(rows)) for rows in kept.values())
     expected = {"filtered": counts.filtered, "duplicate": counts.duplicate, "quarantined": counts.quarantined}
     if held != counts.kept:
-        yield f"{key}: its documents table has {held} records, the ledger counts {counts.kept} kept"
+        yield f"{key}: its documents table has {counted(held, 'record')}, the ledger counts {counts.kept} kept"
     for verdict in sorted({*given, *expected}):
         if given.count(verdict) != expected.get(verdict, 0):
             yield f"{key} has {given.count(verdict)} {verdict}, the ledger counts {expected.get(verdict, 0)}"
@@ -212,13 +214,15 @@ def _piece_problems(
     outside = (document < 0) | (document >= tokens.size) | (sequence < 0) | (sequence >= sequences)
     outside |= (start < 0) | (length < 1) | (start + length > seq_len)
     if outside.any():
-        yield f"{key}: {outside.sum()} pieces lie outside of sequences or documents, first piece {outside.argmax()}"
+        lie = counted(int(outside.sum()), "piece lies", "pieces lie")
+        yield f"{key}: {lie} outside of sequences or documents, first piece {outside.argmax()}"
         return
     begin = sequence * seq_len + start
     order = np.argsort(begin, kind="stable")
     overlaps = begin[order][1:] < (begin + length)[order][:-1]
     if overlaps.any():
-        yield f"{key}: {overlaps.sum()} pieces overlap, first in sequence {sequence[order][1:][overlaps][0]}"
+        found = counted(int(overlaps.sum()), "piece overlaps another", "pieces overlap others")
+        yield f"{key}: {found}, first in sequence {sequence[order][1:][overlaps][0]}"
     if (np.diff(document) < 0).any():
         yield f"{key}: its pieces are not in the order of the documents"
     repeated = arrays.get("piece_repeated", np.zeros(1, np.int32)).astype(np.int64) * np.ones_like(length)
@@ -227,7 +231,8 @@ def _piece_problems(
     wrong = np.flatnonzero(sums != tokens)
     if wrong.size:
         at = int(wrong[0])
-        yield f"{key}: {wrong.size} documents differ from their pieces, row {at} by {sums[at]} to {tokens[at]} tokens"
+        differ = counted(wrong.size, "document differs", "documents differ")
+        yield f"{key}: {differ} from the pieces, row {at} by {sums[at]} to {tokens[at]} tokens"
     counts, total = closed.counts, int((length - repeated).sum())
     if (total, sequences, sequences * seq_len - int(length.sum())) != (counts.tokens, counts.sequences, counts.padding):
         yield (
@@ -249,7 +254,8 @@ def _overlap_problems(
         count, end = repeated[piece], begin[piece - 1] + length[piece - 1]
         wrong += not np.array_equal(line[begin[piece] : begin[piece] + count], line[end - count : end])
     if wrong:
-        yield f"{key}: {wrong} pieces do not begin with what the piece before them ends with, as they say"
+        begins = counted(wrong, "piece does", "pieces do")
+        yield f"{key}: {begins} not begin with what the piece before them ends with, as they say"
 
 
 def _quarantine_problems(
@@ -265,10 +271,9 @@ def _quarantine_problems(
     for fragment in sorted(expected.keys() | found.keys()):
         wanted, held = (np.sort(part.get(fragment, np.zeros(0, np.int64))) for part in (expected, found))
         if not np.array_equal(wanted, held):
-            yield (
-                f"{intact['quarantine'].key if named else intact['verdicts'].key}: {held.size} raw records of fragment "
-                f"{fragment} are kept for {wanted.size} quarantined ones"
-            )
+            key = intact["quarantine" if named else "verdicts"].key
+            raw = counted(held.size, "raw record")
+            yield f"{key}: {raw} of fragment {fragment} for {wanted.size} that are quarantined"
 
 
 def _manifest_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:

@@ -17,6 +17,7 @@ from headrace.store.key_files import ROLE
 from headrace.store.keys import FOLDERS, epoch_of
 from headrace.store.objects import ObjectInfo, ObjectStore
 from headrace.store.shards import read_table
+from headrace.store.words import counted
 
 _BROKEN_LEADER = "two shards account for the same records: the leader that wrote the entry is broken, report it"
 _BROKEN_DEDUP = "the stage that decided it is broken, write the dataset again and report it"
@@ -99,8 +100,9 @@ def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
     same = np.flatnonzero((keys[1:, :2] == keys[:-1, :2]).all(axis=1))
     if len(same):
         one, other = (int(keys[same[0] + step, 2]) for step in (0, 1))
+        many = counted(len(same), "kept record")
         yield (
-            f"entry {other}: of {len(same)} kept records the text is that of another kept record, the first one's of "
+            f"entry {other}: of {many} the text is that of another kept record, the first one's of "
             f"one that entry {one} closes; {_BROKEN_DEDUP}"
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.store.fold import LedgerState
+from headrace.store.words import counted
 
 #: Closed records from which on a share means something.
 SHARE_RECORDS_MIN = 1000
@@ -31,10 +32,12 @@ class Allowance:
             too_many = self.records is not None and lost > self.records
             too_great = self.share is not None and judged and lost > self.share * all_of_them
             if too_many or too_great:
+                verb = "is" if lost == 1 else "are"
                 allowed = f"{self.records}" if too_many else f"{100 * (self.share or 0.0):g}%"
                 chief = max(counts.quarantined_by, key=counts.quarantined_by.__getitem__, default="unknown")
+                records = counted(all_of_them, "record")
                 return (
-                    f"{lost} of {all_of_them} records closed by sink {sink} are quarantined, more than the {allowed} "
+                    f"{lost} of {records} closed by sink {sink} {verb} quarantined, more than the {allowed} "
                     f"allowed; most of them by {chief}; see `headrace dataset show {dataset} --quarantine`, then mend "
                     "the input or raise --max-quarantined and run it again"
                 )

@@ -55,6 +55,7 @@ from headrace.store.cluster_changes import (
 )
 from headrace.store.cluster_fold import ENDED_RUNS_MAX, ClusterState, RunRecord
 from headrace.store.entries import Beat, Led
+from headrace.store.words import counted
 
 #: Seconds for which tasks of a run that this controller does not know may wait for somebody to apply it again.
 ORPHAN_S = 20.0
@@ -402,7 +403,9 @@ class Controller:
         except PipelineError as error:
             return str(error)
         if self._nobody_is_back:
-            return f"none of the {len(self._known)} workers is back at this controller yet: see `headrace status`"
+            return (
+                f"of {counted(len(self._known), 'worker')} none is back at this controller yet: see `headrace status`"
+            )
         if pipeline.name in self._asked:
             return f"pipeline {pipeline.name!r} is being applied by somebody else"
         for run in self.runs.values():

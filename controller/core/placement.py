@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from headrace.controller.core.places import WorkerFacts, eligible
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
+from headrace.store.words import counted
 
 #: Workers that an error or a reason names; the others are counted.
 NAMED_MAX = 5
@@ -179,10 +180,8 @@ def _spread(
             left -= share
         open_to = [name for name in open_to if (limit := room[name]) is None or given[name] < limit]
     if left or not all(given.values()):
-        raise PipelineError(
-            f"stage {chain[0]!r}: {count} replicas of {need} each were asked for and {count - left} fit: "
-            f"{_listed(chosen, stock)}"
-        )
+        asked = counted(count, f"replica of {need} was", f"replicas of {need} each were")
+        raise PipelineError(f"stage {chain[0]!r}: {asked} asked for and {count - left} fit: {_listed(chosen, stock)}")
     for name, share in given.items():
         stock.take(name, need, share)
     placed.shares[chain] = tuple((worker, given[worker.name]) for worker in chosen)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.controller.core.placement import NOTHING, Need
 from headrace.controller.core.places import QUIC, RING
+from headrace.store.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Change:
 
     def words(self) -> str:
         """For people."""
-        parts = [f"{stage} to {count} tasks" for stage, count in self.replicas.items()]
+        parts = [f"{stage} to {counted(count, 'task')}" for stage, count in self.replicas.items()]
         parts += [f"{stage} to {place}" for stage, place in self.places.items()]
         parts += [f"{stage} joined by {transport}" for stage, transport in self.transports.items()]
         parts += [f"worker {self.leave} left"] if self.leave else []

@@ -19,6 +19,7 @@ from headrace.controller.core.run_opening import Opening
 from headrace.controller.core.run_states import RunState, RunTurn
 from headrace.pipeline.errors import PipelineError
 from headrace.store.entries import EpochRaised
+from headrace.store.words import counted
 
 
 class Changes(Opening):
@@ -139,8 +140,9 @@ class Changes(Opening):
             made = move(current, change.leave, staying, self._beside())
             if left := [task for task in made.tasks if task.worker == change.leave]:
                 where = f", which is placed on {left[0].place!r}" if left[0].place else ""
+                stuck = counted(len(left), "task has", "tasks have")
                 raise PipelineError(
-                    f"{len(left)} tasks have nowhere else to go, such as {left[0].name}{where}: "
+                    f"{stuck} nowhere else to go, such as {left[0].name}{where}: "
                     f"no other worker may have it and has {left[0].need} left"
                 )
             return made

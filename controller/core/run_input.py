@@ -36,6 +36,7 @@ from headrace.store.entries import (
     FragmentEnded,
     FragmentsListed,
 )
+from headrace.store.words import counted
 
 #: Changed fragments that are named at the end of a run.
 CHANGED_SHOWN = 5
@@ -119,13 +120,14 @@ class Input(RunBase):
         shown = "; ".join(list(dict.fromkeys(self._changed.values()))[:CHANGED_SHOWN])
         more = len(set(self._changed.values())) - CHANGED_SHOWN
         told = f"{shown}{f'; and {more} more' if more > 0 else ''}. All else is closed."
+        open_still = counted(len(self._changed), "fragment stands open", "fragments stand open")
         if self._unreadable.issuperset(self._changed):
             return (
-                f"{len(self._changed)} fragments stand open, since their devices failed: {told} The same command reads "
+                f"{open_still}, since their devices failed: {told} The same command reads "
                 "them when that is mended; or --changed-input drop gives up what is open of them"
             )
         return (
-            f"{len(self._changed)} fragments stand open, since what was listed changed, vanished or cannot be read: "
+            f"{open_still}, since what was listed changed, vanished or cannot be read: "
             f"{told} Put the old objects back and run "
             "again, or choose: --changed-input drop gives up what is open of them, --changed-input reread gives it "
             "up and reads the new objects whole, beside what is closed of the old ones"

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from headrace.stages.batch import LINEAGE, Batch
 from headrace.stages.text import text_of
 from headrace.store.shards import SCORE_PREFIX
+from headrace.store.words import counted
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.float64]
@@ -33,7 +34,7 @@ def text_bytes(column: pa.Array[Any]) -> tuple[npt.NDArray[np.uint8], npt.NDArra
     They are copied, which takes a hundredth of the time of the cheapest filter: Arrow promises no bytes behind a text.
     """
     if column.null_count:
-        raise ValueError(f"text is null in {column.null_count} records")
+        raise ValueError(f"text is null in {counted(column.null_count, 'record')}")
     kind = np.int64 if pa.types.is_large_string(column.type) else np.int32
     buffers: Any = column.buffers()
     _, bounds, content = buffers

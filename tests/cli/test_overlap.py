@@ -122,9 +122,9 @@ def test_a_piece_that_does_not_repeat_what_it_says_is_found(home: Path) -> None:
     assert list(_overlap_problems(line, document, starts, length, repeated, "k")) == []
     changed = line.copy()
     changed[starts[np.flatnonzero(repeated)[0]]] += 1
-    assert "1 pieces" in next(_overlap_problems(changed, document, starts, length, repeated, "k"))
+    assert "1 piece does not begin" in next(_overlap_problems(changed, document, starts, length, repeated, "k"))
     too_many = np.where(np.arange(len(repeated)) == 0, 3, repeated)
-    assert "1 pieces" in next(_overlap_problems(line, document, starts, length, too_many, "k"))
+    assert "1 piece does not begin" in next(_overlap_problems(line, document, starts, length, too_many, "k"))
 
 
 def test_an_overlap_as_long_as_a_sequence_is_refused(home: Path) -> None:

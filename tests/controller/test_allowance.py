@@ -67,5 +67,5 @@ def test_a_run_that_loses_too_much_fails_and_keeps_what_is_closed() -> None:
         )
     )
     assert stand.run.state is RunState.FAILED
-    assert of(m.ReportRun, said)[0].reason.startswith("1 of 10 records closed by sink write are quarantined")
+    assert of(m.ReportRun, said)[0].reason.startswith("1 of 10 records closed by sink write is quarantined")
     assert len(stand.run.ledger.shards) == 1

@@ -49,7 +49,7 @@ def test_what_changed_between_two_runs_halts_and_all_else_is_read_and_closed() -
     assert [order.fragment for order in orders] == [A]
     (report,) = of(m.ReportRun, close_a(stand))
     assert report.outcome == "failed"
-    assert "1 fragments stand open" in report.reason
+    assert "1 fragment stands open" in report.reason
     assert f"{B.uri} changed or vanished since it was listed (then: v1)" in report.reason
     assert listed(stand) == {A.id, B.id}
     assert not dropped(stand)
@@ -153,7 +153,7 @@ def test_a_fragment_whose_device_fails_halts_alone_and_the_next_run_reads_it(cho
     first.changed_input = choice
     report = unreadable(first)
     assert report.outcome == "failed"
-    assert "1 fragments stand open, since their devices failed: EIO. All else is closed." in report.reason
+    assert "1 fragment stands open, since their devices failed: EIO. All else is closed." in report.reason
     assert not dropped(first)
     assert first.run.ledger.fragments[A.id].done(("write",))
     (order,) = of(m.ReadFragment, later(first, choice).begin(A, B))

@@ -229,7 +229,7 @@ def test_the_only_worker_of_a_run_cannot_be_drained() -> None:
     stand = Stand()
     running(stand, "w1")
     answer, _ = drained(stand, "w1")
-    assert "pipeline 'run': 1 tasks have nowhere else to go, such as run/read.0" in answer.reason
+    assert "pipeline 'run': 1 task has nowhere else to go, such as run/read.0" in answer.reason
     assert stand.run.state is RunState.RUNNING
 
 

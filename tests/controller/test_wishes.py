@@ -124,7 +124,7 @@ def test_an_apply_that_is_asked_again_of_the_next_leader_is_the_same_one() -> No
     (answer,) = of(m.AnswerRequest, second.tell(request("t1", 2)))
     assert (answer.request, answer.accepted) == (2, True)
     (early,) = of(m.AnswerRequest, second.tell(request("t2", 3)))
-    assert "none of the 1 workers is back" in early.reason
+    assert "of 1 worker none is back" in early.reason
     assert second.core.gathers("run", ""), "whoever asks is told to ask again"
     second.join("w1")
     (other,) = of(m.AnswerRequest, second.tell(request("t2", 3)))

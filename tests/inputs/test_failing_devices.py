@@ -74,7 +74,7 @@ def test_a_file_whose_device_fails_halts_alone_and_is_given_up_if_asked(home: Pa
     assert done.returncode == 1, done.stderr
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("headrace: "))
     for words in (
-        "1 fragments stand open, since their devices failed: cannot read",
+        "1 fragment stands open, since their devices failed: cannot read",
         "Input/output error at byte 0; look into the kernel log",
         "The same command reads them when that is mended; or --changed-input drop gives up what is open of them",
     ):

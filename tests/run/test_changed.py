@@ -102,7 +102,7 @@ def test_an_object_that_changes_while_it_is_open_halts_alone_and_then_is_given_u
     here = Place(tmp_path, deed, s3=place == "s3")
     code, said = here.run()
     assert code == 1
-    for part in ("1 fragments stand open", "1.jsonl", "Put the old objects back", "--changed-input drop"):
+    for part in ("1 fragment stands open", "1.jsonl", "Put the old objects back", "--changed-input drop"):
         assert part in said
     assert here.closed() == {"0.jsonl": RECORDS, "1.jsonl": 0, "2.jsonl": RECORDS}
     # A later run finds it at its listing: what is new is read, and no other version of what stands open.

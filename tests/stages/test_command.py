@@ -107,6 +107,15 @@ def test_a_batch_of_which_nothing_is_kept_ends_too(stage: MakeStage, batch_of: M
     assert run(built, batch_of(["one", "a wanted one"], 2))[0] == ["a wanted one"]
 
 
+def test_a_command_that_fails_without_input_is_refused_with_the_codes_to_declare(stage: MakeStage) -> None:
+    with pytest.raises(PipelineError, match=r"exit code 1; if 1 is no failure of it, declare succeeds=\[0, 1\]$"):
+        stage("grep --line-buffered wanted")
+    with pytest.raises(
+        PipelineError, match=r"exit code 2: grep: .*; if 2 is no failure of it, .* succeeds=\[0, 1, 2\]$"
+    ):
+        stage("grep --line-buffered --no-such-option wanted", succeeds=[1, 0])
+
+
 def test_a_command_may_write_before_it_has_read_all(stage: MakeStage, batch_of: MakeBatch) -> None:
     texts = [f"{index} " + "x" * 4000 for index in range(2000)]
     assert run(stage("cat"), batch_of(texts)) == (texts, {})

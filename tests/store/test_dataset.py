@@ -173,8 +173,8 @@ def test_a_record_that_no_table_holds_is_found_even_where_counts_agree(store: Fi
     closed = writer.shard(FATES)
     moved = dataclasses.replace(closed, ranges=(Range(FRAGMENT.id, 1, len(FATES)),))
     problems = _problems(store, writer, moved)
-    assert "lack 1 records of file:///corpus/a.jsonl, first record 8" in problems
-    assert "hold beyond its ranges 1 records of file:///corpus/a.jsonl, first record 0" in problems
+    assert "lack 1 record of file:///corpus/a.jsonl, first record 8" in problems
+    assert "hold beyond its ranges 1 record of file:///corpus/a.jsonl, first record 0" in problems
 
 
 def _with_table(writer: Writer, closed: Closed, role: str, rows: list[dict[str, Any]]) -> Closed:
@@ -192,7 +192,7 @@ def test_a_record_with_two_verdicts_is_found(store: FileStore, writer: Writer) -
     closed = writer.shard(FATES)
     rows = _rows(store, closed, "verdicts")
     problems = _problems(store, writer, _with_table(writer, closed, "verdicts", [*rows, rows[0] | {"row": 0}]))
-    assert "hold more than once, or not in all parts, 1 records of file:///corpus/a.jsonl, first record 0" in problems
+    assert "hold more than once, or not in all parts, 1 record of file:///corpus/a.jsonl, first record 0" in problems
     assert "has 3 filtered, the ledger counts 2" in problems
 
 
@@ -202,15 +202,15 @@ def test_a_record_of_another_fragment_is_found(store: FileStore, writer: Writer)
     problems = _problems(
         store, writer, _with_table(writer, closed, "documents", [rows[0] | {"fragment": "ff"}, *rows[1:]])
     )
-    assert "hold beyond its ranges 1 records of fragment ff, first record 0" in problems
-    assert "lack 1 records of file:///corpus/a.jsonl, first record 0" in problems
+    assert "hold beyond its ranges 1 record of fragment ff, first record 0" in problems
+    assert "lack 1 record of file:///corpus/a.jsonl, first record 0" in problems
 
 
 def test_a_document_that_is_longer_than_its_pieces_is_found(store: FileStore, writer: Writer) -> None:
     closed = writer.shard(FATES)
     rows = _rows(store, closed, "documents")
     problems = _problems(store, writer, _with_table(writer, closed, "documents", [rows[0] | {"tokens": 5}, *rows[1:]]))
-    assert "1 documents differ from their pieces, row 0 by 3 to 5 tokens" in problems
+    assert "1 document differs from the pieces, row 0 by 3 to 5 tokens" in problems
 
 
 def test_a_quarantined_record_without_its_raw_bytes_is_found(store: FileStore, writer: Writer) -> None:
@@ -230,8 +230,8 @@ def test_a_wrong_count_of_tokens_is_found(store: FileStore, writer: Writer, fiel
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("piece_start", [0, 0, 0, 1], "pieces overlap"),
-        ("piece_start", [0, 9, 0, 0], "lie outside"),
+        ("piece_start", [0, 0, 0, 1], "piece overlaps another"),
+        ("piece_start", [0, 9, 0, 0], "lies outside"),
         ("piece_document", [1, 0, 0, 3], "not in the order"),
         ("piece_length", [3, 4, 2], "differ in length"),
         ("tokens", [1, 2], "not [sequences, seq_len]"),
