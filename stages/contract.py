@@ -75,10 +75,15 @@ class Borrowing(Protocol):
     """A stage that keeps nothing of the rows that it is given, but in the batch that it gives back.
 
     It is given them in the memory of the link, where others get a copy. A sink that borrows is one that shelves, and
-    what it has shelved is a copy.
+    what it has shelved is a copy. Each class says so itself: of what it keeps, its base knows nothing.
     """
 
     borrows: bool
+
+
+def does_borrow(stage: object) -> bool:
+    """Whether the class of a stage says itself, and not only one that it is made from, that it borrows."""
+    return vars(type(stage)).get("borrows") is True
 
 
 @runtime_checkable

@@ -52,8 +52,6 @@ TEXT, METADATA = "text", "metadata"
 class TextSink:
     """What both sinks share: shards are measured by their text, which waits in scratch files."""
 
-    borrows = True
-
     def __init__(self, name: str, shard_bytes: int = 256 << 20) -> None:
         self.name = name
         self.shard_bytes = shard_bytes
@@ -119,6 +117,8 @@ class TextSink:
 class DocumentSink(TextSink):
     """Writes `<hash>.documents.parquet` with the text as its last column, and the table of verdicts."""
 
+    borrows = True
+
     def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
         """Write the shard of these batches; the same records give the same objects, however they lie in batches."""
         ordered = self._in_order(batches, store)
@@ -129,6 +129,8 @@ class DocumentSink(TextSink):
 
 class JsonlSink(TextSink):
     """Writes `<hash>.jsonl.zst`, a line {"id", "text", "metadata"} a kept record, and the tables of both fates."""
+
+    borrows = True
 
     def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
         """Write the shard of these batches; the same records give the same objects, however they lie in batches."""

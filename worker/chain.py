@@ -11,7 +11,15 @@ from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
 from headrace.stages.build import build_stage, process_safely
-from headrace.stages.contract import Borrowing, FragmentEnd, Shelving, Sink, Source, StatefulTransform, Transform
+from headrace.stages.contract import (
+    FragmentEnd,
+    Shelving,
+    Sink,
+    Source,
+    StatefulTransform,
+    Transform,
+    does_borrow,
+)
 from headrace.stages.modules import install_modules
 from headrace.store.entries import Fragment, Range
 from headrace.store.intervals import Gap
@@ -67,8 +75,8 @@ class Chain:
                 self.facts["tokenizer_engine"] = str(engine)
         self.downstream = pipeline.downstream(names[-1])
         #: Whether batches may be given to it in memory that is only lent (`headrace.stages.contract.Borrowing`).
-        self.borrows = all(_borrows(transform) for _, transform in self.transforms) and (
-            self.sink is None or (isinstance(self.sink, Shelving) and _borrows(self.sink))
+        self.borrows = all(does_borrow(transform) for _, transform in self.transforms) and (
+            self.sink is None or (isinstance(self.sink, Shelving) and does_borrow(self.sink))
         )
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
@@ -180,10 +188,6 @@ class Chain:
         statistics.records += records
         statistics.bytes += max(0, batch.length)
         statistics.dropped += dropped
-
-
-def _borrows(stage: Transform | Sink) -> bool:
-    return isinstance(stage, Borrowing) and stage.borrows
 
 
 def _range_of(batch: Batch) -> Range:

@@ -100,6 +100,10 @@ def hear(descriptor: int, nursery: Nursery) -> bool:
 
     Where that is something large, wait for what follows as well: tasks can wait no shorter than the nursery loads it,
     and controller and nursery have the cores. Not a byte behind the line is read.
+
+    Neither wait has a deadline but the end of the pipe. At its other end is who forked this process, alone: a run that
+    reads its pipeline file, whose code may take any time, and that has begun nothing which could be waited for in vain.
+    The pipe ends when it does.
     """
     line = bytearray()
     while not line.endswith(b"\n"):

@@ -50,6 +50,31 @@ def test_who_sets_a_variable_has_it_so() -> None:
     assert environment({"MALLOC_ARENA_MAX": "3"})["MALLOC_ARENA_MAX"] == "3"
 
 
+@pytest.mark.parametrize("begun", [b"", b'[["headrace.stages'])
+def test_the_end_of_the_pipe_ends_the_wait_for_the_word(begun: bytes) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    read, write = os.pipe()
+    os.write(write, begun)
+    os.close(write)
+    assert not hear(read, Nursery(cast("Any", None), Channel(ours)))
+    os.close(read)
+    ours.close()
+    theirs.close()
+
+
+def test_the_end_of_the_pipe_ends_the_wait_behind_a_large_word() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    read, write = os.pipe()
+    os.write(write, b'[["headrace.stages.tokenizer", {"sha256": "a"}]]\n')
+    os.close(write)
+    nursery = Nursery(cast("Any", None), Channel(ours))
+    assert hear(read, nursery)
+    assert not hear(read, nursery), "what is asked for next is not there either"
+    os.close(read)
+    ours.close()
+    theirs.close()
+
+
 def test_a_nursery_is_told_each_thing_once_and_what_comes_behind_the_word_is_left() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     nursery = Nursery(cast("Any", None), Channel(ours))

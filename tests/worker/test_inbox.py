@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 from small_tokenizer import small_tokenizer
 
+from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.stages.batch import ROW, Batch, no_verdicts
 from headrace.stages.build import build_stage, process_safely
-from headrace.stages.contract import Borrowing
+from headrace.stages.contract import does_borrow
 from headrace.stages.errors import StageContractError
 from headrace.stages.library import tokenize
 from headrace.stages.texts import DocumentSink, JsonlSink, TextSink
@@ -20,6 +21,7 @@ from headrace.store.objects import open_store
 from headrace.transport.errors import LinkAborted
 from headrace.transport.frame import Frame
 from headrace.transport.ring import RingOwner, RingReceiver, RingSender, create_ring
+from headrace.worker.chain import Chain
 from headrace.worker.links import Inbox
 from headrace.worker.wire import batch_to_frame, frame_to_batch
 
@@ -146,8 +148,7 @@ def test_a_sink_keeps_nothing_that_it_borrowed(link: Link, tmp_path: pathlib.Pat
         "jsonl": lambda: JsonlSink("write"),
     }[kind]()
     store = open_store(str(tmp_path))
-    assert isinstance(sink, Borrowing)
-    assert sink.borrows
+    assert does_borrow(sink)
     shelved: list[Batch] = []
     for number in range(20):
         assert link.sender.try_send(batch_to_frame(batch_of(number), 1))
@@ -159,11 +160,41 @@ def test_a_sink_keeps_nothing_that_it_borrowed(link: Link, tmp_path: pathlib.Pat
         assert batch.rows.column("id").equals(batch_of(number).rows.column("id"))
 
 
+#: A sink of somebody who knows nothing of borrowing: what it has shelved is what it was given.
+HOARD = """
+from headrace.stages.texts import JsonlSink
+
+class Hoard(JsonlSink):
+    def shelve(self, batch, store):
+        return batch
+"""
+
+
+@pytest.mark.parametrize("target", ["headrace.stages.texts:JsonlSink", "hoard:Hoard"])
+def test_a_sink_is_lent_what_it_gets_only_where_its_own_class_says_that_it_borrows(
+    link: Link, tmp_path: pathlib.Path, target: str
+) -> None:
+    read = Stage("read", StageKind.SOURCE, "headrace.stages.jsonl:JsonlSource", {"input": [str(tmp_path)]})
+    write = Stage("write", StageKind.SINK, target, after=("read",))
+    chain = Chain(Pipeline("p", str(tmp_path), (read, write), modules={"hoard": HOARD}), ["write"])
+    assert chain.borrows == (target != "hoard:Hoard")
+    assert isinstance(chain.sink, TextSink)
+    sink, store = chain.sink, open_store(str(tmp_path))
+    shelved: list[Batch] = []
+    for number in range(20):
+        assert link.sender.try_send(batch_to_frame(batch_of(number), 1))
+        assert link.inbox.receive(
+            lambda _, frame: shelved.append(sink.shelve(frame_to_batch(frame, borrow=chain.borrows), store))
+        )
+        assert link.sender.credit_bytes() == WINDOW_BYTES
+    for number, batch in enumerate(shelved):
+        assert batch.rows.column("id").equals(batch_of(number).rows.column("id"))
+
+
 @pytest.mark.parametrize("broken", [False, True], ids=["as it comes", "with a record that raises"])
 def test_the_tokenizer_keeps_nothing_that_it_borrowed(link: Link, broken: bool) -> None:
     stage = build_stage(tokenize(small_tokenizer()), {})
-    assert isinstance(stage, Borrowing)
-    assert stage.borrows
+    assert does_borrow(stage)
     texts = pa.array(
         [None if broken and row == 7 else f"def f_{row}(): return {row}" for row in range(50)], pa.string()
     )
