@@ -203,10 +203,11 @@ def watch_to_end(
 
 def _obey(client: Client, name: str, progress: Progress, interrupts: Interrupts) -> None:
     """The first Ctrl-C stops with what is held committed, the second at once."""
-    if interrupts.asked <= interrupts.obeyed:
+    asked = interrupts.asked  # once: a signal may come between two looks, and would be neither obeyed nor left to obey
+    if asked <= interrupts.obeyed:
         return
-    cancel = interrupts.asked > 1
-    interrupts.obeyed = interrupts.asked
+    cancel = asked > 1
+    interrupts.obeyed = asked
     word = "cancelling" if cancel else "stopping: what is held is being committed (Ctrl-C again: at once)"
     progress.note(f"headrace: {word}")
     client.stop(name, cancel=cancel)

@@ -170,7 +170,7 @@ class Servicer(rpc.ControlServicer):
         try:
             answer = await asyncio.wait_for(answered, STEER_S)
         except TimeoutError:
-            del self._shell.requests[number]
+            self._shell.requests.pop(number, None)  # an answer that came too late has taken it out
             reason = (
                 f"the cluster's log did not take it within {STEER_S:.0f} s; it may be done yet: see `headrace status`"
             )

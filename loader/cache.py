@@ -179,7 +179,7 @@ class ShardCache:
             self._adopt(name, checksum)
         descriptor = _hold_file(path)
         if descriptor is not None:
-            os.utime(path)
+            os.utime(descriptor)
             return Held(Opened(descriptor, store.uri))
         descriptor = _hold_file(self._root / (self._final(name) + SPARSE))
         if descriptor is None:
@@ -373,7 +373,11 @@ def _evict(path: Path) -> bool:
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            # a part that its writer gave up is removed by that one, and the next writes another under its name
+            if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return False
+            path.unlink()
     except BlockingIOError:
         return False
     finally:

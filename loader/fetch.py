@@ -111,8 +111,19 @@ class Fetch:
 
     def run(self, timeout_s: float = FETCH_S_MAX) -> None:
         """Read all parts; each is passed to `write(offset, data)` once. Raises the store's errors, LoaderError."""
-        for part in self._parts:
-            self._submit(part)
+        try:
+            for part in self._parts:
+                self._submit(part)
+            self._await(timeout_s)
+        except BaseException:
+            # what `write` writes to is its caller's, and will be closed
+            with self._changed:
+                self._error = self._error or LoaderError(f"{self._key!r}: nobody waits for it any more")
+            raise
+        self._counts.objects += 1
+        self._counts.bytes += self._size
+
+    def _await(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while self._open and self._error is None:
@@ -125,8 +136,6 @@ class Fetch:
                 self._changed.wait(min(self._hedge(now), deadline - now))
         if self._error is not None:
             raise self._error
-        self._counts.objects += 1
-        self._counts.bytes += self._size
 
     def _hedge(self, now: float) -> float:
         """Ask again for parts that take too long; how long until the next may."""

@@ -15,7 +15,7 @@ import pytest
 from headrace.loader import fetch
 from headrace.loader.ahead import SAMPLED_ROWS, next_use
 from headrace.loader.batches import Loader
-from headrace.loader.cache import CacheFull, ShardCache
+from headrace.loader.cache import CacheFull, ShardCache, _evict
 from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.loader.errors import LoaderError
 from headrace.loader.fetch import Fetch, FetchCounts, Pool
@@ -92,6 +92,57 @@ def test_a_shard_that_is_in_use_is_never_evicted(tiny_dataset: str, tmp_path: Pa
     del held
     small.hold(dataset.store, entries[3].tokens, entries[3].checksum)
     assert list(cache.cached()) == [entries[3].checksum.partition(":")[2]]
+
+
+def test_a_part_that_is_written_anew_between_a_look_and_an_eviction_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    part = tmp_path / "0123.part"
+    part.write_bytes(b"given up")
+    flock = fcntl.flock
+
+    def locked(descriptor: int, how: int) -> None:
+        # Its writer removes what it gave up, and the next one begins.
+        part.unlink()
+        part.write_bytes(b"the next")
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+    assert not _evict(part)
+    assert part.read_bytes() == b"the next"
+    monkeypatch.undo()
+    assert _evict(part)
+    assert not part.exists()
+
+
+def test_a_fetch_that_is_interrupted_writes_nothing_afterwards():
+    asked, answered, ended = threading.Event(), threading.Event(), threading.Event()
+    written: list[int] = []
+
+    class Slow:
+        uri = "s3://slow"
+
+        def get(self, key: str, offset: int, length: int) -> bytes:
+            asked.set()
+            assert answered.wait(60)
+            return bytes(length)
+
+    class Watched(Fetch):
+        def _hedge(self, now: float) -> float:
+            assert asked.wait(60)
+            raise KeyboardInterrupt
+
+        def _read(self, part: object) -> None:
+            super()._read(part)  # type: ignore[arg-type]
+            ended.set()
+
+    fetch = Watched(Slow(), "key", 100, lambda offset, _: written.append(offset), Pool(1), FetchCounts())  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        fetch.run()
+    # The file that it wrote to is closed by now, and its number another's.
+    answered.set()
+    assert ended.wait(60)
+    assert written == []
 
 
 def test_a_full_disk_under_the_cache_is_said_with_what_is_left_and_is_well_again_with_room(
