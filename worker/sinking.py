@@ -230,7 +230,9 @@ class Sinking:
             start = item.first - batch.first
             parts.append((part(batch, item), mask[start : start + item.count]))
         self._parts[command.shard] = parts
-        self._writing[command.shard] = self._thread.submit(self._write_now, [batch for batch, _ in parts])
+        writing = self._writing[command.shard] = self._thread.submit(self._write_now, [batch for batch, _ in parts])
+        # Behind the result and not at the end of the work: who is woken finds it done.
+        writing.add_done_callback(lambda _: os.eventfd_write(self.wake_fd, 1))
 
     def _write_now(self, batches: list[Batch]) -> Shard:
         started = time.perf_counter()
@@ -245,7 +247,6 @@ class Sinking:
         finally:
             self._hands.put_down(WRITER)
             self.busy_s += time.perf_counter() - started
-            os.eventfd_write(self.wake_fd, 1)
 
     def _proposal(self, number: int) -> pb.Proposed:
         shard = self._written[number]
