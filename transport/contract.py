@@ -110,7 +110,7 @@ class LinkEnd(Protocol):
         ...
 
     def statistics(self) -> LinkStatistics:
-        """Return the counts of this end. Never raises for the state of the link."""
+        """Return the counts of this end. Never raises for the state of the link, and what it counts is news still."""
         ...
 
     def detach(self) -> None:

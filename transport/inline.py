@@ -152,7 +152,6 @@ class InlineSender:
         """Return the counts of this end."""
         link = self._link
         with link.lock:
-            self._grants_seen = link.grants
             in_flight, wakes = link.sender_credit.in_flight_bytes, link.receiver_wake.count
         return LinkStatistics(self._frames, self._frame_bytes, self._blocked, in_flight, wakes)
 

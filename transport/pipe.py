@@ -136,7 +136,7 @@ class _PipeEnd:
 
     def has_news(self) -> bool:
         """Look at the channels, by one system call."""
-        if self._end is not None:
+        if self._has_more():
             return True
         poll = select.poll()
         for descriptor, events in self._watched.items():
@@ -145,7 +145,7 @@ class _PipeEnd:
 
     def arm(self) -> bool:
         """Ask to be woken; False if there is news since this end last looked."""
-        if self._ended():
+        if self._has_more():
             return False
         for descriptor, events in self._watched.items():
             self._epoll.register(descriptor, events)
@@ -168,7 +168,8 @@ class _PipeEnd:
                 # Full of grants that the peer has not read: it will read them, and then that there is no more.
                 self._control.shutdown(socket.SHUT_WR)
 
-    def _ended(self) -> bool:
+    def _has_more(self) -> bool:
+        """Whether the next verb has something to say that no descriptor tells of."""
         return self._end is not None
 
     def _say(self, message: Control) -> bool:
@@ -231,6 +232,8 @@ class PipeSender(_PipeEnd):
         self._write_fd = handles.write_fd
         self._writer = PipeWriter(handles.write_fd, handles.name)
         self._closed = False
+        #: Whether credit has come back that was counted and not yet looked at: it is news still.
+        self._credited = False
 
     @property
     def limit_bytes(self) -> int:
@@ -240,11 +243,13 @@ class PipeSender(_PipeEnd):
     def credit_bytes(self) -> int:
         """Return the bytes of credit left."""
         self._listen()
+        self._credited = False
         return self._credit.available
 
     def try_send(self, frame: Frame) -> bool:
         """Write the frame to the pipe and its rest to the thread's queue, or return False for want of credit."""
         self._listen()
+        self._credited = False
         if self._closed:
             raise LinkClosed(f'pipe "{self._name}": this end has closed it; nothing can be sent any more')
         size_bytes = encoded_size(frame)
@@ -289,9 +294,14 @@ class PipeSender(_PipeEnd):
     def statistics(self) -> LinkStatistics:
         """Return the counts of this end. Wakes are the kernel's: there are none to count."""
         if self._end is None:
+            before_bytes = self._credit.in_flight_bytes
             with suppress(LinkAborted):
                 self._listen()
+            self._credited |= self._credit.in_flight_bytes < before_bytes
         return LinkStatistics(self._frames, self._frame_bytes, self._blocked, self._credit.in_flight_bytes, 0)
+
+    def _has_more(self) -> bool:
+        return super()._has_more() or self._credited
 
     def detach(self) -> None:
         """Close the descriptors once the rest of what was sent is written, for at most FLUSH_S seconds."""
@@ -418,8 +428,8 @@ class PipeReceiver(_PipeEnd):
         self._frame_bytes += size_bytes
         return PipeReceived(self, frame, size_bytes, raw)
 
-    def _ended(self) -> bool:
-        return super()._ended() or self._reader.may_have_more or self._frames_promised == self._frames
+    def _has_more(self) -> bool:
+        return super()._has_more() or self._reader.may_have_more or self._frames_promised == self._frames
 
     def _pay(self) -> None:
         """Say what credit is owed. A full channel is watched until it has room."""

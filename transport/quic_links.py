@@ -207,7 +207,6 @@ class QuicSender(QuicLink):
     def statistics(self) -> LinkStatistics:
         """Return the counts of this end."""
         with self.lock:
-            self._news_seen = self._news
             in_flight = self._credit.in_flight_bytes if self._credit is not None else 0
             return LinkStatistics(self._frames, self._frame_bytes, self._blocked, in_flight, 0)
 

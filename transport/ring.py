@@ -266,10 +266,13 @@ class RingSender(_RingEnd):
         self._wake()
 
     def statistics(self) -> LinkStatistics:
-        """Return the counts of this end."""
-        with suppress(LinkCorruptError):
-            self._collect()
-        return LinkStatistics(self._frames, self._frame_bytes, self._blocked, self._credit.in_flight_bytes, self._wakes)
+        """Return the counts of this end. Credit that has come back is counted and not taken: it is news still."""
+        tail, in_flight_bytes = self._words[WORD_TAIL], self._credit.in_flight_bytes
+        for end, size_bytes in self._in_flight:
+            if end > tail:
+                break
+            in_flight_bytes -= size_bytes
+        return LinkStatistics(self._frames, self._frame_bytes, self._blocked, in_flight_bytes, self._wakes)
 
     def _check_open(self) -> None:
         words = self._words

@@ -16,8 +16,6 @@ from headrace.transport.wait import wait_any
 
 #: No wait of a test is longer than this, in seconds.
 PATIENCE_S = 60.0
-#: How long a sender that has closed is given to get back the credit of what it sent, in seconds.
-SETTLE_S = 0.2
 
 
 class MakePair(Protocol):
@@ -120,7 +118,7 @@ class SettledPair:
         def settled() -> bool:
             sent = self.sender.statistics()
             in_flight = sent.frame_bytes - self.received_bytes + self.credit.held_bytes + self.credit.withheld_bytes
-            return self.ended or sent.in_flight_bytes == in_flight
+            return self.aborted or sent.in_flight_bytes == in_flight
 
         self.wait_for(settled)
         self.grants_seen = self.grants
@@ -176,9 +174,6 @@ class SettledSender(SettledEnd):
                 while time.monotonic() < deadline:
                     self.pair.sender.credit_bytes()
                     wait_any([self.pair.sender], 0.1)
-        elif self.pair.ended:
-            # Closed: what may still come is the credit of what was sent before.
-            wait_any([self.pair.sender], SETTLE_S)
         else:
             self.pair.settle_credit()
 

@@ -291,6 +291,19 @@ def test_a_sender_does_not_arm_over_credit_that_came_after_its_refusal(make_pair
     assert not sender.arm()
 
 
+def test_who_only_counts_takes_no_news_from_a_sender_that_is_about_to_sleep(make_pair: MakePair) -> None:
+    sender, receiver = make_pair(window_bytes=1000)
+    fill(sender)
+    while (received := receiver.try_receive()) is not None:
+        received.release()
+    # As a task does that reports its progress between a refused batch and its sleep.
+    assert sender.statistics().in_flight_bytes == 0
+    assert sender.has_news()
+    assert not sender.arm()
+    assert sender.try_send(frame_of(0))
+    assert not sender.has_news()
+
+
 def test_a_busy_link_wakes_nobody(make_pair: MakePair) -> None:
     sender, receiver = make_pair()
     for number in range(100):
