@@ -44,10 +44,11 @@ class LogSearches:
             loop.call_soon_threadsafe(self.told, "", pb.LogPage(number=number, lines=[line]))
 
         try:
-            for lines in pages(self._book.read(search, wanted.lines_max or LINES_MAX)):
+            lines_max = wanted.lines_max or LINES_MAX
+            follow = self._book.follow
+            found = follow(number, search, come, lines_max) if wanted.follow else self._book.read(search, lines_max)
+            for lines in pages(found):
                 yield pb.LogPage(lines=lines)
-            if wanted.follow:
-                self._book.follow(number, search, come)
             for worker in asked:
                 self._ask(worker, pb.ToWorker(logs=pb.LogsAsked(number=number, search=wanted)))
             async for page in self._gather(queue, asked):

@@ -114,6 +114,8 @@ async def serve(service: Service) -> int:
         what = error.strerror or error
         logger.error("cannot serve metrics on %s: %s; choose another address with --metrics", service.metrics, what)
         return 1
+    # Before anybody can know that it serves, and tell it to end.
+    told = _listen_for_the_end(service.lifeline_fd)
     await server.start()
     address = f"{listen.rsplit(':', 1)[0]}:{port}"
     logger.info("controller serves on %s", address)
@@ -123,7 +125,7 @@ async def serve(service: Service) -> int:
         os.close(service.ready_fd)
     notify(f"READY=1\nSTATUS=serves on {address}")
     watched = asyncio.create_task(keep_alive())
-    await _until_told(service.lifeline_fd)
+    await told.wait()
     notify("STOPPING=1")
     watched.cancel()
     await shell.resign()
@@ -186,15 +188,15 @@ def _advertised(listen: str, port: int) -> str:
     return f"{socket.gethostname() if host in EVERYWHERE else host}:{port}"
 
 
-async def _until_told(lifeline_fd: int) -> None:
-    """Wait for SIGTERM, SIGINT, or the end of the lifeline."""
+def _listen_for_the_end(lifeline_fd: int) -> asyncio.Event:
+    """What is set by SIGTERM, SIGINT, or the end of the lifeline."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     if lifeline_fd >= 0:
         loop.add_reader(lifeline_fd, told.set)
-    await told.wait()
+    return told
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -120,13 +120,19 @@ class Logbook(logging.Handler):
     def read(self, search: Search, lines_max: int) -> list[bytes]:
         """The newest lines that a search finds, in the order in which they were taken."""
         with self._guard:
-            found = deque((data for data, line in self._lines if line and search.finds(line)), maxlen=lines_max)
-        return list(found)
+            return self._found(search, lines_max)
 
-    def follow(self, number: int, search: Search, tell: Callable[[bytes], object]) -> None:
-        """Tell of each line to come that a search finds, on the thread that says it, until `leave(number)`."""
+    def follow(self, number: int, search: Search, tell: Callable[[bytes], object], lines_max: int = 0) -> list[bytes]:
+        """Tell of each line to come that a search finds, on the thread that says it, until `leave(number)`.
+
+        What was said before is returned as `read` has it: no line is in neither, and none in both.
+        """
         with self._guard:
             self._followers[number] = (search, tell)
+            return self._found(search, lines_max)
+
+    def _found(self, search: Search, lines_max: int) -> list[bytes]:
+        return list(deque((data for data, line in self._lines if line and search.finds(line)), maxlen=lines_max))
 
     def leave(self, number: int) -> None:
         """Follow no longer."""

@@ -31,12 +31,15 @@ class LogDesk:
             self._book.leave(number)
             self._waiting.pop(number, None)
             return
-        search = search_of(message.search)
+        search, lines_max = search_of(message.search), message.search.lines_max or LINES_MAX
         if message.search.follow and len(self._waiting) < FOLLOWED_MAX:
             loop = asyncio.get_running_loop()
             self._waiting[number] = ([], 0)
-            self._book.follow(number, search, lambda line: loop.call_soon_threadsafe(self._came, number, line))
-        for page in pages(self._book.read(search, message.search.lines_max or LINES_MAX)):
+            came = lambda line: loop.call_soon_threadsafe(self._came, number, line)  # noqa: E731
+            found = self._book.follow(number, search, came, lines_max)
+        else:
+            found = self._book.read(search, lines_max)
+        for page in pages(found):
             self._say(pb.LogPage(number=number, lines=page))
         self._say(pb.LogPage(number=number, last=True))
 

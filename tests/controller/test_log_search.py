@@ -1,0 +1,37 @@
+"""A search of logs that is followed: what there is and what comes, and nothing falls between."""
+
+import asyncio
+import json
+import time
+
+from headrace.controller.log_search import LogSearches
+from headrace.protos import control_pb2 as pb
+from headrace.transport.log_lines import make_line
+from headrace.transport.logbook import Logbook
+
+
+def test_what_the_controller_says_while_its_pages_are_read_is_told_once() -> None:
+    book = Logbook("controller")
+
+    def say(message: str) -> None:
+        book.add(make_line(time.time(), "info", "controller", message, {}))
+
+    async def read() -> list[str]:
+        searches = LogSearches(book, lambda worker, message: None)
+        told: list[str] = []
+        say("before")
+        search = searches.search(pb.LogSearch(follow=True), [])
+        async with asyncio.timeout(60):
+            async for page in search:
+                if not told:
+                    # Whoever reads has the first page; the next is not asked for yet.
+                    say("meanwhile")
+                elif page.last:
+                    say("behind")
+                told += [json.loads(line)["message"] for line in page.lines]
+                if "behind" in told:
+                    break
+        await search.aclose()  # type: ignore[attr-defined]
+        return told
+
+    assert asyncio.run(read()) == ["before", "meanwhile", "behind"]

@@ -1,0 +1,32 @@
+"""A controller that is told to end as soon as it has said that it serves ends in order."""
+
+import os
+import subprocess
+import sys
+
+SCRIPT = """
+import os, signal, sys
+from headrace.controller import server
+
+ready, write = int(sys.argv[1]), os.write
+
+def write_and_be_told(descriptor, data):
+    count = write(descriptor, data)
+    if descriptor == ready:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return count
+
+os.write = write_and_be_told
+sys.exit(server.main(["--listen", "127.0.0.1:0", "--ready-fd", str(ready)]))
+"""
+
+
+def test_a_signal_that_comes_with_the_word_that_it_serves_ends_it_in_order() -> None:
+    read_end, write_end = os.pipe()
+    try:
+        ended = subprocess.run([sys.executable, "-c", SCRIPT, str(write_end)], pass_fds=[write_end], timeout=60)
+        assert os.read(read_end, 100).startswith(b"127.0.0.1:")
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    assert ended.returncode == 0
