@@ -145,6 +145,7 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
     facts += [("not changed", status.refused_change)] if status.refused_change else []
     facts += [("environment", words) for words in environments(status)]
     facts += [("waits", words) for words in status.waits]
+    facts += [("note", words) for words in status.notes]
     facts += [("failure", status.failure)] if status.failure else []
     out.print(facts_page(facts))
     for table in (tasks_table(status), links_table(status)):

@@ -262,7 +262,7 @@ def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
         records_resumed=int(status.records_resumed),
         tokenizer_engine=facts.get("tokenizer_engine", ""),
         stages=speeds(status.stages),
-        warnings=ended.warnings,
+        warnings=(*ended.warnings, *status.notes),
         facts=facts,
     )
 

@@ -57,7 +57,9 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
         case "listed":
             listed = message.listed
             fragments = tuple(fragment_from(item) for item in listed.fragments)
-            return core.SourceListed(task, attempt, listed.stage, fragments, listed.last, listed.error, listed.listing)
+            return core.SourceListed(
+                task, attempt, listed.stage, fragments, listed.last, listed.error, listed.listing, listed.passed_over
+            )
         case "read":
             return _read(task, attempt, message.read)
         case "proposed":

@@ -74,6 +74,7 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
         changes=[change.words() for change in run.changes],
         refused_change=run.refused_change,
         waits=_waits(run, progress),
+        notes=run.listing.notes(),
         held_by_dead=progress.held_by_dead({(task.plan.name, task.attempt) for task in run.crew or ()}),
     )
     for sink, counts in run.ledger.counts.items():

@@ -62,6 +62,15 @@ class Source(Protocol):
         ...
 
 
+@runtime_checkable
+class Passing(Protocol):
+    """A source whose listing passes something over."""
+
+    def passed_over(self) -> str:
+        """What the newest listing passed over, in one line for people; nothing where there is nothing to tell."""
+        ...
+
+
 class Transform(Protocol):
     """Gives each batch back with what it keeps and a verdict for each row that it does not."""
 

@@ -11,11 +11,12 @@ import os
 import pathlib
 import stat
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.stages.errors import FragmentChanged, InputError, unreadable
-from headrace.stages.patterns import Glob, Place, codec_of, decode_path, is_glob, order_of, place_of
+from headrace.stages.passed_over import PassedOver
+from headrace.stages.patterns import Folder, Glob, Place, codec_of, decode_path, is_glob, order_of, place_of
 from headrace.store.entries import Fragment
 from headrace.store.errors import StoreError
 from headrace.store.objects import ObjectInfo, ObjectStore, open_store
@@ -48,6 +49,8 @@ class Inputs:
         self._in_directory = tuple(in_directory)
         self._roots: dict[str, str] = {}
         self._stores: dict[str, ObjectStore] = {}
+        #: What the newest listing found in folders that it was given, and passed over.
+        self.passed_over = PassedOver()
         for place in self._places:
             known = self._roots.setdefault(place.prefix, place.root)
             if known != place.root:
@@ -56,6 +59,7 @@ class Inputs:
     def __iter__(self) -> Iterator[InputObject]:
         """Every object once, in order of the names. Raises InputError where a pattern names none."""
         last = ""
+        self.passed_over = PassedOver()
         listings = [self._some(place) for place in self._places]
         for _, found in heapq.merge(*listings, key=lambda pair: pair[0]):
             if found.uri != last:
@@ -101,7 +105,7 @@ class Inputs:
             return f'no file matches "{place.text}": check {where}'
         shown = ", ".join(repr(name) for name in names[:OTHERS_SHOWN]) + (", ..." if len(names) > OTHERS_SHOWN else "")
         return (
-            f'folder "{place.text}" holds {shown}, and nothing that ends in {self._suffixes()}: decompress, convert or '
+            f'folder "{place.text}" holds {shown}, and no data that ends in {self._suffixes()}: decompress, convert or '
             "rename them, or name them by a glob"
         )
 
@@ -121,7 +125,7 @@ class Inputs:
 
     def _local(self, place: Place) -> Iterator[tuple[bytes, InputObject]]:
         if os.path.isdir(place.path):
-            glob = Glob(place.path.rstrip("/") + "/", self._in_directory)
+            glob: Glob = Folder(place.path.rstrip("/") + "/", self._in_directory)
         elif os.path.exists(place.path) or not is_glob(place.path):
             found = file_at(place.path)
             if found is not None:
@@ -129,7 +133,7 @@ class Inputs:
             return
         else:
             glob = Glob.of(place.path)
-        for path in _walk(glob, "", ()):
+        for path in _walk(glob, "", (), self._pass(glob)):
             found = file_at(path)
             if found is not None:
                 yield order_of(path), found
@@ -144,12 +148,20 @@ class Inputs:
             if info is not None:
                 yield order_of(place.prefix + info.key), _object(place, info)
                 return
-            glob = Glob(folder + "/" if folder else "", self._in_directory)
+            glob: Glob = Folder(folder + "/" if folder else "", self._in_directory)
         else:
             glob = Glob.of(place.path)
+        passed = self._pass(glob)
         for info in store.list(glob.folder):
-            if glob.matches(info.key.removeprefix(glob.folder)):
+            below = info.key.removeprefix(glob.folder)
+            if glob.matches(below):
                 yield order_of(place.prefix + info.key), _object(place, info)
+            else:
+                passed(below)
+
+    def _pass(self, glob: Glob) -> Callable[[str], None]:
+        """What is told of a path that is no input: of a glob, which names what is wanted, nothing is passed over."""
+        return self.passed_over.add if isinstance(glob, Folder) else lambda _: None
 
 
 def first_named(pattern: str, in_directory: Sequence[str], folder: str, names: Sequence[str]) -> str:
@@ -159,10 +171,10 @@ def first_named(pattern: str, in_directory: Sequence[str], folder: str, names: S
     if asked.prefix != held.prefix or len(endpoints) > 1:
         return ""
     if is_glob(asked.path) and not (not asked.root and os.path.isdir(asked.path)):
-        glob = Glob.of(asked.path)
+        glob: Glob = Glob.of(asked.path)
     else:
         within = asked.path.rstrip("/")
-        glob = Glob(within + "/" if within or not asked.root else "", in_directory)
+        glob = Folder(within + "/" if within or not asked.root else "", in_directory)
     for name in names:
         path = f"{held.path.rstrip('/')}/{name}".lstrip("/" if held.root else "")
         if path.startswith(glob.folder) and glob.matches(path.removeprefix(glob.folder)):
@@ -226,8 +238,11 @@ def _files_below(folder: str) -> Iterator[str]:
         yield from (os.path.join(path, name) for name in sorted(names))
 
 
-def _walk(glob: Glob, below: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
-    """The paths that the glob names, in the order of their bytes. `above` are the folders that lead here."""
+def _walk(glob: Glob, below: str, above: tuple[tuple[int, int], ...], passed: Callable[[str], None]) -> Iterator[str]:
+    """The paths that the glob names, in the order of their bytes. `above` are the folders that lead here.
+
+    `passed` is told of what it does not name, files and whole folders.
+    """
     folder = glob.folder + below
     try:
         status = os.stat(folder)
@@ -244,8 +259,12 @@ def _walk(glob: Glob, below: str, above: tuple[tuple[int, int], ...]) -> Iterato
         if not name.endswith("/"):
             if glob.matches(below + name):
                 yield folder + name
+            else:
+                passed(below + name)
         elif glob.enters(below + name[:-1]):
-            yield from _walk(glob, below + name, (*above, here))
+            yield from _walk(glob, below + name, (*above, here), passed)
+        else:
+            passed(below + name)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

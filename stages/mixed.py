@@ -67,6 +67,10 @@ class MixedSource:
             check_format(to_path(found.uri), "")
             yield from self._source(found.uri).fragments(found)
 
+    def passed_over(self) -> str:
+        """See `Passing.passed_over`."""
+        return self.inputs.passed_over.words()
+
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """See `Source.read`."""
         return self._source(fragment.uri).read(fragment, gaps)

@@ -28,6 +28,12 @@ SUFFIXES = {
 #: The formats that may be compressed as a whole.
 COMPRESSED = ("jsonl", "warc")
 
+#: What stands beside the data in a folder: the card and the terms of a dataset, what no data is called, and what Spark,
+#: Hadoop and Arrow take for their own.
+_BESIDE = re.compile(
+    r"[._].*|(readme|licen[sc]e|copying|changelog|contributing|code_of_conduct)([-_.][^/]*)?", re.IGNORECASE | re.DOTALL
+)
+
 _MAGIC = re.compile(r"[*?\[]")
 #: A query such as `?endpoint=http://...` ends a URI; any other question mark is one of a glob.
 _QUERY = re.compile(r"\?[a-z_]+=.*$")
@@ -121,6 +127,11 @@ def check_format(name: str, kind: str) -> None:
     raise InputError(f"{name!r} is not one of {', '.join(known)}: narrow the glob, or {remedy}")
 
 
+def is_beside(name: str) -> bool:
+    """Whether a file or folder of this name is no data of the folder that it lies in."""
+    return _BESIDE.fullmatch(name) is not None
+
+
 def is_glob(text: str) -> bool:
     """Whether the text has a character that a glob gives a meaning to."""
     return _MAGIC.search(text) is not None
@@ -150,6 +161,23 @@ class Glob:
     def enters(self, folder: str) -> bool:
         """Whether something named can lie in this folder, relative and without a slash at its end."""
         return any(_enters(parts, folder.split("/")) for parts in self._globs)
+
+
+class Folder(Glob):
+    """What a folder stands for: files of some suffixes at any depth, but for those beside the data."""
+
+    def matches(self, path: str) -> bool:
+        """Whether a path below the folder, relative to it, is data."""
+        *folders, name = path.split("/")
+        return (
+            super().matches(path)
+            and not is_beside(name)
+            and not any(folder.startswith((".", "_")) for folder in folders)
+        )
+
+    def enters(self, folder: str) -> bool:
+        """Whether data can lie in this folder; one that is called as a card is, is a folder like others."""
+        return super().enters(folder) and not any(name.startswith("_") for name in folder.split("/"))
 
 
 def _enters(parts: Sequence[str], names: Sequence[str]) -> bool:

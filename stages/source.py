@@ -43,6 +43,10 @@ class FileSource:
             check_format(to_path(found.uri), self.KIND)
             yield from self.fragments(found)
 
+    def passed_over(self) -> str:
+        """See `Passing.passed_over`."""
+        return self.inputs.passed_over.words()
+
     def fragments(self, found: InputObject) -> Iterator[Fragment]:
         """The fragments of one file: the whole of it."""
         yield found.fragment(self.name, self.READER)

@@ -13,6 +13,7 @@ from headrace.stages.batch import Batch
 from headrace.stages.build import build_stage, process_safely
 from headrace.stages.contract import (
     FragmentEnd,
+    Passing,
     Shelving,
     Sink,
     Source,
@@ -78,6 +79,10 @@ class Chain:
         self.borrows = all(does_borrow(transform) for _, transform in self.transforms) and (
             self.sink is None or (isinstance(self.sink, Shelving) and does_borrow(self.sink))
         )
+
+    def passed_over(self) -> str:
+        """What the source's newest listing passed over, for people; nothing where it has nothing to tell."""
+        return self.source.passed_over() if isinstance(self.source, Passing) else ""
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The source's batches, timed."""

@@ -186,7 +186,7 @@ class Task:
                 if len(page.fragments) == PAGE_FRAGMENTS:
                     break
             else:
-                page.last, self._listing = True, None
+                page.last, self._listing, page.passed_over = True, None, self._chain.passed_over()
         except InputError as error:
             page.error, self._listing = str(error), None
         self._say(listed=page)

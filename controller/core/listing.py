@@ -42,6 +42,8 @@ class Listing:
         self._unknown: list[bytes] = []
         self._undone: set[bytes] = set()
         self._tally = Tally()
+        #: What each source passed over as no input, in words.
+        self._passed_over: dict[str, str] = {}
         self._newest: dict[str, set[bytes]] = {}
 
     @property
@@ -96,7 +98,12 @@ class Listing:
                 fresh.append(fragment)
         if event.last:
             self._done[event.stage] = True
+            self._passed_over[event.stage] = event.passed_over
         return fresh, known
+
+    def notes(self) -> list[str]:
+        """What was passed over as no input, a line a source."""
+        return [f"source {stage}: {words}" for stage, words in self._passed_over.items() if words]
 
     def settle(self, fragments: Iterable[bytes]) -> None:
         """Something has become of these fragments: count those that are done."""

@@ -117,7 +117,10 @@ class TaskFailed:
 
 @dataclass(frozen=True, slots=True)
 class SourceListed:
-    """A page of a source's listing; `error` ends it. `listing` is the number that it was asked for by."""
+    """A page of a source's listing; `error` ends it. `listing` is the number that it was asked for by.
+
+    `passed_over` comes with the last: what lies in folders of the input and is none, in words for people.
+    """
 
     task: str
     attempt: int
@@ -126,6 +129,7 @@ class SourceListed:
     last: bool
     error: str = ""
     listing: int = 0
+    passed_over: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from headrace.stages.errors import InputError
 from headrace.stages.inputs import Inputs
 from headrace.stages.jsonl import JsonlSource
+from headrace.stages.mixed import MixedSource
+from headrace.stages.passed_over import PassedOver
 from headrace.stages.patterns import Glob, format_of, globs_of, place_of, split_patterns
 from headrace.store import objects
 from headrace.store.files import FileStore
@@ -77,10 +79,82 @@ def test_a_folder_that_holds_nothing_to_read_is_said_with_what_it_holds(place: P
     folder, named = place
     for name in ("a.jsonl.bz2", "b/c.json", "d.csv", "e.JSONL"):
         files.write(folder / "odd" / name, b"{}")
-    words = r"""folder ".*odd" holds '.*a.jsonl.bz2', .*, \.\.\., and nothing that ends in .jsonl, .ndjson, or .gz or"""
+    words = r"""folder ".*odd" holds '.*a.jsonl.bz2', .*, \.\.\., and no data that ends in .jsonl, .ndjson, or .gz or"""
     with pytest.raises(InputError, match=words):
         list(Inputs([named("odd")], globs_of("jsonl")))
     assert [item.uri.rpartition("/")[2] for item in Inputs([named("odd/**/*.json")], ())] == ["c.json"]
+
+
+#: A folder as the hub has it, with what others leave beside data; those that are data, and what is said of the rest.
+HUB = (
+    "README.md",
+    "LICENSE",
+    "LICENSE-APACHE.txt",
+    "readme_zh.md",
+    ".gitattributes",
+    ".cache/huggingface/a.jsonl",
+    "dataset_infos.json",
+    "data/train-00000-of-00002.parquet",
+    "data/train-00001-of-00002.parquet",
+    "data/test-00000-of-00001.parquet",
+    "data/_SUCCESS",
+    "data/._SUCCESS.crc",
+    "data/_temporary/0/part-00000.parquet",
+    "more/a.jsonl.bz2",
+    "more/b.jsonl.bz2",
+    "more/c.tar.gz",
+    "more/d.lz4",
+    "more/README.md",
+    "licenses/mit.txt",
+    "notes.md",
+    "Makefile",
+)
+DATA = (
+    "data/test-00000-of-00001.parquet",
+    "data/train-00000-of-00002.parquet",
+    "data/train-00001-of-00002.parquet",
+    "licenses/mit.txt",
+    "notes.md",
+)
+REST = "2 .jsonl.bz2, .json, .lz4, .tar.gz, Makefile, 2 README.md, ._SUCCESS.crc, .cache/, and 6 others"
+
+
+def test_a_folder_stands_for_its_data_and_what_it_passes_over_is_counted_and_said(place: Place) -> None:
+    folder, named = place
+    for name in HUB:
+        files.write(folder / "hub" / name, b"{}")
+    reader = MixedSource("read", [named("hub")])
+    for _ in range(2):  # a listing that is made again counts anew
+        listed = [item.uri.partition("/hub/")[2] for item in reader.inputs]
+        assert listed == list(DATA)
+        assert f"passed over: {REST}; a glob names" in reader.passed_over()
+    # A glob names what is wanted, and nothing is passed over.
+    reader = MixedSource("read", [named("hub/**/*.md")])
+    assert [item.uri.partition("/hub/")[2] for item in reader.inputs] == [
+        "README.md",
+        "more/README.md",
+        "notes.md",
+        "readme_zh.md",
+    ]
+    assert reader.passed_over() == ""
+
+
+def test_a_folder_of_nothing_but_its_card_holds_no_data(place: Place) -> None:
+    folder, named = place
+    files.write(folder / "hub" / "README.md", b"# A card")
+    with pytest.raises(InputError, match=r"""folder ".*hub" holds '.*README.md', and no data that ends in .*\.md"""):
+        list(MixedSource("read", [named("hub")]).inputs)
+
+
+def test_what_is_passed_over_is_counted_in_bounded_memory() -> None:
+    passed = PassedOver()
+    for number in range(3000):
+        passed.add(f"a/b.x{number}")
+    passed.add("a/b.x7")
+    words = passed.words()
+    assert "passed over: 2 .x7, .x0, " in words
+    assert words.count(",") < 12
+    assert words.endswith("and 2,992 others; a glob names what a folder does not stand for")
 
 
 def test_what_is_no_file_is_said_to_be_none(tmp_path: pathlib.Path) -> None:
