@@ -112,7 +112,11 @@ def test_a_cut_control_session_holds_its_bytes_and_goes_on_when_the_cut_is_over(
             assert answered(guest, b"one", PATIENCE_S)
             cut = Storm(Ill.PARTITION, ends=("c0",))
             struck = gates.begin(cut)
-            assert not answered(guest, b"two", 0.3)
+            guest.sendall(b"two")
+            deadline = time.monotonic() + PATIENCE_S
+            while not struck and time.monotonic() < deadline:
+                assert not answered(guest, b"", 0.05)
+            assert not answered(guest, b"", 0.3)
             assert struck == {Struck.CONTROL: 1}
             gates.end(struck)
             assert answered(guest, b"", PATIENCE_S)

@@ -215,7 +215,9 @@ async def visit(ends: Ends, data: bytes, descriptors: int = 0) -> str:
 def test_what_is_no_link_is_refused_by_name_and_leaves_no_descriptor_behind(
     data: bytes, descriptors: int, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "STRANGER_S", 0.3)
+    if answer.endswith("came within"):
+        # The others are refused for what they bring, and however long they take to say it.
+        monkeypatch.setattr(door, "STRANGER_S", 0.3)
     found: list[int] = []
 
     async def scene(ends: Ends) -> None:
