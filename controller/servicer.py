@@ -66,15 +66,19 @@ class Servicer(rpc.ControlServicer):
         session = Session(register.worker, allows_chaos=register.allows_chaos)
         self._shell.sessions[register.worker] = session
         welcome = pb.Welcome(term=self._shell.term, controller=str(os.getpid()), heartbeat_s=HEARTBEAT_S)
-        yield pb.ToWorker(term=self._shell.term, welcome=welcome)
-        self._shell.post(_registered(register))
-        self._shell.note_facts(register.tasks)
-        reader = asyncio.create_task(self._listen(session, request_iterator))
+        reader: asyncio.Task[None] | None = None
         try:
+            yield pb.ToWorker(term=self._shell.term, welcome=welcome)
+            # Meanwhile the worker may have opened another session, or this controller have stepped down.
+            if self._shell.sessions.get(register.worker) is session:
+                self._shell.post(_registered(register))
+                self._shell.note_facts(register.tasks)
+                reader = asyncio.create_task(self._listen(session, request_iterator))
             while (message := await self._next(session)) is not None:
                 yield message
         finally:
-            reader.cancel()
+            if reader is not None:
+                reader.cancel()
             if self._shell.sessions.get(register.worker) is session:
                 del self._shell.sessions[register.worker]
                 self._shell.post(core.WorkerLost(register.worker, "its session ended"))

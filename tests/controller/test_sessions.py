@@ -1,0 +1,95 @@
+"""A worker's session, where something comes between its welcome and its registration."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from importlib.metadata import version
+from typing import cast
+
+from headrace.controller.core.cluster import Controller
+from headrace.controller.process import identity
+from headrace.controller.servicer import Servicer
+from headrace.controller.shell import Shell
+from headrace.protos import control_pb2 as pb
+
+Session = AsyncGenerator[pb.ToWorker, None]
+
+
+class House:
+    """A controller without a log, and the sessions of one worker."""
+
+    def __init__(self) -> None:
+        self.shell = Shell(Controller(identity()), bytes(32))
+        self.shell.begin("127.0.0.1:1")
+        self._servicer = Servicer(self.shell)
+
+    async def greet(self, pid: int, cores: int = 1) -> tuple[Session, pb.ToWorker]:
+        """A session that has got its first answer, and has yet to ask for the next."""
+
+        async def says() -> AsyncIterator[pb.FromWorker]:
+            register = pb.Register(worker="w", version=version("headrace"), host="h", pid=pid, cores=cores)
+            yield pb.FromWorker(register=register)
+            await asyncio.get_running_loop().create_future()
+
+        session = cast("Session", self._servicer.Attend(says(), None))
+        return session, await anext(session)
+
+
+def play(scene: Callable[[House], Awaitable[None]]) -> None:
+    async def act() -> None:
+        house = House()
+        async with asyncio.timeout(60):
+            await scene(house)
+        await house.shell.close()
+
+    asyncio.run(act())
+
+
+async def until(what: Callable[[], bool]) -> None:
+    """Within the deadline of the scene."""
+    while not what():
+        await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.001)
+
+
+async def told(session: Session) -> list[str | None]:
+    """What is said in the rest of a session that is over."""
+    return [message.WhichOneof("message") async for message in session]
+
+
+def test_a_worker_that_dies_of_its_welcome_leaves_its_name_to_the_next() -> None:
+    async def scene(house: House) -> None:
+        first, _ = await house.greet(pid=1)
+        registered = asyncio.ensure_future(anext(first))
+        await until(lambda: "w" in house.shell.core.workers)
+        again, _ = await house.greet(pid=1)
+        await again.aclose()
+        assert not house.shell.sessions
+        assert "w" not in house.shell.core.workers
+        registered.cancel()
+        third, answer = await house.greet(pid=3)
+        assert answer.WhichOneof("message") == "welcome", answer
+        await third.aclose()
+
+    play(scene)
+
+
+def test_a_session_that_was_followed_by_another_before_it_registered_registers_no_more() -> None:
+    async def scene(house: House) -> None:
+        older, _ = await house.greet(pid=1, cores=1)
+        newer, _ = await house.greet(pid=1, cores=2)
+        going = asyncio.ensure_future(anext(newer))
+        await until(lambda: "w" in house.shell.core.workers)
+        assert await told(older) == []
+        assert house.shell.core.workers["w"].cores == 2
+        going.cancel()
+
+    play(scene)
+
+
+def test_a_controller_that_steps_down_between_welcome_and_registration_takes_nobody_in() -> None:
+    async def scene(house: House) -> None:
+        session, _ = await house.greet(pid=1)
+        house.shell._send_away("it leads no more")
+        assert await told(session) == ["refusal"]
+        assert "w" not in house.shell.core.workers
+
+    play(scene)
