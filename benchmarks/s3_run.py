@@ -5,14 +5,18 @@ bucket. For each chain three ways alternate, each timed from the start of its co
 
 - plain: processes of the plain minio client, one a core, which get every input object and put every object that the
   run wrote, with the same bytes and under fresh keys. Nothing is read of what is got: it only moves.
+- loop: processes of the plain minio client, one a core, which get an object, do the same stages, and put what comes
+  of it (`s3_loop.py`): the script that one would write instead. It accounts for nothing and tries nothing twice.
 - s3: `headrace run` with input and output in the bucket.
 - files: the same run with the same input and output as files; what it takes the stages take, not the store.
 - datatrove, with `--datatrove PYTHON`, of the chains that it has: the same files read and written by datatrove, with a
   worker a core (`s3_datatrove.py`). `files_peer` is datatrove / files.
 
-`ratio` is plain / s3. `moving` is plain / (s3 - files): what the plain client takes, against what the store adds to a
-run that must do its work besides. Seconds are medians, ratios medians of the rounds'; processor seconds are of all
-processes, and of the server apart. The server shares the cores with all of it.
+`ratio` is plain / s3: what moving alone takes against a run that must also do its work, so that it cannot be near 1.
+`work` is loop / s3: both do the same; `work_cpu` is that of the processor time of all processes and the server, which
+a machine in use disturbs less. `moving` is plain / (s3 - files): what the plain client takes, against what the store
+adds to a run. `files_peer` is datatrove / files. Seconds are medians, ratios medians of the rounds'. The server shares
+the cores with all of it.
 
 chain     reads                      writes                     the stages do
 text      files of 4 MiB             Parquet with the text      decode, copy, compress (zstd)
@@ -67,6 +71,7 @@ def build(input: str, output: str, chain: str) -> Pipeline:
     return Pipeline.chain("moved", output, read(input), *sinks[chain])
 """
 CHAINS = ("text", "parquet", "jsonl", "tokens")
+LOOP = pathlib.Path(__file__).with_name("s3_loop.py")
 PEER = pathlib.Path(__file__).with_name("s3_datatrove.py")
 PEER_CHAINS = ("jsonl", "parquet")
 
@@ -78,6 +83,11 @@ class Timed:
     seconds: float
     cpu_s: float
     server_cpu_s: float
+
+    @property
+    def all_cpu_s(self) -> float:
+        """Of its processes and the server."""
+        return self.cpu_s + self.server_cpu_s
 
 
 def measure(
@@ -104,7 +114,7 @@ def _chain(
     store = open_store(server.uri(f"{prefix}/in"))
     for path in sorted(given.iterdir()):
         store.create(path.name, [path.read_bytes()])
-    times: dict[str, list[Timed]] = {"s3": [], "plain": [], "files": []}
+    times: dict[str, list[Timed]] = {"s3": [], "loop": [], "plain": [], "files": []}
     inputs = [f"{prefix}/in/{path.name}" for path in sorted(given.iterdir())]
     outputs: list[str] = []
     for number in range(rounds):
@@ -112,6 +122,9 @@ def _chain(
         base, query = server.uri(f"{prefix}/in").split("?", 1)
         times["s3"].append(_timed(lambda b=base, q=query, o=out: _run(folder, chain, f"{b}/*?{q}", server.uri(o))))
         outputs = [f"{out}/{info.key}" for info in open_store(server.uri(out)).list("")]
+        loop = f"{prefix}/loop-{number}"
+        times["loop"].append(_timed(lambda o=loop: _loop(server, folder, chain, inputs, o)))
+        _same_shards(server, out, loop)
         times["plain"].append(_timed(lambda o=outputs: _move(server, inputs, o)))
         local = folder / f"{chain}-{number}"
         times["files"].append(_timed(lambda at=local: _run(folder, chain, f"{given}/*", str(at))))
@@ -127,6 +140,7 @@ def _summary(server: S3Server, times: dict[str, list[Timed]], inputs: list[str],
     client = _client(server)
     sizes = {key: client.stat_object(server.bucket, key).size or 0 for key in inputs + outputs}
     rounds = list(zip(times["s3"], times["plain"], times["files"], strict=True))
+    loops = list(zip(times["s3"], times["loop"], strict=True))
     found: dict[str, Any] = {
         "objects": [len(inputs), len(outputs)],
         "mb": [round(sum(sizes[key] for key in keys) / 1e6, 1) for keys in (inputs, outputs)],
@@ -134,9 +148,11 @@ def _summary(server: S3Server, times: dict[str, list[Timed]], inputs: list[str],
     for way, timed in times.items():
         found[f"{way}_s"] = _median(item.seconds for item in timed)
         found[f"{way}_cpu_s"] = _median(item.cpu_s for item in timed)
-        if way in ("s3", "plain"):
+        if way in ("s3", "plain", "loop"):
             found[f"{way}_server_cpu_s"] = _median(item.server_cpu_s for item in timed)
     found["ratio"] = _median(plain.seconds / s3.seconds for s3, plain, _ in rounds)
+    found["work"] = _median(loop.seconds / s3.seconds for s3, loop in loops)
+    found["work_cpu"] = _median(loop.all_cpu_s / s3.all_cpu_s for s3, loop in loops)
     found["moving"] = _median(plain.seconds / max(s3.seconds - files.seconds, 0.01) for s3, plain, files in rounds)
     if peers := times.get("datatrove"):
         pairs = zip(peers, times["files"], strict=True)
@@ -180,6 +196,30 @@ def _run(folder: pathlib.Path, chain: str, given: str, output: str) -> None:
     done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=RUN_S_MAX)
     if done.returncode or not json.loads(done.stdout)["balanced"]:
         raise SystemExit(f"{chain}: {done.stderr}")
+
+
+def _loop(server: S3Server, folder: pathlib.Path, chain: str, inputs: list[str], output: str) -> None:
+    order = {
+        "endpoint": server.endpoint,
+        "bucket": server.bucket,
+        "inputs": inputs,
+        "output": output,
+        "chain": chain,
+        "pipeline": str(folder / "moved.py"),
+        "cores": len(os.sched_getaffinity(0)),
+    }
+    (folder / "order.json").write_text(json.dumps(order))
+    command = [sys.executable, "-P", str(LOOP), str(folder / "order.json")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_S_MAX)
+    if done.returncode:
+        raise SystemExit(f"{chain}: {done.stderr}")
+
+
+def _same_shards(server: S3Server, run: str, loop: str) -> None:
+    """Both have put about the same bytes of shards, whatever the ledger holds besides."""
+    sizes = [sum(info.size for info in open_store(server.uri(name)).list("shards/")) for name in (run, loop)]
+    if not sizes[0] or abs(sizes[0] - sizes[1]) > 0.02 * sizes[0]:
+        raise SystemExit(f"{run} has {sizes[0]} bytes of shards, {loop} has {sizes[1]}")
 
 
 def _peer(python: str, chain: str, given: pathlib.Path, output: pathlib.Path) -> None:

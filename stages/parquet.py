@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import decimal
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -63,7 +64,7 @@ class ParquetSource(FileSource):
         """The runs of row groups of one file, by its footer."""
         whole = found.fragment(self.name, self.READER)
         try:
-            with open_raw(self.inputs, whole, ahead=False) as raw:
+            with open_raw(self.inputs, whole, ahead=False, size=found.size) as raw:
                 starts, size = self._cuts(self._open(raw, whole)), found.size
         except DamagedInput:
             if not self.salvage:
@@ -88,7 +89,7 @@ class ParquetSource(FileSource):
                 groups = self._groups(file, fragment)
                 count = sum(rows for _, rows in groups)
                 for gap in gaps:
-                    for batch in self._gap(file, groups, fragment, gap):
+                    for batch in self._gap(file, raw, groups, fragment, gap):
                         raw.check()
                         self.stored_read += fragment.size * batch.count // count
                         yield batch
@@ -141,14 +142,23 @@ class ParquetSource(FileSource):
         return [(index, file.metadata.row_group(index).num_rows) for index in found]
 
     def _gap(
-        self, file: pq.ParquetFile, groups: Sequence[tuple[int, int]], fragment: Fragment, gap: Gap
+        self,
+        file: pq.ParquetFile,
+        raw: LocalFile | RemoteFile,
+        groups: Sequence[tuple[int, int]],
+        fragment: Fragment,
+        gap: Gap,
     ) -> Iterator[Batch]:
-        first = 0
-        for index, rows in groups:
-            low, high = max(gap.first, first), min(gap.end, first + rows)
-            if low < high:
-                yield from self._group(file, fragment, index, first, low, high)
-            first += rows
+        starts = itertools.accumulate((rows for _, rows in groups), initial=0)
+        wanted = [
+            (index, first, max(gap.first, first), min(gap.end, first + rows))
+            for (index, rows), first in zip(groups, starts, strict=False)
+            if max(gap.first, first) < min(gap.end, first + rows)
+        ]
+        for place, (index, first, low, high) in enumerate(wanted):
+            for near, *_ in wanted[place : place + 2]:
+                raw.expect(_first_byte(file, near), _stored_bytes(file, near))
+            yield from self._group(file, fragment, index, first, low, high)
 
     def _group(
         self, file: pq.ParquetFile, fragment: Fragment, index: int, first: int, low: int, high: int

@@ -62,6 +62,9 @@ class LocalFile(io.FileIO):
         except OSError as error:
             raise self._failed(error) from error
 
+    def expect(self, start: int, size: int) -> None:
+        """Nothing: the system reads ahead."""
+
     def check(self) -> None:
         """Raise FragmentChanged unless this is still the version that was listed."""
         try:
@@ -82,15 +85,17 @@ class RemoteFile(io.RawIOBase):
     Each answer says of which version it is, so that nothing is taken from an object that has changed.
     """
 
-    def __init__(self, store: ObjectStore, key: str, fragment: Fragment, *, ahead: bool) -> None:
+    def __init__(self, store: ObjectStore, key: str, fragment: Fragment, *, ahead: bool, size: int = -1) -> None:
         super().__init__()
         self._store, self._key, self._fragment = store, key, fragment
         self._ahead = ahead
-        #: bytes of the object; -1 until an answer has told
-        self._size = -1
+        #: bytes of the object; -1 until an answer, or a listing, has told
+        self._size = size
         self._at = 0
         self._block, self._block_at = b"", 0
         self._next: tuple[int, Future[bytes]] | None = None
+        #: where it begins, behind what it ends, and its bytes
+        self._expected: list[tuple[int, int, Future[bytes]]] = []
 
     def readable(self) -> bool:
         """Yes."""
@@ -143,6 +148,15 @@ class RemoteFile(io.RawIOBase):
         view[: len(data)] = data
         return len(data)
 
+    def expect(self, start: int, size: int) -> None:
+        """Have bytes fetched that will soon be read, in one request, if they are no more than a block.
+
+        The last two of these are held.
+        """
+        if 0 < size <= BLOCK_BYTES and all(begin != start for begin, _, _ in self._expected):
+            coming = _pool().submit(self._fetch, start, size)
+            self._expected = [*self._expected[-1:], (start, start + size, coming)]
+
     def check(self) -> None:
         """Raise FragmentChanged unless this is the version that was listed; what was read has been judged already."""
         if not self._ahead and self._size < 0:
@@ -157,8 +171,13 @@ class RemoteFile(io.RawIOBase):
     def _read_exactly(self, wanted: int) -> bytes:
         start = self._at - self._block_at
         if not (start >= 0 and start + wanted <= len(self._block)):
-            self._block = self._fetch(self._at, max(wanted, RANDOM_BYTES_MIN))
-            self._block_at, start = self._at, 0
+            for begin, end, coming in self._expected:
+                if begin <= self._at and self._at + wanted <= end:
+                    self._block_at, self._block = begin, coming.result()
+                    break
+            else:
+                self._block_at, self._block = self._at, self._fetch(self._at, max(wanted, RANDOM_BYTES_MIN))
+            start = self._at - self._block_at
         self._at += wanted
         return self._block[start : start + wanted]
 
@@ -185,10 +204,13 @@ class RemoteFile(io.RawIOBase):
         return found
 
 
-def open_raw(inputs: Inputs, fragment: Fragment, *, ahead: bool) -> LocalFile | RemoteFile:
-    """The object behind a fragment as it is stored, open and checked; raises InputError, FragmentChanged."""
+def open_raw(inputs: Inputs, fragment: Fragment, *, ahead: bool, size: int = -1) -> LocalFile | RemoteFile:
+    """The object behind a fragment as it is stored, open and checked; raises InputError, FragmentChanged.
+
+    One of a store whose `size` in bytes is known is checked by the first answer.
+    """
     place = inputs.store_of(fragment.uri)
-    raw = LocalFile(fragment) if place is None else RemoteFile(*place, fragment, ahead=ahead)
+    raw = LocalFile(fragment) if place is None else RemoteFile(*place, fragment, ahead=ahead, size=size)
     try:
         raw.check()
     except BaseException:
@@ -228,6 +250,9 @@ class InputStream:
     def close(self) -> None:
         """Let go of the object."""
         self._raw.close()
+
+    def expect(self, start: int, size: int) -> None:
+        """Nothing: the system reads ahead."""
 
     def check(self) -> None:
         """Raise FragmentChanged unless this is still the version that was listed."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import io
+import itertools
 import pathlib
 import secrets
 import sys
 
 import files_kit as files
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import reading_kit as reading
 
@@ -22,6 +26,7 @@ from headrace.stages.contract import FragmentEnd
 from headrace.stages.errors import FragmentChanged, InputError
 from headrace.stages.inputs import Inputs
 from headrace.stages.mixed import MixedSource
+from headrace.stages.parquet import ParquetSource
 from headrace.store.errors import StoreError
 from headrace.store.objects import open_store
 
@@ -82,6 +87,45 @@ def test_an_object_is_read_by_one_request_a_block_and_none_besides(server: S3Ser
             assert end == FragmentEnd(records)
             assert sum(batch.count for batch in batches if isinstance(batch, Batch)) == records
             assert [line.split("?")[0] for line in proxy.seen] == [f"GET /{server.bucket}/{prefix}/{name}"]
+
+
+def test_a_parquet_file_is_read_by_one_request_a_row_group(server: S3Server) -> None:
+    key = f"{secrets.token_hex(6)}/c.parquet"
+    texts = [secrets.token_hex(50_000) for _ in range(12)]
+    packed = io.BytesIO()
+    pq.write_table(pa.table({"id": [str(n) for n in range(12)], "text": texts}), packed, row_group_size=4)
+    open_store(server.uri(key.partition("/")[0])).create("c.parquet", [packed.getvalue()])
+    with S3Proxy(server.endpoint) as proxy:
+        source = MixedSource("read", [f"s3://{server.bucket}/{key}?endpoint={proxy.endpoint}"])
+        (fragment,) = source.list()
+        at_file = [line.partition(" ")[0] for line in proxy.seen if line.endswith(key)]
+        assert at_file == ["HEAD", "GET"], "the key was looked for, and its footer read"
+        proxy.seen.clear()
+        *batches, end = source.read(fragment, reading.WHOLE)
+        assert end == FragmentEnd(12)
+        found = [batch.rows.column("text").to_pylist() for batch in batches if isinstance(batch, Batch)]
+        assert list(itertools.chain(*found)) == texts
+        assert [line.partition(" ")[0] for line in proxy.seen] == ["HEAD", *["GET"] * 4], "the footer, and three groups"
+
+
+def test_a_parquet_file_that_was_replaced_is_refused_whether_it_is_listed_or_read(server: S3Server) -> None:
+    prefix = secrets.token_hex(6)
+    store = open_store(server.uri(prefix))
+
+    def put(text: str) -> None:
+        packed = io.BytesIO()
+        pq.write_table(pa.table({"text": [text]}), packed)
+        store.replace("c.parquet", [packed.getvalue()])
+
+    put("one")
+    source = ParquetSource("read", [uri(server, f"{prefix}/c.parquet")])
+    (listed,) = source.inputs
+    (fragment,) = source.list()
+    put("two")
+    with pytest.raises(FragmentChanged, match="run again to take it up as new input"):
+        list(source.fragments(listed))
+    with pytest.raises(FragmentChanged, match="run again to take it up as new input"):
+        list(source.read(fragment, reading.WHOLE))
 
 
 def test_a_bucket_that_is_not_there_is_named(server: S3Server) -> None:
