@@ -20,7 +20,7 @@ from typing import Final
 import xxhash
 
 from headrace.loader.errors import LoaderError
-from headrace.store.errors import ChecksumMismatch, ObjectMissing, StoreUnavailable
+from headrace.store.errors import ChecksumMismatch, ObjectMissing, StoreError, StoreUnavailable
 from headrace.store.objects import ObjectStore
 from headrace.store.shards import verify_object
 
@@ -70,13 +70,16 @@ class Verifier:
         self._changed = threading.Condition()
         self._queue: deque[tuple[int, str, str]] = deque()
         self._busy = False
-        self._closed = False
+        #: the shard that the thread is at
+        self._checking: int | None = None
+        #: how often it was closed: a check that began before that is not gone on with
+        self._closings = 0
         self._paused = False
         self.error: Exception | None = None
         self.shards = 0
         #: bytes that were read to check checksums
         self.bytes = 0
-        self._asked: set[int] = set()
+        self._asked: set[int | None] = set()
 
     def first(self, number: int, key: str, expected: str) -> None:
         """Check a shard before its first row: now where it is small, else behind the reader."""
@@ -86,18 +89,17 @@ class Verifier:
         if info is None:
             raise ObjectMissing(key, self._store.uri)
         if info.size <= FIRST_BYTES_MAX:
-            self.bytes += check_shard(self._store, key, expected)
-            self.shards += 1
+            self.count(number, check_shard(self._store, key, expected))
         else:
             self._behind(number, key, expected)
-        self._asked.add(number)
 
     def count(self, number: int, size: int) -> None:
         """A shard was checked by someone else, such as the cache that fetched it."""
-        if number not in self._asked:
-            self._asked.add(number)
-            self.shards += 1
-            self.bytes += size
+        with self._changed:
+            if number not in self._asked:
+                self._asked.add(number)
+                self.shards += 1
+                self.bytes += size
 
     def pause(self) -> None:
         """Let shards queue up, since a reader waits for its first batch."""
@@ -125,40 +127,43 @@ class Verifier:
     def close(self) -> None:
         """Stop checking."""
         with self._changed:
-            self._closed = True
-            self._asked.difference_update(number for number, _, _ in self._queue)
+            self._closings += 1
+            # they are asked again when they are opened again, also the one that is half read
+            self._asked.difference_update([number for number, _, _ in self._queue], {self._checking})
             self._queue.clear()
             self._changed.notify_all()
             deadline = time.monotonic() + CLOSE_S_MAX
             self._changed.wait_for(lambda: not self._busy, deadline - time.monotonic())
-            self._closed = False
 
     def _behind(self, number: int, key: str, expected: str) -> None:
         with self._changed:
-            self._queue.append((number, key, expected))
-            self._start()
+            if number not in self._asked:
+                # together: who closes between the two would forget to check it ever again
+                self._asked.add(number)
+                self._queue.append((number, key, expected))
+                self._start()
 
     def _start(self) -> None:
-        if self._queue and not self._busy and not self._paused:
+        if self._queue and not self._busy and not self._paused and self.error is None:
             self._busy = True
             threading.Thread(target=self._run, name="headrace verify", daemon=True).start()
 
     def _run(self) -> None:
         while True:
             with self._changed:
+                self._checking = None
                 if self.error is not None or not self._queue:
                     self._busy = False
                     self._changed.notify_all()
                     return
                 number, key, expected = self._queue.popleft()
+                self._checking, closings = number, self._closings
             try:
-                size = check_shard(self._store, key, expected, lambda: self._closed)
-                self.bytes += size
-                if self._closed:
-                    self._asked.discard(number)  # half read: asked again when it is opened again
-                else:
-                    self.shards += 1
-            except (ChecksumMismatch, ObjectMissing, StoreUnavailable) as error:
+                size = check_shard(self._store, key, expected, lambda: self._closings != closings)  # noqa: B023
+                with self._changed:
+                    self.bytes += size
+                    self.shards += self._closings == closings
+            except StoreError as error:
                 self.error = error
             except OSError as error:
                 self.error = StoreUnavailable(

@@ -1,0 +1,87 @@
+"""The check behind the reader: what was asked is checked, whoever closes the dataset meanwhile."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.loader import verify
+from headrace.loader.verify import Verifier, file_checksum
+from headrace.store.errors import ChecksumMismatch, StoreRefused
+from headrace.store.objects import open_store
+
+PATIENCE_S = 60.0
+
+
+class Shards:
+    """A store with one shard whose bytes are not those of its checksum, too large to be checked at once."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(verify, "FIRST_BYTES_MAX", 0)
+        monkeypatch.setattr(verify, "CHUNK_BYTES", 10)
+        (folder / "shard").write_bytes(bytes(100))
+        self.checksum, _ = file_checksum(str(folder / "shard"))
+        (folder / "shard").write_bytes(bytes(99) + b"\1")
+        self.verifier = Verifier(open_store(folder.as_uri()))
+
+    def ask(self) -> None:
+        self.verifier.first(0, "shard", self.checksum)
+
+    def is_found_out(self) -> bool:
+        try:
+            self.verifier.wait(PATIENCE_S)
+        except ChecksumMismatch:
+            return True
+        return False
+
+
+@pytest.fixture
+def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shards:
+    return Shards(tmp_path, monkeypatch)
+
+
+def test_a_shard_that_is_asked_for_while_the_dataset_closes_is_checked_when_it_is_asked_for_again(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verifier = shards.verifier
+    # It closes when the shard has just been queued.
+    monkeypatch.setattr(verifier, "_start", verifier.close)
+    shards.ask()
+    monkeypatch.undo()
+    monkeypatch.setattr(verify, "FIRST_BYTES_MAX", 0)
+    shards.ask()
+    assert shards.is_found_out()
+
+
+def test_a_shard_that_is_half_read_when_the_dataset_closes_is_read_again_though_its_check_has_not_ended(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, check = threading.Event(), threading.Event(), verify.check_shard
+
+    def slow(*given: object) -> int:
+        stopped = given[3]
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+        assert callable(stopped)
+        return 50 if stopped() else check(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(verify, "check_shard", slow)
+    monkeypatch.setattr(verify, "CLOSE_S_MAX", 0.01)
+    shards.ask()
+    assert begun.wait(PATIENCE_S)
+    shards.verifier.close()
+    shards.ask()
+    go_on.set()
+    assert shards.is_found_out()
+
+
+def test_a_store_that_refuses_a_check_is_told_and_not_waited_for(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise StoreRefused("it may not be read")
+
+    monkeypatch.setattr(verify, "check_shard", refuse)
+    shards.ask()
+    with pytest.raises(StoreRefused, match="may not be read"):
+        shards.verifier.wait(PATIENCE_S)
