@@ -52,10 +52,14 @@ STORY_BYTES = 16 << 10
 AGAIN = "run the same command again: it goes on where it stopped"
 #: What the nursery needs first, and controller, worker or command as well.
 SHARED = (
+    "argparse",
     "setproctitle",
+    "ssl",
     "headrace.pipeline.graph",
     "headrace.protos.control_pb2",
-    "headrace.store.objects",
+    "headrace.stages.inputs",
+    "headrace.stages.vocabulary",
+    "headrace.store.dataset",
     "headrace.transport.logbook",
 )
 

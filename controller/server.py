@@ -17,7 +17,6 @@ import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +35,7 @@ from headrace.store.errors import StoreError
 from headrace.store.objects import below, open_store
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
+from headrace.transport.release import release
 from headrace.transport.ticket import KEY_BYTES_MIN
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _serve_metrics(address: str, shell: Shell) -> WSGIServer | None:
     from headrace.controller.metrics import families
     from headrace.transport.metrics_page import serve_metrics
 
-    server = serve_metrics(address, lambda: families(reply(shell, version("headrace")), shell.commits))
+    server = serve_metrics(address, lambda: families(reply(shell, release()), shell.commits))
     logger.info("metrics on %s:%d", address.rpartition(":")[0] or "127.0.0.1", server.server_port)
     return server
 

@@ -9,7 +9,6 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator
-from importlib.metadata import version
 from typing import Any
 
 import grpc
@@ -24,6 +23,7 @@ from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
+from headrace.transport.release import release
 
 logger = logging.getLogger("headrace.controller")
 
@@ -43,7 +43,7 @@ class Servicer(rpc.ControlServicer):
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
-        self._version = version("headrace")
+        self._version = release()
 
     async def Attend(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.FromWorker], context: Any

@@ -1,4 +1,7 @@
-"""`python -m headrace.worker`: the daemon, and before it is imported the nursery, for which a run waits longest."""
+"""`python -m headrace.worker`: the daemon, and before it is imported the nursery, for which a run waits longest.
+
+What both need is imported before the fork, since the nursery would begin with it all the same.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ import os
 import sys
 from collections.abc import Sequence
 
+import headrace.transport.pipe
+import headrace.worker.core.watching
+import headrace.worker.hands  # noqa: F401 - for both
 from headrace.transport.forked import may_fork
 from headrace.worker.cradle import fork_nursery, hear, start_nursery
 

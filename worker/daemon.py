@@ -21,7 +21,6 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +33,7 @@ from headrace.transport.errors import LinkRefusedError
 from headrace.transport.log_lines import about, caused_by, current_cause
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
+from headrace.transport.release import release
 from headrace.worker.addresses import host_id, own_addresses
 from headrace.worker.attendance import Attendance
 from headrace.worker.core import supervisor as core
@@ -147,7 +147,7 @@ class Daemon:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         register = pb.Register(
             worker=self.name,
-            version=version("headrace"),
+            version=release(),
             cores=self.cores,
             memory_bytes=memory,
             host=socket.gethostname(),
