@@ -51,7 +51,7 @@ from headrace.chaos.live.standing import VICTIMS, Burnt, burn
 from headrace.chaos.live.timeline import Timeline
 from headrace.cli.client import ENDED, Client, ControllerSilent, RunOptions
 from headrace.cli.load import load
-from headrace.cli.progress import input_bytes_read
+from headrace.cli.progress_lines import input_bytes_read
 from headrace.protos import control_pb2 as pb
 from headrace.transport.log_lines import as_text
 

@@ -11,12 +11,13 @@ from rich.text import Text
 from headrace.cli.client import ApplyRefused, Client, ControllerAt, RunOptions, pipeline_of, plain
 from headrace.cli.errors import EXIT_INTERRUPTED, CliError
 from headrace.cli.load import load
-from headrace.cli.page import FAINT, console, facts_page, megabytes, number, safe, title
+from headrace.cli.page import FAINT, console, facts_page, title
 from headrace.cli.plan import show_plan
-from headrace.cli.progress import closed_line, input_bytes_read, progress_for
+from headrace.cli.progress_lines import closed_line, input_bytes_read, progress_on
 from headrace.cli.report import balance_of, read_ledger
 from headrace.cli.run import Interrupts, catch_signals, watch_to_end
 from headrace.cli.status_tables import links_table, tasks_table, workers_table
+from headrace.cli.words import megabytes, number, safe
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.environment import ENVIRONMENT_OF
@@ -74,7 +75,7 @@ def _applied(client: Client, pipeline: Pipeline, options: RunOptions) -> tuple[s
 
 
 def _wait(client: Client, name: str, interrupts: Interrupts) -> pb.PipelineStatus:
-    with progress_for(console(sys.stderr), name) as progress:
+    with progress_on(sys.stderr, name) as progress:
         return watch_to_end(client, name, progress, interrupts, lambda: None)
 
 

@@ -6,7 +6,8 @@ import json
 import sys
 
 from headrace.cli.errors import CliError, UsageError
-from headrace.cli.page import console, megabytes, number, title
+from headrace.cli.page import console, title
+from headrace.cli.words import megabytes, number
 from headrace.controller.pen import Pen, with_pen
 from headrace.controller.process import is_alive
 from headrace.store.collect import Collected, collect

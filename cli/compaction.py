@@ -14,7 +14,8 @@ from dataclasses import replace
 from functools import partial
 
 from headrace.cli.errors import CliError, UsageError
-from headrace.cli.page import console, megabytes, number, title
+from headrace.cli.page import console, title
+from headrace.cli.words import megabytes, number
 from headrace.controller.pen import Pen, with_pen
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.compaction import groups, left_to_do, merge, retracted_rows

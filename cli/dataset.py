@@ -8,21 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace.cli.errors import EXIT_FAULT, CliError
-from headrace.cli.page import (
-    FAINT,
-    balance_page,
-    console,
-    facts_page,
-    megabytes,
-    number,
-    padding,
-    place,
-    plain_table,
-    safe,
-    title,
-)
+from headrace.cli.page import FAINT, balance_page, console, facts_page, place, plain_table, title
 from headrace.cli.report import balance_of, main_sink
 from headrace.cli.samples import print_samples
+from headrace.cli.words import megabytes, number, padding, safe
 from headrace.stages.samples import read_samples
 from headrace.store.dataset import Dataset
 from headrace.store.log import Log

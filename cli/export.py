@@ -7,7 +7,8 @@ import json
 import sys
 
 from headrace.cli.errors import UsageError
-from headrace.cli.page import console, megabytes, title
+from headrace.cli.page import console, title
+from headrace.cli.words import megabytes
 from headrace.store.words import counted
 
 FORMATS = ("megatron", "mds", "parquet")

@@ -20,7 +20,8 @@ from rich.text import Text
 
 from headrace.cli.client import Client, ControllerAt, ControllerSilent
 from headrace.cli.errors import UsageError
-from headrace.cli.page import ACCENT, BAD, FAINT, safe
+from headrace.cli.page import ACCENT, BAD, FAINT
+from headrace.cli.words import safe
 from headrace.protos import control_pb2 as pb
 from headrace.store.words import counted
 from headrace.transport.log_lines import LEVELS, parse, shown

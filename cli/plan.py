@@ -7,7 +7,8 @@ import sys
 from collections import Counter
 
 from headrace.cli.client import plain
-from headrace.cli.page import FAINT, console, number, plain_table, title
+from headrace.cli.page import FAINT, console, plain_table, title
+from headrace.cli.words import number
 from headrace.controller.core.placement import size
 from headrace.protos import control_pb2 as pb
 from headrace.store.words import counted

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from headrace.cli.errors import UsageError
 from headrace.cli.load import load
-from headrace.cli.page import ACCENT, FAINT, GOOD, console, number, percent, safe, title
+from headrace.cli.page import ACCENT, FAINT, GOOD, console, title
+from headrace.cli.words import number, percent, safe
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.preview import Preview, Removed, Sample, preview
 from headrace.store.words import counted

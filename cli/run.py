@@ -23,7 +23,7 @@ from headrace.stages.inherited import inherited_by
 
 if TYPE_CHECKING:
     from headrace.cli.client import Client, RunOptions
-    from headrace.cli.progress import Progress
+    from headrace.cli.progress_lines import Progress
     from headrace.cli.report import RunReport
     from headrace.pipeline.graph import Pipeline
     from headrace.protos import control_pb2 as pb
@@ -103,12 +103,11 @@ def _carry(
     client: Client, pipeline: Pipeline, options: RunOptions, embedded: Embedded, interrupts: Interrupts
 ) -> Ended:
     """Apply the pipeline and see it through to its end."""
-    from headrace.cli.page import console
-    from headrace.cli.progress import progress_for
+    from headrace.cli.progress_lines import progress_on
 
     applied_after_s = seconds_since_start()
     warnings = client.apply(pipeline, options)
-    with progress_for(console(sys.stderr), pipeline.name) as progress:
+    with progress_on(sys.stderr, pipeline.name) as progress:
         for line in warnings:
             progress.note(f"headrace: {line}")
         status = _watch_through_deaths(client, pipeline, options, embedded, progress, interrupts)
@@ -244,7 +243,7 @@ def catch_signals() -> Iterator[Interrupts]:
 
 
 def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
-    from headrace.cli.progress import input_bytes_read
+    from headrace.cli.progress_lines import input_bytes_read
     from headrace.cli.report import RunReport, balance_of, read_ledger, speeds
 
     status = ended.status

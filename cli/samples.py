@@ -7,8 +7,9 @@ from typing import Any
 
 from rich.text import Text
 
-from headrace.cli.page import ACCENT, FAINT, console, number, safe
+from headrace.cli.page import ACCENT, FAINT, console
 from headrace.cli.preview import show_samples
+from headrace.cli.words import number, safe
 from headrace.stages.preview import SAMPLE_CHARACTERS_MAX, Sample
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from rich.console import RenderableType
 
-from headrace.cli.page import number, plain_table
+from headrace.cli.page import plain_table
+from headrace.cli.words import number
 from headrace.controller.core.placement import size
 from headrace.protos import control_pb2 as pb
 

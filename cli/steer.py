@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from headrace.cli.client import ENDED, Client, ControllerAt, pipeline_of
 from headrace.cli.errors import CliError
-from headrace.cli.page import safe
+from headrace.cli.words import safe
 from headrace.protos import control_pb2 as pb
 
 #: Seconds that `--wait` waits: what is held must be written and committed, and new tasks start.

@@ -19,8 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.client import Client, ControllerAt
-from headrace.cli.page import ACCENT, FAINT, GOOD, number, safe, title
+from headrace.cli.page import ACCENT, FAINT, GOOD, title
 from headrace.cli.report import MB
+from headrace.cli.words import number, safe
 from headrace.protos import control_pb2 as pb
 from headrace.store.words import counted
 

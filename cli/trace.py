@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.cli.errors import EXIT_FAULT, CliError
-from headrace.cli.page import console, facts_page, place, safe, title
+from headrace.cli.page import console, facts_page, place, title
+from headrace.cli.words import safe
 from headrace.store.dataset import Dataset
 from headrace.store.fold import ClosedShard
 from headrace.store.key_files import RecordName

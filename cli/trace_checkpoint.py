@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.errors import CliError
-from headrace.cli.page import safe
+from headrace.cli.words import safe
 
 if TYPE_CHECKING:
     from headrace.loader.sources import Source

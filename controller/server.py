@@ -33,9 +33,9 @@ from headrace.controller.status import reply
 from headrace.protos import control_pb2_grpc as rpc
 from headrace.store.errors import StoreError
 from headrace.store.objects import below, open_store
+from headrace.store.release import release
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
-from headrace.transport.release import release
 from headrace.transport.ticket import KEY_BYTES_MIN
 
 if TYPE_CHECKING:

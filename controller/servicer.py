@@ -23,7 +23,7 @@ from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
-from headrace.transport.release import release
+from headrace.store.release import release
 
 logger = logging.getLogger("headrace.controller")
 

@@ -29,11 +29,11 @@ import uvloop
 
 from headrace.protos import control_pb2 as pb
 from headrace.stages.inherited import Inherited
+from headrace.store.release import release
 from headrace.transport.errors import LinkRefusedError
 from headrace.transport.log_lines import about, caused_by, current_cause
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
-from headrace.transport.release import release
 from headrace.worker.addresses import host_id, own_addresses
 from headrace.worker.attendance import Attendance
 from headrace.worker.core import supervisor as core

@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from headrace.cli.client import Client
-from headrace.cli.progress import Progress
+from headrace.cli.progress_lines import Progress
 from headrace.cli.run import Interrupts, _obey
 
 

@@ -2,15 +2,26 @@
 
 import io
 import json
+import os
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from headrace.cli.client import plain
-from headrace.cli.page import console, run_page, safe, seconds
-from headrace.cli.progress import START_S, Lines, LivePage, Meter, input_bytes_read, input_bytes_stored, start_line
+from headrace.cli.page import run_page
+from headrace.cli.progress import LivePage
+from headrace.cli.progress_lines import (
+    START_S,
+    Lines,
+    Meter,
+    input_bytes_read,
+    input_bytes_stored,
+    progress_on,
+    start_line,
+)
 from headrace.cli.report import Balance, RunReport, StageSpeed, balance_of
+from headrace.cli.words import safe, seconds
 from headrace.protos import control_pb2 as pb
 from headrace.store.entries import (
     Closed,
@@ -185,15 +196,30 @@ def test_progress_counts_the_input_as_it_is_stored_and_never_beyond_its_size() -
 
 
 def test_without_a_terminal_progress_is_plain_lines() -> None:
-    out = console(io.StringIO())
+    out = io.StringIO()
     with Lines(out, "p") as lines:
         lines.update(status())
         lines.update(status())
         lines.note("a note")
-    text = out.file.getvalue()  # type: ignore[attr-defined]
+    text = out.getvalue()
     assert text.count("p: running") == 1
     assert "\x1b" not in text
     assert text.endswith("a note\n")
+
+
+def test_only_a_terminal_gets_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(progress_on(io.StringIO(), "p"), Lines)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert isinstance(progress_on(io.StringIO(), "p"), LivePage)
+    monkeypatch.delenv("FORCE_COLOR")
+    main, other = os.openpty()
+    with os.fdopen(main), os.fdopen(other, "w") as terminal:
+        assert isinstance(progress_on(terminal, "p"), LivePage)
+        monkeypatch.setenv("TERM", "dumb")
+        assert isinstance(progress_on(terminal, "p"), Lines)
 
 
 def test_a_terminal_of_eighty_columns_shows_a_row_a_stage() -> None:

@@ -36,8 +36,8 @@ def test_a_run_imports_neither_the_controllers_core_nor_what_reads_records() -> 
         "headrace.cli.shortcut",
         "headrace.cli.run",
         "headrace.cli.client",
-        "headrace.cli.progress",
-        "headrace.cli.page",
+        "headrace.cli.progress_lines",
+        "headrace.cli.report",
     )
     code = "".join(f"import {name}\n" for name in names)
     unwanted = (
@@ -47,6 +47,7 @@ def test_a_run_imports_neither_the_controllers_core_nor_what_reads_records() -> 
         "pyarrow",
         "minio",
         "typer",
+        "rich",
     )
     assert loaded(code, unwanted) == []
 
