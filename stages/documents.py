@@ -53,8 +53,9 @@ class FilesSource(FileSource):
         return columns.batch(fragment, self.name, 0, 1, 0, size)
 
     def _decode(self, columns: Columns, fragment: Fragment, data: bytes) -> None:
+        text = data.removeprefix(BOM)
         try:
-            text = data.removeprefix(BOM).decode()
+            text.decode()
         except UnicodeDecodeError as error:
             columns.reject(0, None, f"invalid UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}", data)
             return

@@ -34,9 +34,11 @@ class _Run:
     #: What the file was found to be, where the one record stands for all that cannot be read.
     damage: str = ""
 
-    def forget(self, begin: int, end: int) -> None:
-        """Let go of lines that are read: a large one would otherwise be in memory while its text is worked on."""
-        self.lines[begin:end] = [b""] * (end - begin)
+    def take(self, part: slice) -> list[bytes]:
+        """Lines that the run has no longer: a large one would otherwise be in memory while its text is worked on."""
+        taken = self.lines[part]
+        self.lines[part] = [b""] * len(taken)
+        return taken
 
 
 class JsonlSource(FileSource):
@@ -113,7 +115,6 @@ class JsonlSource(FileSource):
             for begin in range(low, high, self.batch_records):
                 end = min(begin + self.batch_records, high)
                 batch = self._batch(fragment, ordinal + begin, run, slice(begin, end), at)
-                run.forget(begin, end)
                 self.stored_read += file.stored_since() if file.compressed else max(0, batch.length)
                 yield batch
                 del batch
@@ -159,18 +160,19 @@ class JsonlSource(FileSource):
         if run.damage:
             return self.lost(fragment, first, run.damage)
         columns = Columns(f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri)
-        lines = run.lines[part]
+        ends = run.ends[part]
         if run.overlong_bytes:
-            self._reject_overlong(columns, first, lines[0], run.overlong_bytes, run.offset)
+            self._reject_overlong(columns, first, run.take(part)[0], run.overlong_bytes, run.offset)
         else:
-            self._parse(columns, first, lines, run.ends[part])
-        stop = run.ends[part][-1]
-        self.bytes_read += stop - at
-        return columns.batch(fragment, self.name, first, len(lines), at - fragment.start, stop - at)
+            self._parse(columns, first, run.take(part), ends)
+        self.bytes_read += ends[-1] - at
+        return columns.batch(fragment, self.name, first, len(ends), at - fragment.start, ends[-1] - at)
 
-    def _parse(self, columns: Columns, first: int, lines: Sequence[bytes], ends: Sequence[int]) -> None:
+    def _parse(self, columns: Columns, first: int, lines: list[bytes], ends: Sequence[int]) -> None:
         loads, limit, text_key, id_key = orjson.loads, self.max_record_bytes, self.text_key, self.id_key
-        for ordinal, line in enumerate(lines, first):
+        lines.reverse()
+        for ordinal in range(first, first + len(lines)):
+            line = lines.pop()
             if len(line) > limit:
                 self._reject_overlong(columns, ordinal, line, len(line), ends[ordinal - first] - len(line) - 1)
                 continue
@@ -190,7 +192,9 @@ class JsonlSource(FileSource):
                 continue
             if known:
                 del record[id_key]
-            columns.keep(ordinal, identity if known else None, text, record)
+            # Gone before there is UTF-8 besides: of a large record each is some MiB.
+            del line
+            columns.keep(ordinal, identity if known else None, text.encode(), record)
 
     def _why_no_text(self, line: bytes, text: Any) -> str:
         if text is None and self.text_key not in orjson.loads(line):

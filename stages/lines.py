@@ -54,44 +54,73 @@ def first_line_from(file: Bytes, start: int, end: int, block_bytes: int) -> int:
 def scan_lines(file: Bytes, start: int, end: int, *, block_bytes: int, line_bytes_max: int) -> Iterator[Lines]:
     """The lines that begin in `[start, end)`, in runs of about `block_bytes`; a line begins at `start`.
 
-    A line above `line_bytes_max` may come as an overlong one: alone, and only its first RAW_BYTES_MAX bytes.
+    A line above `block_bytes` comes alone. One above `line_bytes_max` may come as an overlong one: alone, and only its
+    first RAW_BYTES_MAX bytes.
     """
     if start >= end:
         return
     file.seek(start)
-    position, carry = start, b""
+    #: What was read of the line that begins at `position`. While lines are worked on nothing else holds their bytes.
+    position, head = start, list[bytes]()
     while position < end:
         block = file.read(block_bytes)
-        data = carry + block if carry else block
         if not block:
-            if data:
-                yield Lines(position, position + len(data), [data])
+            if any(head):
+                yield Lines(position, position + _size(head), [_taken(head)])
             return
-        cut = _owned(data, end - 1 - position)
-        carry, whole = data[cut:], data[: cut - 1].split(b"\n") if cut else []
-        # While the lines are worked on nothing else holds their bytes.
-        del block, data
-        if cut:
-            yield Lines(position, position + cut, whole)
-            position += cut
-        del whole
-        if len(carry) > line_bytes_max and position < end:
-            overlong = _pass_over(file, carry, position, block_bytes)
+        if block.find(b"\n") < 0:
+            head.append(block)
+        else:
+            at = position + _size(head)
+            lines, carry = _split(block, end - 1 - at)
+            at += len(block) - len(carry)
+            del block
+            head.append(lines[0])
+            lines[0] = _taken(head)
+            head.append(carry)
+            del carry
+            if len(lines[0]) > block_bytes:
+                stop = position + len(lines[0]) + 1
+                yield Lines(position, stop, [lines.pop(0)])
+                position = stop
+            if lines:
+                yield Lines(position, at, lines)
+            position = at
+            del lines
+        if _size(head) > line_bytes_max and position < end:
+            overlong = _pass_over(file, head, position, block_bytes)
             yield overlong
-            position, carry = overlong.stop, b""
+            position = overlong.stop
             file.seek(position)
 
 
-def _owned(data: bytes, last: int) -> int:
-    """How many bytes of `data` are whole lines that begin at index `last` or before."""
-    if last >= len(data):
-        return data.rfind(b"\n") + 1
-    return (data.find(b"\n", last) + 1) or (data.rfind(b"\n", 0, last) + 1)
+def _size(parts: list[bytes]) -> int:
+    return sum(map(len, parts))
 
 
-def _pass_over(file: Bytes, head: bytes, offset: int, block_bytes: int) -> Lines:
+def _taken(parts: list[bytes]) -> bytes:
+    """The bytes of these parts in one piece; the list is empty then."""
+    joined = b"".join(parts)
+    parts.clear()
+    return joined
+
+
+def _split(block: bytes, last: int) -> tuple[list[bytes], bytes]:
+    """The lines that end in a block and begin at index `last` or before, and what is behind them.
+
+    The first may have begun before the block; it always counts, and there is one.
+    """
+    if last >= len(block):
+        lines = block.split(b"\n")
+        return lines, lines.pop()
+    cut = (block.find(b"\n", max(0, last)) + 1) or (block.rfind(b"\n", 0, last) + 1)
+    return block[: cut - 1].split(b"\n"), block[cut:]
+
+
+def _pass_over(file: Bytes, head: list[bytes], offset: int, block_bytes: int) -> Lines:
     """The prefix of the line that begins with `head`, read to its end; no line at all if it is blank."""
-    size, blank, found = len(head), head.isspace(), -1
+    size, blank, found = _size(head), all(not part or part.isspace() for part in head), -1
+    prefix = _taken(head)[:RAW_BYTES_MAX]
     while found < 0:
         block = file.read(block_bytes)
         if not block:
@@ -101,4 +130,4 @@ def _pass_over(file: Bytes, head: bytes, offset: int, block_bytes: int) -> Lines
         size += len(part)
         blank = blank and (not part or part.isspace())
     stop = offset + size + (found >= 0)
-    return Lines(offset, stop, [] if blank else [head[:RAW_BYTES_MAX]], 0 if blank else size)
+    return Lines(offset, stop, [] if blank else [prefix], 0 if blank else size)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -50,18 +51,18 @@ class Columns:
         self._prefix = prefix
         self._rows: list[int] = []
         self._ids: list[str] = []
-        self._texts: list[str] = []
+        self._texts: list[bytes] = []
         self._metadata: list[bytes | None] = []
         self._bad: list[tuple[int, str, str, bytes | None]] = []
         self._dropped: list[tuple[int, str, str]] = []
 
-    def keep(self, ordinal: int, identity: str | int | None, text: str, metadata: dict[str, Any]) -> None:
-        """Add a record; quarantines it where its metadata cannot be written as JSON."""
+    def keep(self, ordinal: int, identity: str | int | None, text: bytes, metadata: dict[str, Any]) -> None:
+        """Add a record, its text in UTF-8; quarantines it where its metadata cannot be written as JSON."""
         name = f"{self._prefix}#{ordinal}" if identity is None else str(identity)
         try:
             packed = orjson.dumps(metadata) if metadata else None
         except orjson.JSONEncodeError as error:
-            self.reject(ordinal, identity, f"metadata is no JSON: {error}", text.encode())
+            self.reject(ordinal, identity, f"metadata is no JSON: {error}", text)
             return
         self._rows.append(ordinal)
         self._ids.append(name)
@@ -85,7 +86,7 @@ class Columns:
         columns = [
             pa.array(self._rows, pa.int64()),
             pa.array(self._ids, pa.string()),
-            pa.array(self._texts, pa.string()),
+            _strings(self._texts),
             pa.array(self._metadata, pa.string()),
         ]
         rows = pa.record_batch(columns, schema=SOURCE_ROWS)
@@ -96,6 +97,18 @@ class Columns:
         if self._dropped:
             parts.append(_table(stage, FILTERED, [(*item, None) for item in self._dropped]))
         return join_verdicts(*parts)
+
+
+def _strings(texts: Sequence[bytes]) -> pa.Array[Any]:
+    """A column of these strings in UTF-8, in memory of exactly their size: Arrow's own would double as it grows."""
+    offsets = np.zeros(len(texts) + 1, np.int64)
+    np.cumsum([len(text) for text in texts], out=offsets[1:])
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise ValueError(
+            f"a batch has {offsets[-1]} bytes of text, more than a column of strings takes: read less at once"
+        )
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32).data), pa.py_buffer(b"".join(texts))]
+    return pa.Array.from_buffers(pa.string(), len(texts), buffers)
 
 
 def _table(stage: str, verdict: str, records: Sequence[tuple[int, str, str, bytes | None]]) -> pa.RecordBatch:

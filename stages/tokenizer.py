@@ -9,8 +9,8 @@ import itertools
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,6 @@ from headrace.store.words import counted
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 Tokens: TypeAlias = npt.NDArray[np.uint32]
-#: Encodes a column of strings: where each record's tokens begin `[records + 1]`, and the tokens of all.
-Encoder: TypeAlias = "Callable[[pa.Array[Any]], tuple[Offsets, Tokens]]"
 
 GIGATOKEN = "gigatoken"
 TOKENIZERS = "tokenizers"
@@ -48,6 +46,14 @@ LIST_RECORDS_MAX = 512
 
 #: What `preload` has loaded, by the hash of its file; one at most.
 _preloaded: dict[str, tuple[str, _Gigatoken]] = {}
+
+
+class Encoder(Protocol):
+    """What an engine is asked for."""
+
+    def __call__(self, text: pa.Array[Any], end: int | None = None, /) -> tuple[Offsets, Tokens]:
+        """Where the tokens of each string of a column begin `[records + 1]`, and those of all; `end` ends each."""
+        ...
 
 
 class Tokenize:
@@ -84,9 +90,7 @@ class Tokenize:
         text = batch.rows.column("text")
         if text.null_count:
             raise ValueError(f"text is null in {counted(text.null_count, 'record')}")
-        offsets, tokens = self._encode(text)
-        if self.eos_id is not None:
-            offsets, tokens = append_to_each(offsets, tokens, self.eos_id)
+        offsets, tokens = self._encode(text, self.eos_id)
         column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(tokens, pa.uint32()))
         place = batch.rows.schema.get_field_index("text")
         names = batch.rows.schema.names
@@ -115,6 +119,18 @@ def append_to_each(offsets: Offsets, tokens: Tokens, token: int) -> tuple[Offset
     joined = np.full(len(places), token, dtype=np.uint32)
     joined[places] = tokens
     return longer, joined
+
+
+def join(records: Sequence[Tokens], end: int | None) -> tuple[Offsets, Tokens]:
+    """What an Encoder answers, of the tokens of each record: they are copied once."""
+    sizes = [len(tokens) for tokens in records]
+    if end is not None:
+        sizes = [size + 1 for size in sizes]
+        last = np.array([end], np.uint32)
+        records = [part for tokens in records for part in (tokens, last)]
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets, np.concatenate([np.zeros(0, np.uint32), *records])
 
 
 def load_encoder(data: bytes, path: str, *, fits: bool = False) -> tuple[str, Encoder]:
@@ -162,7 +178,7 @@ class _Gigatoken:
         self.wants_room = False
         self._load()
 
-    def __call__(self, text: pa.Array[Any]) -> tuple[Offsets, Tokens]:
+    def __call__(self, text: pa.Array[Any], end: int | None = None, /) -> tuple[Offsets, Tokens]:
         offsets, content = _string_buffers(text)
         if self.wants_room:
             self.make_room()
@@ -171,24 +187,25 @@ class _Gigatoken:
             self._look()
         few = len(offsets) <= LIST_RECORDS_MAX + 1
         try:
-            return (self._encode_list if few else self._encode_array)(offsets, content)
+            return (self._encode_list if few else self._encode_array)(offsets, content, end)
         except BaseException as error:
             if isinstance(error, Exception) or not _is_fault(error):
                 raise
             raise RuntimeError(f"gigatoken panicked: {error}") from error
 
-    def _encode_list(self, offsets: Offsets, content: npt.NDArray[np.uint8]) -> tuple[Offsets, Tokens]:
+    def _encode_list(self, offsets: Offsets, content: npt.NDArray[np.uint8], end: int | None) -> tuple[Offsets, Tokens]:
         """Encode records one Python object each: gigatoken answers with an array of numpy a record."""
-        data = content[offsets[0] : offsets[-1]].tobytes()
-        texts = [data[low:high] for low, high in itertools.pairwise((offsets - offsets[0]).tolist())]
+        data = memoryview(content)
+        texts = [bytes(data[low:high]) for low, high in itertools.pairwise(offsets.tolist())]
         with _without("awkward"):
             # parallel=False: a task is one of as many as there are cores, and keeps to its own.
             answer: list[Tokens] = self._engine.encode_batch(texts, parallel=False)
-        bounds = np.zeros(len(texts) + 1, np.int64)
-        np.cumsum([len(tokens) for tokens in answer], out=bounds[1:])
-        return bounds, np.concatenate(answer) if answer else np.zeros(0, np.uint32)
+        del texts
+        return join(answer, end)
 
-    def _encode_array(self, offsets: Offsets, content: npt.NDArray[np.uint8]) -> tuple[Offsets, Tokens]:
+    def _encode_array(
+        self, offsets: Offsets, content: npt.NDArray[np.uint8], end: int | None
+    ) -> tuple[Offsets, Tokens]:
         """Encode records as one array, without a Python object a record."""
         ak: Any = importlib.import_module("awkward")
         # gigatoken borrows an array of strings only where its offsets are int64.
@@ -197,7 +214,8 @@ class _Gigatoken:
         answer: Any = self._engine.encode_batch(ak.Array(strings), parallel=False).layout
         bounds = np.asarray(answer.offsets.data, dtype=np.int64)
         tokens: Tokens = np.asarray(answer.content.data, dtype=np.uint32)
-        return bounds - bounds[0], tokens[bounds[0] : bounds[-1]]
+        offsets, tokens = bounds - bounds[0], tokens[bounds[0] : bounds[-1]]
+        return (offsets, tokens) if end is None else append_to_each(offsets, tokens, end)
 
     def make_room(self) -> None:
         """Have the worker make its table of words as large as that of much text is, at once and not by doubling.
@@ -276,10 +294,8 @@ def _tokenizers(data: bytes) -> Encoder:
     engine.no_truncation()
     engine.no_padding()
 
-    def encode(text: pa.Array[Any]) -> tuple[Offsets, Tokens]:
+    def encode(text: pa.Array[Any], end: int | None = None, /) -> tuple[Offsets, Tokens]:
         encodings = engine.encode_batch_fast(text.to_pylist(), add_special_tokens=False)
-        ids = [np.asarray(encoding.ids, dtype=np.uint32) for encoding in encodings]
-        offsets = np.concatenate(([0], np.cumsum([len(part) for part in ids], dtype=np.int64))).astype(np.int64)
-        return offsets, np.concatenate([np.zeros(0, np.uint32), *ids])
+        return join([np.asarray(encoding.ids, dtype=np.uint32) for encoding in encodings], end)
 
     return encode

@@ -236,7 +236,7 @@ class WarcSource(FileSource):
 
     def _take(self, filling: _Filling, page: _Page, ordinal: int) -> None:
         if page.text is not None:
-            filling.columns.keep(ordinal, page.id, page.text, page.metadata)
+            filling.columns.keep(ordinal, page.id, page.text.encode(), page.metadata)
         elif page.filtered:
             filling.columns.drop(ordinal, page.id, page.filtered)
         else:

@@ -45,7 +45,7 @@ from headrace.worker.hands import Hands
 from headrace.worker.inquiry import Inquiry, decide
 from headrace.worker.leaning import Leaning, begin_dedup, names_from
 from headrace.worker.links import DESCRIPTORS, Attached, Inbox, attach
-from headrace.worker.memory import give_back
+from headrace.worker.memory import GivingBack
 from headrace.worker.outbox import Outbox
 from headrace.worker.sinking import Sinking, log_proposal, policy_of
 from headrace.worker.wire import batch_to_frame, fragment_from, fragment_to, frame_to_batch, gap_to, sweep_frame
@@ -57,8 +57,6 @@ logger = logging.getLogger("headrace.task")
 
 #: Seconds between two reports of progress.
 PROGRESS_S = 0.2
-#: Seconds between two times that free memory is given back.
-GIVE_BACK_S = 1.0
 #: Fragments in one page of a listing.
 PAGE_FRAGMENTS = 512
 #: Seconds after which a source that had nothing more to list is asked again.
@@ -99,7 +97,8 @@ class Task:
         #: When a source that had nothing more to list is asked again.
         self._listing_at = 0.0
         self._links: dict[str, Attached] = {}
-        self._progress_at = self._give_back_at = 0.0
+        self._progress_at = 0.0
+        self._giving_back = GivingBack()
         self._has_read = False
         self._stopping = False
         self._sink: Sinking | None = None
@@ -254,6 +253,7 @@ class Task:
         if self._chain.dedup is not None and self._chain.dedup.fenced:
             # It is open and held by nobody, and read again when the epoch is raised.
             return
+        self._giving_back.meets(batch.rows.nbytes, time.monotonic())
         if self._inquiry is None:
             self._gather(self._chain.process(batch))
             return
@@ -273,6 +273,7 @@ class Task:
     def _finish_up(self) -> None:
         """Timers, proposals, progress."""
         now = time.monotonic()
+        self._giving_back.tick(now)
         if self._sink is not None:
             self._sink.tick()
             for question in self._sink.take_questions():
@@ -409,9 +410,6 @@ class Task:
 
     def _report(self, now: float) -> None:
         self._progress_at = now + PROGRESS_S
-        if now >= self._give_back_at:
-            self._give_back_at = now + GIVE_BACK_S
-            give_back()
         progress = pb.Progress()
         progress.stages.extend(self._chain.progress(self._sink.busy_s if self._sink else 0.0))
         progress.held_bytes = self._sink.held_bytes if self._sink else 0

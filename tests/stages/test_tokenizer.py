@@ -20,7 +20,7 @@ from headrace.stages import tokenizer
 from headrace.stages.batch import Batch
 from headrace.stages.heap import heap_bytes
 from headrace.stages.library import tokenize
-from headrace.stages.tokenizer import GIGATOKEN, TOKENIZERS, Tokenize, append_to_each, load_encoder
+from headrace.stages.tokenizer import GIGATOKEN, TOKENIZERS, Tokenize, append_to_each, join, load_encoder
 from headrace.stages.vocabulary import resolve_tokenizer, why_not_gigatoken
 
 EOS = "<｜end▁of▁sentence｜>"  # noqa: RUF001
@@ -164,8 +164,12 @@ def test_a_token_is_appended_to_each_record(records: list[list[int]]) -> None:
     offsets = np.cumsum([0, *map(len, records)]).astype(np.int64)
     flat = np.array([token for record in records for token in record], np.uint32)
     longer, joined = append_to_each(offsets, flat, 7)
-    found = [joined[low:high].tolist() for low, high in itertools.pairwise(longer)]
-    assert found == [[*record, 7] for record in records]
+    records_found = [joined[low:high].tolist() for low, high in itertools.pairwise(longer)]
+    assert records_found == [[*record, 7] for record in records]
+    arrays = [np.array(record, np.uint32) for record in records]
+    for found, expected in zip((*join(arrays, 7), *join(arrays, None)), (longer, joined, offsets, flat), strict=True):
+        assert found.dtype == expected.dtype
+        assert np.array_equal(found, expected)
 
 
 def small(tmp_path: pathlib.Path, tokens: list[str], **config: Any) -> str:
@@ -251,10 +255,10 @@ def test_gigatoken_is_loaded_anew_when_it_remembers_too_much_and_goes_on_as_befo
 def test_many_short_records_and_few_are_encoded_alike(deepseek: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encode = tokenizer._Gigatoken(deepseek.read_bytes(), fits=True)
     texts = [pa.array(HOSTILE), pa.array(HOSTILE).slice(3, 4), pa.array(["", ""]), pa.array([], pa.string())]
-    few = [encode(text) for text in texts]
+    few = [encode(text, 5) for text in texts]
     monkeypatch.setattr(tokenizer, "LIST_RECORDS_MAX", -1)
     for (offsets, tokens), text in zip(few, texts, strict=True):
-        many = encode(text)
+        many = encode(text, 5)
         assert (many[0].dtype, many[1].dtype) == (offsets.dtype, tokens.dtype) == (np.int64, np.uint32)
         assert np.array_equal(many[0], offsets)
         assert np.array_equal(many[1], tokens)
