@@ -195,7 +195,7 @@ class _Gigatoken:
 
     def _encode_list(self, offsets: Offsets, content: npt.NDArray[np.uint8], end: int | None) -> tuple[Offsets, Tokens]:
         """Encode records one Python object each: gigatoken answers with an array of numpy a record."""
-        data = memoryview(content)
+        data = content.data
         texts = [bytes(data[low:high]) for low, high in itertools.pairwise(offsets.tolist())]
         with _without("awkward"):
             # parallel=False: a task is one of as many as there are cores, and keeps to its own.
