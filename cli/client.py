@@ -32,6 +32,8 @@ APPLY_S = 90.0
 FAILOVER_S = 20.0
 LOOK_S = 2.0
 BETWEEN_S = 0.1
+#: Seconds for which a controller is asked to wait for a worker, before it is seen whether both still live.
+WORKER_S = 0.1
 #: Seconds between two readings of a run that is watched.
 WATCH_S = 0.25
 MESSAGE_BYTES_MAX = 64 << 20
@@ -142,12 +144,13 @@ class Client:
             raise ApplyRefused(reply.reason, reply.differences)
         return reply
 
-    def status(self, pipeline: str = "") -> pb.StatusReply:
+    def status(self, pipeline: str = "", *, workers: int = 0) -> pb.StatusReply:
         """Everything as it stands, or one pipeline of it, by the word of the controller that leads.
 
+        With `workers` it answers once so many attend, or after WORKER_S all the same.
         Where there are several controllers the one that leads is looked for, for up to FAILOVER_S.
         """
-        request = pb.StatusRequest(pipeline=pipeline)
+        request = pb.StatusRequest(pipeline=pipeline, workers=workers, within_s=WORKER_S if workers else 0.0)
         deadline = time.monotonic() + FAILOVER_S
         while True:
             alone = len(self.addresses) == 1
@@ -287,11 +290,10 @@ class Client:
     def wait_for_worker(self, deadline_s: float, between: Callable[[], None]) -> None:
         """Return once a worker is registered; `between()` is called at each try and may raise."""
         deadline = time.monotonic() + deadline_s
-        while not self.status().workers:
+        while not self.status(workers=1).workers:
             between()
             if time.monotonic() > deadline:
                 raise CliError(f"no worker registered within {deadline_s:.0f} s")
-            time.sleep(0.01)
 
 
 def _silence(address: str, error: Any) -> ControllerSilent:

@@ -34,6 +34,8 @@ HEARTBEAT_S = 1.0
 APPLY_S = 60.0
 #: Seconds that a wish has to be judged, and to be taken by the cluster's log where there is one.
 STEER_S = 10.0
+#: Seconds for which a question may be held back until workers have come.
+COME_S_MAX = 10.0
 
 
 class Servicer(rpc.ControlServicer):
@@ -44,6 +46,8 @@ class Servicer(rpc.ControlServicer):
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
         self._version = release()
+        #: Set, and replaced, when a worker has come.
+        self._came = asyncio.Event()
 
     async def Attend(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.FromWorker], context: Any
@@ -73,6 +77,8 @@ class Servicer(rpc.ControlServicer):
             if self._shell.sessions.get(register.worker) is session:
                 self._shell.post(_registered(register))
                 self._shell.note_facts(register.tasks)
+                self._came.set()
+                self._came = asyncio.Event()
                 reader = asyncio.create_task(self._listen(session, request_iterator))
             while (message := await self._next(session)) is not None:
                 yield message
@@ -125,7 +131,12 @@ class Servicer(rpc.ControlServicer):
         )
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:  # noqa: N802
-        """Everything as it stands."""
+        """Everything as it stands, once as many workers attend as are asked for, or behind the time that is given."""
+        if request.workers:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(request.within_s, COME_S_MAX)):
+                    while len(self._shell.core.workers) < request.workers:
+                        await self._came.wait()
         return reply(self._shell, self._version, request.pipeline)
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.StatusReply]:  # noqa: N802

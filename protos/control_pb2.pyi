@@ -1038,10 +1038,14 @@ class ApplyReply(_message.Message):
     def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., differences: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., plan: _Optional[_Union[PlanReply, _Mapping]] = ..., standby: _Optional[bool] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("pipeline",)
+    __slots__ = ("pipeline", "workers", "within_s")
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    WITHIN_S_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
-    def __init__(self, pipeline: _Optional[str] = ...) -> None: ...
+    workers: int
+    within_s: float
+    def __init__(self, pipeline: _Optional[str] = ..., workers: _Optional[int] = ..., within_s: _Optional[float] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("pipeline", "interval_s")
