@@ -7,6 +7,7 @@ needed; so the first batch waits for the blocks of one window, and not for whole
 """
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -16,8 +17,8 @@ import numpy as np
 from headrace.loader.mixture import Mixture
 from headrace.loader.order import BLOCK_ROWS_DEFAULT, I64, WINDOW_BLOCKS_DEFAULT, distinct
 from headrace.loader.plan import Hosted
+from headrace.loader.reach import AMONG_HOSTS, CROWDED, ROOMY, Reach
 from headrace.loader.sources import HELD_SHARE, SHARD_BYTES_MIN, TOKEN_BYTES_MAX, Sources
-from headrace.loader.spans import wants_whole
 
 FIRST_POSITIONS: Final = BLOCK_ROWS_DEFAULT * WINDOW_BLOCKS_DEFAULT
 STAGE_POSITIONS: Final = 4 * FIRST_POSITIONS
@@ -25,6 +26,8 @@ STAGE_POSITIONS: Final = 4 * FIRST_POSITIONS
 AHEAD_POSITIONS_MIN: Final = STAGE_POSITIONS // 2
 #: shards opened at once: a request each, and for one without checksums of blocks all of it
 SHARDS_AT_ONCE: Final = 8
+#: of a source, what the rest of a pass must read at least for bytes between to be fetched since they are read later
+COMING_SHARE_MIN: Final = 0.5
 #: rows of a shard whose next use stands for all; a block of the default order has 64
 SAMPLED_ROWS: Final = 64
 CLOSE_S_MAX: Final = 10.0
@@ -40,18 +43,22 @@ class Needed:
     rows: I64
     first: int
     last: int
+    #: what is asked for beside the rows
+    reach: Reach
 
 
-def needed_by(mixture: Mixture, positions: I64) -> list[Needed]:
-    """What these positions [k], sorted, read, by shard, in order of first need."""
+def needed_by(mixture: Mixture, positions: I64, reaches: Sequence[Reach]) -> list[Needed]:
+    """What these positions [k], sorted, read, by shard, in order of first need; `reaches` are those of the sources."""
     shards, rows = mixture.locate(positions)
     # stable: within a shard the positions stay in order
     order = np.argsort(shards, kind="stable")
     cuts = np.flatnonzero(np.diff(shards[order])) + 1
+    parts = [part for part in np.split(order, cuts) if part.size]
+    numbers = shards[[int(part[0]) for part in parts]]
+    sources = mixture.source_of(numbers).tolist()
     found = [
-        Needed(int(shards[part[0]]), distinct(rows[part]), int(positions[part[0]]), int(positions[part[-1]]))
-        for part in np.split(order, cuts)
-        if part.size
+        Needed(shard, distinct(rows[part]), int(positions[part[0]]), int(positions[part[-1]]), reaches[source])
+        for part, shard, source in zip(parts, numbers.tolist(), sources, strict=True)
     ]
     return sorted(found, key=lambda one: one.first)
 
@@ -70,6 +77,16 @@ def next_use(mixture: Mixture, shard: int, position: int) -> int:
     places = mixture.order(source, pass_).inverse(np.full(sampled.size, local), sampled).view(np.int64)
     coming = places[places >= place]
     return int(coming.min()) - place if coming.size else int(places.min()) + layout.samples - place
+
+
+def coming_share(mixture: Mixture, source: int, position: int) -> float:
+    """Of a source's samples, those that were not read in its pass at an absolute position, and are in the mixture's."""
+    begin, end = (
+        int(mixture.given(at)[source]) for at in (position, (position // mixture.samples + 1) * mixture.samples)
+    )
+    pass_, place = mixture.passes[source].at(begin)
+    samples = mixture.passes[source].layout(pass_).samples
+    return min(end - begin, samples - place) / samples
 
 
 class Ahead:
@@ -94,6 +111,13 @@ class Ahead:
         self.error: Exception | None = None
         caches = [dataset.cache for dataset in sources.datasets if dataset.cache is not None]
         self._bytes_max = int(min(cache.bytes_max for cache in caches) * HELD_SHARE)
+        remote = [dataset for dataset in sources.datasets if dataset.cache is not None]
+        bytes_all = sum(
+            dataset.layout.samples * dataset.seq_len * TOKEN_BYTES_MAX + dataset.layout.shards * SHARD_BYTES_MIN
+            for dataset in remote
+        )
+        #: whether the caches keep what is fetched until it is read
+        self._has_room = bytes_all <= self._bytes_max
         checksums = [one for dataset in sources.datasets for one in dataset.manifest.shards.checksums]
         self._by_hash = {one.rpartition(":")[2]: number for number, one in enumerate(checksums)}
         for cache in caches:
@@ -125,6 +149,13 @@ class Ahead:
     def _bytes_of(self, number: int) -> int:
         dataset, entry = self._sources.entry(number)
         return entry.sequences * dataset.seq_len * TOKEN_BYTES_MAX + SHARD_BYTES_MIN
+
+    def _reach(self, source: int, position: int) -> Reach:
+        """What is asked for beside what positions from this one on read of a source's shards."""
+        if not self._hosted.is_all:
+            return AMONG_HOSTS
+        is_coming = self._has_room and coming_share(self._mixture, source, position) >= COMING_SHARE_MIN
+        return ROOMY if is_coming else CROWDED
 
     def _plan(self, hashes: list[str]) -> dict[str, int]:
         known = {name: self._by_hash[name] for name in hashes if name in self._by_hash}
@@ -173,8 +204,9 @@ class Ahead:
         if self._planned >= min(end, position + AHEAD_POSITIONS_MIN):
             return None
         stage: list[Needed] = []
+        reaches = [self._reach(source, self._planned) for source in range(len(self._sources.datasets))]
         held = sum(map(self._bytes_of, self._until))
-        for one in needed_by(self._mixture, self._hosted.positions(self._planned, end)):
+        for one in needed_by(self._mixture, self._hosted.positions(self._planned, end), reaches):
             held += 0 if one.shard in self._until else self._bytes_of(one.shard)
             if held > self._bytes_max and (stage or self._until):
                 # those that come later in this stage are asked for when there is room
@@ -187,7 +219,7 @@ class Ahead:
         self._until.update({one.shard: one.last for one in stage})
         for one in stage:
             dataset, entry = self._sources.entry(one.shard)
-            if wants_whole(one.rows, dataset.seq_len * TOKEN_BYTES_MAX, entry.sequences, alone=self._hosted.is_all):
+            if one.reach.takes_whole_for(one.rows, dataset.seq_len * TOKEN_BYTES_MAX, entry.sequences):
                 self._sources.fetch_whole(one.shard)
         self._planned = end
         return stage
@@ -196,6 +228,6 @@ class Ahead:
         if self._closed:
             return
         try:
-            self._sources.shard(needed.shard).want(needed.rows, lambda: self._closed, alone=self._hosted.is_all)
+            self._sources.shard(needed.shard).want(needed.rows, lambda: self._closed, needed.reach)
         except Exception as error:  # noqa: BLE001 - the reader meets the same error where it needs the shard
             self.error = error

@@ -20,7 +20,8 @@ HEAD_BYTES: Final = 256 << 10
 class Head:
     """The first bytes of a shard: `blocks` of them are whole and right."""
 
-    data: bytes
+    #: where a rest is on its way, it is written over these once that is read on
+    data: bytes | memoryview
     table: BlockTable
     blocks: int
     #: what follows these blocks, where it is on its way
@@ -58,15 +59,17 @@ def head_and_rest(store: ObjectStore, key: str, length: int, piece_bytes: int) -
     """
     pieces = stream(store, key, 0, length, piece_bytes)
     with suppress(StopIteration, FormatError):
-        data = bytes(next(pieces))
+        data: bytes | memoryview = next(pieces)
         end = 8 + int.from_bytes(data[:8], "little")
         while len(data) < end <= HEADER_BYTES_MAX:
+            data = bytes(data)
             data += next(pieces)
-        table = parse_blocks(data[:end])
+        table = parse_blocks(bytes(data[:end]))
         if table is not None and piece_bytes % table.block_bytes == 0:
             # whole blocks from here on
             over = max(0, len(data) - table.body) % table.block_bytes
             if over and len(data) < min(table.size, length):
+                data = bytes(data)
                 data += pieces.send(table.block_bytes - over)
             head = _checked(data, table)
             if head is not None:
@@ -75,13 +78,14 @@ def head_and_rest(store: ObjectStore, key: str, length: int, piece_bytes: int) -
     return None
 
 
-def _checked(data: bytes, table: BlockTable) -> Head | None:
+def _checked(data: bytes | memoryview, table: BlockTable) -> Head | None:
     """The head with the blocks that lie in `data`, or None where one of them is not right."""
     blocks = max(0, len(data) - table.body) // table.block_bytes
     if len(data) >= table.size:
         blocks = table.count
     spans = [table.span(number, number + 1) for number in range(blocks)]
-    if all(table.is_right(number, data[at : at + size]) for number, (at, size) in enumerate(spans)):
+    view = memoryview(data)
+    if all(table.is_right(number, view[at : at + size]) for number, (at, size) in enumerate(spans)):
         return Head(data[: table.size], table, blocks)
     return None
 

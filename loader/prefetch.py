@@ -68,8 +68,9 @@ class Prefetcher(Generic[T]):
         self._changed = threading.Condition()
         self._waiting: deque[Job[T]] = deque()
         self._begun: deque[_Begun[T]] = deque()
-        #: of the items that the thread made
+        #: of the items that the thread made, and of those that the consumer made and did not take yet
         self._held = 0
+        self._helped = 0
         self._closed = False
         self._failed = False
         self._ended = False
@@ -86,7 +87,7 @@ class Prefetcher(Generic[T]):
                 begun = self._first()
                 if begun is not None and begun.items:
                     item = begun.items.popleft()
-                    self._held -= self._weight(item) * begun.is_ahead
+                    self._count(begun, -self._weight(item))
                     self._changed.notify_all()
                     return item
                 if self._closed:
@@ -95,7 +96,7 @@ class Prefetcher(Generic[T]):
                     raise self._error or StopIteration
                 if begun is not None and begun.error is not None:
                     raise begun.error
-                mine = self._begin(is_ahead=False) if self._waiting and self._waiting[0].is_ready() else None
+                mine = self._begin(is_ahead=False) if self._may_help() else None
                 if mine is None and not self._changed.wait(deadline - time.monotonic()):
                     raise LoaderError(f"no batch came for {stall_s:.0f} s; the dataset's storage does not answer")
             if mine is not None:
@@ -107,7 +108,7 @@ class Prefetcher(Generic[T]):
             self._closed = True
             self._waiting.clear()
             self._begun.clear()
-            self._held = 0
+            self._held = self._helped = 0
             self._changed.notify_all()
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_S_MAX)
@@ -116,6 +117,16 @@ class Prefetcher(Generic[T]):
     def alive(self) -> bool:
         """Whether the thread still runs."""
         return self._thread.is_alive()
+
+    def _may_help(self) -> bool:
+        """Whether who takes runs the next job; not without end, where the other thread is long at the first."""
+        return self._helped < self._depth and bool(self._waiting) and self._waiting[0].is_ready()
+
+    def _count(self, begun: _Begun[T], weight: int) -> None:
+        if begun.is_ahead:
+            self._held += weight
+        else:
+            self._helped += weight
 
     def _first(self) -> _Begun[T] | None:
         """The first job of which something may still be taken."""
@@ -194,6 +205,6 @@ class Prefetcher(Generic[T]):
             if self._closed:
                 return False
             begun.items.append(item)
-            self._held += weight
+            self._count(begun, self._weight(item))
             self._changed.notify_all()
             return True

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.loader.order import I64
+from headrace.loader.reach import Reach
 from headrace.loader.spans import Arriving
 from headrace.store.errors import FormatError
 
@@ -92,13 +93,12 @@ class Shard:
         self._indexing = threading.Lock()
         self._scans = 0
 
-    def want(self, rows: I64, stopped: Callable[[], bool], *, alone: bool = True) -> None:
-        """Have the tokens of `rows` [k] fetched where they are not there, unless `stopped` before that.
-
-        `alone` says that no other host reads the rest of them.
+    def want(self, rows: I64, stopped: Callable[[], bool], reach: Reach) -> None:
+        """Have the tokens of `rows` [k] fetched where they are not there, and beside them what is in `reach`, unless
+        `stopped` before that.
         """
         if self.arriving is not None and not self.arriving.is_whole:
-            self.arriving.want(rows, stopped, alone=alone)
+            self.arriving.want(rows, stopped, reach)
 
     def wait(self, rows: I64) -> None:
         """Return when the tokens of `rows` [k] may be read. Raises the store's errors, LoaderError."""

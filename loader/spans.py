@@ -31,22 +31,17 @@ from headrace.loader.fetch import (
 )
 from headrace.loader.head import Head, head_and_rest
 from headrace.loader.order import I64
-from headrace.loader.sparse import Sparse, runs
+from headrace.loader.reach import Reach
+from headrace.loader.sparse import WRITE_BYTES, Sparse, Writing, runs
 from headrace.store.blocks import BLOCK_BYTES
 from headrace.store.errors import ChecksumMismatch, StoreError, StoreUnavailable
 from headrace.store.objects import ObjectStore, Stream, stream
 
-GAP_BYTES: Final = 2 << 20
-#: of a shard's blocks, when so many are wanted all are: the pass needs the rest soon, and would take more requests
-WHOLE_SHARE: Final = 0.25
-#: where other hosts read what lies between: of what a request would buy here, each of them has the store read as much
-GAP_BYTES_AMONG: Final = 256 << 10
-WHOLE_SHARE_AMONG: Final = 0.9
 #: one request asks for at most this; a shard of the usual size is one request
 SPAN_BYTES_MAX: Final = 32 << 20
-#: blocks that are read, checked and written at once: half a MiB stays in a processor's own cache
-PIECE_BLOCKS: Final = 8
-PIECE_BYTES: Final = PIECE_BLOCKS * BLOCK_BYTES
+#: blocks that are read, checked and written at once: a MiB stays in a processor's own cache, or near
+PIECE_BYTES: Final = WRITE_BYTES
+PIECE_BLOCKS: Final = PIECE_BYTES // BLOCK_BYTES
 #: how long who opens a shard waits until another may be on its way; with no answer it asks for what it needs alone
 TURN_S_MAX: Final = 0.25
 #: between two looks at what other processes have brought, and at what stalls
@@ -244,27 +239,37 @@ class Spans:
             span.at += 1
         if span.at == span.end:
             return
-        moved = span.moved_at = time.monotonic()
+        span.moved_at = time.monotonic()
         offset, length = table.span(span.at, span.end)
         pieces = pieces or stream(sparse.remote, sparse.key, offset, length, PIECE_BLOCKS * table.block_bytes)
+        writing = Writing(sparse, span.at)
+        try:
+            self._write(span, pieces, writing)
+        finally:
+            writing.flush()
+            span.at = writing.there
+        if span.at < span.end and not sparse.has_all(span.at, span.end):
+            raise StoreUnavailable(
+                f"{sparse.remote.uri}: {sparse.key!r} ended before byte {offset + length}; the object was cut short, "
+                "restore it"
+            )
+
+    def _write(self, span: _Span, pieces: Stream, writing: Writing) -> None:
+        """Check and write what comes, up to the span's end, or until all is there that another brought."""
+        sparse, at, moved = span.sparse, span.at, time.monotonic()
         for piece in pieces:
-            count = _check(sparse, span.at, piece)
-            sparse.write(span.at, piece)
+            at += _check(sparse, at, piece)
+            writing.add(piece, is_last=at >= span.end)
             if sparse.awaited:
-                self._wake(sparse, span.at, span.at + count)
-            span.at += count
+                self._wake(sparse, span.at, writing.there)
+            span.at = writing.there
             now = time.monotonic()
             self._gaps_s.append(now - moved)
             with self.counts.changed:
                 self.counts.bytes += piece.nbytes
             moved = span.moved_at = now
-            if span.at >= span.end or (span.is_hedged | span.is_hedge and sparse.has_all(span.at, span.end)):
+            if at >= span.end or (span.is_hedged | span.is_hedge and sparse.has_all(span.at, span.end)):
                 return
-        if span.at < span.end:
-            raise StoreUnavailable(
-                f"{sparse.remote.uri}: {sparse.key!r} ended before byte {offset + length}; the object was cut short, "
-                "restore it"
-            )
 
     def _wake(self, sparse: Sparse, first: int, end: int) -> None:
         with sparse.lock:
@@ -292,15 +297,13 @@ class Arriving:
             self.sparse.whole = bool(self.sparse.present.all())
         return self.sparse.whole
 
-    def want(self, rows: I64, stopped: Callable[[], bool], *, alone: bool = True) -> None:
-        """Have these rows [k] fetched, with what lies between them where that is little, unless `stopped` before.
-
-        `alone` says that no other host reads the rest.
-        """
-        gap_bytes, whole_share = _joined(alone)
-        wanted = self._blocks(rows, gap_bytes)
-        if sum(end - first for first, end in wanted) >= whole_share * self.sparse.table.count:
-            wanted = [(0, self.sparse.table.count)]
+    def want(self, rows: I64, stopped: Callable[[], bool], reach: Reach) -> None:
+        """Have these rows [k] fetched, and beside them what is in `reach`, unless `stopped` before."""
+        table = self.sparse.table
+        wanted = self._blocks(rows, reach.gap_bytes)
+        wanted_bytes = sum(end - first for first, end in wanted) * table.block_bytes
+        if wanted and reach.takes_whole(len(wanted), wanted_bytes, table.count * table.block_bytes):
+            wanted = [(0, table.count)]
         self._spans.want(self.sparse, wanted, stopped=stopped)
 
     def wait(self, rows: I64) -> None:
@@ -326,19 +329,6 @@ class Arriving:
         cuts = np.flatnonzero((first[1:] - end[:-1]) * self.sparse.table.block_bytes > gap_bytes)
         starts, stops = first[np.append(0, cuts + 1)], end[np.append(cuts, end.size - 1)]
         return list(zip(starts.tolist(), stops.tolist(), strict=True))
-
-
-def _joined(alone: bool) -> tuple[int, float]:
-    """What is fetched beside what is wanted: gaps of so many bytes, and all of a shard from such a share on."""
-    return (GAP_BYTES, WHOLE_SHARE) if alone else (GAP_BYTES_AMONG, WHOLE_SHARE_AMONG)
-
-
-def wants_whole(rows: I64, row_bytes: int, sequences: int, *, alone: bool = True) -> bool:
-    """Whether so many of a shard's rows [k], sorted, are wanted that all are, with what lies between them."""
-    gap_bytes, whole_share = _joined(alone)
-    steps = np.diff(rows)
-    covered = int(np.where((steps - 1) * row_bytes <= gap_bytes, steps, 1).sum()) + min(rows.size, 1)
-    return covered >= whole_share * sequences
 
 
 def _missing(sparse: Sparse, wanted: list[tuple[int, int]]) -> list[int]:

@@ -109,16 +109,17 @@ def test_a_block_is_said_to_be_there_once_its_bytes_are(
     dataset = opened(RemoteStore(large_dataset), tmp_path)
     arriving = dataset.shard(1).arriving
     assert arriving is not None
-    sparse, write = arriving.sparse, os.pwrite
+    sparse, write = arriving.sparse, os.pwritev
     before = sparse.present.copy()
     said: list[bool] = []
 
-    def watched(descriptor: int, data: Any, offset: int) -> int:
+    def watched(descriptor: int, parts: list[memoryview], offset: int) -> int:
         said.append(bool((sparse.present != before).any()))
         # as a disk may, half of it at a time
-        return write(descriptor, memoryview(data)[: max(1, memoryview(data).nbytes // 2)], offset)
+        data = b"".join(parts)
+        return write(descriptor, [data[: max(1, len(data) // 2)]], offset)
 
-    monkeypatch.setattr("headrace.loader.sparse.os.pwrite", watched)
+    monkeypatch.setattr("headrace.loader.sparse.os.pwritev", watched)
     offset, length = sparse.table.span(5, 7)
     sparse.write(5, sparse.remote.get(sparse.key, offset, length))
     assert len(said) > 2

@@ -7,6 +7,7 @@ from headrace.loader.errors import LoaderClosed, LoaderError
 from headrace.loader.prefetch import Job, Prefetcher
 
 PATIENCE_S = 60.0
+DEPTH = 4
 
 
 def each(items: Iterable[int]) -> Iterator[list[Job[int]]]:
@@ -137,4 +138,38 @@ def test_an_interrupt_in_a_job_that_the_taker_runs_waits_for_nothing():
     prefetcher = beside(second)
     with pytest.raises(KeyboardInterrupt):
         prefetcher.take()
+    prefetcher.close()
+
+
+def test_who_takes_does_not_run_ahead_without_end_while_the_thread_is_at_the_first_item():
+    began, go_on, over = threading.Event(), threading.Event(), threading.Event()
+    made: list[int] = []
+
+    def first() -> list[int]:
+        began.set()
+        assert go_on.wait(PATIENCE_S)
+        return [0]
+
+    def later(number: int) -> list[int]:
+        made.append(number)
+        if len(made) == DEPTH:
+            over.set()
+        return [number]
+
+    jobs = [Job(first), *(Job(lambda number=number: later(number), ready) for number in range(1, 50))]  # type: ignore[misc]
+    prefetcher = Prefetcher(iter([jobs]), DEPTH)
+    assert began.wait(PATIENCE_S)
+    taken: list[int] = []
+    taker = threading.Thread(target=lambda: taken.append(prefetcher.take()))
+    taker.start()
+    assert over.wait(PATIENCE_S)
+    with prefetcher._changed:
+        # whoever waits here has made as much as it may, and makes no more until it has its item
+        assert prefetcher._changed.wait_for(lambda: prefetcher._helped == DEPTH, PATIENCE_S)
+        assert not prefetcher._may_help()
+    go_on.set()
+    taker.join(PATIENCE_S)
+    assert taken == [0]
+    assert [prefetcher.take() for _ in range(49)] == list(range(1, 50))
+    assert prefetcher._helped == prefetcher._held == 0
     prefetcher.close()

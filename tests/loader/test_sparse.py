@@ -17,7 +17,8 @@ from headrace.loader.batches import Loader
 from headrace.loader.cache import ShardCache
 from headrace.loader.compiled import KERNELS
 from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
-from headrace.loader.sparse import SPARSE
+from headrace.loader.reach import Reach
+from headrace.loader.sparse import SPARSE, Writing
 from headrace.store.errors import ChecksumMismatch, StoreUnavailable
 from headrace.store.objects import Stream, stream
 
@@ -91,8 +92,7 @@ def test_a_shard_of_which_every_block_came_is_a_whole_one_and_asked_for_no_more(
 def test_any_way_of_coming_gives_the_batches_of_a_local_dataset(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool, prefetch: int
 ):
-    monkeypatch.setattr(spans, "GAP_BYTES", 0)
-    monkeypatch.setattr(spans, "WHOLE_SHARE", 2.0)
+    monkeypatch.setattr(ahead, "ROOMY", Reach(0, 2.0))
     monkeypatch.setattr(spans, "SPAN_BYTES_MAX", 3 << 16)
     monkeypatch.setattr(ahead, "FIRST_POSITIONS", 32)
     monkeypatch.setattr(ahead, "STAGE_POSITIONS", 64)
@@ -110,7 +110,7 @@ def test_the_first_batch_waits_for_its_own_blocks_alone(
 ):
     monkeypatch.setattr(ahead, "FIRST_POSITIONS", 32)
     monkeypatch.setattr(ahead, "STAGE_POSITIONS", 64)
-    monkeypatch.setattr(spans, "WHOLE_SHARE", 2.0)
+    monkeypatch.setattr(ahead, "ROOMY", Reach(ahead.CROWDED.gap_bytes, 2.0))
     shut = threading.Event()
 
     def gate(key: str, offset: int, attempt: int) -> None:
@@ -178,6 +178,47 @@ def test_a_request_that_brought_the_head_and_breaks_is_taken_up_where_it_stood(
     first, second = sorted(offset for _, offset in gets(dataset))
     assert first == 0
     assert (pieces - 1) * spans.BLOCK_BYTES < second <= pieces * spans.BLOCK_BYTES
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_blocks_that_come_in_pieces_are_written_up_to_bounds_and_said_to_be_there_when_they_are(
+    make_dataset: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+):
+    random = np.random.default_rng(seed)
+    bound = int(random.choice([1000, 4096, 1 << 17, 1 << 20]))
+    monkeypatch.setattr("headrace.loader.sparse.WRITE_BYTES", bound)
+    uri = make_dataset(sequences=(500,), seq_len=1000)
+    dataset = remote(uri, tmp_path / "cache")
+    arriving = dataset.shard(0).arriving
+    assert arriving is not None
+    sparse, table, ends, write = arriving.sparse, arriving.sparse.table, [], os.pwritev
+
+    def watched(descriptor: int, parts: list[memoryview], offset: int) -> int:
+        count = write(descriptor, parts, offset)
+        ends.append(offset + count)
+        return count
+
+    monkeypatch.setattr("headrace.loader.sparse.os.pwritev", watched)
+    first = int(random.integers(2, table.count // 2))
+    end = table.count if seed % 2 else int(random.integers(first + 1, table.count + 1))
+    before = sparse.present.copy()
+    writing, at = Writing(sparse, first), first
+    while at < end:
+        piece = min(int(random.integers(1, 5)), end - at)
+        offset, length = table.span(at, at + piece)
+        at += piece
+        writing.add(memoryview(dataset.store.get(sparse.key, offset, length)), is_last=at == end and seed > 1)
+        held = sparse.present.astype(bool) & ~before.astype(bool)
+        for block in np.flatnonzero(held):
+            offset, length = table.span(int(block), int(block) + 1)
+            assert sparse.table.is_right(int(block), sparse.opened.get("", offset, length))
+        assert writing.there == first + int(held[first:end].sum()) or before[first:end].any()
+    assert all(end % bound == 0 for end in (ends[:-1] if seed > 1 else ends))
+    writing.flush()
+    assert writing.there == end
+    assert sparse.has_all(first, end)
+    offset, length = table.span(first, end)
+    assert sparse.opened.get("", offset, length) == dataset.store.get(sparse.key, offset, length)
 
 
 def test_a_damaged_block_is_refused_and_the_rows_of_others_are_given(make_dataset: Callable[..., str], tmp_path: Path):
