@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import xml.etree.ElementTree as ET
 from enum import Enum
 
@@ -30,6 +31,9 @@ class Meaning(Enum):
     REFUSED = "refused"
 
 
+#: Where an error begins. AWS and MinIO send blanks while they put a large upload together, and then what came of it.
+_ERROR = re.compile(rb"\s*(?:<\?xml[^>]*\?>)?\s*(?=<Error[\s>])")
+
 _AGAIN_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
 #: Codes that may come with other statuses: a busy server, or a body that was damaged on its way.
 _AGAIN_CODES = {
@@ -38,7 +42,7 @@ _AGAIN_CODES = {
     *("RequestTimeoutException", "TooManyRequests", "Throttling", "XAmzContentChecksumMismatch"),
 }
 _FULL_STATUS = 507
-_FULL_CODES = {"QuotaExceeded", "XMinioStorageFull"}
+_FULL_CODES = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}
 _BY_STATUS = {304: Meaning.EXISTS, 404: Meaning.MISSING, 412: Meaning.EXISTS, 416: Meaning.PAST_END}
 
 _CREDENTIALS = "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile that the URI names"
@@ -51,23 +55,32 @@ _REMEDIES = {
     "RequestTimeTooSkewed": "this host's clock differs from the endpoint's by more than 15 minutes; set the clock",
     "EntityTooLarge": "the object is larger than the endpoint takes; make shards smaller",
     "QuotaExceeded": "the quota is used up; raise it or free space",
+    "XMinioAdminBucketQuotaExceeded": "the bucket's quota is used up; raise it or free space",
     "XMinioStorageFull": "the endpoint's disks are full; free space",
 }
 
 
 def code_of(answer: Answer) -> str:
-    """The error code in an answer's body, such as `NoSuchKey`; "" where there is none."""
-    return _element(answer, "Code")
+    """The error code of an answer, such as `NoSuchKey`; "" where there is none.
+
+    An answer to HEAD has no body; MinIO says it in a header.
+    """
+    return _element(answer, "Code") or answer.headers.get("x-minio-error-code", "")
 
 
 def meaning_of(answer: Answer) -> Meaning:
-    """Decide what an answer means. A 200 may carry an error in its body (a completed multipart upload's does)."""
+    """Decide what an answer means. A 200 may carry an error in its body (a completed multipart upload's does).
+
+    An answer to HEAD does not say that the session token has expired: AWS then answers 400 and nothing else.
+    """
     code = code_of(answer)
     if answer.status in (200, 204, 206) and not code:
         return Meaning.DONE
     if code == "NoSuchBucket":
         return Meaning.REFUSED
     if code in ("ExpiredToken", "ExpiredTokenException"):
+        return Meaning.EXPIRED
+    if answer.status == 400 and not code and not answer.body:
         return Meaning.EXPIRED
     if code in _FULL_CODES or answer.status == _FULL_STATUS:
         return Meaning.FULL
@@ -96,6 +109,8 @@ def remedy_of(answer: Answer, target: S3Target) -> str:
         return "the endpoint sends us elsewhere; correct the endpoint, the region, or ?style=path"
     if answer.status in (401, 403) and code not in _REMEDIES:
         return f"access was denied; {_CREDENTIALS}"
+    if answer.status == 400 and not code:
+        return f"most likely the session token has expired, or the region {target.region} is wrong; correct them"
     text = _element(answer, "Message")
     return _REMEDIES.get(code, f"{text.rstrip('.') or 'no reason was given'}; see the endpoint's log")
 
@@ -107,11 +122,12 @@ def no_bucket(target: S3Target) -> str:
 
 def _element(answer: Answer, name: str) -> str:
     """The text of a direct child of an `<Error>` body."""
-    if b"<Error" not in answer.body[:256]:
+    found = _ERROR.match(answer.body) if answer.status != 206 else None
+    if found is None:
         return ""
     with contextlib.suppress(ET.ParseError):
         # The document comes from the endpoint that the user chose, and expat limits entity expansion.
-        for child in ET.fromstring(answer.body):  # noqa: S314
+        for child in ET.fromstring(answer.body[found.end() :]):  # noqa: S314
             if child.tag.rpartition("}")[2] == name:
                 return (child.text or "").strip()
     return ""

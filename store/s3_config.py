@@ -13,23 +13,12 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from minio.credentials.credentials import Credentials
-from minio.credentials.providers import (
-    ChainedProvider,
-    EnvAWSProvider,
-    EnvMinioProvider,
-    IamAwsProvider,
-    Provider,
-)
 from minio.helpers import check_bucket_name
-from urllib3 import PoolManager, Timeout
 
 from headrace.store.errors import InvalidKey, InvalidUri
 from headrace.store.objects import validate_key
 
 REGION_DEFAULT = "us-east-1"
-#: A metadata service that answers at all answers at once; none answers outside of a cloud.
-METADATA_TIMEOUT_S = 2.0
 
 _AWS_HOST = "s3.amazonaws.com"
 #: The parameters of a URI, with what each says.
@@ -40,7 +29,12 @@ _PARAMETERS = {
     "ca": "/path/of/ca.pem",
     "profile": "a section of ~/.aws/credentials",
     "anonymous": "true",
+    "requester_pays": "true",
+    "sse": "AES256 or aws:kms",
+    "kms_key": "the id of a key of KMS",
 }
+#: Ways in which an endpoint may be asked to encrypt what it stores.
+_SSE = ("AES256", "aws:kms", "aws:kms:dsse")
 _SECRET = re.compile(r"secret|password|token|access.?key|credential|^key$", re.IGNORECASE)
 #: Keys of a URI's own query value are kept readable; only what would end the value is quoted.
 _QUERY_SAFE = ":/."
@@ -65,6 +59,22 @@ class S3Target:
     #: The profile that the URI names; that of the environment is not part of the URI.
     profile: str | None
     anonymous: bool
+    #: Whether we agree to pay for what is read of another's bucket.
+    requester_pays: bool = False
+    #: How the endpoint is asked to encrypt: "" (as the bucket says), "AES256" or "aws:kms"; and by which key.
+    sse: str = ""
+    kms_key: str = ""
+
+    @property
+    def on_each_request(self) -> dict[str, str]:
+        """Headers of every request."""
+        return {"x-amz-request-payer": "requester"} if self.requester_pays else {}
+
+    @property
+    def encryption(self) -> dict[str, str]:
+        """Headers of a request that begins an object."""
+        said = {"x-amz-server-side-encryption": self.sse, "x-amz-server-side-encryption-aws-kms-key-id": self.kms_key}
+        return {name: value for name, value in said.items() if value}
 
     @property
     def uri(self) -> str:
@@ -73,8 +83,11 @@ class S3Target:
             "anonymous": "true" if self.anonymous else None,
             "ca": self.ca if self.is_ca_said else None,
             "endpoint": self.endpoint,
+            "kms_key": self.kms_key or None,
             "profile": self.profile,
             "region": self.region if self.region != REGION_DEFAULT or self.endpoint is None else None,
+            "requester_pays": "true" if self.requester_pays else None,
+            "sse": self.sse or None,
             "style": self.style or None,
         }
         query = "&".join(
@@ -116,7 +129,7 @@ def resolve(uri: str, environment: Mapping[str, str] | None = None) -> S3Target:
     if "#" in uri:
         raise InvalidUri(f"store URI {redact(uri)!r} has a '#', which starts a fragment; write it as %23")
     parameters = _parameters(uri, parts.query)
-    files = _Files(environment, parameters.get("profile"))
+    files = ProfileFiles(environment, parameters.get("profile"))
     endpoint = (
         parameters.get("endpoint")
         or environment.get("AWS_ENDPOINT_URL_S3")
@@ -141,26 +154,10 @@ def resolve(uri: str, environment: Mapping[str, str] | None = None) -> S3Target:
         is_ca_said="ca" in parameters,
         profile=parameters.get("profile"),
         anonymous=parameters.get("anonymous") == "true",
+        requester_pays=parameters.get("requester_pays") == "true",
+        sse=_sse(uri, parameters),
+        kms_key=parameters.get("kms_key", ""),
     )
-
-
-def credentials_of(target: S3Target, environment: Mapping[str, str] | None = None) -> Provider | None:
-    """Return the chain that S3 tools ask for credentials; None for anonymous requests.
-
-    A profile that the URI names comes first, then the environment, then the default profile's files, then MinIO's own
-    variables, and last the cloud's metadata service, where the endpoint is AWS or the environment points to one.
-    """
-    if target.anonymous:
-        return None
-    environment = os.environ if environment is None else environment
-    files: Provider = _FileProvider(environment, target.profile)
-    chain = [files, EnvAWSProvider()] if target.profile else [EnvAWSProvider(), files]
-    chain.append(EnvMinioProvider())
-    hints = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
-    if target.endpoint is None or any(environment.get(hint) for hint in hints):
-        pool = PoolManager(retries=False, timeout=Timeout(METADATA_TIMEOUT_S))
-        chain.append(IamAwsProvider(http_client=pool, region=target.region))
-    return ChainedProvider(chain)
 
 
 _WHERE_SECRETS_GO = (
@@ -230,7 +227,16 @@ def _style(uri: str, style: str) -> str:
     return "" if style == "auto" else style
 
 
-class _Files:
+def _sse(uri: str, parameters: Mapping[str, str]) -> str:
+    sse = parameters.get("sse", "")
+    if sse and sse not in _SSE:
+        raise InvalidUri(f"store URI {redact(uri)!r}: sse {sse!r} is none of {', '.join(_SSE)}")
+    if parameters.get("kms_key") and not sse.startswith("aws:kms"):
+        raise InvalidUri(f"store URI {redact(uri)!r}: a kms_key goes with sse=aws:kms")
+    return sse
+
+
+class ProfileFiles:
     """One profile of `~/.aws/config` and `~/.aws/credentials`, read once."""
 
     def __init__(self, environment: Mapping[str, str], profile: str | None) -> None:
@@ -257,31 +263,10 @@ class _Files:
                     return value.strip()
         return self.setting(name)
 
-    def credentials(self) -> Credentials | None:
-        """The profile's keys, from the credentials file or else the config file."""
+    def sections(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """The profile's settings in the credentials file, and those in the config file."""
         secrets = _read(self.secrets_path)
-        section = dict(secrets[self.profile]) if secrets.has_section(self.profile) else {}
-        for source in (section, self._section):
-            access, secret = source.get("aws_access_key_id"), source.get("aws_secret_access_key")
-            if access and secret:
-                return Credentials(access, secret, session_token=source.get("aws_session_token") or None)
-        return None
-
-
-class _FileProvider(Provider):
-    """Reads the profile's file when asked: at the first request, and again when the keys have expired."""
-
-    def __init__(self, environment: Mapping[str, str], profile: str | None) -> None:
-        self._environment = environment
-        self._profile = profile
-
-    def retrieve(self) -> Credentials:
-        """Return the profile's credentials. Raises ValueError where there are none."""
-        files = _Files(self._environment, self._profile)
-        found = files.credentials()
-        if found is None:
-            raise ValueError(f"profile {files.profile!r} has no keys in {files.secrets_path}")
-        return found
+        return dict(secrets[self.profile]) if secrets.has_section(self.profile) else {}, self._section
 
 
 def _read(path: str) -> configparser.RawConfigParser:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from xml.sax.saxutils import escape
 
 from headrace.store.errors import StoreError, StoreUnavailable
-from headrace.store.s3_answers import Meaning
+from headrace.store.s3_answers import Meaning, problem_of
 from headrace.store.s3_asking import Asker
 from headrace.store.s3_body import Body
 from headrace.store.s3_wire import Answer
@@ -32,6 +32,9 @@ IN_FLIGHT = 4
 READ_BYTES = 64 << 20
 #: From here on a conditional upload first asks whether the object stands: a refusal after the body would be dear.
 LOOK_FIRST_BYTES = 1 << 20
+
+#: Times that an object is uploaded in parts because the endpoint has forgotten the upload, or wants another.
+UPLOADS_MAX = 3
 
 #: Who wrote the object: tells our own write, whose answer was lost, from another's.
 WRITER_HEADER = "x-amz-meta-headrace-writer"
@@ -56,6 +59,10 @@ class Sizes:
     put_bytes_max: int = PUT_BYTES_MAX
 
 
+class _UploadGone(StoreUnavailable):
+    """The endpoint takes these parts no more; all of them must be sent again."""
+
+
 def new_writer() -> str:
     """A name for one upload that no other has."""
     return secrets.token_hex(16)
@@ -63,7 +70,7 @@ def new_writer() -> str:
 
 def put(asker: Asker, key: str, body: Body, writer: str, is_conditional: bool) -> bool:
     """Upload in one PUT; False where the condition was refused, by an object that is not ours."""
-    headers = _metadata(body, writer)
+    headers = _metadata(asker, body, writer)
     # The endpoint compares what arrived with this before it stores it.
     headers["x-amz-checksum-crc32"] = body.crc32()
     if is_conditional:
@@ -80,7 +87,17 @@ def put(asker: Asker, key: str, body: Body, writer: str, is_conditional: bool) -
 def put_in_parts(asker: Asker, key: str, body: Body, writer: str, is_conditional: bool, part_bytes: int) -> bool:
     """Upload in parallel parts; only the completion is conditional. An upload that fails or loses is aborted."""
     part_bytes = max(part_bytes, -(-body.size // PARTS_MAX))
-    upload = _begin(asker, key, _metadata(body, writer))
+    for left in reversed(range(UPLOADS_MAX)):
+        try:
+            return _put_in_parts_once(asker, key, body, writer, is_conditional, part_bytes)
+        except _UploadGone:
+            if not left:
+                raise
+    raise AssertionError("the last upload ends or raises")
+
+
+def _put_in_parts_once(asker: Asker, key: str, body: Body, writer: str, is_conditional: bool, part_bytes: int) -> bool:
+    upload = _begin(asker, key, _metadata(asker, body, writer))
     try:
         starts = range(0, body.size, part_bytes)
         numbered = [(number, body.slice(start, start + part_bytes)) for number, start in enumerate(starts, start=1)]
@@ -135,8 +152,9 @@ def in_parallel(work: Callable[[_T], _R], items: list[_T], width: int = IN_FLIGH
             raise
 
 
-def _metadata(body: Body, writer: str) -> dict[str, str]:
-    return {"Content-Type": "application/octet-stream", WRITER_HEADER: writer, CHECKSUM_HEADER: body.xxh3()}
+def _metadata(asker: Asker, body: Body, writer: str) -> dict[str, str]:
+    said = {"Content-Type": "application/octet-stream", WRITER_HEADER: writer, CHECKSUM_HEADER: body.xxh3()}
+    return said | asker.target.encryption
 
 
 def _conclude(asker: Asker, key: str, writer: str, is_conditional: bool, attempt: Callable[[], Answer]) -> bool:
@@ -153,7 +171,7 @@ def _conclude(asker: Asker, key: str, writer: str, is_conditional: bool, attempt
         return reply.failures > 0 and _stands_ours(asker, key, writer)
     if reply.failures > 0 and _stands_ours(asker, key, writer):
         return True  # an upload that was completed before is not known any more
-    raise StoreUnavailable(
+    raise _UploadGone(
         f"{asker.target.uri}: cannot write {key!r}: it answered {reply.answer.status}; the upload is gone, try again"
     )
 
@@ -196,7 +214,11 @@ def _complete(asker: Asker, key: str, upload: str, etags: list[str], writer: str
     headers = {"Content-Type": "application/xml"} | ({"If-None-Match": "*"} if is_conditional else {})
 
     def attempt() -> Answer:
-        return asker.wire.send("POST", key, body, headers, {"uploadId": upload})
+        answer = asker.wire.send("POST", key, body, headers, {"uploadId": upload})
+        if is_conditional and answer.status == 409:
+            # Another write of the key was under way. AWS wants a new upload then, and not this one's end again.
+            raise _UploadGone(f"{asker.target.uri}: cannot write {key!r}: {problem_of(answer)}; try again")
+        return answer
 
     return _conclude(asker, key, writer, is_conditional, attempt)
 

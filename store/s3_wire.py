@@ -21,6 +21,7 @@ import certifi
 import urllib3
 from minio import Minio
 from minio import time as minio_time
+from minio.credentials.credentials import Credentials
 from minio.credentials.providers import Provider
 from minio.signer import sign_v4_s3
 from urllib3.exceptions import (
@@ -35,7 +36,8 @@ from urllib3.exceptions import (
 
 from headrace.store.errors import InvalidUri, StoreRefused
 from headrace.store.s3_body import Body
-from headrace.store.s3_config import S3Target, credentials_of
+from headrace.store.s3_config import S3Target
+from headrace.store.s3_credentials import CredentialsFailed, credentials_of
 
 #: Until a connection stands; a socket's sends of 256 KiB have the same limit.
 CONNECT_TIMEOUT_S = 10.0
@@ -151,6 +153,8 @@ class Wire:
         self._read_timeout_s = read_timeout_s
         self._ca = _authorities(target)
         self._provider: Provider | None = None
+        #: Whether there were credentials once.
+        self._has_signed = False
         self._connect()
 
     def forget_credentials(self) -> None:
@@ -183,7 +187,7 @@ class Wire:
             object_name=key,
             query_params=dict(query or {}),
         )
-        signed = self._signed(method, url, body, dict(headers or {}))
+        signed = self._signed(method, url, body, dict(headers or {}) | self._target.on_each_request)
         with _as_no_answer(self._target.where):
             response = self._pool.urlopen(
                 method,
@@ -221,13 +225,7 @@ class Wire:
             headers["Content-Length"] = str(body.size)
         if self._provider is None:
             return headers
-        try:
-            credentials = self._provider.retrieve()
-        except (ValueError, OSError, HTTPError) as error:
-            raise StoreRefused(
-                f"{self._target.uri}: there are no credentials for {self._target.where} (looked at AWS_* variables, "
-                "~/.aws and the metadata service); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile"
-            ) from error
+        credentials = self._credentials(self._provider)
         date = minio_time.utcnow()
         # Over TLS the body need not be hashed for the signature: headers carry a checksum that is signed.
         sha256 = "UNSIGNED-PAYLOAD" if self._target.is_secure and body.size else body.sha256()
@@ -245,6 +243,24 @@ class Wire:
             date=date,
         )
         return headers
+
+    def _credentials(self, provider: Provider) -> Credentials:
+        """Those to sign with. Raises StoreRefused where there are none, NoAnswer where there were some before."""
+        try:
+            found = provider.retrieve()
+        except (ValueError, OSError, HTTPError) as error:
+            if self._has_signed:
+                why = "the credentials have expired, and whoever gave them gives no new ones"
+                raise NoAnswer(f"{why} ({type(error).__name__})", is_unreachable=False) from error
+            if isinstance(error, CredentialsFailed):
+                raise StoreRefused(f"{self._target.uri}: {error}") from error
+            raise StoreRefused(
+                f"{self._target.uri}: there are no credentials for {self._target.where} (looked at AWS_* variables, "
+                "~/.aws and the metadata service); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile, "
+                "or say ?anonymous=true of a public bucket"
+            ) from error
+        self._has_signed = True
+        return found
 
 
 def _authorities(target: S3Target) -> str:

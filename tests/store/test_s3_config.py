@@ -6,7 +6,8 @@ import pytest
 
 from headrace.store.errors import InvalidUri, StoreRefused
 from headrace.store.s3 import S3Store
-from headrace.store.s3_config import credentials_of, redact, resolve
+from headrace.store.s3_config import redact, resolve
+from headrace.store.s3_credentials import credentials_of
 
 CONFIG = """
 [default]
