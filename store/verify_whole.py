@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,10 @@ from headrace.store.words import counted
 
 _BROKEN_LEADER = "two shards account for the same records: the leader that wrote the entry is broken, report it"
 _BROKEN_DEDUP = "the stage that decided it is broken, write the dataset again and report it"
+
+_FICKLE = (
+    "that stage let it through when it was read before, so it is not deterministic: mend it and write the dataset again"
+)
 
 
 def whole_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
@@ -71,10 +75,11 @@ def target_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
     kept = _kept_at(store, state, wanted) if wanted else {}
     if kept is None:
         return  # a table of documents is broken, which is told of with its shard
+    lost = _lost_as(store, state, wanted.keys() - kept.keys())
     for target, (number, key, name) in sorted(wanted.items()):
         place = f"entry {number}: {key} has record {name} as duplicate of {target}"
         if target not in kept:
-            yield f"{place}, which is not kept; {_BROKEN_DEDUP}"
+            yield f"{place}, which is not kept{lost.get(target, '; ' + _BROKEN_DEDUP)}"
         elif kept[target] > number:
             yield f"{place}, which is kept by entry {kept[target]} only, behind it; {_BROKEN_DEDUP}"
 
@@ -137,6 +142,24 @@ def _kept_at(store: ObjectStore, state: LedgerState, wanted: dict[str, Any]) -> 
             for column in (ids, names, ledger_names):
                 for name in column.filter(pc.is_in(column, values)).to_pylist():
                     found.setdefault(str(name), shard.number)
+    return found
+
+
+def _lost_as(store: ObjectStore, state: LedgerState, wanted: Iterable[str]) -> dict[str, str]:
+    """Of these records those that a stage has dropped for a reason of its own, with that, in words."""
+    found: dict[str, str] = {}
+    values = pa.array(sorted(wanted), pa.string())
+    keys = [item.key for shard in state.shards for item in shard.closed.objects if item.role == "verdicts"]
+    for key in keys if len(values) else ():
+        table = _columns(store, key, ["id", "fragment", "row", "stage", "verdict", "reason"])
+        if table is None:
+            continue
+        table = table.filter(pc.not_equal(table.column("verdict"), pa.scalar("duplicate")))
+        rows: Any = pc.cast(table.column("row"), pa.string())
+        for names in (table.column("id"), pc.binary_join_element_wise(table.column("fragment"), rows, "#")):
+            for row in table.set_column(0, "id", names).filter(pc.is_in(names, values)).to_pylist():
+                why = f"{row['verdict']} by stage {row['stage']} for {str(row['reason'])[:100]!r}"
+                found[str(row["id"])] = f" but {why}; {_FICKLE}"
     return found
 
 

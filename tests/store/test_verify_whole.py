@@ -34,15 +34,24 @@ def test_a_duplicate_of_a_kept_record_is_sound_in_the_same_entry_and_behind_it(
     assert problems(store) == ()
 
 
+FICKLE = "that stage let it through when it was read before"
+BROKEN = "the stage that decided it is broken"
+
+
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("1", "as duplicate of 1, which is not kept"),
-        ("nobody", "as duplicate of nobody, which is not kept"),
-        (None, "as duplicate of nothing"),
-        ("9", "as duplicate of 9, which is kept by entry 2 only, behind it"),
+        pytest.param("1", f"1, which is not kept but filtered by stage s for 'r'; {FICKLE}", id="a filtered record"),
+        pytest.param(
+            f"{FRAGMENT.id.hex()}#3",
+            f"#3, which is not kept but quarantined by stage s for 'r'; {FICKLE}",
+            id="a quarantined record, by its place",
+        ),
+        pytest.param("5", f"5, which is not kept; {BROKEN}", id="a duplicate"),
+        pytest.param("nobody", f"as duplicate of nobody, which is not kept; {BROKEN}", id="no record"),
+        pytest.param(None, "as duplicate of nothing", id="nothing"),
+        pytest.param("9", "as duplicate of 9, which is kept by entry 2 only, behind it", id="one that is kept later"),
     ],
-    ids=["a filtered record", "no record", "nothing", "a record that is kept later"],
 )
 def test_a_duplicate_whose_target_is_not_kept_by_then_is_found(
     store: FileStore, writer: Writer, target: str | None, words: str
