@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import datetime as dt
-import decimal
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,6 +19,7 @@ from headrace.stages.contract import FragmentChanged, FragmentEnd
 from headrace.stages.errors import DamagedInput, ForeignInput, InputError
 from headrace.stages.foreign import HEAD_BYTES, misnamed
 from headrace.stages.inputs import InputObject, to_path
+from headrace.stages.parquet_values import as_json, to_records
 from headrace.stages.records import SOURCE_ROWS, Columns, cut_raw
 from headrace.stages.source import STOP, FileSource
 from headrace.stages.streams import LocalFile, RemoteFile, open_raw
@@ -118,9 +116,11 @@ class ParquetSource(FileSource):
             raise InputError(f'{name!r} has {names.count(twice)} columns "{twice}"; rename or drop all but one of them')
         if self.text_key not in names:
             known = ", ".join(names[:20]) or "none"
-            raise InputError(f'{name!r} has no column "{self.text_key}"; it has: {known}; name it with text_key=')
+            within = self.text_key.partition(".")[0] in names
+            rest = "; what lies within a column must become one of its own" if within else ""
+            raise InputError(f'{name!r} has no column "{self.text_key}"; it has: {known}; name it with text_key={rest}')
         kind = file.schema_arrow.field(self.text_key).type
-        if not _is_text(kind):
+        if not (_is_text(kind) or pa.types.is_null(kind)):
             raise InputError(f'{name!r}: column "{self.text_key}" holds {kind}, no text; name another with text_key=')
         return file
 
@@ -265,11 +265,7 @@ class ParquetSource(FileSource):
         column = table.column(self.id_key) if self._has_ids(table) else None
         known: list[str | None] = [None] * table.num_rows
         if column is not None:
-            try:
-                ids: pa.Array[Any] = column.cast(pa.string())
-                ids.validate(full=True)
-            except pa.ArrowInvalid:
-                ids = pa.array(known, pa.string())
+            ids = _known_ids(column)
             if not ids.null_count:
                 return ids
             known = ids.to_pylist()
@@ -291,9 +287,9 @@ class ParquetSource(FileSource):
         if not names:
             return pa.nulls(table.num_rows, pa.string())
         packed: list[bytes | None] = []
-        for index, record in enumerate(_records(table.select(names))):
+        for index, record in enumerate(to_records(table.select(names))):
             try:
-                packed.append(orjson.dumps(record, default=_as_json) if record is not None else None)
+                packed.append(orjson.dumps(record, default=as_json) if record is not None else None)
             except orjson.JSONEncodeError as error:
                 why.setdefault(index, (f"metadata is no JSON: {error}", b""))
                 packed.append(None)
@@ -306,34 +302,22 @@ class ParquetSource(FileSource):
         return f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri
 
 
-def _records(table: pa.RecordBatch) -> Sequence[dict[str, Any] | None]:
-    """The rows as Python objects; None for one whose strings are not UTF-8."""
+def _known_ids(column: pa.Array[Any]) -> pa.Array[Any]:
+    """Ids as text; null for one that is not UTF-8, whatever the others are."""
     try:
-        return table.to_pylist()
-    except UnicodeDecodeError:
-        found: list[dict[str, Any] | None] = []
-        for index in range(table.num_rows):
-            try:
-                found += table.slice(index, 1).to_pylist()
-            except UnicodeDecodeError:
-                found.append(None)
-        return found
-
-
-def _as_json(value: Any) -> Any:
-    """What JSON has no type for, as text."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, (decimal.Decimal, dt.timedelta)):
-        return str(value)
-    raise TypeError(f"a value of type {type(value).__name__}")
+        ids: pa.Array[Any] = column.cast(pa.string())
+        ids.validate(full=True)
+    except pa.ArrowInvalid:
+        raw: list[bytes | None] = _plain(column).to_pylist()
+        return pa.array([None if name is None or _not_utf8(name) else name.decode() for name in raw], pa.string())
+    return ids
 
 
 def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return _is_text(kind.value_type)
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_binary)
-    return any(check(kind) for check in (*kinds, pa.types.is_large_binary))
+    return any(check(kind) for check in (*kinds, pa.types.is_large_binary, pa.types.is_binary_view))
 
 
 def _plain(column: pa.Array[Any]) -> pa.Array[Any]:

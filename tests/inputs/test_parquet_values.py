@@ -1,0 +1,98 @@
+"""Columns of Parquet beside the text: a value becomes the same JSON whatever stands beside it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import files_kit as files
+import pyarrow as pa
+import pytest
+import reading_kit as reading
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.stages.errors import InputError
+from headrace.stages.mixed import MixedSource
+from headrace.stages.parquet_values import values_of
+
+TIMES = (
+    *(pa.timestamp(unit, tz=zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC", "Europe/Berlin")),
+    *(pa.duration(unit) for unit in ("s", "ms", "us", "ns")),
+)
+LONG = st.integers(-(1 << 62), 1 << 62) | st.integers(-(10**12), 10**12) | st.none()
+
+
+def metadata_of(folder: pathlib.Path, column: pa.Array[Any]) -> list[Any]:
+    files.write_parquet(folder / "a.parquet", {"text": ["t"] * len(column), "at": column})
+    found = reading.read_all(MixedSource("read", [str(folder)]))
+    assert {fate[0] for fate in found} == {"kept"}
+    return [json.loads(fate[3])["at"] for fate in found]
+
+
+@given(kind=st.sampled_from(TIMES), counts=st.lists(LONG, min_size=1, max_size=5))
+def test_a_time_is_what_python_has_for_it_and_text_where_it_has_none(kind: pa.DataType, counts: list[Any]) -> None:
+    column: pa.Array[Any] = pa.array(counts, pa.int64()).cast(kind)
+    values = values_of(column)
+    # Alone as among others, in a list and in an object as by itself.
+    assert [values_of(column.slice(index, 1))[0] for index in range(len(column))] == values
+    assert values_of(pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)) == [values]
+    nulls = pa.array([count is None for count in counts])
+    within = pa.StructArray.from_arrays([column], ["at"], mask=nulls)
+    assert values_of(within) == [
+        None if count is None else {"at": value} for count, value in zip(counts, values, strict=True)
+    ]
+    try:
+        expected = column.to_pylist()
+    except (ValueError, OverflowError):
+        return
+    assert values == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "said"),
+    [
+        (pa.timestamp("ns"), 1_600_000_000_123_456_789, "2020-09-13T12:26:40.123456789"),
+        (pa.timestamp("ns"), 1_600_000_000_123_456_000, "2020-09-13T12:26:40.123456"),
+        (pa.timestamp("ns", "Europe/Berlin"), 1, "1970-01-01T01:00:00.000000001+01:00"),
+        (pa.timestamp("ns"), -1, "1969-12-31T23:59:59.999999999"),
+        (pa.timestamp("us"), 1 << 62, "<value out of range: 4611686018427387904>"),
+        (pa.timestamp("us", "Mars/Phobos"), 5, "5"),
+        (pa.duration("ns"), 1_500, "0:00:00.000001500"),
+        (pa.duration("ns"), 2_000_000_000, "0:00:02"),
+        (pa.time64("ns"), 1, "00:00:00.000000001"),
+        (pa.date32(), 18_000, "2019-04-14"),
+        (pa.date32(), 1 << 30, "<value out of range: 1073741824>"),
+    ],
+    ids=str,
+)
+def test_a_time_that_python_has_no_room_for_ends_no_run(
+    tmp_path: pathlib.Path, kind: pa.DataType, count: int, said: str
+) -> None:
+    whole = pa.int32() if pa.types.is_date(kind) else pa.int64()
+    column: pa.Array[Any] = pa.array([0, count, None], whole).cast(kind)
+    _, found, nothing = metadata_of(tmp_path, column)
+    assert (found, nothing) == (said, None)
+
+
+def test_an_id_is_kept_whatever_the_others_are(tmp_path: pathlib.Path) -> None:
+    ids = pa.array([b"a", b"\xff", None, b"d"], pa.binary())
+    files.write_parquet(tmp_path / "a.parquet", {"text": ["t"] * 4, "id": ids})
+    uri = f"file://{tmp_path}/a.parquet"
+    for batch_records in (1, 4):
+        reader = MixedSource("read", [str(tmp_path)], batch_records=batch_records)
+        assert [fate[1] for fate in reading.read_all(reader)] == ["a", f"{uri}#1", f"{uri}#2", "d"]
+
+
+@pytest.mark.parametrize("kind", [pa.null(), pa.binary_view(), pa.dictionary(pa.int8(), pa.large_string())], ids=str)
+def test_a_column_of_nothing_but_nulls_is_quarantined_row_by_row(tmp_path: pathlib.Path, kind: pa.DataType) -> None:
+    files.write_parquet(tmp_path / "a.parquet", {"text": pa.nulls(3, kind), "n": [1, 2, 3]})
+    found = reading.read_all(MixedSource("read", [str(tmp_path)]))
+    assert [fate[2] for fate in found] == ['text is not a string: column "text" is null'] * 3
+
+
+def test_text_within_a_column_is_refused_with_what_to_do(tmp_path: pathlib.Path) -> None:
+    files.write_parquet(tmp_path / "a.parquet", {"doc": [{"text": "a"}]})
+    with pytest.raises(InputError, match=r"what lies within a column must become one of its own"):
+        list(MixedSource("read", [str(tmp_path)], text_key="doc.text").list())
