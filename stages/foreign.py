@@ -27,6 +27,8 @@ _MAGIC = (
     (b"version https://git-lfs", "a pointer of Git LFS; fetch what it stands for with git lfs pull"),
     (b"\xff\xfe\0\0", "UTF-32; convert it with iconv -f UTF-32 -t UTF-8"),
     (b"\0\0\xfe\xff", "UTF-32; convert it with iconv -f UTF-32 -t UTF-8"),
+    (b'{\0"\0', "UTF-16; convert it with iconv -f UTF-16LE -t UTF-8"),
+    (b'\0{\0"', "UTF-16; convert it with iconv -f UTF-16BE -t UTF-8"),
     (b"\xff\xfe", "UTF-16; convert it with iconv -f UTF-16 -t UTF-8"),
     (b"\xfe\xff", "UTF-16; convert it with iconv -f UTF-16 -t UTF-8"),
 )

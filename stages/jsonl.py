@@ -14,6 +14,7 @@ from headrace.stages.contract import FragmentChanged, FragmentEnd
 from headrace.stages.errors import DamagedInput, ForeignInput
 from headrace.stages.foreign import HEAD_BYTES, foreign
 from headrace.stages.inputs import InputObject, to_path
+from headrace.stages.lenient import digits_of, reread
 from headrace.stages.lines import BOM, Lines, first_line_from, scan_lines
 from headrace.stages.patterns import WINDOW_BYTES, codec_of
 from headrace.stages.records import Columns
@@ -21,6 +22,9 @@ from headrace.stages.source import STOP, FileSource
 from headrace.stages.streams import InputStream
 from headrace.store.entries import Fragment
 from headrace.store.intervals import UNBOUNDED, Gap
+
+#: In the place of a text where the record has none.
+_ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,16 +183,21 @@ class JsonlSource(FileSource):
             try:
                 record = loads(line)
             except orjson.JSONDecodeError as error:
-                columns.reject(ordinal, None, _why_not_json(line, error), line)
-                continue
+                record = reread(line, error.msg)
+                if record is None:
+                    columns.reject(ordinal, None, _why_not_json(line, error), line)
+                    continue
             if type(record) is not dict:
                 columns.reject(ordinal, None, f"not a JSON object: the line holds {_kind(record)}", line)
                 continue
             identity = record.get(id_key)
+            if type(identity) is float:
+                # Of an integer above 64 bits orjson makes a float.
+                identity = digits_of(line, id_key)
             known = type(identity) is str or type(identity) is int
-            text = record.pop(text_key, None)
+            text = record.pop(text_key, _ABSENT)
             if type(text) is not str:
-                columns.reject(ordinal, identity if known else None, self._why_no_text(line, text), line)
+                columns.reject(ordinal, identity if known else None, self._why_no_text(text), line)
                 continue
             if known:
                 del record[id_key]
@@ -196,8 +205,8 @@ class JsonlSource(FileSource):
             del line
             columns.keep(ordinal, identity if known else None, text.encode(), record)
 
-    def _why_no_text(self, line: bytes, text: Any) -> str:
-        if text is None and self.text_key not in orjson.loads(line):
+    def _why_no_text(self, text: Any) -> str:
+        if text is _ABSENT:
             return f'no text: the record has no field "{self.text_key}"'
         return f'text is not a string: field "{self.text_key}" holds {_kind(text)}'
 

@@ -21,6 +21,11 @@ FOREIGN = {
     "zstd": (files.zstd(files.lines()), "a zstd stream; let its name end in .zst"),
     "warc": (b"".join(files.warc()), "a WARC; let its name end in .warc"),
     "utf-16": (files.lines().decode().encode("utf-16"), "UTF-16; convert it with iconv -f UTF-16 -t UTF-8"),
+    "utf-16, low byte first": (files.lines().decode().encode("utf-16-le"), "UTF-16; convert it with iconv -f UTF-16LE"),
+    "utf-16, high byte first": (
+        files.lines().decode().encode("utf-16-be"),
+        "UTF-16; convert it with iconv -f UTF-16BE",
+    ),
     "utf-32": (files.lines().decode().encode("utf-32"), "UTF-32; convert it with iconv -f UTF-32 -t UTF-8"),
     "lz4": (b"\x04\x22\x4d\x18" + bytes(100), "an lz4 stream; decompress it"),
     "tar": (files.tar("a.jsonl", files.lines()), "a tar archive; unpack it"),
