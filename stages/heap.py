@@ -1,8 +1,10 @@
-"""What malloc has given to this process and not got back."""
+"""What malloc has given to this process and not got back, and what the allocators keep of what is free."""
 
 from __future__ import annotations
 
 import ctypes
+
+import pyarrow as pa
 
 
 class _Mallinfo2(ctypes.Structure):
@@ -17,6 +19,8 @@ class _Mallinfo2(ctypes.Structure):
 
 
 _mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+#: Of glibc; other C libraries keep less, and have no such call.
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 if _mallinfo2 is not None:
     _mallinfo2.restype = _Mallinfo2
 
@@ -30,3 +34,13 @@ def heap_bytes() -> int | None:
         return None
     found = _mallinfo2()
     return int(found.uordblks) + int(found.hblkhd)
+
+
+def give_back() -> None:
+    """Give what is free back to the system, which takes about a millisecond.
+
+    malloc keeps up to twice the largest block that was ever freed, which is tens of MiB where a table has grown.
+    """
+    pa.default_memory_pool().release_unused()
+    if _trim is not None:
+        _trim(0)

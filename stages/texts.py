@@ -17,6 +17,7 @@ import zstandard
 from headrace.stages.batch import Batch
 from headrace.stages.contract import Shard
 from headrace.stages.errors import StageContractError
+from headrace.stages.heap import give_back
 from headrace.stages.json_lines import json_lines
 from headrace.stages.shelf import Shelf, ShelvedStrings, cut_by_size, shelve_strings, slice_rows
 from headrace.stages.sidecars import (
@@ -107,6 +108,7 @@ class TextSink:
         elif self.streams:
             for first, end in cut_by_size(strings.sizes, bytes_max=ROW_GROUP_BYTES, rows_max=ROW_GROUP_ROWS):
                 yield _table(batches, strings, schema, first, end)
+                give_back()  # what one row group leaves would lie beside the next
         else:
             edges = np.cumsum([0, *(batch.rows.num_rows for batch in batches if batch.rows.num_rows)]).tolist()
             yield pa.concat_tables(
@@ -173,6 +175,7 @@ def _compress(file: DraftFile, lines: Iterable[bytes]) -> None:
         if size >= FRAME_BYTES:
             frames.flush(zstandard.FLUSH_FRAME)
             size = 0
+            give_back()
     if size or not file.size:
         frames.flush(zstandard.FLUSH_FRAME)
 

@@ -1,13 +1,8 @@
-"""Free memory that the allocators of this process keep, given back to the system."""
+"""When a task gives back to the system what is free."""
 
 from __future__ import annotations
 
-import ctypes
-
-import pyarrow as pa
-
-#: Of glibc; other C libraries keep less, and have no such call.
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+from headrace.stages.heap import give_back
 
 #: Seconds between two times that a task gives back what is free.
 GIVE_BACK_S = 1.0
@@ -39,13 +34,3 @@ class GivingBack:
         if now >= self._due:
             give_back()
             self._last, self._due = now, now + GIVE_BACK_S
-
-
-def give_back() -> None:
-    """Give back what is free, which takes about a millisecond.
-
-    malloc keeps up to twice the largest block that was ever freed, which is tens of MiB where a table has grown.
-    """
-    pa.default_memory_pool().release_unused()
-    if _trim is not None:
-        _trim(0)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
 from headrace.stages.contract import Shard, Shelving, Sink
+from headrace.stages.heap import give_back
 from headrace.store.entries import Range
 from headrace.store.errors import StoreStalled
 from headrace.store.objects import ObjectStore
@@ -245,6 +246,7 @@ class Sinking:
                 shard.objects = (*shard.objects, *self._leaning.write_keys(batches, self._store, prefix))
             return shard
         finally:
+            give_back()
             self._hands.put_down(WRITER)
             self.busy_s += time.perf_counter() - started
 

@@ -20,7 +20,7 @@ _be_born_with(environment(os.environ))
 """
 _KEPT = """
 import re, pyarrow as pa
-from headrace.worker.memory import give_back
+from headrace.stages.heap import give_back
 def own():
     return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read()).group(1)) >> 10
 pa.array(["warm"])
