@@ -7,7 +7,9 @@ that numbers are contiguous; what entries mean is the business of `entries` and 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,6 +20,8 @@ NUMBER_DIGITS = 20
 NUMBER_MAX = 2**63 - 1
 #: Times that a log is listed again because what was listed was truncated meanwhile.
 READ_AGAIN_MAX = 3
+#: Entries that are asked for at once of a store that is not on this machine: each takes a round trip.
+AHEAD = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +65,9 @@ class Log:
         Raises `FormatError` where a number is missing before one that is there. Entries appended while
         this reads may or may not be yielded. Other objects beside the entries are passed over.
         """
-        expected = after + 1
         start = self.key(after) if after >= 0 else ""
-        for info in self._store.list(self._prefix + "/", after=start):
-            match = self._pattern.fullmatch(info.key)
-            if match is None:
-                continue
-            number = int(match[1])
-            while expected < number:
-                # A listing may show a younger entry and miss an older one that was made while it went on.
-                yield expected, self._read_in_gap(expected, number)
-                expected += 1
-            yield number, self._store.get(info.key)
-            expected = number + 1
+        found = (self._pattern.fullmatch(info.key) for info in self._store.list(self._prefix + "/", after=start))
+        return self._entries(after, (int(match[1]) for match in found if match is not None))
 
     def read_from(self, after: int = -1) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
         """What a reader that knows everything up to `after` needs: a snapshot or None, and the entries behind it.
@@ -165,15 +159,34 @@ class Log:
                 snapshots.append(int(snapshot[1]))
         return numbers, snapshots
 
-    def _entries(self, after: int, numbers: list[int]) -> Iterator[tuple[int, bytes]]:
+    def _entries(self, after: int, numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         expected = after + 1
-        for number in numbers:
+        for number, data in self._fetched(numbers):
             while expected < number:
                 # A listing may show a younger entry and miss an older one that was made while it went on.
                 yield expected, self._read_in_gap(expected, number)
                 expected += 1
-            yield number, self._store.get(self.key(number))
+            yield number, data
             expected = number + 1
+
+    def _fetched(self, numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+        """The entries of these numbers, in their order."""
+        if self._store.uri.startswith("file://"):
+            yield from ((number, self._store.get(self.key(number))) for number in numbers)
+            return
+        coming: deque[tuple[int, Future[bytes]]] = deque()
+        with ThreadPoolExecutor(AHEAD, "log-reader") as pool:
+            try:
+                for number in numbers:
+                    coming.append((number, pool.submit(self._store.get, self.key(number))))
+                    if len(coming) == AHEAD:
+                        first, data = coming.popleft()
+                        yield first, data.result()
+                while coming:
+                    first, data = coming.popleft()
+                    yield first, data.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def _read_in_gap(self, number: int, found: int) -> bytes:
         try:

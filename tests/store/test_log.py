@@ -1,14 +1,19 @@
 """The numbered log."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.store.errors import FormatError, StoreUnavailable
+from headrace.store.errors import FormatError, ObjectMissing, StoreUnavailable
 from headrace.store.files import FileStore
-from headrace.store.log import Appended, Log, Refused
+from headrace.store.log import AHEAD, Appended, Log, Refused
 from headrace.store.objects import ObjectInfo
+
+#: For two to ask at once.
+S_MAX = 60.0
 
 
 @pytest.fixture
@@ -112,3 +117,43 @@ class _LyingStore(FileStore):
 def test_a_refusal_without_an_entry_stops_the_writer(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="refused as existing and then not found"):
         Log(_LyingStore(tmp_path)).append(0, b"x")
+
+
+class Distant:
+    """A folder that says it is a bucket; the first two entries are given to those who ask for both at once."""
+
+    uri = "s3://bucket"
+
+    def __init__(self, store: FileStore) -> None:
+        self._store = store
+        self._both = threading.Barrier(2)
+        self.missing = ""
+
+    def get(self, key: str) -> bytes:
+        if key == self.missing:
+            raise ObjectMissing(key, self.uri)
+        if key.endswith(("00.msgpack", "01.msgpack")):
+            self._both.wait(S_MAX)
+        return self._store.get(key)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_entries_of_a_distant_store_are_asked_for_at_once_and_come_in_order(store: FileStore) -> None:
+    _filled(store, 3 * AHEAD)
+    distant = Distant(store)
+    log = Log(distant)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    wanted = [(number, b"entry %d" % number) for number in range(3 * AHEAD)]
+    assert list(log.read()) == wanted
+    assert log.read_from() == (None, wanted)
+
+
+def test_an_entry_of_a_distant_store_that_is_missing_is_told_in_its_turn(store: FileStore) -> None:
+    _filled(store, 8)
+    distant = Distant(store)
+    distant.missing = Log(store).key(5)
+    entries = Log(distant).read()  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    assert [next(entries)[0] for _ in range(5)] == list(range(5))
+    with pytest.raises(ObjectMissing):
+        next(entries)
