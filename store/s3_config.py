@@ -7,9 +7,11 @@ so it may name a profile but never carry a secret; one that does is refused with
 from __future__ import annotations
 
 import configparser
+import ipaddress
 import os
 import re
 import urllib.parse
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -110,6 +112,23 @@ class S3Target:
     def is_secure(self) -> bool:
         """Whether the endpoint is spoken to over TLS."""
         return self.endpoint is None or self.endpoint.startswith("https://")
+
+
+def proxy_of(target: S3Target) -> str:
+    """The proxy by which the environment wants this endpoint to be reached; "" for none, as for this host itself."""
+    scheme = "https" if target.is_secure else "http"
+    host = urllib.parse.urlsplit(f"//{target.host}").hostname or ""
+    said = urllib.request.getproxies_environment().get(scheme, "")
+    if not said or host == "localhost" or _is_loopback(host) or urllib.request.proxy_bypass_environment(target.host):
+        return ""
+    return said if "://" in said else f"http://{said}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def redact(uri: str) -> str:

@@ -36,7 +36,7 @@ from urllib3.exceptions import (
 
 from headrace.store.errors import InvalidUri, StoreRefused
 from headrace.store.s3_body import Body
-from headrace.store.s3_config import S3Target
+from headrace.store.s3_config import S3Target, proxy_of
 from headrace.store.s3_credentials import CredentialsFailed, credentials_of
 
 #: Until a connection stands; a socket's sends of 256 KiB have the same limit.
@@ -205,13 +205,15 @@ class Wire:
 
     def _connect(self) -> None:
         self._pid = os.getpid()
-        self._pool = urllib3.PoolManager(
-            retries=False,
-            maxsize=CONNECTIONS_KEPT,
-            timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=self._read_timeout_s),
-            cert_reqs="CERT_REQUIRED",
-            ca_certs=self._ca,
-        )
+        options: dict[str, Any] = {
+            "retries": False,
+            "maxsize": CONNECTIONS_KEPT,
+            "timeout": urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=self._read_timeout_s),
+            "cert_reqs": "CERT_REQUIRED",
+            "ca_certs": self._ca,
+        }
+        proxy = proxy_of(self._target)
+        self._pool = urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
         self._provider = credentials_of(self._target)
         self._client: Any = Minio(
             self._target.host, secure=self._target.is_secure, region=self._target.region, http_client=self._pool

@@ -21,7 +21,7 @@ from headrace.store.errors import InvalidUri, StoreRefused, StoreUnavailable
 from headrace.store.s3 import S3Store
 from headrace.store.s3_answers import Meaning, meaning_of
 from headrace.store.s3_asking import Pace
-from headrace.store.s3_config import resolve
+from headrace.store.s3_config import proxy_of, resolve
 from headrace.store.s3_credentials import credentials_of
 from headrace.store.s3_upload import UPLOADS_MAX, Sizes
 from headrace.store.s3_wire import Answer
@@ -151,6 +151,47 @@ def test_who_pays_and_how_it_is_encrypted_are_said_and_signed(
     assert written["x-amz-request-payer"] == read["x-amz-request-payer"] == "requester"
     signed = written["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
     assert {sse, key, "x-amz-request-payer"} <= set(signed)
+
+
+@pytest.fixture
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment that names no proxy yet."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    return monkeypatch
+
+
+def test_an_endpoint_is_reached_by_the_proxy_that_the_environment_names(
+    s3_server: S3Server, proxy: S3Proxy, no_proxy: pytest.MonkeyPatch
+) -> None:
+    no_proxy.setenv("HTTP_PROXY", proxy.endpoint)
+    store = S3Store(s3_server.uri(endpoint="http://s3.nowhere.invalid:9000") + "&style=path")
+    assert store.create("k", [b"x" * 300_000]) is True
+    assert store.get("k") == b"x" * 300_000
+    assert len(b"".join(map(bytes, store.stream("k", 0, 300_000, 65_536)))) == 300_000
+    assert [info.key for info in store.list("")] == ["k"]
+    assert proxy.count("PUT", "http://s3.nowhere.invalid:9000/") == 1
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "variables", "proxy"),
+    [
+        ("https://h:1", {"HTTPS_PROXY": "http://p:3128"}, "http://p:3128"),
+        ("https://h:1", {"https_proxy": "p:3128"}, "http://p:3128"),
+        ("http://h:1", {"HTTPS_PROXY": "http://p:3128"}, ""),
+        ("https://s3.lab:1", {"HTTPS_PROXY": "http://p:3128", "NO_PROXY": "localhost,.lab"}, ""),
+        ("https://h:1", {"HTTPS_PROXY": "http://p:3128", "NO_PROXY": "*"}, ""),
+        ("http://127.0.0.1:9000", {"HTTP_PROXY": "http://p:3128"}, ""),
+        ("http://localhost:9000", {"HTTP_PROXY": "http://p:3128"}, ""),
+    ],
+)
+def test_a_proxy_is_for_its_scheme_and_not_for_this_host_or_those_left_out(
+    no_proxy: pytest.MonkeyPatch, endpoint: str, variables: dict[str, str], proxy: str
+) -> None:
+    for name, value in variables.items():
+        no_proxy.setenv(name, value)
+    assert proxy_of(resolve(f"s3://bucket?endpoint={endpoint}")) == proxy
 
 
 @pytest.mark.parametrize(
