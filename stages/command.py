@@ -161,7 +161,8 @@ class Command:
             if moved and exchange.answers:
                 self._learn(pause, now - closed_at if closed_at else None)
                 closed_at = 0.0
-            if pause >= self._seconds:
+            # Where this process stood still meanwhile, what has come since is an answer all the same.
+            if not moved and pause >= self._seconds:
                 raise CommandFailedError(f"command did not answer within {self._seconds:g} s", hung=True)
             if not closing and process.idle and not moved and pause >= self._patience_s:
                 closing, closed_at = True, now

@@ -6,15 +6,18 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from command_kit import run
 
 from headrace.pipeline.errors import PipelineError
+from headrace.stages import command as command_stage
 from headrace.stages.batch import Batch
 from headrace.stages.build import build_stage, process_safely
 from headrace.stages.command import FAILURES_MAX, Command
+from headrace.stages.command_process import CommandProcess
 from headrace.stages.errors import StageContractError
 from headrace.stages.library import command
 
@@ -86,6 +89,24 @@ def test_a_command_that_holds_its_output_back_is_given_an_end_of_input(stage: Ma
     for first in range(0, 8, 2):
         texts, lost = run(built, batch_of(["an old text", "a secret"], first))
         assert (texts, list(lost)) == (["an new text"], [f"r{first + 1}"])
+
+
+def test_an_answer_that_is_there_when_a_task_goes_on_is_taken_however_long_it_stood_still(
+    stage: MakeStage, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stood_still_s, turn = [0.0], CommandProcess.turn
+    real = command_stage.time.monotonic
+
+    def turn_and_stand_still(process: CommandProcess, timeout_s: float, take: Callable[[bytes], None]) -> bool:
+        moved = turn(process, timeout_s, take)
+        stood_still_s[0] += 2 * HANGS_S * moved
+        return moved
+
+    built = stage("sed -u s/old/new/", seconds=HANGS_S)
+    monkeypatch.setattr(CommandProcess, "turn", turn_and_stand_still)
+    clock = SimpleNamespace(monotonic=lambda: real() + stood_still_s[0])
+    monkeypatch.setattr(command_stage, "time", clock)
+    assert run(built, batch_of(["an old text", "an old one"])) == (["an new text", "an new one"], {})
 
 
 def test_a_command_that_is_slow_to_start_is_waited_for_from_then_on(stage: MakeStage, batch_of: MakeBatch) -> None:
