@@ -75,6 +75,12 @@ def test_a_part_of_a_shard_without_blocks_that_comes_short_is_asked_for_again(
 def late_spans(sparse: Sparse, spans: Spans, count: int) -> list[Any]:
     """Spans on their way that have not moved for a long time, and what is asked for from now on."""
     asked: list[Any] = []
+    # who opened the shard was woken by the last block that it waited for, and not by the end of that request
+    deadline = time.monotonic() + 60
+    while spans._running:
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.001)
+    spans.counts.hedges = 0
     spans.pool.submit = lambda job, first=False: asked.append(job)  # type: ignore[method-assign, misc]
     long_ago = time.monotonic() - 1000
     spans._running = [_Span(sparse, at, at + 1, at, moved_at=long_ago) for at in range(count)]
@@ -94,6 +100,7 @@ def test_of_many_requests_that_stall_an_eighth_is_asked_for_again_and_each_once(
     hedged = [span.first for span in cache.spans._running if span.is_hedged]
     assert len(hedged) == len(asked)
     # few requests stall: each of them once, however often one looks
+    cache.spans._running = []
     asked = late_spans(arriving.sparse, cache.spans, 1)
     cache.spans._started = 1000
     for _ in range(5):
