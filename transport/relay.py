@@ -26,7 +26,8 @@ class Relay:
 
     def __init__(self, address: Address, table: RelayTable | None = None) -> None:
         self._socket = UdpSocket(address)
-        self._table = table or RelayTable()
+        # A table without paths is false: `or` would take another in its place.
+        self._table = RelayTable() if table is None else table
         self._lock = threading.Lock()
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False

@@ -128,6 +128,16 @@ def test_two_endpoints_that_know_only_the_relay_have_a_link_and_its_peers_are_wh
     assert relay.statistics().datagrams["passed"] > 700
 
 
+def test_a_relay_keeps_to_the_limits_of_the_table_that_it_is_given() -> None:
+    relay = Relay(LOOPBACK, RelayTable(paths_max=1))
+    try:
+        relay.open("first", TICKETS)
+        with pytest.raises(RelayFullError, match="relay path second: there are 1, which is the limit"):
+            relay.open("second", (b"x", b"y"))
+    finally:
+        relay.close()
+
+
 def test_without_a_path_nobody_is_found_and_the_sender_says_so(cluster: Cluster, relay: Relay) -> None:
     relay.open("another", (b"x", b"y"))
     with QuicEndpoint(LOOPBACK, cluster.node("near"), QuicSettings(handshake_s=0.4)) as near:
