@@ -295,10 +295,10 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 def pack_metadata(metadata: Any, before: str | None) -> str | None:
-    """Metadata as JSON, null where there is none; as it was before where nothing changed."""
+    """Metadata as JSON, numpy's numbers too, null where there is none; as it was before where nothing changed."""
     if not metadata:
         return None
-    packed = orjson.dumps(metadata).decode()
+    packed = orjson.dumps(metadata, option=orjson.OPT_SERIALIZE_NUMPY).decode()
     return before if packed == before else packed
 
 

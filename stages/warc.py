@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +30,12 @@ from headrace.store.intervals import UNBOUNDED, Gap
 #: Records that hold a page or a text; requests, metadata and revisits hold none.
 KINDS = WarcRecordType.response | WarcRecordType.resource | WarcRecordType.conversion
 HTML = ("text/html", "application/xhtml+xml")
+#: What a record carries that is an answer of a web server.
+HTTP = "application/http"
+#: How a page begins whose server has not said what it is.
+_PAGE = re.compile(rb"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head)\b", re.IGNORECASE | re.DOTALL)
+#: How the first line of a WARC must not end.
+_BARE = re.compile(rb"WARC/[0-9.]+\n")
 #: Bytes of a record's headers.
 HEADER_BYTES_MAX = 1 << 20
 #: Headers of a record that are kept as metadata, under shorter names.
@@ -142,6 +150,8 @@ class WarcSource(FileSource):
         try:
             if file.seek(at) != at:
                 raise DamagedInput(name, f"it ends before byte {at}")
+            if not at:
+                _check_ends(file, name)
             for record in self._archive(file, name):
                 if held is not None:
                     yield at + record.stream_pos, held
@@ -186,9 +196,12 @@ class WarcSource(FileSource):
         metadata = {short: record.headers.get(key) for key, short in KEPT_HEADERS.items() if record.headers.get(key)}
         kind = _content_type(record)
         if record.record_type == WarcRecordType.response:
-            if record.http_headers is None:
-                return _Page(identity, fault="malformed HTTP response", raw=body, size=len(body))
-            status = record.http_headers.status_code
+            if record.http_headers is None or (status := record.http_headers.status_code) is None:
+                carried = (record.headers.get("Content-Type") or HTTP).partition(";")[0].strip().lower()
+                if carried != HTTP:  # such as that of a name server
+                    return _Page(identity, filtered=f"not text: {carried}", size=len(body))
+                raw = _as_it_came(record.http_headers, body)
+                return _Page(identity, fault="malformed HTTP response", raw=raw, size=len(raw))
             if status != 200:
                 return _Page(identity, filtered=f"http status: {status}", size=len(body))
             try:
@@ -196,6 +209,7 @@ class WarcSource(FileSource):
                 body = decode_payload(record.http_headers, body, self.max_record_bytes, is_truncated=is_truncated)
             except UndecodablePayload as error:
                 return _Page(identity, fault=str(error), raw=body, size=len(body))
+        kind = kind or _told_by(record, body)
         if kind:
             metadata["content_type"] = kind
         return self._text(record, identity, body, kind, metadata)
@@ -252,6 +266,14 @@ class WarcSource(FileSource):
         return filling.columns.batch(fragment, self.name, filling.first, filling.count, at, length)
 
 
+def _check_ends(file: InputStream, name: str) -> None:
+    """Raise DamagedInput where lines end in LF alone: FastWARC would see one record without an end, and say nothing."""
+    found = _BARE.match(file.read(HEAD_BYTES))
+    file.seek(0)
+    if found:
+        raise DamagedInput(name, "its lines end in LF, where those of a WARC's headers end in CR LF")
+
+
 def _pass_over(record: Any, name: str) -> _Page:
     _drain(record, name, 0, record.content_length)
     return _Page()
@@ -276,6 +298,21 @@ def _content_type(record: Any) -> str:
     if not kind and record.record_type == WarcRecordType.resource:
         kind = (record.headers.get("Content-Type") or "").partition(";")[0]
     return (kind or "").strip().lower()
+
+
+def _as_it_came(headers: Any, body: bytes) -> bytes:
+    """The content of a record of which FastWARC took the beginning for headers."""
+    if headers is None or not headers.status_line:
+        return body
+    taken = io.BytesIO()
+    headers.write(taken)
+    return taken.getvalue() + body
+
+
+def _told_by(record: Any, body: bytes) -> str:
+    """What a page is whose server has not said it: what the crawler found, or what it begins as."""
+    found = (record.headers.get("WARC-Identified-Payload-Type") or "").partition(";")[0].strip().lower()
+    return found or (HTML[0] if _PAGE.match(body[:HEAD_BYTES]) else "")
 
 
 def _encoding(record: Any, body: bytes, *, html: bool) -> str:

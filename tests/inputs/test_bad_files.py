@@ -50,6 +50,7 @@ DAMAGED = {
     "head.warc": (WARC[: WARC.index(b"uuid:p9")], "cut off within the headers of a record"),
     "cut.warc": (WARC[: WARC.index(b"page 9")], r"cut off within the record <urn:uuid:p9>, which has \d+ of \d+ bytes"),
     "cut.warc.gz": (gzip.compress(WARC)[:-300], "the gzip stream is cut off"),
+    "lines.warc": (WARC.replace(b"\r\n", b"\n"), "its lines end in LF, where those of a WARC's headers end in CR LF"),
     "junk.warc": (b"no WARC at all\r\n\r\n" * 100, "no WARC record where one should be"),
 }
 

@@ -99,3 +99,44 @@ def test_a_payload_that_grows_above_the_limit_is_quarantined(tmp_path: pathlib.P
         "quarantined",
         "record too long: above the limit of 1048576 bytes when it is decompressed",
     )
+
+
+def response(tmp_path: pathlib.Path, payload: bytes, content: str = "application/http", **headers: str) -> Any:
+    """What becomes of a record of an answer, whatever that is."""
+    files.write(tmp_path / "a.warc", files.warc_record("response", "p", payload, content, **headers))
+    (found,) = reading.read_all(WarcSource("read", [str(tmp_path / "a.warc")]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("begin", "headers"),
+    [
+        (b"", {"WARC_Identified_Payload_Type": "text/html"}),
+        (b"", {"WARC_Identified_Payload_Type": "application/xhtml+xml; charset=utf-8"}),
+        (b"\n <!-- a word before --> <!DOCTYPE HTML>", {}),
+        (b"<HTML lang=en>", {}),
+    ],
+    ids=["the crawler", "the crawler, at length", "its type", "its first word"],
+)
+def test_a_page_of_a_server_that_does_not_say_so_is_told_by_what_else_says_it(
+    tmp_path: pathlib.Path, begin: bytes, headers: dict[str, str]
+) -> None:
+    body = begin + b"<body><p>a text without a type</p></body>"
+    assert response(tmp_path, b"HTTP/1.1 200 OK\r\n\r\n" + body, **headers)[:3] == (
+        "kept",
+        "urn:uuid:p",
+        "a text without a type",
+    )
+
+
+def test_what_nobody_says_to_be_text_is_none(tmp_path: pathlib.Path) -> None:
+    found = response(tmp_path, b"HTTP/1.1 200 OK\r\n\r\n\x89PNG <html>")
+    assert found[:3] == ("filtered", "urn:uuid:p", "not text: no content type")
+
+
+def test_an_answer_that_is_no_http_is_quarantined_and_one_of_another_kind_filtered(tmp_path: pathlib.Path) -> None:
+    for payload in (b"no answer of a web server", b""):
+        verdict, _, reason, raw = response(tmp_path, payload)
+        assert (verdict, reason, raw) == ("quarantined", "malformed HTTP response", payload)
+    names = b"20240101000000\nexample.org. 60 IN A 192.0.2.1\n"
+    assert response(tmp_path, names, "text/dns")[:3] == ("filtered", "urn:uuid:p", "not text: text/dns")
