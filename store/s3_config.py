@@ -119,7 +119,7 @@ def proxy_of(target: S3Target) -> str:
     scheme = "https" if target.is_secure else "http"
     host = urllib.parse.urlsplit(f"//{target.host}").hostname or ""
     said = urllib.request.getproxies_environment().get(scheme, "")
-    if not said or host == "localhost" or _is_loopback(host) or urllib.request.proxy_bypass_environment(target.host):
+    if not said or host == "localhost" or _is_loopback(host) or urllib.request.proxy_bypass(target.host):
         return ""
     return said if "://" in said else f"http://{said}"
 
