@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.stages.batch import Batch
+from headrace.stages.columns import as_column
 from headrace.store.objects import ObjectStore
 from headrace.store.scratch import Scratch, near
 
@@ -50,7 +51,7 @@ class Shelf:
 
 def copied(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     """These columns in memory of their own: as they are, they may lie in one piece with what is shelved."""
-    return rows.select(names).take(pa.array(np.arange(rows.num_rows), pa.int64()))
+    return rows.select(names).take(as_column(np.arange(rows.num_rows)))
 
 
 def shelve_strings(batch: Batch, scratch: Scratch, columns: Sequence[str]) -> Batch:
@@ -62,7 +63,7 @@ def shelve_strings(batch: Batch, scratch: Scratch, columns: Sequence[str]) -> Ba
     for name in found:
         begins, counts = _append(batch.rows.column(name), scratch)
         names += [_begin(name), _count(name)]
-        arrays += [pa.array(begins), pa.array(counts)]
+        arrays += [as_column(begins), as_column(counts)]
     return replace(batch, rows=pa.RecordBatch.from_arrays(arrays, names=names), scratch=scratch)
 
 

@@ -23,6 +23,7 @@ from headrace.stages.batch import (
     reason_class,
     verdict_keys,
 )
+from headrace.stages.columns import as_column
 from headrace.stages.errors import StageContractError
 from headrace.stages.samples import merge, sampled_of
 from headrace.store.drafts import DraftFile, open_draft
@@ -71,7 +72,7 @@ def documents_table(batches: Iterable[Batch], lengths: npt.NDArray[np.int64] | N
     held = list(batches)
     table = gather(held, schema_of_documents(held), kept_of)
     counts = np.zeros(table.num_rows, np.int64) if lengths is None else lengths
-    return with_column(table, "tokens", pa.array(counts, pa.int64()))
+    return with_column(table, "tokens", as_column(counts))
 
 
 def schema_of_documents(batches: Iterable[Batch]) -> pa.Schema:
@@ -144,7 +145,7 @@ def _sorted(verdicts: pa.RecordBatch) -> pa.RecordBatch:
     """The verdicts in the order of rows and parts."""
     if not verdicts.num_rows:
         return verdicts
-    return verdicts.take(pa.array(np.argsort(verdict_keys(verdicts), kind="stable"), pa.int64()))
+    return verdicts.take(as_column(np.argsort(verdict_keys(verdicts), kind="stable")))
 
 
 def gather(batches: Iterable[Batch], schema: pa.Schema, columns_of: Any) -> pa.Table:

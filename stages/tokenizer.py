@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
+from headrace.stages.columns import as_column
 from headrace.stages.heap import heap_bytes
 from headrace.stages.vocabulary import why_not_gigatoken
 from headrace.store.words import counted
@@ -43,6 +44,9 @@ _BLANK = _SEPARATOR * (1 << 15)
 #: Records of a batch above which they go to gigatoken as one array of awkward, whose import takes 0.13 s and which
 #: costs 0.3 ms a batch; below, as a list, which costs 1.5 microseconds a record.
 LIST_RECORDS_MAX = 512
+
+#: Tokens of a batch: the offsets of a column of lists are of 32 bits.
+TOKENS_MAX = (1 << 31) - 1
 
 #: What `preload` has loaded, by the hash of its file; one at most.
 _preloaded: dict[str, tuple[str, _Gigatoken]] = {}
@@ -69,6 +73,14 @@ class Tokenize:
     def __init__(self, name: str, tokenizer: str, sha256: str, eos_id: int | None, *, fits: bool = False) -> None:
         self.name = name
         self.eos_id = eos_id
+        self.engine: str
+        self._encode: Encoder
+        if sha256 in _preloaded:
+            # By the hash of what was loaded: the file is not read again.
+            self.engine, inherited = _preloaded[sha256]
+            inherited.wants_room = True
+            self._encode = inherited
+            return
         data = pathlib.Path(tokenizer).read_bytes()
         found = hashlib.sha256(data).hexdigest()
         if found != sha256:
@@ -76,14 +88,7 @@ class Tokenize:
                 f'stage "{name}": {tokenizer} has changed since the pipeline was declared (sha256 {sha256[:16]}, '
                 f"now {found[:16]}): put the file back, or run the pipeline file again"
             )
-        self.engine: str
-        self._encode: Encoder
-        if sha256 in _preloaded:
-            self.engine, inherited = _preloaded[sha256]
-            inherited.wants_room = True
-            self._encode = inherited
-        else:
-            self.engine, self._encode = load_encoder(data, tokenizer, fits=fits)
+        self.engine, self._encode = load_encoder(data, tokenizer, fits=fits)
 
     def process(self, batch: Batch) -> Batch:
         """The batch with tokens in the place of text."""
@@ -91,10 +96,12 @@ class Tokenize:
         if text.null_count:
             raise ValueError(f"text is null in {counted(text.null_count, 'record')}")
         offsets, tokens = self._encode(text, self.eos_id)
-        column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(tokens, pa.uint32()))
+        if len(tokens) > TOKENS_MAX:
+            raise ValueError(f"a batch of {len(tokens)} tokens is more than a column can hold, {TOKENS_MAX}")
+        encoded = pa.ListArray.from_arrays(as_column(offsets.astype(np.int32)), as_column(tokens))
         place = batch.rows.schema.get_field_index("text")
         names = batch.rows.schema.names
-        columns = [column if index == place else batch.rows.column(index) for index in range(len(names))]
+        columns = [encoded if index == place else batch.rows.column(index) for index in range(len(names))]
         names[place] = "tokens"
         return batch.with_rows(pa.RecordBatch.from_arrays(columns, names=names))
 

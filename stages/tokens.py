@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.stages.batch import Batch
+from headrace.stages.columns import as_column
 from headrace.stages.contract import Shard
 from headrace.stages.errors import StageContractError
 from headrace.stages.shelf import Shelf, copied
@@ -114,7 +115,7 @@ class TokenSink:
         offsets = tokens.offsets.to_numpy().astype(np.int64)
         names = [name for name in batch.rows.schema.names if name != "tokens"]
         rows = copied(batch.rows, names)
-        columns = [*rows.columns, pa.array(offsets[:-1] - offsets[0] + at), pa.array(np.diff(offsets))]
+        columns = [*rows.columns, as_column(offsets[:-1] - offsets[0] + at), as_column(np.diff(offsets))]
         rows = pa.RecordBatch.from_arrays(columns, names=[*names, _BEGIN, _COUNT])
         return replace(batch, rows=rows, scratch=scratch)
 

@@ -30,10 +30,10 @@ def fates(batch: Batch) -> npt.NDArray[np.bool_]:
     if len(everyone) and (everyone.min() < 0 or everyone.max() >= batch.count):
         raise ConservationError(f"{where}: a row or verdict for a record outside the batch")
     times = np.bincount(everyone, minlength=batch.count)
-    broken = broken_rows(np.concatenate([row_keys(batch.rows), verdict_keys(batch.verdicts)])) - batch.first
-    wrong = np.union1d(np.flatnonzero(times == 0), broken)
-    if len(wrong):
-        at = int(wrong[0])
+    wrong = times == 0
+    wrong[broken_rows(np.concatenate([row_keys(batch.rows), verdict_keys(batch.verdicts)])) - batch.first] = True
+    if wrong.any():
+        at = int(np.argmax(wrong))
         raise ConservationError(
             f"{where}: record {batch.first + at} has {int(times[at])} fates, not one (or one for each part from 0 on)"
         )

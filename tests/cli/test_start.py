@@ -141,3 +141,34 @@ def test_the_usual_runs_are_understood_as_the_parser_of_all_commands_does(
 @pytest.mark.parametrize("line", UNUSUAL)
 def test_what_is_not_usual_is_left_to_that_parser(line: str) -> None:
     assert plain_run(line.split()) is None
+
+
+PLAIN_STAGES = """
+import sys
+from headrace.pipeline.graph import Pipeline
+from headrace.stages.batch import Batch
+from headrace.stages.build import build_stage, process_safely
+from headrace.stages.library import read, tokenize, write_tokens
+from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.store.objects import open_store
+from headrace.worker.coverage import fates
+
+tokens = tokenize("deepseek")
+pipeline = Pipeline.chain("plain", sys.argv[2], read(sys.argv[1]), tokens, write_tokens(tokens))
+source, transform, sink = (build_stage(stage, {}) for stage in pipeline.stages)
+sink.begin(pipeline.name, "plain")
+store = open_store(pipeline.dataset)
+read = [item for fragment in source.list() for item in source.read(fragment, [Gap(0, UNBOUNDED, 0)])]
+batches = [process_safely(transform, item, "tokenize") for item in read if isinstance(item, Batch)]
+assert all(fates(batch).all() for batch in batches)
+shelved = [sink.shelve(batch, store) for batch in batches]
+assert sink.write(shelved, store, "shards/1/").counts.kept == 3
+print("numpy.ma" in sys.modules)
+"""
+
+
+def test_the_stages_of_a_plain_run_import_nothing_of_masked_arrays(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"id": "{index}", "text": "a b c"}}\n' for index in range(3)))
+    command = [sys.executable, "-c", PLAIN_STAGES, str(tmp_path / "in.jsonl"), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RUN_S_MAX)
+    assert done.stdout.split() == ["False"], done.stderr
