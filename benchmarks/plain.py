@@ -1,6 +1,6 @@
 """`examples/plain.py` against the same stage functions in a plain loop, and beside Ray Data.
 
-    python benchmarks/plain.py CORPUS [--json] [--megabytes 500] [--rounds 3] [--cores N] [--ray PYTHON]
+    python benchmarks/plain.py CORPUS [--json] [--megabytes 500] [--rounds 3] [--cores N] [--ray PYTHON] [--ways WAY,...]
 
 Method. CORPUS is a folder of JSON Lines that do not repeat, since repeated text would warm the tokenizer's cache; of
 its files as many are taken as make `--megabytes`. Each way is one command. It starts with the files in the page cache,
@@ -83,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--limit-environment", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--same-environment", action="store_true", help="the limit has that of tasks")
+    parser.add_argument("--ways", default="", help="those of them, by commas, that are measured beside the limit")
     parser.add_argument("--ray", default="", help="a Python that has ray and gigatoken")
     parser.add_argument("--tokenizer", default="deepseek")
     args = parser.parse_args(argv)
@@ -152,7 +153,10 @@ def ways_of(files: Sequence[pathlib.Path], args: argparse.Namespace) -> dict[str
     if args.ray:
         for name in RAY_WAYS:
             ways[f"ray_{name}"] = functools.partial(ray, name, files, args)
-    return ways
+    wanted = {"limit", *args.ways.split(",")} if args.ways else ways.keys()
+    if unknown := wanted - ways.keys():
+        raise SystemExit(f"--ways: {', '.join(sorted(unknown))}: unknown, or Ray's and without --ray")
+    return {name: way for name, way in ways.items() if name in wanted}
 
 
 # -- the ways, each a command --
@@ -253,7 +257,7 @@ def summarise(found: dict[str, list[Timed]], size: int) -> dict[str, Any]:
         }
         report["rounds_of"][name] = [asdict(item) for item in rounds]
     for name in (f"ray_{way}" for way in RAY_WAYS if f"ray_{way}" in found):
-        for ours in ("fused", "limit"):
+        for ours in found.keys() & {"fused", "limit"}:
             report[f"{ours}_times_{name}"] = statistics.median(
                 other.seconds / mine.seconds for other, mine in zip(found[name], found[ours], strict=True)
             )
@@ -268,9 +272,9 @@ def show(report: dict[str, Any]) -> None:
             row = report[name]
             times = f"{row['mb_s']:8.1f}{row['seconds']:9.2f}{row['written_s']:9.2f}{row['start_s']:7.2f}"
             print(f"{name:10}{times}{row['cpu_s']:7.1f}{row['ratio']:7.2f}{row['steady']:8.2f}{row['cpu']:6.2f}")
-        if f"fused_times_{name}" in report:
-            fused, limit = report[f"fused_times_{name}"], report[f"limit_times_{name}"]
-            print(f"fused is {fused:.1f} times {name}, the limit {limit:.1f} times")
+        for ours in ("fused", "limit"):
+            if f"{ours}_times_{name}" in report:
+                print(f"{ours} is {report[f'{ours}_times_{name}']:.1f} times {name}")
 
 
 if __name__ == "__main__":
