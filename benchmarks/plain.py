@@ -1,6 +1,6 @@
 """`examples/plain.py` against the same stage functions in a plain loop, and beside Ray Data.
 
-    python benchmarks/plain.py CORPUS [--json] [--megabytes 500] [--rounds 3] [--cores N] [--ray PYTHON] [--ways WAY,...]
+    python benchmarks/plain.py CORPUS [--json] [--megabytes 500] [--rounds 3] [--ray PYTHON] [--ways WAY,...]
 
 Method. CORPUS is a folder of JSON Lines that do not repeat, since repeated text would warm the tokenizer's cache; of
 its files as many are taken as make `--megabytes`. Each way is one command. It starts with the files in the page cache,
