@@ -15,7 +15,7 @@ import xxhash
 
 from headrace.store.errors import StoreStalled
 from headrace.store.objects import Buffer, ObjectStore
-from headrace.store.scratch import Scratch, near
+from headrace.store.scratch import PIECE_BYTES, Scratch, near
 
 
 class Draft:
@@ -111,7 +111,8 @@ def _apart(store: ObjectStore) -> Iterator[Draft]:
     def create(key: str) -> bool:
         # Closed when the last view of it is gone, which an error's traceback may keep a while.
         mapped = mmap.mmap(scratch.fileno(), scratch.size, access=mmap.ACCESS_READ)
-        return store.create(key, [memoryview(mapped)])
+        whole = memoryview(mapped)
+        return store.create(key, [whole[at : at + PIECE_BYTES] for at in range(0, scratch.size, PIECE_BYTES)])
 
     def complain(error: OSError) -> Exception:
         return StoreStalled(

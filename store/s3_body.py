@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import mmap
 import zlib
 from collections.abc import Iterator, Sequence
 
@@ -39,37 +40,44 @@ class Body:
 
     def blocks(self) -> Iterator[memoryview]:
         """The bytes in pieces that one send takes."""
-        for view in self._views:
+        for view in self._passed():
             for start in range(0, view.nbytes, SEND_BYTES):
                 yield view[start : start + SEND_BYTES]
 
     def sha256(self) -> str:
         """SHA-256 in hexadecimal, as signatures have it."""
         digest = hashlib.sha256()
-        for view in self._views:
+        for view in self._passed():
             digest.update(view)
         return digest.hexdigest()
 
     def md5(self) -> str:
         """MD5 in base64, as `Content-MD5` has it."""
         digest = hashlib.md5(usedforsecurity=False)
-        for view in self._views:
+        for view in self._passed():
             digest.update(view)
         return base64.b64encode(digest.digest()).decode()
 
     def crc32(self) -> str:
         """CRC-32 (big-endian) in base64, as `x-amz-checksum-crc32` has it."""
         value = 0
-        for view in self._views:
+        for view in self._passed():
             value = zlib.crc32(view, value)
         return base64.b64encode(value.to_bytes(4, "big")).decode()
 
     def xxh3(self) -> str:
         """xxh3-64 in hexadecimal."""
         digest = xxhash.xxh3_64()
-        for view in self._views:
+        for view in self._passed():
             digest.update(view)
         return str(digest.hexdigest())
+
+    def _passed(self) -> Iterator[memoryview]:
+        """The views, one after the other; of those of a mapped file no more than one is in memory."""
+        for view in self._views:
+            yield view
+            if isinstance(view.obj, mmap.mmap):
+                view.obj.madvise(mmap.MADV_DONTNEED)
 
 
 def _coalesce(views: list[memoryview]) -> list[memoryview]:
