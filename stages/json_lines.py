@@ -6,7 +6,8 @@ backslashes into it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,16 @@ def _quoted(text: bytes | None, *, plain: bool) -> bytes:
     return b'"%b"' % text
 
 
-def _values(column: pa.Array[Any]) -> list[bytes | None]:
-    found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
-    return found
+def _values(column: pa.Array[Any]) -> Iterator[bytes | None]:
+    """The values one at a time: all at once they would be the column's memory once more."""
+    buffers: Any = column.buffers()
+    offsets = (
+        np.frombuffer(buffers[1], np.int32)[column.offset : column.offset + len(column) + 1] if len(column) else []
+    )
+    data = memoryview(buffers[2] if buffers[2] is not None else b"")
+    valid = np.asarray(column.is_valid()).tolist()
+    for is_value, (low, high) in zip(valid, itertools.pairwise(offsets), strict=True):
+        yield bytes(data[low:high]) if is_value else None
 
 
 def _has_rare_controls(column: pa.Array[Any]) -> bool:

@@ -163,6 +163,14 @@ def gather(batches: Iterable[Batch], schema: pa.Schema, columns_of: Any) -> pa.T
     return pa.Table.from_batches(parts, schema=schema)
 
 
+def in_one_piece(table: pa.Table) -> pa.Table:
+    """The table with each column in one piece. The pieces of one are gone before the next is joined."""
+    for name in table.schema.names:
+        column: Any = table.column(name).combine_chunks()
+        table = with_column(table, name, column)
+    return table
+
+
 def _with_scores(schema: pa.Schema, batches: Iterable[Batch]) -> pa.Schema:
     """The schema with the columns in which stages wrote scores, by name; a record that has none is null there."""
     scores: dict[str, pa.DataType] = {}

@@ -23,6 +23,7 @@ from headrace.stages.shelf import Shelf, ShelvedStrings, cut_by_size, shelve_str
 from headrace.stages.sidecars import (
     count_fates,
     gather,
+    in_one_piece,
     in_order,
     kept_of,
     schema_of_documents,
@@ -150,7 +151,7 @@ class JsonlSink(TextSink):
 
 def _table(batches: Sequence[Batch], strings: ShelvedStrings, schema: pa.Schema, first: int, end: int) -> pa.Table:
     """The rows `first` to `end` of the documents table."""
-    table = gather(slice_rows(batches, first, end), schema, kept_of).combine_chunks()
+    table = in_one_piece(gather(slice_rows(batches, first, end), schema, kept_of))
     table = with_column(table, "tokens", pa.array(np.zeros(end - first, np.int64)))
     for name in strings.columns:
         table = with_column(table, name, strings.column(name, first, end))
@@ -172,6 +173,7 @@ def _compress(file: DraftFile, lines: Iterable[bytes]) -> None:
     for window in lines:
         frames.write(window)
         size += len(window)
+        del window  # before the next one is made
         if size >= FRAME_BYTES:
             frames.flush(zstandard.FLUSH_FRAME)
             size = 0
