@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
@@ -46,9 +47,8 @@ def _quoted(text: bytes | None, *, plain: bool) -> bytes:
 def _values(column: pa.Array[Any]) -> Iterator[bytes | None]:
     """The values one at a time: all at once they would be the column's memory once more."""
     buffers: Any = column.buffers()
-    offsets = (
-        np.frombuffer(buffers[1], np.int32)[column.offset : column.offset + len(column) + 1] if len(column) else []
-    )
+    bounds: npt.NDArray[np.int32] = np.frombuffer(buffers[1], np.int32) if len(column) else np.zeros(1, np.int32)
+    offsets: list[int] = bounds[column.offset : column.offset + len(column) + 1].tolist()
     data = memoryview(buffers[2] if buffers[2] is not None else b"")
     valid = np.asarray(column.is_valid()).tolist()
     for is_value, (low, high) in zip(valid, itertools.pairwise(offsets), strict=True):
