@@ -68,6 +68,10 @@ RECORD_FUNCTIONS = """
 def list_for_metadata(record):
     return {**record, "metadata": [1]}
 
+def numbers_of_numpy(record):
+    import numpy as np
+    return {**record, "metadata": {"score": np.float32(0.5), "rank": np.int64(3), "of": np.arange(2)}}
+
 def text_for_metadata(record):
     return {**record, "metadata": "a=1"}
 """
@@ -128,3 +132,9 @@ def test_metadata_of_a_record_are_a_dict(batch_of: MakeBatch, function: str, kin
     stage = build_stage(map_records(f"record_functions:{function}"), MODULES)
     with pytest.raises(StageContractError, match=rf'^stage "{function}".*returned {kind} as metadata for record'):
         process_safely(stage, batch_of(["a"]), function)
+
+
+def test_numbers_of_numpy_are_numbers_of_the_metadata(batch_of: MakeBatch) -> None:
+    stage = build_stage(map_records("record_functions:numbers_of_numpy"), MODULES)
+    answer = process_safely(stage, batch_of(["a"]), "numbers_of_numpy")
+    assert answer.rows.column("metadata").to_pylist() == ['{"score":0.5,"rank":3,"of":[0,1]}']
