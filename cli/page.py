@@ -119,8 +119,10 @@ def _ranked(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
 def _run_facts(report: RunReport) -> list[tuple[str, str]]:
     balance, counts = report.balance, report.balance.counts
     speed = report.bytes_read / report.seconds / MB if report.seconds > 0 else 0.0
-    facts = [
-        ("tokens", f"{number(counts.tokens)} in {counted(counts.sequences, 'sequence')}, {padding(balance)} padding"),
+    packed = f"{number(counts.tokens)} in {counted(counts.sequences, 'sequence')}, {padding(balance)} padding"
+    # A dataset of text alone has none.
+    facts = [("tokens", packed)] if counts.sequences else []
+    facts += [
         ("shards", f"{number(balance.shards)}, dataset version {balance.version}"),
         ("this run", f"{megabytes(report.bytes_read)} read in {seconds(report.seconds)}, {speed:.1f} MB/s"),
     ]

@@ -25,7 +25,10 @@ def export_parquet(dataset: Dataset, place: str) -> Exported:
     """Write `train-00000-of-0000N.parquet`, a file a shard. Raises InputError, StoreError."""
     shards = list(_exportable(dataset))
     if not shards:
-        raise InputError(f"{dataset.uri} holds neither tokens nor documents with text")
+        raise InputError(
+            f"{dataset.uri} holds neither tokens nor documents with text: this format is for what write_tokens(...) or "
+            "write_documents(...) wrote; the JSON Lines of write_jsonl(...) are in its folder shards, for any reader"
+        )
     documents = tokens = 0
     with new_folder(place) as folder:
         for number, shard in enumerate(shards):
