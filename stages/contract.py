@@ -63,6 +63,15 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class Expecting(Protocol):
+    """A source that may prepare for what it will be asked to read next."""
+
+    def expect(self, fragment: Fragment, gaps: Sequence[Gap]) -> None:
+        """`read` will be called with these behind the one that is being read, or not at all. Raises InputError."""
+        ...
+
+
+@runtime_checkable
 class Passing(Protocol):
     """A source whose listing passes something over."""
 

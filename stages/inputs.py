@@ -13,6 +13,7 @@ import stat
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.stages.errors import FragmentChanged, InputError, unreadable
 from headrace.stages.passed_over import PassedOver
@@ -49,6 +50,8 @@ class Inputs:
         self._in_directory = tuple(in_directory)
         self._roots: dict[str, str] = {}
         self._stores: dict[str, ObjectStore] = {}
+        #: What `streams.expect` has begun to fetch: the fragment's name, and its file.
+        self.coming: tuple[bytes, Any] | None = None
         #: What the newest listing found in folders that it was given, and passed over.
         self.passed_over = PassedOver()
         for place in self._places:

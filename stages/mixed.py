@@ -71,6 +71,10 @@ class MixedSource:
         """See `Passing.passed_over`."""
         return self.inputs.passed_over.words()
 
+    def expect(self, fragment: Fragment, gaps: Sequence[Gap]) -> None:
+        """See `Expecting.expect`."""
+        self._source(fragment.uri).expect(fragment, gaps)
+
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """See `Source.read`."""
         return self._source(fragment.uri).read(fragment, gaps)

@@ -40,6 +40,7 @@ class ParquetSource(FileSource):
 
     KIND = "parquet"
     READER = "parquet/1"
+    FROM_FRONT = False
 
     def __init__(
         self,

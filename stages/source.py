@@ -11,6 +11,7 @@ from headrace.stages.contract import FragmentEnd
 from headrace.stages.inputs import InputObject, Inputs, to_path
 from headrace.stages.patterns import check_format, globs_of
 from headrace.stages.records import Columns
+from headrace.stages.streams import expect
 from headrace.store.entries import Fragment
 from headrace.store.intervals import Gap
 
@@ -26,6 +27,8 @@ class FileSource:
     KIND: ClassVar[str]
     #: Part of each fragment's name: a change of what is a record, and which number it has, needs another.
     READER: ClassVar[str]
+    #: Whether a file is read from its first byte on.
+    FROM_FRONT: ClassVar[bool] = True
 
     def __init__(self, name: str, patterns: Sequence[str], damaged: str = STOP) -> None:
         if damaged not in (STOP, QUARANTINE):
@@ -50,6 +53,11 @@ class FileSource:
     def fragments(self, found: InputObject) -> Iterator[Fragment]:
         """The fragments of one file: the whole of it."""
         yield found.fragment(self.name, self.READER)
+
+    def expect(self, fragment: Fragment, gaps: Sequence[Gap]) -> None:
+        """See `Expecting.expect`."""
+        if self.FROM_FRONT and fragment.start == 0 and gaps and gaps[0].first == 0:
+            expect(self.inputs, fragment)
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """See `Source.read`."""

@@ -148,6 +148,10 @@ class RemoteFile(io.RawIOBase):
         view[: len(data)] = data
         return len(data)
 
+    def begin(self) -> None:
+        """Have the first block fetched: someone will read from the front soon."""
+        self._next = (0, _pool().submit(self._fetch, 0, BLOCK_BYTES))
+
     def expect(self, start: int, size: int) -> None:
         """Have bytes fetched that will soon be read, in one request, if they are no more than a block.
 
@@ -204,11 +208,25 @@ class RemoteFile(io.RawIOBase):
         return found
 
 
+def expect(inputs: Inputs, fragment: Fragment) -> None:
+    """Have the beginning of a fragment fetched, if its object is in a store: `open_raw` will ask for it next."""
+    place = inputs.store_of(fragment.uri) if fragment.size else None
+    if place is None or (inputs.coming is not None and inputs.coming[0] == fragment.id):
+        return
+    raw = RemoteFile(*place, fragment, ahead=True)
+    raw.begin()
+    inputs.coming = fragment.id, raw
+
+
 def open_raw(inputs: Inputs, fragment: Fragment, *, ahead: bool, size: int = -1) -> LocalFile | RemoteFile:
     """The object behind a fragment as it is stored, open and checked; raises InputError, FragmentChanged.
 
     One of a store whose `size` in bytes is known is checked by the first answer.
     """
+    coming, inputs.coming = inputs.coming, None
+    if ahead and coming is not None and coming[0] == fragment.id:
+        begun: RemoteFile = coming[1]
+        return begun
     place = inputs.store_of(fragment.uri)
     raw = LocalFile(fragment) if place is None else RemoteFile(*place, fragment, ahead=ahead, size=size)
     try:
@@ -250,9 +268,6 @@ class InputStream:
     def close(self) -> None:
         """Let go of the object."""
         self._raw.close()
-
-    def expect(self, start: int, size: int) -> None:
-        """Nothing: the system reads ahead."""
 
     def check(self) -> None:
         """Raise FragmentChanged unless this is still the version that was listed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
 from headrace.stages.build import build_stage, process_safely
 from headrace.stages.contract import (
+    Expecting,
     FragmentEnd,
     Passing,
     Shelving,
@@ -21,6 +23,7 @@ from headrace.stages.contract import (
     Transform,
     does_borrow,
 )
+from headrace.stages.errors import InputError
 from headrace.stages.modules import install_modules
 from headrace.store.entries import Fragment, Range
 from headrace.store.intervals import Gap
@@ -83,6 +86,12 @@ class Chain:
     def passed_over(self) -> str:
         """What the source's newest listing passed over, for people; nothing where it has nothing to tell."""
         return self.source.passed_over() if isinstance(self.source, Passing) else ""
+
+    def expect(self, fragment: Fragment, gaps: Sequence[Gap]) -> None:
+        """What `read` will be called with next. What is wrong with it is said then."""
+        if isinstance(self.source, Expecting):
+            with contextlib.suppress(InputError):
+                self.source.expect(fragment, gaps)
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The source's batches, timed."""

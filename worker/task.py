@@ -214,6 +214,8 @@ class Task:
             self._open = None
             return True
         if isinstance(item, Batch):
+            if (behind := self._reading.behind()) is not None:
+                self._chain.expect(*behind)
             if not self._has_read:
                 # The first is told at once, and not with the others every PROGRESS_S: it ends the start of a run.
                 self._has_read = True

@@ -8,6 +8,8 @@ import itertools
 import pathlib
 import secrets
 import sys
+import threading
+import time
 
 import files_kit as files
 import pyarrow as pa
@@ -29,6 +31,9 @@ from headrace.stages.mixed import MixedSource
 from headrace.stages.parquet import ParquetSource
 from headrace.store.errors import StoreError
 from headrace.store.objects import open_store
+
+#: For a request to arrive.
+FETCH_S_MAX = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +92,35 @@ def test_an_object_is_read_by_one_request_a_block_and_none_besides(server: S3Ser
             assert end == FragmentEnd(records)
             assert sum(batch.count for batch in batches if isinstance(batch, Batch)) == records
             assert [line.split("?")[0] for line in proxy.seen] == [f"GET /{server.bucket}/{prefix}/{name}"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.gz", "d.warc.gz", "e.txt"])
+def test_what_is_read_next_is_fetched_before_it_is_asked_for_and_once(server: S3Server, prefix: str, name: str) -> None:
+    with S3Proxy(server.endpoint) as proxy:
+        source = MixedSource("read", [f"s3://{server.bucket}/{prefix}/{name}?endpoint={proxy.endpoint}"])
+        (fragment,) = source.list()
+        alone = [item.rows for item in source.read(fragment, reading.WHOLE) if isinstance(item, Batch)]
+        proxy.seen.clear()
+        source.expect(fragment, reading.WHOLE)
+        source.expect(fragment, reading.WHOLE)
+        deadline = time.monotonic() + FETCH_S_MAX
+        while not proxy.seen:
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.01)
+        found = [item.rows for item in source.read(fragment, reading.WHOLE) if isinstance(item, Batch)]
+        assert found == alone
+        assert [line.split("?")[0] for line in proxy.seen] == [f"GET /{server.bucket}/{prefix}/{name}"]
+
+
+def test_what_was_fetched_of_an_object_that_is_replaced_is_of_the_version_that_was_listed_or_refused(
+    server: S3Server, prefix: str
+) -> None:
+    source = MixedSource("read", [uri(server, f"{prefix}/e.txt")])
+    (fragment,) = source.list()
+    open_store(server.uri(prefix)).replace("e.txt", [b"another text"])
+    source.expect(fragment, reading.WHOLE)
+    with pytest.raises(FragmentChanged, match="run again to take it up as new input"):
+        list(source.read(fragment, reading.WHOLE))
 
 
 def test_a_parquet_file_is_read_by_one_request_a_row_group(server: S3Server) -> None:

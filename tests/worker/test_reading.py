@@ -17,8 +17,10 @@ def test_fragments_are_read_in_the_order_given() -> None:
     reading.give(A, [Gap(0, UNBOUNDED, 0)])
     reading.give(B, [Gap(3, 5, 30)])
     assert reading.next() == (A, (Gap(0, UNBOUNDED, 0),))
+    assert reading.behind() == (B, (Gap(3, 5, 30),))
     reading.ended(A.id)
     assert reading.next() == (B, (Gap(3, 5, 30),))
+    assert reading.behind() is None
     reading.ended(B.id)
     assert reading.next() is None
 

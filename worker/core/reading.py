@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from headrace.store.entries import Fragment
@@ -23,6 +24,12 @@ class Reading:
     def next(self) -> tuple[Fragment, tuple[Gap, ...]] | None:
         """The fragment to read now, and its gaps; None when there is nothing to read."""
         for name, gaps in self._pending.items():
+            return self._fragments[name], tuple(gaps)
+        return None
+
+    def behind(self) -> tuple[Fragment, tuple[Gap, ...]] | None:
+        """The fragment to read behind the one of `next`, and its gaps; None where there is none."""
+        for name, gaps in itertools.islice(self._pending.items(), 1, 2):
             return self._fragments[name], tuple(gaps)
         return None
 
