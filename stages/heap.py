@@ -6,6 +6,13 @@ import ctypes
 
 import pyarrow as pa
 
+#: Seconds between two times that a task gives back what is free.
+GIVE_BACK_S = 1.0
+#: Bytes of rows from which a batch is large.
+LARGE_BATCH_BYTES = 5 << 18
+#: Seconds between two times where batches are large.
+LARGE_BATCH_S = 0.1
+
 
 class _Mallinfo2(ctypes.Structure):
     """Of malloc.h, all in bytes or blocks."""
@@ -44,3 +51,31 @@ def give_back() -> None:
     pa.default_memory_pool().release_unused()
     if _trim is not None:
         _trim(0)
+
+
+class GivingBack:
+    """Gives back what is free when it is time. Times are of one monotonic clock, in seconds.
+
+    Before a large batch is worked on it is time, so that what it takes does not come on top of what those before it
+    have left; and soon after.
+    """
+
+    def __init__(self) -> None:
+        self._last = self._due = -GIVE_BACK_S
+
+    def meets(self, size: int, now: float) -> None:
+        """A batch with `size` bytes of rows is to be worked on."""
+        if size >= LARGE_BATCH_BYTES:
+            self._due = min(self._due, self._last + LARGE_BATCH_S)
+            self.tick(now)
+            self._due = min(self._due, self._last + LARGE_BATCH_S)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        if now >= self._due:
+            give_back()
+            self._last, self._due = now, now + GIVE_BACK_S
+
+
+#: Of this process, whose allocators all its threads share.
+giving_back = GivingBack()

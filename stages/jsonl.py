@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentChanged, FragmentEnd
 from headrace.stages.errors import DamagedInput, ForeignInput
 from headrace.stages.foreign import HEAD_BYTES, foreign
+from headrace.stages.heap import giving_back
 from headrace.stages.inputs import InputObject, to_path
 from headrace.stages.lenient import digits_of, reread
 from headrace.stages.lines import BOM, Lines, first_line_from, scan_lines
@@ -165,6 +167,7 @@ class JsonlSource(FileSource):
             return self.lost(fragment, first, run.damage)
         columns = Columns(f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri)
         ends = run.ends[part]
+        giving_back.meets(ends[-1] - at, time.monotonic())
         if run.overlong_bytes:
             self._reject_overlong(columns, first, run.take(part)[0], run.overlong_bytes, run.offset)
         else:

@@ -27,6 +27,7 @@ from headrace.stages.batch import Batch
 from headrace.stages.contract import DeviceFailed, FragmentChanged, FragmentEnd, InputError
 from headrace.stages.environment import ENVIRONMENT_OF, unlike
 from headrace.stages.errors import StageContractError
+from headrace.stages.heap import giving_back
 from headrace.store.entries import Fragment
 from headrace.store.errors import StoreError, StoreRefused
 from headrace.store.intervals import Gap
@@ -45,7 +46,6 @@ from headrace.worker.hands import Hands
 from headrace.worker.inquiry import Inquiry, decide
 from headrace.worker.leaning import Leaning, begin_dedup, names_from
 from headrace.worker.links import DESCRIPTORS, Attached, Inbox, attach
-from headrace.worker.memory import GivingBack
 from headrace.worker.outbox import Outbox
 from headrace.worker.sinking import Sinking, log_proposal, policy_of
 from headrace.worker.wire import batch_to_frame, fragment_from, fragment_to, frame_to_batch, gap_to, sweep_frame
@@ -98,7 +98,6 @@ class Task:
         self._listing_at = 0.0
         self._links: dict[str, Attached] = {}
         self._progress_at = 0.0
-        self._giving_back = GivingBack()
         self._has_read = False
         self._stopping = False
         self._sink: Sinking | None = None
@@ -255,7 +254,7 @@ class Task:
         if self._chain.dedup is not None and self._chain.dedup.fenced:
             # It is open and held by nobody, and read again when the epoch is raised.
             return
-        self._giving_back.meets(batch.rows.nbytes, time.monotonic())
+        giving_back.meets(batch.rows.nbytes, time.monotonic())
         if self._inquiry is None:
             self._gather(self._chain.process(batch))
             return
@@ -275,7 +274,7 @@ class Task:
     def _finish_up(self) -> None:
         """Timers, proposals, progress."""
         now = time.monotonic()
-        self._giving_back.tick(now)
+        giving_back.tick(now)
         if self._sink is not None:
             self._sink.tick()
             for question in self._sink.take_questions():

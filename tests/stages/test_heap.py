@@ -1,16 +1,16 @@
-"""When a task gives back what is free. That it does is in test_cradle.py."""
+"""When a task gives back what is free. That it does is in tests/worker/test_cradle.py."""
 
 import pytest
 
-from headrace.worker import memory
-from headrace.worker.memory import GIVE_BACK_S, LARGE_BATCH_BYTES, LARGE_BATCH_S, GivingBack
+from headrace.stages import heap
+from headrace.stages.heap import GIVE_BACK_S, LARGE_BATCH_BYTES, LARGE_BATCH_S, GivingBack
 
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The times at which memory was given back."""
     times: list[float] = []
-    monkeypatch.setattr(memory, "give_back", lambda: times.append(0.0))
+    monkeypatch.setattr(heap, "give_back", lambda: times.append(0.0))
     return times
 
 
