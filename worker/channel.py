@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import array
 import os
+import select
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -69,6 +71,16 @@ class Channel:
                 self._outgoing.popleft()
             else:
                 self._outgoing[0] = (data[sent:], ())
+
+    def write_out(self, timeout_s: float) -> bool:
+        """Write all that waits, for who will not come back; False after `timeout_s` seconds. Raises ChannelClosed."""
+        deadline = time.monotonic() + timeout_s
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLOUT)
+        while self._outgoing and (left := deadline - time.monotonic()) > 0:
+            poll.poll(left * 1000)
+            self.flush()
+        return not self._outgoing
 
     def receive(self) -> list[bytes]:
         """The messages that have come whole. Raises ChannelClosed when the other end is gone."""

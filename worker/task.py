@@ -61,6 +61,8 @@ PROGRESS_S = 0.2
 PAGE_FRAGMENTS = 512
 #: Seconds after which a source that had nothing more to list is asked again.
 LIVE_LOOK_S = 0.5
+#: Seconds that a task which ends gives its worker to take what it has said.
+LAST_WORDS_S = 2.0
 #: What a task says in answer to a command bears the command's cause.
 _ANSWERS = {"ready": "start", "listed": "list", "swept": "sweep"}
 #: Exit code of a task that was told to stop.
@@ -473,7 +475,9 @@ def live(control: int, hands: int) -> int:
         task, attempt = start.task, start.attempt
         keep_logbook(task, memory=False)
         setproctitle.setproctitle(f"headrace task {task} attempt {attempt}")
-        return Task(channel, start, Hands(hands)).run()
+        code = Task(channel, start, Hands(hands)).run()
+        channel.write_out(LAST_WORDS_S)
+        return code
     except ChannelClosed:
         return ORPHANED
     except Exception as error:  # noqa: BLE001 (whatever ends a task is told to the controller)
@@ -489,5 +493,6 @@ def _say_failure(channel: Channel, task: str, attempt: int, error: Exception) ->
     failed = pb.TaskFailed(error=text if final else f"task {task}: {text}", final=final)
     try:
         channel.send(pb.TaskEvent(task=task, attempt=attempt, failed=failed).SerializeToString())
+        channel.write_out(LAST_WORDS_S)
     except ChannelClosed:
         return

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from headrace.worker.channel import Channel, ChannelClosed
+
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -55,6 +59,25 @@ def test_what_is_put_back_comes_though_the_other_end_is_gone(ends: tuple[Channel
     assert theirs.receive() == [b"second"]
     with pytest.raises(ChannelClosed):
         theirs.receive()
+
+
+def test_the_last_words_of_who_ends_are_written_out_as_they_are_taken(ends: tuple[Channel, Channel]) -> None:
+    ours, theirs = ends
+    ours.send(bytes(4 << 20))
+    ours.send(b"it failed")
+    assert not ours.write_out(0.01), "nobody takes them yet"
+    taken: list[bytes] = []
+
+    def take() -> None:
+        while len(taken) < 2:
+            select.select([theirs.fileno()], [], [], PATIENCE_S)
+            taken.extend(theirs.receive())
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    assert ours.write_out(PATIENCE_S)
+    taking.join(PATIENCE_S)
+    assert taken[1:] == [b"it failed"]
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "behind what waits"])
