@@ -28,7 +28,6 @@ class Ward:
         self.exited: dict[int, int] = {}
         self.stories: dict[int, str] = {}
         self._started: set[int] = set()
-        self._news = asyncio.Event()
 
     def start(self, attempt: int) -> None:
         self._started.add(attempt)
@@ -45,18 +44,21 @@ class Ward:
     async def until(self, told: Callable[[], bool]) -> None:
         async with asyncio.timeout(DEADLINE_S):
             while not told():
-                self._news.clear()
-                await self._news.wait()
+                await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.005)
+
+    async def pid(self) -> int:
+        """The process of the attempt: that it is ready may be heard before its process id is."""
+        await self.until(lambda: bool(self.processes.found(TASK)))
+        [(pid, _)] = self.processes.found(TASK)
+        return pid
 
     def _said(self, item: TaskProcess, event: pb.TaskEvent) -> None:
         if event.WhichOneof("event") == "ready":
             self.ready.append(item.attempt)
-            self._news.set()
 
     def _exited(self, item: TaskProcess, code: int) -> None:
         self.stories[item.attempt] = self.processes.story(item)
         self.exited[item.attempt] = code
-        self._news.set()
 
 
 def attended(scene: Callable[[Ward], Any]) -> None:
@@ -75,9 +77,10 @@ def test_a_dead_attempt_is_its_ends_to_tell_and_no_orphan() -> None:
     async def scene(ward: Ward) -> None:
         ward.start(1)
         await ward.until(lambda: ward.ready == [1])
-        [(older, _)] = ward.processes.found(TASK)
+        older = await ward.pid()
         ward.start(2)
         await ward.until(lambda: ward.ready == [1, 2])
+        assert await ward.pid() != older
         os.kill(older, signal.SIGKILL)
         os.waitid(os.P_PID, older, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it was killed
         # Before the loop hears of that death, the worker looks at its tasks, and for orphans.
@@ -92,7 +95,7 @@ def test_the_story_of_a_dead_task_ends_though_its_standard_error_is_still_open_e
     async def scene(ward: Ward) -> None:
         ward.start(1)
         await ward.until(lambda: ward.ready == [1])
-        [(pid, _)] = ward.processes.found(TASK)
+        pid = await ward.pid()
         # What a process that the task has started would inherit.
         errors = os.open(f"/proc/{pid}/fd/2", os.O_WRONLY)
         os.write(errors, b"it is about to break\n")
