@@ -35,8 +35,15 @@ class Outbox:
         return not self._waiting
 
     def senders(self) -> list[Sender]:
-        """Every sender, to wait on."""
+        """Every sender."""
         return [sender for links in self._links.values() for sender in links.values()]
+
+    def awaited(self) -> list[Sender]:
+        """Those to wait on, all of which `flush` or `mark` has looked at: news of another would end each wait at once.
+
+        They are those of the batch that waits, or all for a marker.
+        """
+        return list(self._links[self._waiting[0][0]].values()) if self._waiting else self.senders()
 
     def open(self, stage: str, link: str, sender: Sender) -> None:
         """A link to a replica of `stage` stands."""
@@ -57,13 +64,16 @@ class Outbox:
 
     def mark(self, frame: Frame, sweep: int) -> bool:
         """Send a marker on every link; False if one had no room: then call again with the same marker."""
+        done = True
         for links in self._links.values():
             for link in list(links):
-                if self._marked.get(link) != sweep:
-                    if not self._mark(links, link, frame):
-                        return False
+                if self._marked.get(link) == sweep:
+                    self._look(links, link)
+                elif self._mark(links, link, frame):
                     self._marked[link] = sweep
-        return True
+                else:
+                    done = False
+        return done
 
     def flush(self) -> bool:
         """Send what waits; whether anything moved."""
@@ -105,6 +115,12 @@ class Outbox:
         except LinkAborted as end:
             self._drop(links, link, end)
             return True
+
+    def _look(self, links: dict[str, Sender], link: str) -> None:
+        try:
+            links[link].credit_bytes()
+        except LinkAborted as end:
+            self._drop(links, link, end)
 
     def _drop(self, links: dict[str, Sender], link: str, end: LinkAborted) -> None:
         """A link was cut; what was on it the sweep finds."""

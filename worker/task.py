@@ -304,7 +304,7 @@ class Task:
         poll.register(self._channel.fileno(), select.POLLIN | (select.POLLOUT if self._channel.wants_to_write else 0))
         ends: list[LinkEnd] = []
         if not self._outbox.empty or self._sweeping.due() is not None:
-            ends += self._outbox.senders()
+            ends += self._outbox.awaited()
         elif self._sink is None or self._sink.accepts:
             ends += self._inbox.receivers()
         if self._sink is not None:

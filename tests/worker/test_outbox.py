@@ -4,6 +4,7 @@ from typing import cast
 
 from headrace.transport.contract import Sender
 from headrace.transport.frame import Frame, FrameKind
+from headrace.transport.inline import InlineReceiver, InlineSender, create_inline
 from headrace.worker.outbox import Outbox
 
 FRAME = Frame(kind=FrameKind.DATA, epoch=1, fragment=bytes(16), first=0, count=1, metadata=b"", body=b"")
@@ -65,3 +66,57 @@ def test_a_batch_without_credit_anywhere_waits() -> None:
     outbox = outbox_of(a=Link(0))
     outbox.put(FRAME)
     assert not outbox.empty
+
+
+def filled(name: str) -> tuple[InlineSender, InlineReceiver]:
+    """A link whose window one frame fills, with that frame in it."""
+    sender, receiver = create_inline(name, 1)
+    assert sender.try_send(FRAME)
+    return sender, receiver
+
+
+def give_back(receiver: InlineReceiver) -> None:
+    received = receiver.try_receive()
+    assert received is not None
+    received.release()
+
+
+def sleeps(outbox: Outbox) -> bool:
+    """Whether a task that waits for this outbox does sleep."""
+    armed = [sender.arm() for sender in outbox.awaited()]
+    for sender in outbox.awaited():
+        sender.disarm()
+    return all(armed)
+
+
+def test_a_task_whose_batch_waits_for_one_stage_sleeps_whatever_another_gives_back() -> None:
+    outbox = Outbox(("write", "count"), lambda _link, _reason: None)
+    (busy, far_busy), (idle, far_idle) = filled("busy"), filled("idle")
+    outbox.open("write", "busy", busy)
+    outbox.open("count", "idle", idle)
+    outbox.put(FRAME)
+    give_back(far_idle)
+    assert not outbox.flush()
+    assert sleeps(outbox)
+    give_back(far_busy)
+    assert not sleeps(outbox)
+    assert outbox.flush()
+    assert outbox.empty
+
+
+def test_a_task_whose_marker_waits_for_one_link_has_sent_the_others_and_sleeps() -> None:
+    outbox = Outbox(("write",), lambda _link, _reason: None)
+    links = {name: filled(name) for name in ("a", "b", "c")}
+    for name, (sender, _) in links.items():
+        outbox.open("write", name, sender)
+    give_back(links["b"][1])
+    assert not outbox.mark(FRAME, 1)
+    # The marker is on its way to b, and gives its credit back.
+    give_back(links["b"][1])
+    assert not outbox.mark(FRAME, 1)
+    assert sleeps(outbox)
+    for name in ("a", "c"):
+        give_back(links[name][1])
+    assert not sleeps(outbox)
+    assert outbox.mark(FRAME, 1)
+    assert [link.try_receive() is None for _, link in links.values()] == [False, True, False]
