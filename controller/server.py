@@ -194,8 +194,14 @@ def _listen_for_the_end(lifeline_fd: int) -> asyncio.Event:
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
+
+    def let_go() -> None:
+        # Its end would be told at each turn of the loop, for as long as this process takes to end.
+        loop.remove_reader(lifeline_fd)
+        told.set()
+
     if lifeline_fd >= 0:
-        loop.add_reader(lifeline_fd, told.set)
+        loop.add_reader(lifeline_fd, let_go)
     return told
 
 
