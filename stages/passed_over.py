@@ -40,7 +40,7 @@ class PassedOver:
         ]
         rest = sum(count for _, count in ranked[KINDS_SHOWN:])
         listed = ", ".join(shown) + (f", and {rest:,} {OTHERS}" if rest else "")
-        return f"of the input's folders was passed over: {listed}; a glob names what a folder does not stand for"
+        return f"passed over in the input's folders: {listed}; a glob names what a folder does not stand for"
 
 
 def _kind(path: str) -> tuple[bool, str]:

@@ -127,7 +127,7 @@ def test_a_folder_stands_for_its_data_and_what_it_passes_over_is_counted_and_sai
     for _ in range(2):  # a listing that is made again counts anew
         listed = [item.uri.partition("/hub/")[2] for item in reader.inputs]
         assert listed == list(DATA)
-        assert f"passed over: {REST}; a glob names" in reader.passed_over()
+        assert f"folders: {REST}; a glob names" in reader.passed_over()
     # A glob names what is wanted, and nothing is passed over.
     reader = MixedSource("read", [named("hub/**/*.md")])
     assert [item.uri.partition("/hub/")[2] for item in reader.inputs] == [
@@ -152,7 +152,7 @@ def test_what_is_passed_over_is_counted_in_bounded_memory() -> None:
         passed.add(f"a/b.x{number}")
     passed.add("a/b.x7")
     words = passed.words()
-    assert "passed over: 2 .x7, .x0, " in words
+    assert "folders: 2 .x7, .x0, " in words
     assert words.count(",") < 12
     assert words.endswith("and 2,992 others; a glob names what a folder does not stand for")
 
