@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable
 
@@ -55,8 +56,18 @@ def _check_function(stage: Stage, pipeline: Pipeline) -> None:
 
     install_modules(pipeline.modules)
     function = stage.parameters["function"]
-    if not callable(load_target(function, stage.name)):
+    loaded = load_target(function, stage.name)
+    if not callable(loaded):
         raise PipelineError(f'stage "{stage.name}": {function} is not a function: give the path of one')
+    try:
+        inspect.signature(loaded).bind(None)
+    except TypeError as error:
+        # Else each record would be quarantined for it.
+        raise PipelineError(
+            f'stage "{stage.name}": {function} cannot be called with one argument, the record or the batch ({error})'
+        ) from error
+    except ValueError:
+        return  # one of C, which does not say what it takes
 
 
 def _check_split(stage: Stage, pipeline: Pipeline) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Pipeline, Stage
 from headrace.stages.batch import Batch
 from headrace.stages.build import build_stage, process_safely
 from headrace.stages.custom import LINEAGE
 from headrace.stages.errors import StageContractError
 from headrace.stages.library import map_batches, map_records
+from headrace.stages.preflight import preflight
 
 MakeBatch = Callable[..., Batch]
 BATCH_FUNCTIONS = """
@@ -81,7 +85,7 @@ MODULES = {"batch_functions": BATCH_FUNCTIONS, "record_functions": RECORD_FUNCTI
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
     yield
-    for name in MODULES:
+    for name in (*MODULES, "takers"):
         sys.modules.pop(name, None)
 
 
@@ -138,3 +142,30 @@ def test_numbers_of_numpy_are_numbers_of_the_metadata(batch_of: MakeBatch) -> No
     stage = build_stage(map_records("record_functions:numbers_of_numpy"), MODULES)
     answer = process_safely(stage, batch_of(["a"]), "numbers_of_numpy")
     assert answer.rows.column("metadata").to_pylist() == ['{"score":0.5,"rank":3,"of":[0,1]}']
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("two", "missing a required argument: 'other'"),
+        ("none", "too many positional arguments"),
+        ("Made", "too many positional arguments"),
+        ("named", "too many positional arguments"),
+    ],
+)
+@pytest.mark.parametrize("made", [map_records, map_batches], ids=["records", "batches"])
+def test_a_function_that_does_not_take_one_argument_is_refused_before_any_record(
+    made: Callable[[str], Stage], function: str, words: str
+) -> None:
+    text = """
+        def two(record, other): return record
+        def none(): return None
+        class Made:
+            def __call__(self, record): return record
+        def named(*, record): return record
+        def good(record, more=1, *rest, **others): return record
+    """
+    modules = {"takers": textwrap.dedent(text)}
+    with pytest.raises(PipelineError, match=rf"takers:{function} cannot be called with one argument.*\({words}\)$"):
+        preflight(Pipeline("p", "d", (made(f"takers:{function}"),), modules=modules))
+    preflight(Pipeline("p", "d", (made("takers:good"),), modules=modules))
