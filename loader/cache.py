@@ -92,6 +92,8 @@ class ShardCache:
         self._pool = Pool()
         self.spans = Spans(self._pool, self._fetched, self._finished)
         self._boot = _boot()
+        #: files from before the machine's last boot, by the name of their shard
+        self._old: dict[str, list[Path]] = {}
         #: when shards are needed next, by the hash in their checksum: a larger number is later
         self.plan: Callable[[list[str]], Mapping[str, int]] = lambda _: {}
 
@@ -167,6 +169,11 @@ class ShardCache:
         with self._lock:
             if not self._is_made:
                 _make_private(self._root)
+                # once: none come to be while the machine runs
+                for name, _, _ in self._entries():
+                    stem, _, rest = name.partition(".")
+                    if not name.endswith(".part") and rest.partition(".")[0] != self._boot:
+                        self._old.setdefault(stem, []).append(self._root / name)
                 self._is_made = True
 
     def _is_there(self, name: str) -> bool:
@@ -191,9 +198,7 @@ class ShardCache:
 
     def _adopt(self, name: str, checksum: str) -> None:
         """Take over a file from before the machine's last boot, if its bytes are right."""
-        for old in self._root.glob(f"{name}.*"):
-            if old.suffix == ".part" or old.name.partition(".")[2].partition(".")[0] == self._boot:
-                continue
+        for old in self._old.get(name, ()):
             with suppress(FileNotFoundError):
                 # after a crash a block may be lost that the map has
                 if old.suffix != SPARSE and _whole_checksum(old) == checksum:
@@ -206,15 +211,12 @@ class ShardCache:
         head = (self.spans.begin(store, key) if whole else None) or read_head(store, key)
         if head is None:
             return None
-        self._fetched.bytes += len(head.data)
+        self._fetched.bytes += head.size
         try:
             os.ftruncate(part, 0)
             self._reserve(part, file_bytes(head.table), name)
-            os.pwrite(part, head.data[: head.table.body], 0)
             sparse = Sparse(Opened(os.dup(part), store.uri), head.table, store, key)
-            if head.blocks:
-                offset, length = head.table.span(0, head.blocks)
-                sparse.write(0, head.data[offset : offset + length])
+            sparse.put(head.parts, 0, 0, head.blocks)
             self.spans.read_on(sparse, head)
         except BaseException:
             self.spans.give_up(head)

@@ -14,18 +14,25 @@ from headrace.store.objects import ObjectStore, Stream, stream
 
 #: header and pieces of a shard of the usual size
 HEAD_BYTES: Final = 256 << 10
+#: the header of one, which comes first where more follows
+HEADER_BYTES: Final = 16 << 10
 
 
 @dataclass(slots=True)
 class Head:
     """The first bytes of a shard: `blocks` of them are whole and right."""
 
-    #: where a rest is on its way, it is written over these once that is read on
-    data: bytes | memoryview
+    #: from the shard's first byte on; the stream of a rest writes over the last of them when it goes on
+    parts: list[memoryview]
     table: BlockTable
     blocks: int
     #: what follows these blocks, where it is on its way
     rest: Stream | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the parts."""
+        return sum(part.nbytes for part in self.parts)
 
 
 def read_head(store: ObjectStore, key: str) -> Head | None:
@@ -46,9 +53,10 @@ def read_head(store: ObjectStore, key: str) -> Head | None:
             continue
         if table is None:
             return None
-        head = _checked(data, table)
-        if head is not None:
-            return head
+        data = data[: table.size]
+        blocks = _whole_blocks(table, len(data))
+        if _are_right(table, 0, blocks, memoryview(data)[table.body :]):
+            return Head([memoryview(data)], table, blocks)
     return None
 
 
@@ -57,37 +65,58 @@ def head_and_rest(store: ObjectStore, key: str, length: int, piece_bytes: int) -
 
     None where the beginning is no head of right blocks: `read_head` says what it is. Raises the store's errors.
     """
-    pieces = stream(store, key, 0, length, piece_bytes)
+    pieces = stream(store, key, 0, length, piece_bytes, HEADER_BYTES)
     with suppress(StopIteration, FormatError):
-        data: bytes | memoryview = next(pieces)
+        data = bytes(next(pieces))
         end = 8 + int.from_bytes(data[:8], "little")
-        while len(data) < end <= HEADER_BYTES_MAX:
-            data = bytes(data)
-            data += next(pieces)
-        table = parse_blocks(bytes(data[:end]))
+        if len(data) < end <= min(length, HEADER_BYTES_MAX):
+            data += _more(pieces, end - len(data), piece_bytes)
+        table = parse_blocks(data[:end])
         if table is not None and piece_bytes % table.block_bytes == 0:
-            # whole blocks from here on
-            over = max(0, len(data) - table.body) % table.block_bytes
-            if over and len(data) < min(table.size, length):
-                data = bytes(data)
-                data += pieces.send(table.block_bytes - over)
-            head = _checked(data, table)
+            head = _with_blocks(data, table, pieces, min(table.size, length), piece_bytes)
             if head is not None:
-                return Head(head.data, table, head.blocks, pieces)
+                return head
     pieces.close()
     return None
 
 
-def _checked(data: bytes | memoryview, table: BlockTable) -> Head | None:
-    """The head with the blocks that lie in `data`, or None where one of them is not right."""
-    blocks = max(0, len(data) - table.body) // table.block_bytes
-    if len(data) >= table.size:
-        blocks = table.count
-    spans = [table.span(number, number + 1) for number in range(blocks)]
-    view = memoryview(data)
-    if all(table.is_right(number, view[at : at + size]) for number, (at, size) in enumerate(spans)):
-        return Head(data[: table.size], table, blocks)
-    return None
+def _more(pieces: Stream, size: int, piece_bytes: int) -> bytes:
+    """The next `size` bytes, which may be more than one piece. Raises StopIteration where there are fewer."""
+    found = b""
+    while len(found) < size:
+        found += pieces.send(min(size - len(found), piece_bytes))
+    return found
+
+
+def _with_blocks(data: bytes, table: BlockTable, pieces: Stream, end: int, piece_bytes: int) -> Head | None:
+    """The head that begins with `data`, with whole blocks up to some piece behind it, of which `end` is the last byte.
+
+    None where a block is not right. What comes last of it is not copied.
+    """
+    over = max(0, len(data) - table.body) % table.block_bytes
+    if over and len(data) < end:
+        data += _more(pieces, min(table.block_bytes - over, end - len(data)), piece_bytes)
+    data = data[: table.size]
+    parts, first = [memoryview(data)], _whole_blocks(table, len(data))
+    is_right = _are_right(table, 0, first, parts[0][table.body :])
+    left = end - len(data)
+    room = (piece_bytes - len(data)) // table.block_bytes * table.block_bytes
+    if is_right and left > 0 and room > 0:
+        parts.append(pieces.send(min(room, left)))
+        is_right = _are_right(table, first, _whole_blocks(table, len(data) + parts[1].nbytes), parts[1])
+    blocks = _whole_blocks(table, sum(part.nbytes for part in parts))
+    return Head(parts, table, blocks, pieces) if is_right else None
+
+
+def _whole_blocks(table: BlockTable, size: int) -> int:
+    """How many blocks lie in the first `size` bytes."""
+    return table.count if size >= table.size else max(0, size - table.body) // table.block_bytes
+
+
+def _are_right(table: BlockTable, first: int, end: int, data: memoryview) -> bool:
+    """Whether `data` begins with the blocks `first` to `end`."""
+    size = table.block_bytes
+    return all(table.is_right(first + at, data[at * size : (at + 1) * size]) for at in range(end - first))
 
 
 def parse_blocks(data: bytes) -> BlockTable | None:

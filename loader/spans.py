@@ -32,16 +32,16 @@ from headrace.loader.fetch import (
 from headrace.loader.head import Head, head_and_rest
 from headrace.loader.order import I64
 from headrace.loader.reach import Reach
-from headrace.loader.sparse import WRITE_BYTES, Sparse, Writing, runs
+from headrace.loader.sparse import Sparse, runs
 from headrace.store.blocks import BLOCK_BYTES
 from headrace.store.errors import ChecksumMismatch, StoreError, StoreUnavailable
 from headrace.store.objects import ObjectStore, Stream, stream
 
 #: one request asks for at most this; a shard of the usual size is one request
 SPAN_BYTES_MAX: Final = 32 << 20
-#: blocks that are read, checked and written at once: a MiB stays in a processor's own cache, or near
-PIECE_BYTES: Final = WRITE_BYTES
-PIECE_BLOCKS: Final = PIECE_BYTES // BLOCK_BYTES
+#: blocks that are read, checked and written at once: a MiB stays near a processor, and takes few turns of threads
+PIECE_BLOCKS: Final = 16
+PIECE_BYTES: Final = PIECE_BLOCKS * BLOCK_BYTES
 #: how long who opens a shard waits until another may be on its way; with no answer it asks for what it needs alone
 TURN_S_MAX: Final = 0.25
 #: between two looks at what other processes have brought, and at what stalls
@@ -239,37 +239,27 @@ class Spans:
             span.at += 1
         if span.at == span.end:
             return
-        span.moved_at = time.monotonic()
+        moved = span.moved_at = time.monotonic()
         offset, length = table.span(span.at, span.end)
         pieces = pieces or stream(sparse.remote, sparse.key, offset, length, PIECE_BLOCKS * table.block_bytes)
-        writing = Writing(sparse, span.at)
-        try:
-            self._write(span, pieces, writing)
-        finally:
-            writing.flush()
-            span.at = writing.there
-        if span.at < span.end and not sparse.has_all(span.at, span.end):
-            raise StoreUnavailable(
-                f"{sparse.remote.uri}: {sparse.key!r} ended before byte {offset + length}; the object was cut short, "
-                "restore it"
-            )
-
-    def _write(self, span: _Span, pieces: Stream, writing: Writing) -> None:
-        """Check and write what comes, up to the span's end, or until all is there that another brought."""
-        sparse, at, moved = span.sparse, span.at, time.monotonic()
         for piece in pieces:
-            at += _check(sparse, at, piece)
-            writing.add(piece, is_last=at >= span.end)
+            count = _check(sparse, span.at, piece)
+            sparse.write(span.at, piece)
             if sparse.awaited:
-                self._wake(sparse, span.at, writing.there)
-            span.at = writing.there
+                self._wake(sparse, span.at, span.at + count)
+            span.at += count
             now = time.monotonic()
             self._gaps_s.append(now - moved)
             with self.counts.changed:
                 self.counts.bytes += piece.nbytes
             moved = span.moved_at = now
-            if at >= span.end or (span.is_hedged | span.is_hedge and sparse.has_all(span.at, span.end)):
+            if span.at >= span.end or (span.is_hedged | span.is_hedge and sparse.has_all(span.at, span.end)):
                 return
+        if span.at < span.end:
+            raise StoreUnavailable(
+                f"{sparse.remote.uri}: {sparse.key!r} ended before byte {offset + length}; the object was cut short, "
+                "restore it"
+            )
 
     def _wake(self, sparse: Sparse, first: int, end: int) -> None:
         with sparse.lock:

@@ -18,6 +18,7 @@ import mmap
 import os
 import struct
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,8 +29,6 @@ from headrace.store.blocks import BlockTable
 from headrace.store.objects import Buffer, ObjectInfo, ObjectStore
 
 SPARSE: Final = ".sparse"
-#: writes end on multiples of it where they can
-WRITE_BYTES: Final = 1 << 20
 #: struct flock of 64-bit Linux: type, whence, start, length, pid
 _FLOCK: Final = "hhxxxxqqixxxx"
 _CLAIM: Final = getattr(fcntl, "F_OFD_SETLK", 37)
@@ -99,8 +98,9 @@ class Sparse:
         end = first + -(-view.nbytes // self.table.block_bytes)
         self.put([view], self.table.span(first, end)[0], first, end)
 
-    def put(self, parts: list[memoryview], offset: int, first: int, end: int) -> None:
+    def put(self, parts: Sequence[memoryview], offset: int, first: int, end: int) -> None:
         """Write checked bytes at `offset`, and then mark the blocks `first` to `end`, of which none is missing."""
+        parts = list(parts)
         while parts:
             written = os.pwritev(self.opened.descriptor, parts, offset)
             offset += written
@@ -129,53 +129,6 @@ class Sparse:
         except (BlockingIOError, PermissionError):
             return False
         return True
-
-
-class Writing:
-    """Blocks that come one behind the other, on their way into the file by writes that end on bounds of its pages.
-
-    The kernel keeps in one large page what one write fills between such bounds, and maps a large page by one fault
-    where small ones take a fault for each 64 KiB: half of what writing itself costs.
-    """
-
-    __slots__ = ("_at", "_held", "_sparse", "there")
-
-    def __init__(self, sparse: Sparse, first: int) -> None:
-        self._sparse = sparse
-        #: the first block that is not in the file
-        self.there = first
-        #: the next block to come
-        self._at = first
-        #: what came and is not in the file
-        self._held = b""
-
-    def add(self, piece: memoryview, *, is_last: bool) -> None:
-        """Checked blocks; what lies behind the last bound waits for the next ones, unless these are the last."""
-        begin = self._offset()
-        end = begin + piece.nbytes
-        self._at += -(-piece.nbytes // self._sparse.table.block_bytes)
-        bound = end if is_last else end // WRITE_BYTES * WRITE_BYTES
-        if bound > begin:
-            self._write(begin, piece[: bound - begin])
-        self._held += piece[max(bound - begin, 0) :]
-
-    def flush(self) -> None:
-        """Write what waits."""
-        self._write(self._offset(), memoryview(b""))
-
-    def _offset(self) -> int:
-        """Where the next block to come begins in the file."""
-        return min(self._sparse.table.span(self._at, self._at)[0], self._sparse.table.size)
-
-    def _write(self, begin: int, data: memoryview) -> None:
-        """Write what is held, which ends at `begin`, and this behind it."""
-        table = self._sparse.table
-        parts = [part for part in (memoryview(self._held), data) if part.nbytes]
-        end = begin + data.nbytes
-        there = self._at if end == self._offset() else (end - table.body) // table.block_bytes
-        if parts:
-            self._sparse.put(parts, begin - len(self._held), self.there, there)
-            self.there, self._held = there, b""
 
 
 def runs(wanted: NDArray[Any]) -> list[tuple[int, int]]:

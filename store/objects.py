@@ -99,19 +99,22 @@ class ObjectStore(Protocol):
 Stream: TypeAlias = Generator[memoryview, int | None, None]
 
 
-def stream(store: ObjectStore, key: str, offset: int, length: int, piece_bytes: int) -> Stream:
+def stream(
+    store: ObjectStore, key: str, offset: int, length: int, piece_bytes: int, first_bytes: int | None = None
+) -> Stream:
     """Yield up to `length` bytes from `offset` in pieces of `piece_bytes`, the last of which may be shorter.
 
-    Each piece lies in memory that the next one overwrites, small enough to stay in a processor's cache. Past the end
-    there are none. A store that has no `stream` of its own gets them at once. Raises `ObjectMissing`, and
-    `StoreUnavailable` also between two pieces: what was yielded stands, and the rest may be asked for.
+    The first has `first_bytes` where these are given, which are no more. Each piece lies in memory that the next one
+    overwrites, small enough to stay in a processor's cache. Past the end there are none. A store that has no `stream`
+    of its own gets them at once. Raises `ObjectMissing`, and `StoreUnavailable` also between two pieces: what was
+    yielded stands, and the rest may be asked for.
     """
-    own: Callable[[str, int, int, int], Stream] | None = getattr(store, "stream", None)
+    own: Callable[[str, int, int, int, int | None], Stream] | None = getattr(store, "stream", None)
     if own is not None:
-        yield from own(key, offset, length, piece_bytes)
+        yield from own(key, offset, length, piece_bytes, first_bytes)
         return
     data = memoryview(store.get(key, offset, length))
-    at, size = 0, piece_bytes
+    at, size = 0, first_bytes or piece_bytes
     while at < data.nbytes:
         begin, at = at, at + size
         size = (yield data[begin:at]) or piece_bytes

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import pathlib
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import xxhash
@@ -31,7 +32,7 @@ from headrace.store.s3_upload import (
     put,
     put_in_parts,
 )
-from headrace.store.s3_wire import READ_TIMEOUT_S, Answer, NoAnswer, Wire
+from headrace.store.s3_wire import CONNECTIONS_KEPT, READ_TIMEOUT_S, Answer, NoAnswer, Wire
 
 #: Times that a read starts over because the object was replaced, or damaged on its way, in between.
 READS_MAX = 4
@@ -57,6 +58,7 @@ class S3Store:
         self._sizes = sizes or Sizes()
         wire = Wire(self._target, read_timeout_s)
         self._asker = Asker(self._target, wire, patience or Patience(), pace or Pace())
+        self._spare: deque[bytearray] = deque(maxlen=CONNECTIONS_KEPT)
 
     def __repr__(self) -> str:
         return f"S3Store({self.uri!r})"
@@ -143,7 +145,7 @@ class S3Store:
                 return data, ObjectInfo(key, _total(first), _etag(first))
         raise self._replaced(key)
 
-    def stream(self, key: str, offset: int, length: int, piece_bytes: int) -> Stream:
+    def stream(self, key: str, offset: int, length: int, piece_bytes: int, first_bytes: int | None = None) -> Stream:
         """See `headrace.store.objects.stream`."""
         path = self._path(key)
         headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
@@ -155,15 +157,16 @@ class S3Store:
         rest = reply.answer.rest
         if rest is None:
             return  # it starts behind the end
+        held = self._buffer(piece_bytes)
         try:
             size = int(reply.answer.headers.get("Content-Length", "0"))
             skip = 0 if reply.answer.status == 206 else offset
-            buffer = memoryview(bytearray(piece_bytes))
+            buffer = memoryview(held)
             while skip and size:
                 step = min(skip, piece_bytes, size)
                 rest.read_into(buffer[:step])
                 skip, size = skip - step, size - step
-            left, wanted = min(length, size), piece_bytes
+            left, wanted = min(length, size), first_bytes or piece_bytes
             while left:
                 piece = buffer[: min(wanted, piece_bytes, left)]
                 rest.read_into(piece)
@@ -172,7 +175,16 @@ class S3Store:
         except NoAnswer as error:
             raise StoreUnavailable(f"{self.uri}: cannot get {key!r}: {error}; ask again for what is left") from error
         finally:
+            self._spare.append(held)
             rest.close()
+
+    def _buffer(self, size: int) -> bytearray:
+        """Memory for pieces of a stream: that of one which is over, since fresh memory costs as much as a copy."""
+        try:
+            found = self._spare.pop()
+        except IndexError:
+            found = bytearray()
+        return found if len(found) == size else bytearray(size)
 
     def head(self, key: str) -> ObjectInfo | None:
         """See `ObjectStore.head`. The version is the ETag."""

@@ -259,10 +259,13 @@ def test_a_file_from_before_a_crash_of_the_machine_is_checked_before_it_is_belie
     whole = path.read_bytes()
     path.rename(cache._root / f"{name}.0ldb00t0")
     store = RemoteStore(tiny_dataset)
+    # of no process that looked before the crash
+    cache = cache.replica()
     cache.hold(store, entry.tokens, entry.checksum)  # type: ignore[arg-type]
     assert store.gets == {}
     path.unlink()
     (cache._root / f"{name}.0ldb00t0").write_bytes(whole[:300] + b"\xff" + whole[301:])
+    cache = cache.replica()
     cache.hold(store, entry.tokens, entry.checksum)  # type: ignore[arg-type]
     assert store.gets
     assert path.read_bytes() == whole

@@ -18,8 +18,8 @@ from headrace.loader.cache import ShardCache
 from headrace.loader.compiled import KERNELS
 from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.loader.reach import Reach
-from headrace.loader.sparse import SPARSE, Writing
-from headrace.store.errors import ChecksumMismatch, StoreUnavailable
+from headrace.loader.sparse import SPARSE
+from headrace.store.errors import ChecksumMismatch, ObjectMissing, StoreUnavailable
 from headrace.store.objects import Stream, stream
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -145,8 +145,8 @@ class Breaking(RemoteStore):
 
     pieces = 3
 
-    def stream(self, key: str, offset: int, length: int, piece_bytes: int) -> Stream:
-        came = stream(_Plain(self), key, offset, length, piece_bytes)  # type: ignore[arg-type]
+    def stream(self, key: str, offset: int, length: int, piece_bytes: int, first_bytes: int | None = None) -> Stream:
+        came = stream(_Plain(self), key, offset, length, piece_bytes, first_bytes)  # type: ignore[arg-type]
         is_first = self.gets.get((key, 0), 0) == 0
         size: int | None = None
         for _ in range(self.pieces if is_first else 1 << 30):
@@ -180,47 +180,6 @@ def test_a_request_that_brought_the_head_and_breaks_is_taken_up_where_it_stood(
     assert (pieces - 1) * spans.BLOCK_BYTES < second <= pieces * spans.BLOCK_BYTES
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_blocks_that_come_in_pieces_are_written_up_to_bounds_and_said_to_be_there_when_they_are(
-    make_dataset: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-):
-    random = np.random.default_rng(seed)
-    bound = int(random.choice([1000, 4096, 1 << 17, 1 << 20]))
-    monkeypatch.setattr("headrace.loader.sparse.WRITE_BYTES", bound)
-    uri = make_dataset(sequences=(500,), seq_len=1000)
-    dataset = remote(uri, tmp_path / "cache")
-    arriving = dataset.shard(0).arriving
-    assert arriving is not None
-    sparse, table, ends, write = arriving.sparse, arriving.sparse.table, [], os.pwritev
-
-    def watched(descriptor: int, parts: list[memoryview], offset: int) -> int:
-        count = write(descriptor, parts, offset)
-        ends.append(offset + count)
-        return count
-
-    monkeypatch.setattr("headrace.loader.sparse.os.pwritev", watched)
-    first = int(random.integers(2, table.count // 2))
-    end = table.count if seed % 2 else int(random.integers(first + 1, table.count + 1))
-    before = sparse.present.copy()
-    writing, at = Writing(sparse, first), first
-    while at < end:
-        piece = min(int(random.integers(1, 5)), end - at)
-        offset, length = table.span(at, at + piece)
-        at += piece
-        writing.add(memoryview(dataset.store.get(sparse.key, offset, length)), is_last=at == end and seed > 1)
-        held = sparse.present.astype(bool) & ~before.astype(bool)
-        for block in np.flatnonzero(held):
-            offset, length = table.span(int(block), int(block) + 1)
-            assert sparse.table.is_right(int(block), sparse.opened.get("", offset, length))
-        assert writing.there == first + int(held[first:end].sum()) or before[first:end].any()
-    assert all(end % bound == 0 for end in (ends[:-1] if seed > 1 else ends))
-    writing.flush()
-    assert writing.there == end
-    assert sparse.has_all(first, end)
-    offset, length = table.span(first, end)
-    assert sparse.opened.get("", offset, length) == dataset.store.get(sparse.key, offset, length)
-
-
 def test_a_damaged_block_is_refused_and_the_rows_of_others_are_given(make_dataset: Callable[..., str], tmp_path: Path):
     uri = make_dataset(sequences=(500,), seq_len=1000)
     local = open_dataset(uri).rows(0, np.arange(500))
@@ -252,6 +211,43 @@ def test_a_pass_gives_every_batch_before_the_one_that_needs_a_damaged_block(
         given.extend(batch["tokens"].copy() for batch in Loader(dataset, batch_size=4, order="sequential"))
     assert 370 // 4 <= len(given) <= 402 // 4
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(given, local, strict=False))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("block", [4, 5, 6, 7])
+def test_a_damaged_block_takes_no_good_batch_along_that_is_made_with_it(
+    make_dataset: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, compiled: bool
+):
+    assert KERNELS.wait(300), KERNELS.error
+    if not compiled:
+        monkeypatch.setattr(KERNELS, "_module", None)
+    uri = make_dataset(sequences=(500,), seq_len=1000)
+    dataset = remote(uri, tmp_path / "cache")
+    arriving = dataset.shard(0).arriving
+    assert arriving is not None
+    begin, length = arriving.sparse.table.span(block, block + 1)
+    first, end = (arriving._bounds(np.arange(500))[side] for side in (0, 1))
+    needing = int(np.flatnonzero((first <= block) & (block < end))[0])
+    path = Path(uri) / dataset.manifest.shards[0].tokens
+    damaged = bytearray(path.read_bytes())
+    damaged[begin + length // 2] ^= 1
+    path.write_bytes(damaged)
+    given: list[int] = []
+    with pytest.raises(ChecksumMismatch, match=f"block {block}"):
+        given.extend(batch["tokens"].size for batch in Loader(dataset, batch_size=2, order="sequential", prefetch=8))
+    assert len(given) == needing // 2
+
+
+def test_a_shard_that_does_not_open_takes_no_good_batch_along_that_is_planned_with_it(
+    make_dataset: Callable[..., str], tmp_path: Path
+):
+    uri = make_dataset(sequences=(45, 45), seq_len=100)
+    dataset = remote(uri, tmp_path / "cache")
+    (Path(uri) / dataset.manifest.shards[1].tokens).unlink()
+    given: list[int] = []
+    with pytest.raises(ObjectMissing):
+        given.extend(batch["tokens"].size for batch in Loader(dataset, batch_size=2, order="sequential", prefetch=8))
+    assert len(given) == 45 // 2
 
 
 def test_a_damaged_header_leaves_the_shard_to_its_whole_checksum(make_dataset: Callable[..., str], tmp_path: Path):

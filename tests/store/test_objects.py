@@ -320,3 +320,21 @@ def test_a_size_that_is_sent_to_a_stream_is_that_of_the_next_piece(store: Object
     assert bytes(next(pieces)) == data[:1000]
     assert bytes(pieces.send(300)) == data[1000:1300]
     assert [bytes(piece) for piece in pieces] == [data[1300:2300], data[2300:]]
+    pieces = stream(store, "streamed", 0, 3000, 1000, 200)
+    assert [bytes(piece) for piece in pieces] == [data[:200], data[200:1200], data[1200:2200], data[2200:]]
+
+
+def test_streams_at_once_write_over_their_own_pieces_alone(store: ObjectStore) -> None:
+    data = bytes(range(250)) * 12
+    store.create("streamed", [data])
+    list(stream(store, "streamed", 0, 3000, 1000))
+    pieces = [(begin, stream(store, "streamed", begin, 2000, 500)) for begin in (0, 400, 1000)]
+    shown = [(begin, next(one)) for begin, one in pieces]
+    for begin, piece in shown:
+        assert bytes(piece) == data[begin : begin + 500]
+    list(pieces[0][1])
+    # of those that go on, none was given what another gave back
+    again = stream(store, "streamed", 700, 2000, 500)
+    assert bytes(next(again)) == data[700:1200]
+    for begin, piece in shown[1:]:
+        assert bytes(piece) == data[begin : begin + 500]
