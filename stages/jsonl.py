@@ -197,7 +197,7 @@ class JsonlSource(FileSource):
             if type(identity) is float:
                 # Of an integer above 64 bits orjson makes a float.
                 identity = digits_of(line, id_key)
-            known = type(identity) is str or type(identity) is int
+            known = (type(identity) is str and identity != "") or type(identity) is int
             text = record.pop(text_key, _ABSENT)
             if type(text) is not str:
                 columns.reject(ordinal, identity if known else None, self._why_no_text(text), line)

@@ -304,14 +304,15 @@ class ParquetSource(FileSource):
 
 
 def _known_ids(column: pa.Array[Any]) -> pa.Array[Any]:
-    """Ids as text; null for one that is not UTF-8, whatever the others are."""
+    """Ids as text; null for one that is empty or not UTF-8, whatever the others are."""
     try:
         ids: pa.Array[Any] = column.cast(pa.string())
         ids.validate(full=True)
     except pa.ArrowInvalid:
         raw: list[bytes | None] = _plain(column).to_pylist()
-        return pa.array([None if name is None or _not_utf8(name) else name.decode() for name in raw], pa.string())
-    return ids
+        ids = pa.array([None if name is None or _not_utf8(name) else name.decode() for name in raw], pa.string())
+    empty: Any = pc.equal(ids, pa.scalar(""))
+    return pc.if_else(empty, pa.scalar(None, pa.string()), ids) if pc.any(empty).as_py() else ids
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -77,12 +77,17 @@ def test_a_time_that_python_has_no_room_for_ends_no_run(
 
 
 def test_an_id_is_kept_whatever_the_others_are(tmp_path: pathlib.Path) -> None:
-    ids = pa.array([b"a", b"\xff", None, b"d"], pa.binary())
-    files.write_parquet(tmp_path / "a.parquet", {"text": ["t"] * 4, "id": ids})
+    ids = pa.array([b"a", b"\xff", None, b"d", b""], pa.binary())
+    files.write_parquet(tmp_path / "a.parquet", {"text": ["t"] * 5, "id": ids})
+    files.write_parquet(tmp_path / "b.parquet", {"text": ["t"] * 3, "id": ["e", "", None]})
+    files.write(tmp_path / "c.jsonl", b'{"text":"t","id":""}\n{"text":"t","id":"g"}\n{"text":"t","id":0}\n')
+    of_b = ["e", f"file://{tmp_path}/b.parquet#1", f"file://{tmp_path}/b.parquet#2"]
+    of_c = [f"file://{tmp_path}/c.jsonl#0", "g", "0"]
     uri = f"file://{tmp_path}/a.parquet"
     for batch_records in (1, 4):
         reader = MixedSource("read", [str(tmp_path)], batch_records=batch_records)
-        assert [fate[1] for fate in reading.read_all(reader)] == ["a", f"{uri}#1", f"{uri}#2", "d"]
+        of_a = ["a", f"{uri}#1", f"{uri}#2", "d", f"{uri}#4"]
+        assert [fate[1] for fate in reading.read_all(reader)] == of_a + of_b + of_c
 
 
 @pytest.mark.parametrize("kind", [pa.null(), pa.binary_view(), pa.dictionary(pa.int8(), pa.large_string())], ids=str)
