@@ -25,9 +25,10 @@ def start(dataset: str, out: Path, processes: int = 2, **arguments: object) -> s
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"),
+            "--local-addr=127.0.0.1",  # else its own name is looked up, which a container may not know
             *(str(EXAMPLE), f"--dataset={dataset}", f"--out={out}", *options),
         ],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
