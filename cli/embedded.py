@@ -60,6 +60,7 @@ SHARED = (
     "headrace.stages.inputs",
     "headrace.stages.vocabulary",
     "headrace.store.dataset",
+    "headrace.store.files",
     "headrace.transport.logbook",
 )
 

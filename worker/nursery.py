@@ -39,6 +39,7 @@ PRELOADED = (
     "headrace.worker.task",
     "pyarrow.compute",
     "pyarrow.parquet",
+    "headrace.store.files",
     "headrace.stages.jsonl",
     "headrace.stages.samples",
     "headrace.stages.tokenizer",
