@@ -25,7 +25,7 @@ from typing import Any
 
 from plain import EXAMPLE, MB, RUN_S_MAX, take
 
-SAMPLE_S = 0.05
+SAMPLE_S = 0.02
 TEXT_SINKS = {"documents": "write_documents", "lines": "write_jsonl"}
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
