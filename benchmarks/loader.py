@@ -35,8 +35,8 @@ Last result, on two cores of an AMD EPYC that other work shared outside of the t
              of ours against its tokens alone 5.7
              MosaicML streaming 0.13.0: tokens 28 M, every field 26 M
     resume   1 % 51 ms, 50 % 48 ms, 99 % 50 ms, the slowest of fifteen 64 ms; 27 MB held
-    s3       1,227 MB/s against 1,887 MB/s of the minio client into memory, summed: ratio 0.67
-             not summed 2,182 MB/s: 0.56; into files 1,678 MB/s: 0.76
+    s3       1,249 MB/s against 1,687 MB/s of the minio client into memory, summed: ratio 0.73
+             not summed 2,079 MB/s: 0.60; into files 1,573 MB/s: 0.82
     gpu      not measured: no device
 
 Five times the best peer is met by the loader as it comes and in one thread, there by every field only just. In one

@@ -50,8 +50,9 @@ class Needed:
 def needed_by(mixture: Mixture, positions: I64, reaches: Sequence[Reach]) -> list[Needed]:
     """What these positions [k], sorted, read, by shard, in order of first need; `reaches` are those of the sources."""
     shards, rows = mixture.locate(positions)
-    # stable: within a shard the positions stay in order
-    order = np.argsort(shards, kind="stable")
+    # stable: within a shard the positions stay in order; numbers of 16 bits are sorted digit by digit
+    is_small = int(shards.max(initial=0)) < 1 << 16
+    order = np.argsort(shards.astype(np.uint16) if is_small else shards, kind="stable")
     cuts = np.flatnonzero(np.diff(shards[order])) + 1
     parts = [part for part in np.split(order, cuts) if part.size]
     numbers = shards[[int(part[0]) for part in parts]]

@@ -87,3 +87,20 @@ def test_each_shard_is_asked_for_by_the_reach_of_its_source():
     both = mixture((30, 30), (0.5, 0.5), 60)
     found = needed_by(both, np.arange(20), [ROOMY, CROWDED])
     assert [(one.shard, one.reach) for one in sorted(found, key=lambda one: one.shard)] == [(0, ROOMY), (1, CROWDED)]
+
+
+@pytest.mark.parametrize("shards", [3, 70_000])
+def test_what_positions_need_is_told_by_shard_in_order_of_first_need(shards: int):
+    layout = Layout(np.full(shards, 3, dtype=np.int64), b"x")
+    one = Mixture([layout], Shuffle(5, OrderMode.FULL, 4, 4), [1.0], layout.samples)
+    positions = np.arange(100, 160) if shards > 3 else np.arange(2, 8)
+    found = needed_by(one, positions, [CROWDED])
+    expected: dict[int, list[tuple[int, int]]] = {}
+    for position in positions.tolist():
+        shard, row = (int(part[0]) for part in one.locate(np.array([position])))
+        expected.setdefault(shard, []).append((position, row))
+    assert [need.shard for need in found] == list(expected)
+    for need in found:
+        read = expected[need.shard]
+        assert (need.first, need.last) == (read[0][0], read[-1][0])
+        assert need.rows.tolist() == sorted({row for _, row in read})
