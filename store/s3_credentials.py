@@ -23,6 +23,8 @@ from headrace.store.s3_config import ProfileFiles, S3Target
 
 #: A metadata service that answers at all answers at once; none answers outside of a cloud.
 METADATA_TIMEOUT_S = 2.0
+#: A service that the environment points to is there, and may be far away.
+SERVICE_TIMEOUT_S = 10.0
 #: A program that a profile names to get its keys, which may ask a service for them.
 PROCESS_S_MAX = 60.0
 #: Any of these in the environment points to a service that gives credentials.
@@ -52,10 +54,17 @@ def credentials_of(target: S3Target, environment: Mapping[str, str] | None = Non
     chain = [files, EnvAWSProvider()] if target.profile else [EnvAWSProvider(), files]
     chain.append(EnvMinioProvider())
     has_machine = target.endpoint is None and environment.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true"
-    if has_machine or any(environment.get(hint) for hint in _HINTS):
-        pool = PoolManager(retries=False, timeout=Timeout(METADATA_TIMEOUT_S))
+    has_service = names_service(environment)
+    if has_machine or has_service:
+        limit_s = SERVICE_TIMEOUT_S if has_service else METADATA_TIMEOUT_S
+        pool = PoolManager(retries=False, timeout=Timeout(limit_s))
         chain.append(IamAwsProvider(http_client=pool, region=target.region))
     return ChainedProvider(chain)
+
+
+def names_service(environment: Mapping[str, str]) -> bool:
+    """Whether the environment points to a service that gives credentials: one that does not answer may do so later."""
+    return any(environment.get(hint) for hint in _HINTS)
 
 
 class _ProfileProvider(Provider):

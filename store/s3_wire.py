@@ -37,14 +37,14 @@ from urllib3.exceptions import (
 from headrace.store.errors import InvalidUri, StoreRefused
 from headrace.store.s3_body import Body
 from headrace.store.s3_config import S3Target, proxy_of
-from headrace.store.s3_credentials import CredentialsFailed, credentials_of
+from headrace.store.s3_credentials import CredentialsFailed, credentials_of, names_service
 
 #: Until a connection stands; a socket's sends of 256 KiB have the same limit.
 CONNECT_TIMEOUT_S = 10.0
 #: Between two pieces of an answer.
 READ_TIMEOUT_S = 30.0
 #: Connections kept open for reuse, a store.
-CONNECTIONS_KEPT = 16
+CONNECTIONS_KEPT = 24
 #: An answer that is no object (a page of a listing has about 1 MiB) and is longer is cut off.
 TEXT_BYTES_MAX = 16 << 20
 
@@ -251,8 +251,8 @@ class Wire:
         try:
             found = provider.retrieve()
         except (ValueError, OSError, HTTPError) as error:
-            if self._has_signed:
-                why = "the credentials have expired, and whoever gave them gives no new ones"
+            if self._has_signed or (isinstance(error, HTTPError) and names_service(os.environ)):
+                why = "whoever gives the credentials gives none now"
                 raise NoAnswer(f"{why} ({type(error).__name__})", is_unreachable=False) from error
             if isinstance(error, CredentialsFailed):
                 raise StoreRefused(f"{self._target.uri}: {error}") from error

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shlex
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,9 @@ from headrace.store.s3_upload import UPLOADS_MAX, Sizes
 from headrace.store.s3_wire import Answer
 
 MIB = 1 << 20
+KEYS = json.dumps(
+    {"AccessKeyId": "served", "SecretAccessKey": "s", "Token": "t", "Expiration": "2999-01-01T00:00:00Z"}
+).encode()
 ERROR = b"<Error><Code>%s</Code><Message>no</Message></Error>"
 
 
@@ -107,7 +111,7 @@ class _Recorder(http.server.BaseHTTPRequestHandler):
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.came.append((self.command, {name.lower(): value for name, value in self.headers.items()}))
-        answer = b"x" if self.command == "GET" else b""
+        answer = KEYS if self.path == "/keys" else b"x" if self.command == "GET" else b""
         self.send_response_only(404 if self.command == "HEAD" and not body and "/k" not in self.path else 200)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
@@ -299,6 +303,26 @@ def test_a_service_that_does_not_renew_credentials_at_once_is_asked_again(s3_ser
     other._asker.wire._provider = _Faltering(good=0, bad=1)
     with pytest.raises(StoreRefused, match=r"there are no credentials .* or say \?anonymous=true of a public bucket"):
         other.get("k")
+
+
+@pytest.mark.usefixtures("nobody")
+def test_a_service_of_the_environment_that_does_not_answer_yet_is_asked_again(
+    recorder: tuple[str, list[tuple[str, dict[str, str]]]], tmp_path: pathlib.Path, no_proxy: pytest.MonkeyPatch
+) -> None:
+    endpoint, came = recorder
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        no_proxy.delenv(name)
+    no_proxy.setenv("HOME", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        no_proxy.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://127.0.0.1:{closed.getsockname()[1]}/keys")
+
+    def come_up(_wait_s: float) -> None:
+        store._asker.wire._provider._providers[-1]._full_uri = f"{endpoint}/keys"  # type: ignore[union-attr]
+
+    store = S3Store(f"s3://bucket?endpoint={endpoint}", pace=Pace(sleep=come_up))
+    assert store.get("k") == b"x"
+    assert [method for method, _ in came] == ["GET", "GET"], "the keys, and the object"
+    assert "Credential=served/" in came[1][1]["authorization"]
 
 
 @pytest.mark.parametrize(
