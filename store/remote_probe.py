@@ -16,10 +16,9 @@ from typing import Protocol
 from headrace.store.errors import StoreRefused
 from headrace.store.objects import Buffer
 
-#: SeaweedFS lets a writer that meets another wait for a second, and those that wait meet again: two race for a key, for
-#: many keys beside one another. It finds a missing lock as often as few races of many (docs/decisions/0040).
-RACERS = 2
-ROUNDS = 12
+#: SeaweedFS lets a writer that meets another wait for a second, so the rounds are run beside one another.
+RACERS = 4
+ROUNDS = 3
 #: For all racers to stand at the line.
 START_S_MAX = 30.0
 #: Objects under this prefix are those of a race, and are deleted at its end; one that stays harms nothing.
