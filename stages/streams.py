@@ -325,12 +325,13 @@ class InputStream:
         self._source, self._data, self._used, self._at = None, b"", 0, 0
 
     def _step(self) -> bytes:
-        if not self._fragment.size:
-            raise DamagedInput(to_path(self._fragment.uri), f"it is empty, where a {self._codec} stream should be")
         try:
             if self._source is None:
                 self._source = Gzip(self._raw) if self._codec == "gzip" else Zstd(self._raw)
-            return self._source.read()
+            found = self._source.read()
+            if not found and not self._raw.tell():
+                raise Truncated
+            return found
         except WindowTooLarge as error:
             self._raw.check()
             if self._window_bytes_max <= WINDOW_BYTES or isinstance(self._source, WideZstd):
@@ -363,6 +364,8 @@ class InputStream:
                 "2 << 30, which lets it take as much memory, write it again with zstd --long=27 or less"
             )
             return ForeignInput(name, what, "zstd stream that can be read")
+        if isinstance(error, Truncated) and not self._fragment.size:
+            return DamagedInput(name, f"it is empty, where a {codec} stream should be")
         if isinstance(error, Truncated):
             return DamagedInput(name, f"the {codec} stream is cut off after about {self._at} uncompressed bytes")
         return DamagedInput(name, f"not a sound {codec} stream behind {self._at} uncompressed bytes ({error})")
