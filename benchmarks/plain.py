@@ -9,9 +9,10 @@ of that process. What is checked afterwards, as is the number of tokens of all w
 
 - limit: one process a core, each in a loop with the pipeline's stages and nothing else (benchmarks/plain_loop.py).
 - fused, rings: `headrace run examples/plain.py`, with and without `--no-fuse`.
-- ray_guide, ray_arrow, ray_hf: `read_json`, `map_batches`, `write_parquet`, run by a Python with ray and gigatoken.
-  The same files, tokenizer.json and number of cores; as a user of Ray writes it from its guides, and with what Headrace
-  knows of the tokenizer; hf has the tokenizer in its usual library (benchmarks/plain_ray.py).
+- ray_guide, ray_tuned, ray_arrow, ray_hf: `read_json`, `map_batches`, `write_parquet`, run by a Python with ray and
+  gigatoken. The same files, tokenizer.json and number of cores; as a user of Ray writes it from its guides, with blocks
+  that let Ray fuse it, and with what Headrace knows of the tokenizer besides; hf, with those blocks, has the tokenizer
+  in its usual library (benchmarks/plain_ray.py).
 
 Rounds of all ways alternate. A measurement during which other processes took more than a twentieth (`quiet`) of the
 processor time of all cores is made again, up to AGAIN_MAX times, after which the least disturbed one counts; `again`
@@ -57,7 +58,7 @@ RAY_SCRIPT = pathlib.Path(__file__).with_name("plain_ray.py")
 RUN_S_MAX = 1200.0
 AGAIN_MAX = 2
 #: Ways that are Ray's.
-RAY_WAYS = ("guide", "arrow", "hf")
+RAY_WAYS = ("guide", "tuned", "arrow", "hf")
 MB = 1_000_000
 
 
