@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from headrace.cli.words import megabytes, number, padding, safe
 from headrace.stages.samples import read_samples
 from headrace.store.dataset import Dataset
 from headrace.store.log import Log
-from headrace.store.objects import ObjectStore, open_store
+from headrace.store.objects import ObjectStore, below, open_store
 from headrace.store.shards import read_table
 from headrace.store.words import counted
 
@@ -48,6 +49,7 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, as_json: bool) ->
         "bytes": _bytes(dataset),
         "fragments": len(dataset.state.fragments),
         "given_up": list(_given_up(dataset)),
+        "retracted": sum(len(rows) for _, _, rows in dataset.state.retracted),
         "ledger_entries": dataset.state.number + 1,
         "term": dataset.state.term,
         "epoch": dataset.state.epoch,
@@ -71,11 +73,11 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, as_json: bool) ->
         ("tokenizer", f"sha256 {described.tokenizer[:16]}" if described.tokenizer else "unknown"),
         ("ledger", f"{counted(dataset.state.number + 1, 'entry', 'entries')}, term {dataset.state.term}"),
     ]
+    if facts["retracted"]:
+        rows.append(("retracted", f"{counted(int(facts['retracted']), 'document')} of those kept, shown no more"))
     out.print(facts_page(rows))
     for item in list(_given_up(dataset))[:GIVEN_UP_SHOWN]:
-        out.print(
-            f"  given up  {safe(item['uri'])}: {safe(item['reason'])}", style="yellow", soft_wrap=True, markup=False
-        )
+        out.print(f"  given up  {safe(item['uri'])}: {safe(item['reason'])}", style="yellow", markup=False)
     if samples:
         print_samples(sampled, dict(balance.counts.filtered_by))
     if quarantine:
@@ -157,8 +159,7 @@ def list_datasets(root: str, *, as_json: bool) -> int:
     store = open_store(root)
     rows: list[dict[str, Any]] = []
     for prefix in _ledgers(store):
-        uri = f"{store.uri.rstrip('/')}/{prefix}".rstrip("/")
-        dataset = Dataset.open(uri, removed=True)
+        dataset = Dataset.open(below(store.uri, urllib.parse.quote(prefix.rstrip("/"))), removed=True)
         if dataset.state.removed:
             continue
         balance = balance_of(dataset.state)

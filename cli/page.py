@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -21,11 +21,16 @@ BAD = "red"
 FAINT = "dim"
 #: Columns of a page; wider terminals keep the rest empty, so that numbers stay beside their names.
 WIDTH_MAX = 96
+#: Columns of the names of verdicts in a balance, at the least.
+NAMES_MIN = 16
 
 
-def console(stream: IO[str] | None = None) -> Console:
-    """A console for one of the standard streams, no wider than a page."""
-    made = Console(file=stream or sys.stdout, highlight=False, soft_wrap=False)
+def console(stream: IO[str] | None = None, *, live: bool = False) -> Console:
+    """A console for one of the standard streams, with tables no wider than a page.
+
+    Lines of text are not broken, so that a URI or a command in them can be copied; those of a live page are.
+    """
+    made = Console(file=stream or sys.stdout, highlight=False, soft_wrap=not live)
     if made.width > WIDTH_MAX:
         made.width = WIDTH_MAX
     return made
@@ -71,11 +76,26 @@ def place(uri: str) -> Text:
     return Text("  " + safe(uri), style=FAINT, overflow="fold")
 
 
+class _BalancePage:
+    """The balance at the width that there is: names are broken on a narrow terminal, and no number is."""
+
+    def __init__(self, balance: Balance) -> None:
+        self._balance = balance
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Padding(_balance_table(self._balance, options.max_width), (0, 0, 0, 2), expand=False)
+        yield _verdict_line(self._balance)
+
+
 def balance_page(balance: Balance) -> RenderableType:
     """Read = kept + filtered by reason + duplicate + quarantined."""
+    return _BalancePage(balance)
+
+
+def _balance_table(balance: Balance, width: int) -> Table:
     counts = balance.counts
     table = Table.grid(padding=(0, 2))
-    table.add_column(min_width=46, overflow="fold")
+    table.add_column(min_width=max(NAMES_MIN, min(46, width - 25)), overflow="fold")
     table.add_column(justify="right", min_width=11)
     table.add_column(justify="right", min_width=6)
     table.add_row(Text("read", "bold"), Text(number(balance.records_read), "bold"), "")
@@ -90,7 +110,7 @@ def balance_page(balance: Balance) -> RenderableType:
         table.add_row(Text(f"  {name}", style), Text(number(value), style), Text(share, FAINT))
         for reason, count in _ranked(reasons):
             table.add_row(Text(f"    {safe(reason)}", FAINT), Text(number(count), FAINT), "")
-    return Group(Padding(table, (0, 0, 0, 2), expand=False), _verdict_line(balance))
+    return table
 
 
 def _verdict_line(balance: Balance) -> Text:

@@ -78,4 +78,6 @@ def show_samples(out: Console, samples: list[Sample]) -> None:
     for sample in samples:
         text = safe(" ".join(sample.text.split()))
         name = sample.id if len(sample.id) <= ID_SHOWN else "…" + sample.id[1 - ID_SHOWN :]
-        out.print(Text.assemble(f"    {safe(name)}  ", (text, FAINT)), no_wrap=True, overflow="ellipsis")
+        out.print(
+            Text.assemble(f"    {safe(name)}  ", (text, FAINT)), no_wrap=True, overflow="ellipsis", soft_wrap=False
+        )

@@ -184,5 +184,5 @@ def progress_on(stream: IO[str], name: str) -> Progress:
     from headrace.cli.page import console
     from headrace.cli.progress import LivePage
 
-    made = console(stream)
+    made = console(stream, live=True)
     return LivePage(made, name) if made.is_terminal and not made.is_dumb_terminal else Lines(stream, name)

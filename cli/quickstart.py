@@ -115,7 +115,7 @@ def _train(dataset: str, steps: int | None, stream: Any) -> TrainingResult:
     from headrace.cli.page import console
     from headrace.loader.demo import train
 
-    out = console(stream)
+    out = console(stream, live=True)
     out.print()
     curve = Curve()
     with _shown(out, curve) as on_step:

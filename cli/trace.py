@@ -76,6 +76,8 @@ def _rows(fact: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             continue
         if key == "lineage":
             yield "edited by", ", ".join(json.loads(fact[key])["edited_by"])
+        elif key == "retracted":
+            yield key, f"shown no more since version {fact[key]}"
         else:
             yield key, fact[key]
     for piece in fact.get("pieces", ())[:8]:

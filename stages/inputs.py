@@ -97,8 +97,7 @@ class Inputs:
         if place.root:
             others = itertools.islice(self._below(place), OTHERS_SHOWN + 1) if not is_glob(place.path) else ()
             where = "the bucket and the key"
-        elif os.path.lexists(place.path) and not os.path.isdir(place.path):
-            what = "is a link that leads nowhere" if os.path.islink(place.path) else "is no regular file"
+        elif not os.path.isdir(place.path) and (what := _no_file(place.path)):
             return f"{place.path!r} {what}: name another"
         else:
             others = itertools.islice(_files_below(place.path), OTHERS_SHOWN + 1)
@@ -140,6 +139,8 @@ class Inputs:
             found = file_at(path)
             if found is not None:
                 yield order_of(path), found
+            elif what := _no_file(path):
+                self.passed_over.add_odd(what, path)
 
     # -- objects of a store --
 
@@ -232,6 +233,13 @@ def file_at(path: str) -> InputObject | None:
     if not stat.S_ISREG(status.st_mode):
         return None
     return InputObject(to_uri(path), status.st_size, file_version(status))
+
+
+def _no_file(path: str) -> str:
+    """What stands at a path where no regular file does; "" where nothing does any more."""
+    if not os.path.lexists(path):
+        return ""
+    return "is no regular file" if os.path.exists(path) else "is a link that leads nowhere"
 
 
 def _files_below(folder: str) -> Iterator[str]:

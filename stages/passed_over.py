@@ -1,4 +1,4 @@
-"""What a folder holds and does not stand for: counted by kind, in bounded memory, and said in one line."""
+"""What a folder holds and does not stand for, and what no listing can read, in bounded memory and in one line."""
 
 from __future__ import annotations
 
@@ -16,21 +16,33 @@ _PACKED = (*CODECS, ".bz2", ".xz", ".lz4", ".lzo", ".snappy", ".br")
 
 
 class PassedOver:
-    """Counts of the files that were passed over: those beside the data by their names, others by their suffixes."""
+    """Counts of what was passed over: files beside the data by their names, others by their suffixes, and no files."""
 
     def __init__(self) -> None:
         #: by whether it stands beside data, and the kind
         self._kinds: Counter[tuple[bool, str]] = Counter()
+        #: What is named and is no file: how many by what they are, and the first of each.
+        self._odd: dict[str, tuple[int, str]] = {}
 
     def add(self, path: str) -> None:
         """A file, or with a slash at its end a folder, relative to the folder that was named."""
         kind = _kind(path)
         self._kinds[kind if kind in self._kinds or len(self._kinds) < KINDS_MAX else (True, OTHERS)] += 1
 
+    def add_odd(self, what: str, path: str) -> None:
+        """Something that the input names, and that is no file: what it is instead, and its whole path."""
+        count, first = self._odd.get(what, (0, path))
+        self._odd[what] = count + 1, first
+
     def words(self) -> str:
-        """The line, or nothing where nothing was passed over. What may be data is named first."""
-        if not self._kinds:
-            return ""
+        """The line, or nothing where nothing was passed over. What should be data is named first, then what may be."""
+        odd = [
+            f"not read: {path!r} {what}" + (f", like {count - 1:,} {OTHERS}" if count > 1 else "")
+            for what, (count, path) in sorted(self._odd.items())
+        ]
+        return "; ".join([*odd, *([self._kinds_words()] if self._kinds else [])])
+
+    def _kinds_words(self) -> str:
         ranked = sorted(
             self._kinds.items(), key=lambda item: (item[0] == (True, OTHERS), item[0][0], -item[1], item[0])
         )

@@ -134,6 +134,17 @@ def test_the_page_fits_its_width_and_says_everything(width: int) -> None:
         assert words in text, text
 
 
+@pytest.mark.parametrize("width", [40, 50, 71])
+def test_a_narrow_terminal_breaks_names_and_no_number(width: int) -> None:
+    counts = Counts(
+        kept=123_456_789, filtered=1_234_567, filtered_by={"a-long-stage/for a reason that is long": 1_234_567}
+    )
+    balance = Balance(124_691_356, counts, 1, 1, balanced=True, complete=True)
+    text = shown(replace(report(), balance=balance), width)
+    for words in ("124,691,356", " 99.0%", " 1.0%", "123,456,789", "1,234,567"):
+        assert words in text.replace("\n", " "), text
+
+
 def test_a_balance_that_does_not_hold_is_shown_as_such() -> None:
     made = report()
     text = shown(replace(made, balance=replace(made.balance, balanced=False)))

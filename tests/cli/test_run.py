@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +94,10 @@ def test_a_run_its_repetition_a_refusal_and_the_dataset_commands_tell_one_story(
     assert all(row["verdict"] == "filtered" and row["text"] for row in rows)
     assert reason in headrace(home, "dataset", "show", "out", "--samples").stdout
     assert json.loads(headrace(home, "dataset", "ls", ".", "--json").stdout)["datasets"][0]["kept"] == KEPT
+    shutil.copytree(home / "out", home / "a %41 ü#?" / "x y")
+    (odd,) = json.loads(headrace(home, "dataset", "ls", "a %41 ü#?", "--json").stdout)["datasets"]
+    assert (odd["kept"], odd["dataset"]) == (KEPT, (home / "a %41 ü#?" / "x y").as_uri())
+    assert odd["dataset"] in headrace(home, "dataset", "verify", odd["dataset"]).stdout.splitlines()[0], "in one line"
     assert "sound" in headrace(home, "dataset", "verify", "out").stdout
 
     shard = next((home / "out" / "shards").rglob("*.safetensors"))

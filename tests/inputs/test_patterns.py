@@ -168,6 +168,24 @@ def test_what_is_no_file_is_said_to_be_none(tmp_path: pathlib.Path) -> None:
     assert [item.uri.rpartition("/")[2] for item in Inputs([str(tmp_path)], ("*.jsonl",))] == ["a.jsonl"]
 
 
+def test_a_link_that_leads_nowhere_among_others_is_said_and_not_just_left_out(tmp_path: pathlib.Path) -> None:
+    files.write(tmp_path / "hub" / "a.jsonl", b"{}")
+    files.write(tmp_path / "hub" / "x.csv", b"{}")
+    for name in ("b b.jsonl", "c.jsonl", "c.csv"):  # as a cache of a hub whose download was cut off
+        (tmp_path / "hub" / name).symlink_to("../blobs/gone")
+    os.mkfifo(tmp_path / "hub" / "pipe.jsonl")
+    first = str(tmp_path / "hub" / "b b.jsonl")
+    odd = f"not read: {first!r} is a link that leads nowhere, like 1 others; not read: "
+    for pattern, rest in (
+        ("hub", "is no regular file; passed over in the input's folders: 2 .csv; a glob"),
+        ("hub/*.jsonl", "is no regular file"),
+    ):
+        reader = MixedSource("read", [str(tmp_path / pattern)])
+        assert [item.uri.rpartition("/")[2] for item in reader.inputs] == ["a.jsonl"]
+        assert reader.passed_over().startswith(odd)
+        assert f"pipe.jsonl' {rest}" in reader.passed_over()
+
+
 def test_a_pattern_that_names_nothing_is_named(tree: Callable[[str], str]) -> None:
     with pytest.raises(InputError, match=r"no file matches .*nope"):
         found(tree, "*.jsonl", "nope/*.jsonl")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pathlib
 import random
 import secrets
@@ -138,6 +139,8 @@ def test_three_sinks_write_into_a_bucket_and_a_dataset_there_is_exported(
     report = balance(headrace(tmp_path, "run", "both.py", "-p", "input=a.jsonl", "-p", f"output={uri}", "--json"))
     assert (report["balanced"], report["complete"]) == (True, True)
     assert headrace(tmp_path, "dataset", "verify", uri).returncode == 0
+    (listed,) = json.loads(headrace(tmp_path, "dataset", "ls", uri, "--json").stdout)["datasets"]
+    assert (listed["dataset"], listed["shards"]) == (report["dataset"], report["shards"])
     balance(headrace(tmp_path, "run", "both.py", "-p", "input=a.jsonl", "-p", "output=here", "--json"))
     for kind in ("megatron", "mds", "parquet"):
         for source, folder in ((uri, "far"), ("here", "near")):

@@ -50,6 +50,9 @@ def test_a_retracted_record_is_shown_by_no_reader_and_its_text_is_gone(undisturb
     after = np.array(open_dataset(str(dataset)).rows(0, np.arange(shard["sequences"])))
     (fact,) = answer("trace", str(dataset), ids[1])["records"]
     assert fact["retracted"] == 2
+    assert "retracted     shown no more since version 2" in call("trace", str(dataset), ids[1]).stdout
+    assert answer("show", str(dataset))["retracted"] == 1
+    assert "1 document of those kept, shown no more" in call("show", str(dataset)).stdout
     hidden = np.zeros(before.shape, np.bool_)
     for piece in fact["pieces"]:
         hidden[piece["sequence"], piece["start"] : piece["start"] + piece["length"]] = True
