@@ -184,7 +184,7 @@ def open_store(uri: str) -> ObjectStore:
 
 
 def below(uri: str, folder: str) -> str:
-    """The URI of a folder in the store at `uri`, escaped as in URIs; what an S3 URI says of its server stays behind `?`."""
+    """The URI of a folder in the store at `uri`, escaped as in one; what S3 says of its server stays behind `?`."""
     if not uri.lower().startswith("s3://"):
         return f"{uri.rstrip('/')}/{folder}"
     path, mark, query = uri.partition("?")
