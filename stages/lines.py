@@ -60,10 +60,11 @@ def scan_lines(file: Bytes, start: int, end: int, *, block_bytes: int, line_byte
     if start >= end:
         return
     file.seek(start)
+    blocks = _Blocks(file, block_bytes)
     #: What was read of the line that begins at `position`. While lines are worked on nothing else holds their bytes.
     position, head = start, list[bytes]()
     while position < end:
-        block = file.read(block_bytes)
+        block = blocks.read()
         if not block:
             if any(head):
                 yield Lines(position, position + _size(head), [_taken(head)])
@@ -88,10 +89,41 @@ def scan_lines(file: Bytes, start: int, end: int, *, block_bytes: int, line_byte
             position = at
             del lines
         if _size(head) > line_bytes_max and position < end:
-            overlong = _pass_over(file, head, position, block_bytes)
+            overlong = _pass_over(blocks, head, position)
             yield overlong
             position = overlong.stop
             file.seek(position)
+
+
+class _Blocks:
+    """Blocks of `size` bytes of a file whose `read` may give less, as that of a compressed one does.
+
+    A fault behind what was read of a block is raised when the next one is asked for.
+    """
+
+    def __init__(self, file: Bytes, size: int) -> None:
+        self._file, self._size = file, size
+        self._fault: Exception | None = None
+
+    def read(self) -> bytes:
+        """A whole block; less, or none, only at the end or before a fault."""
+        parts = [self.read_some()]
+        left = self._size - len(parts[0])
+        while left > 0 and parts[-1]:
+            try:
+                parts.append(self._file.read(left))
+            except Exception as error:  # noqa: BLE001 - raised again
+                self._fault = error
+                break
+            left -= len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_some(self) -> bytes:
+        """What one read gives: the file stands no further behind it than it must."""
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            raise fault
+        return self._file.read(self._size)
 
 
 def _size(parts: list[bytes]) -> int:
@@ -117,12 +149,12 @@ def _split(block: bytes, last: int) -> tuple[list[bytes], bytes]:
     return block[: cut - 1].split(b"\n"), block[cut:]
 
 
-def _pass_over(file: Bytes, head: list[bytes], offset: int, block_bytes: int) -> Lines:
+def _pass_over(blocks: _Blocks, head: list[bytes], offset: int) -> Lines:
     """The prefix of the line that begins with `head`, read to its end; no line at all if it is blank."""
     size, blank, found = _size(head), all(not part or part.isspace() for part in head), -1
     prefix = _taken(head)[:RAW_BYTES_MAX]
     while found < 0:
-        block = file.read(block_bytes)
+        block = blocks.read_some()
         if not block:
             break
         found = block.find(b"\n")

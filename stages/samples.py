@@ -75,7 +75,7 @@ def sampled_of(batch: Batch) -> dict[str, Any]:
     lost = batch.verdicts
     chosen = np.zeros(lost.num_rows, np.bool_)
     if lost.num_rows:
-        other = np.asarray(pc.not_equal(lost.column("verdict"), pa.scalar(QUARANTINED)))
+        other = np.asarray(pc.not_equal(lost.column("verdict"), pa.scalar(QUARANTINED, pa.string())))
         chosen = other & np.asarray(lost.column("raw").is_valid())
     rows = lost.filter(pa.array(chosen, pa.bool_())) if chosen.any() else lost.slice(0, 0)
     columns: dict[str, Any] = {name: rows.column(name) for name in ("id", "row", "part", "stage", "verdict", "reason")}

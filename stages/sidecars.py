@@ -136,7 +136,7 @@ def quarantined_of(batch: Batch) -> dict[str, Any]:
     """The columns of the quarantine table."""
     lost = batch.verdicts
     if lost.num_rows:
-        lost = lost.filter(pc.equal(lost.column("verdict"), pa.scalar(QUARANTINED)))
+        lost = lost.filter(pc.equal(lost.column("verdict"), pa.scalar(QUARANTINED, pa.string())))
     lost = _sorted(lost)
     return {name: lost.column(name) for name in lost.schema.names}
 
@@ -156,8 +156,8 @@ def gather(batches: Iterable[Batch], schema: pa.Schema, columns_of: Any) -> pa.T
         count = len(columns["id"])
         if not count:
             continue
-        columns["source"] = pa.repeat(pa.scalar(batch.uri), count)
-        columns["fragment"] = pa.repeat(pa.scalar(batch.fragment.hex()), count)
+        columns["source"] = pa.repeat(pa.scalar(batch.uri, pa.string()), count)
+        columns["fragment"] = pa.repeat(pa.scalar(batch.fragment.hex(), pa.string()), count)
         found = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in schema]
         parts.append(pa.RecordBatch.from_arrays(found, schema=schema))
     return pa.Table.from_batches(parts, schema=schema)

@@ -10,7 +10,6 @@ import mmap
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any
 
 import msgpack
@@ -52,7 +51,7 @@ class Hands:
 
     def take(self, slot: int, stage: str, ranges: Sequence[Range], *, timed: bool = False) -> None:
         """A stage is given these records now."""
-        items = [astuple(item) for item in ranges[:RANGES_MAX]]
+        items = [(item.fragment, item.first, item.count, item.offset, item.length) for item in ranges[:RANGES_MAX]]
         data = msgpack.packb([time.monotonic(), timed, stage, items])
         start, word = slot * SLOT_BYTES, slot * SLOT_BYTES // 8
         sequence = self._words[word] | 1

@@ -105,7 +105,7 @@ class Leaning:
         import pyarrow.compute as pc
 
         behind = pc.is_in(lost.column("stage"), value_set=pa.array(sorted(self.behind), pa.string()))
-        found = lost.filter(pc.and_(behind, pc.equal(lost.column("verdict"), pa.scalar(verdict))))
+        found = lost.filter(pc.and_(behind, pc.equal(lost.column("verdict"), pa.scalar(verdict, pa.string()))))
         rows: list[int] = ordinals_of(found.column("row")).tolist()
         return rows
 
@@ -116,8 +116,8 @@ class Leaning:
         # Here, since Arrow's functions take longer to import than all else that a task needs.
         import pyarrow.compute as pc
 
-        mine = pc.equal(lost.column("stage"), pa.scalar(self.stage))
-        return lost.filter(pc.and_(mine, pc.equal(lost.column("verdict"), pa.scalar(DUPLICATE))))
+        mine = pc.equal(lost.column("stage"), pa.scalar(self.stage, pa.string()))
+        return lost.filter(pc.and_(mine, pc.equal(lost.column("verdict"), pa.scalar(DUPLICATE, pa.string()))))
 
     def _names(self, batch: Batch) -> list[RecordName]:
         texts: list[Any] = self._duplicates(batch).column("duplicate_of").to_pylist()
@@ -132,7 +132,7 @@ def _killers(batch: Batch) -> list[int]:
     import pyarrow.compute as pc
 
     killed = pc.starts_with(lost.column("reason"), KILLED)
-    quarantined = pc.equal(lost.column("verdict"), pa.scalar(QUARANTINED))
+    quarantined = pc.equal(lost.column("verdict"), pa.scalar(QUARANTINED, pa.string()))
     rows: list[int] = ordinals_of(lost.filter(pc.and_(killed, quarantined)).column("row")).tolist()
     return rows
 

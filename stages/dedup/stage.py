@@ -166,7 +166,7 @@ class _Record:
 
 def matches_of(verdicts: pa.Table) -> dict[RecordName, Match]:
     """What the duplicates of a table of verdicts are duplicates of."""
-    lost = verdicts.filter(pc.equal(verdicts.column("verdict"), pa.scalar(DUPLICATE)))
+    lost = verdicts.filter(pc.equal(verdicts.column("verdict"), pa.scalar(DUPLICATE, pa.string())))
     columns: list[list[Any]] = [lost.column(name).to_pylist() for name in ("fragment", "row", "duplicate_of", "reason")]
     return {
         RecordName(bytes.fromhex(fragment), row): Match(RecordName.parse(target), reason == SIMILAR)
