@@ -102,12 +102,15 @@ def dataset_export(
     uri: Dataset,
     out: Annotated[str, typer.Argument(metavar="FOLDER", help="The folder to write; it must not be there yet.")],
     format: Annotated[str, typer.Option(metavar="megatron|mds|parquet", help="What to write.")],  # noqa: A002
+    version: Annotated[
+        int | None, typer.Option(metavar="N", help="An older version; the newest that was published without it.")
+    ] = None,
     json: Json = False,
 ) -> int:
-    """Write a dataset in a format that others train with."""
+    """Write a version of a dataset in a format that others train with."""
     from headrace.cli.export import export_dataset
 
-    return export_dataset(uri, out, format, as_json=json)
+    return export_dataset(uri, out, format, version, as_json=json)
 
 
 @dataset_app.command("rebuild")

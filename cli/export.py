@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 
-from headrace.cli.errors import UsageError
+from headrace.cli.errors import CliError, UsageError
 from headrace.cli.page import console, title
 from headrace.cli.words import megabytes
 from headrace.store.words import counted
@@ -14,8 +14,8 @@ from headrace.store.words import counted
 FORMATS = ("megatron", "mds", "parquet")
 
 
-def export_dataset(uri: str, out: str, kind: str, *, as_json: bool) -> int:
-    """Write one dataset to a folder; the exit code."""
+def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_json: bool) -> int:
+    """Write one version of a dataset to a folder; the exit code."""
     if kind not in FORMATS:
         raise UsageError(f"--format {kind!r}: choose one of {', '.join(FORMATS)}")
     from headrace.stages.export.mds import export_mds
@@ -23,14 +23,21 @@ def export_dataset(uri: str, out: str, kind: str, *, as_json: bool) -> int:
     from headrace.stages.export.parquet import export_parquet
     from headrace.store.dataset import Dataset
 
-    dataset = Dataset.open(uri)
+    whole = Dataset.open(uri)
+    try:
+        dataset = whole.of_version(version)
+    except ValueError as error:
+        raise CliError(str(error)) from error
+    version = whole.state.version if version is None else version
     export = {"megatron": export_megatron, "mds": export_mds, "parquet": export_parquet}[kind]
     done = export(dataset, out)
     if as_json:
-        print(json.dumps({"dataset": dataset.uri, **dataclasses.asdict(done)}))
+        print(json.dumps({"dataset": dataset.uri, "version": version, **dataclasses.asdict(done)}))
         return 0
     rows = [(done.documents, "document"), (done.sequences, "sequence"), (done.tokens, "token")]
     held = ", ".join(counted(count, word) for count, word in rows if count)
     size = f"{counted(done.files, 'file')}, {megabytes(done.bytes)}"
-    console(sys.stdout).print(title(out, f"{kind}: {held or 'nothing'}; {size}"))
+    console(sys.stdout).print(
+        title(out, f"{kind} of {f'version {version}' if version else 'what is closed'}: {held or 'nothing'}; {size}")
+    )
     return 0

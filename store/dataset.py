@@ -166,7 +166,7 @@ class Dataset:
 
     def manifest(self) -> dict[str, Any]:
         """Return `manifest.json`: the shards of the newest published version, or all where none was published."""
-        described, published = self.describe(), self.state.version_number
+        described = self.describe()
         retracted = [
             {"version": version, "tokens": key, "documents": rows} for version, key, rows in self.state.retracted
         ]
@@ -179,13 +179,24 @@ class Dataset:
             "seq_len": described.seq_len or 0,
             "pad_id": described.pad_id or 0,
             "eos_id": described.eos_id,
-            "shards": [
-                shard.to_dict()
-                for shard in self._shards
-                if (published < 0 or shard.number <= published) and shard.object(TOKENS) is not None
-            ],
+            "shards": [shard.to_dict() for shard in self.of_version().shards if shard.object(TOKENS) is not None],
             **({"retracted": retracted} if retracted else {}),
         }
+
+    def of_version(self, version: int | None = None) -> Dataset:
+        """The dataset with the shards of one published version: of the newest, or with all where none was published.
+
+        What was retracted since is not shown in an older version either. Raises `ValueError` for one that is not known.
+        """
+        published = self.state.published | {self.state.version: self.state.version_number}
+        if version is not None and not (version > 0 and version in published):
+            known = ", ".join(str(number) for number in sorted(published) if number > 0)
+            raise ValueError(f"{self.uri} has no version {version}; it has {known or 'none yet: run it to its end'}")
+        newest = published[self.state.version if version is None else version]
+        shown = Dataset(self.store, self.state)
+        if newest >= 0:
+            shown._shards = tuple(shard for shard in self._shards if shard.number <= newest)
+        return shown
 
     def retracted(self, tokens: str) -> frozenset[int]:
         """Rows of the documents table that are shown no more, of the shard whose tokens have this key."""

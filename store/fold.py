@@ -102,6 +102,8 @@ class LedgerState(LogState):
     counts: dict[str, Counts] = field(default_factory=dict[str, Counts])
     version: int = 0
     version_number: int = -1
+    #: The entry that published each version.
+    published: dict[int, int] = field(default_factory=dict[int, int])
     #: Documents that are shown no more: since which version, the key of the shard's tokens, rows of its documents.
     retracted: list[list[Any]] = field(default_factory=list[list[Any]])
     #: The dataset was removed, and no pipeline has begun another in its place.
@@ -141,6 +143,7 @@ class LedgerState(LogState):
                     self._known(number, fragment).released.setdefault(change.sink, set()).update(rows)
             case VersionPublished():
                 self.version, self.version_number = change.version, number
+                self.published[change.version] = number
             case Retracted():
                 self._retracted(number, change)
             case Removed():

@@ -38,6 +38,7 @@ _LEDGER_FIELDS = (
     "epoch",
     "version",
     "version_number",
+    "published",
     "retracted",
     "removed",
 )

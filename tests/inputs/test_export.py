@@ -172,6 +172,42 @@ def test_documents_and_lines_hold_the_text_of_the_records(home: pathlib.Path) ->
     assert texts == rows == {record["id"]: record["text"] for record in files.RECORDS}
 
 
+def test_each_published_version_is_exported_with_its_own_records_and_without_what_was_retracted_since(
+    tmp_path: pathlib.Path,
+) -> None:
+    alone = pipeline().replace('after(write_documents(), "read"),', "").replace('after(write_jsonl(), "read"),', "")
+    (tmp_path / "tokens.py").write_text(alone)
+    first, second = files.RECORDS[:20], files.RECORDS[20:33]
+    for name, records in (("a", first), ("b", second)):
+        files.write(tmp_path / "in" / f"{name}.jsonl", files.lines(records))
+        balance(headrace(tmp_path, "run", "tokens.py", "-p", "input=in/*.jsonl", "-p", "output=out", "--json"))
+    gone = first[3]["id"]
+    assert headrace(tmp_path, "dataset", "retract", "out", gone).returncode == 0
+
+    def exported(kind: str, *version: str) -> dict[str, object]:
+        folder = "-".join(("to", kind, *version))
+        done = headrace(tmp_path, "dataset", "export", "out", folder, "--format", kind, *version, "--json")
+        assert done.returncode == 0, done.stderr
+        return {**json.loads(done.stdout), "folder": folder}
+
+    def ids(report: dict[str, object]) -> list[str]:
+        return sorted(
+            name
+            for path in (tmp_path / str(report["folder"])).iterdir()
+            for name in pq.read_table(path).column("id").to_pylist()
+        )
+
+    for asked, version, records in ((("--version", "1"), 1, first), ((), 3, [*first, *second])):
+        report = exported("parquet", *asked)
+        assert report["version"] == version
+        assert ids(report) == sorted(record["id"] for record in records if record["id"] != gone)
+        assert exported("megatron", *asked)["documents"] == len(records) - 1
+    assert int(str(exported("mds", "--version", "1")["sequences"])) < int(str(exported("mds")["sequences"]))
+    refused = headrace(tmp_path, "dataset", "export", "out", "new", "--format", "mds", "--version", "4")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.endswith("has no version 4; it has 1, 2, 3\n")
+
+
 def test_an_export_never_writes_over_what_stands(home: pathlib.Path) -> None:
     (home / "full").mkdir()
     (home / "full" / "x").write_text("mine")
