@@ -36,6 +36,8 @@ APPLY_S = 60.0
 STEER_S = 10.0
 #: Seconds for which a question may be held back until workers have come.
 COME_S_MAX = 10.0
+#: Seconds between two replies to a watcher, but for the one that says that a run has ended.
+BETWEEN_S = 0.05
 
 
 class Servicer(rpc.ControlServicer):
@@ -141,15 +143,14 @@ class Servicer(rpc.ControlServicer):
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.StatusReply]:  # noqa: N802
         """The status again and again, at least each `interval_s`, and at once when a run ends."""
-        interval = max(0.05, request.interval_s or 1.0)
+        interval = max(BETWEEN_S, request.interval_s or 1.0)
         while True:
             changed, over = self._shell.changed, self._over(request.pipeline)
             yield reply(self._shell, self._version, request.pipeline)
-            earliest = time.monotonic() + min(interval, 0.05)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), interval)
-            if over or not self._over(request.pipeline):
-                await asyncio.sleep(max(0.0, earliest - time.monotonic()))
+            earliest = time.monotonic() + min(interval, BETWEEN_S)
+            await _within(changed, interval)
+            while (over or not self._over(request.pipeline)) and (left := earliest - time.monotonic()) > 0:
+                await _within(self._shell.changed, left)
 
     def _over(self, pipeline: str) -> bool:
         run = self._shell.core.runs.get(pipeline)
@@ -232,6 +233,12 @@ class Servicer(rpc.ControlServicer):
             logger.info("worker %s: session over (%s)", session.worker, type(error).__name__)
         finally:
             session.outbox.put_nowait(None)
+
+
+async def _within(happened: asyncio.Event, seconds: float) -> None:
+    """Wait for it, or for so long."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(happened.wait(), seconds)
 
 
 def _allowance(request: pb.ApplyRequest) -> Allowance:

@@ -1,4 +1,4 @@
-"""A question that is held back until a worker has come."""
+"""Answers that are held back: until a worker has come, or since another was given just now."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 
+import pytest
+
+from headrace.controller import servicer as service
 from headrace.controller.core.cluster import Controller
 from headrace.controller.process import identity
 from headrace.controller.servicer import Servicer
@@ -62,3 +65,34 @@ def test_a_question_that_asks_for_none_is_answered_at_once() -> None:
 
 async def _status(request: pb.StatusRequest) -> pb.StatusReply:
     return await servicer().Status(request, None)
+
+
+class Ending(Servicer):
+    """Of its run only the test says whether it has ended."""
+
+    ended = False
+
+    def _over(self, pipeline: str) -> bool:
+        return self.ended
+
+
+async def end_behind_a_change() -> None:
+    """Watch a run that changes and, while that is held back, ends; return when the watcher was told."""
+    shell = Shell(Controller(identity()), os.urandom(32))
+    shell.begin("127.0.0.1:1")
+    watched = Ending(shell)
+    told = watched.Watch(pb.WatchRequest(pipeline="p"), None)
+    await anext(told)
+    following = asyncio.ensure_future(anext(told))
+    for ended in (False, True):
+        # It runs until it waits again.
+        done, _ = await asyncio.wait({following}, timeout=0.01)
+        assert not done
+        watched.ended = ended
+        shell._wake_watchers()
+    await asyncio.wait_for(following, DEADLINE_S)
+
+
+def test_the_end_of_a_run_is_told_at_once_though_another_change_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "BETWEEN_S", 10 * DEADLINE_S)
+    asyncio.run(end_behind_a_change())
