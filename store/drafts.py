@@ -16,19 +16,31 @@ import xxhash
 from headrace.store.errors import StoreStalled
 from headrace.store.objects import Buffer, ObjectStore
 from headrace.store.scratch import PIECE_BYTES, Scratch, near
+from headrace.store.writeback import begin_writing
+
+#: Bytes of a draft on disk behind which the disk is asked to begin with them: the end waits for what is left of it.
+AHEAD_BYTES = 4 << 20
 
 
 class Draft:
     """The bytes of an object so far. Raises StoreError, as `ObjectStore.create` does, at each step."""
 
-    __slots__ = ("_complain", "_create", "_scratch")
+    __slots__ = ("_begun", "_complain", "_create", "_scratch", "_stays")
 
     def __init__(
-        self, scratch: Scratch, create: Callable[[str], bool], complain: Callable[[OSError], Exception]
+        self,
+        scratch: Scratch,
+        create: Callable[[str], bool],
+        complain: Callable[[OSError], Exception],
+        *,
+        stays: bool = False,
     ) -> None:
         self._scratch = scratch
         self._create = create
         self._complain = complain
+        #: Whether the scratch file becomes the object, and how much of it the disk was asked to write.
+        self._stays = stays
+        self._begun = 0
 
     @property
     def size(self) -> int:
@@ -41,6 +53,9 @@ class Draft:
             self._scratch.append(data)
         except OSError as error:
             raise self._complain(error) from error
+        if self._stays and self.size - self._begun >= AHEAD_BYTES:
+            begin_writing(self._scratch.fileno(), self._begun, self.size - self._begun)
+            self._begun = self.size
 
     def patch(self, data: Buffer, offset: int) -> None:
         """Write over what stands at `offset`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import itertools
 import os
@@ -115,7 +116,8 @@ class FileStore:
                     except OSError as error:
                         raise self._unavailable("create", key, error, size=scratch.size) from error
 
-                yield Draft(scratch, create, lambda error: self._unavailable("create", "an object", error))
+                complain = functools.partial(self._unavailable, "create", "an object")
+                yield Draft(scratch, create, complain, stays=True)
         except OSError as error:
             raise self._unavailable("create", "an object", error) from error
 

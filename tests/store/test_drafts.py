@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.store import drafts
 from headrace.store.drafts import open_draft
 from headrace.store.errors import StoreStalled
 from headrace.store.files import FileStore
 from headrace.store.objects import Buffer
+from headrace.store.writeback import begin_writing
 
 
 class _Plain:
@@ -90,3 +92,28 @@ def test_a_draft_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch: p
         draft.append(b"x")
         draft.create("shards/k")
     assert done == ["sync", "link", "sync"]
+
+
+def begun_of(store: FileStore | _Plain, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The ranges with which the disk was asked to begin while a draft of some MiB was written."""
+    begun: list[tuple[int, int]] = []
+
+    def begin(descriptor: int, offset: int, size: int) -> None:
+        begin_writing(descriptor, offset, size)
+        begun.append((offset, size))
+
+    monkeypatch.setattr(drafts, "begin_writing", begin)
+    with open_draft(store) as draft:
+        for _ in range(3):
+            draft.append(bytes(drafts.AHEAD_BYTES // 2 + 1))
+        assert draft.create("a/whole")
+    assert len(store.get("a/whole")) == 3 * (drafts.AHEAD_BYTES // 2 + 1)
+    return begun
+
+
+def test_the_disk_begins_with_a_draft_before_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert begun_of(FileStore(tmp_path), monkeypatch) == [(0, drafts.AHEAD_BYTES + 2)]
+
+
+def test_no_disk_is_asked_for_a_draft_that_is_only_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert begun_of(_Plain(tmp_path), monkeypatch) == []
