@@ -248,6 +248,24 @@ def test_a_directory_that_others_may_enter_is_refused(tiny_dataset: str, tmp_pat
         remote(tiny_dataset, ShardCache(tmp_path)).shard(0)
 
 
+def test_two_users_of_one_directory_do_not_meet_and_neither_believes_what_the_other_has_put_there(
+    tiny_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    me, other = os.getuid(), os.getuid() + 1
+    remote(tiny_dataset, ShardCache(tmp_path)).shard(0)
+    (mine,) = tmp_path.iterdir()
+    kept = sorted(mine.iterdir())
+    monkeypatch.setattr("headrace.loader.cache.os.getuid", lambda: other)
+    theirs = ShardCache(tmp_path)
+    assert theirs._root != mine
+    # a folder of the name that the other's would have, but not the other's own
+    theirs._root.mkdir(mode=0o700)
+    with pytest.raises(LoaderError, match=f"of user {other} alone .* of user {me}: remove it, or choose another"):
+        remote(tiny_dataset, theirs).shard(0)
+    assert list(theirs._root.iterdir()) == []
+    assert sorted(mine.iterdir()) == kept
+
+
 def test_a_file_from_before_a_crash_of_the_machine_is_checked_before_it_is_believed(tiny_dataset: str, tmp_path: Path):
     cache = ShardCache(tmp_path)
     dataset = remote(tiny_dataset, cache)
