@@ -45,21 +45,29 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
             )
         self._worker: dict[str, int] | None = None
         self._owner: int | None = None
-        #: set by worker processes: from then on this process does not know what the loop received
-        self._used_by_workers = torch.zeros(1, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+        #: how often this process was told where the training loop stands; worker processes get a copy
+        self._told = 1
+        #: set by workers of a loop that nobody counts for: what `_told` was when it began, and which loop it is
+        self._uncounted = torch.zeros(2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        #: whether `over_workers` counts
+        self._is_counted = False
+        #: of a worker: whether it got a state of its own, and whether it made batches that nobody may have received
+        self._is_placed = self._is_within = False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         info = get_worker_info()
         if info is not None:
-            return self._in_worker(info.id, info.num_workers)
+            # the seeds of a loop's workers follow each other
+            return self._in_worker(info.id, info.num_workers, info.seed - info.id)
         if self.device.type == "cuda":
             return self._on_device()
         return self.loader.iterate(_tensors)
 
-    def _in_worker(self, number: int, of: int) -> Iterator[dict[str, Any]]:
+    def _in_worker(self, number: int, of: int, loop: int) -> Iterator[dict[str, Any]]:
         if self.device.type == "cuda":
             raise LoaderError("DataLoader workers cannot give batches on a CUDA device; use num_workers=0")
-        self._used_by_workers.fill_(1)
+        if not self._is_counted:
+            self._enter_loop(loop)
         self._enter(number)
         place = {"id": number, "of": of, "stride": self.loader.stride}
         if self._worker is None:
@@ -72,10 +80,32 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
                 f"samples) was loaded into worker {number} of {of} (steps of {place['stride']}); pass "
                 "headrace.loader.torch.loader_state(state) to the loader, and make the DataLoader anew"
             )
+        self._is_within = True
         for batch in self.loader.iterate(_tensors):
             self._worker = place
             yield batch
         self._worker = None
+        self._is_within = False
+
+    def _enter_loop(self, loop: int) -> None:
+        """Note that a loop begins. Raises LoaderError where one went before it and nobody knows how far that came."""
+        if self._is_within:
+            raise LoaderError(
+                "the loop before this one ended within its pass, and its workers have made batches that it did not "
+                "receive: make a DataLoader anew after load_state_dict(state_dict(batch)), batch being the last that "
+                "came, or iterate over_workers(n)"
+            )
+        told, other = self._uncounted.tolist()
+        if told == self._told and other != loop and not self._is_placed:
+            raise LoaderError(
+                "a second loop over DataLoader workers would give the batches of the first again, since only that "
+                "knows what it received: pass persistent_workers=True, and the next loop is the next pass; or iterate "
+                "over_workers(n); or call load_state_dict before the loop, with state_dict(batch) of the last batch to "
+                "go on, or with the state of its beginning to give the same again"
+            )
+        # not one that begins late, of a loop before
+        if told <= self._told:
+            self._uncounted[0], self._uncounted[1] = self._told, loop
 
     def _enter(self, number: int) -> None:
         """Threads and locks did not come along into a forked process: make them anew, once."""
@@ -104,13 +134,18 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
         """
         if self.loader.steps_left == 0:
             self.loader.next_pass()
-        for batch in DataLoader(self, batch_size=None, num_workers=num_workers, **options):
+        self._is_counted = True
+        try:
+            batches = iter(DataLoader(self, batch_size=None, num_workers=num_workers, **options))
+        finally:
+            self._is_counted = False
+        for batch in batches:
             self.received(batch)
             yield batch
 
     def received(self, batch: Mapping[str, Any]) -> None:
         """Take note that the training loop received a batch that came through worker processes."""
-        self._used_by_workers.fill_(0)
+        self._told += 1
         self.loader.load_state_dict(self.state_dict(batch))
 
     def state_dict(self, batch: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -124,7 +159,7 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
                 )
             pass_, position, step = (int(value) for value in batch["state"])
             return self.loader.state_at(pass_, position, step)
-        if get_worker_info() is None and self._used_by_workers.item():
+        if get_worker_info() is None and self._uncounted[0].item() == self._told:
             raise LoaderError(
                 "batches come through DataLoader workers, and only the training loop knows which it received: call "
                 "state_dict(batch) with the last one, or iterate over_workers(n)"
@@ -139,7 +174,9 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
             self._enter(info.id)
         self.loader.load_state_dict(state, grown=grown)
         self._worker = dict(state["worker"]) if info is not None and state.get("worker") else None
-        self._used_by_workers.fill_(0)
+        if info is None:
+            self._told += 1
+        self._is_placed, self._is_within = info is not None, False
 
     def statistics(self) -> LoaderStatistics:
         """See `Loader.statistics`."""

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,63 @@ def test_asking_for_a_state_that_only_the_loop_can_know_is_refused(thousand_data
     next(plain(loader))
     with pytest.raises(LoaderError, match=r"state_dict\(batch\)"):
         loader.state_dict()
+
+
+def test_a_second_loop_over_new_workers_is_refused_until_somebody_says_where_it_begins(thousand_dataset: str):
+    loader = made(thousand_dataset, batch_size=150)
+    start = loader.state_dict()
+    last = list(plain(loader, 2))[1]
+    with pytest.raises(LoaderError, match=r"second loop over DataLoader workers .*persistent_workers=True"):
+        next(plain(loader, 2))
+    loader.load_state_dict(loader.state_dict(last))
+    assert positions(next(plain(loader, 2))) == list(range(300, 450))
+    loader.load_state_dict(start)
+    assert positions(next(plain(loader, 2))) == list(range(150))
+
+
+def test_workers_that_persist_do_not_drop_what_a_loop_that_was_left_did_not_receive(thousand_dataset: str):
+    loader = made(thousand_dataset, batch_size=20)
+    loops = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True, timeout=TIMEOUT_S)
+    for _ in zip(range(3), loops, strict=False):
+        pass
+    with pytest.raises(LoaderError, match=r"ended within its pass.*make a DataLoader anew"):
+        next(iter(loops))
+
+
+class Late(TorchLoader):
+    """Its worker 1 begins when it is told to, and tells that it has."""
+
+    def __init__(self, loader: Loader, told: Path, begun: Path) -> None:
+        super().__init__(loader)
+        self.told, self.begun = told, begun
+
+    def _in_worker(self, number: int, of: int, loop: int) -> Iterator[dict[str, Any]]:
+        if number == 1:
+            until(self.told.exists)
+        return super()._in_worker(number, of, loop)
+
+    def _enter(self, number: int) -> None:
+        super()._enter(number)
+        if number == 1:
+            self.begun.touch()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {TIMEOUT_S} s"
+        threading.Event().wait(0.01)
+
+
+def test_a_worker_that_begins_late_does_not_make_the_loop_forget_its_count(thousand_dataset: str, tmp_path: Path):
+    loader = Late(Loader(thousand_dataset, batch_size=20), tmp_path / "told", tmp_path / "begun")
+    batches = loader.over_workers(2, timeout=TIMEOUT_S)
+    next(batches)
+    loader.told.touch()
+    until(loader.begun.exists)
+    assert loader.state_dict()["position"] == 20
+    next(batches)
+    assert loader.state_dict()["position"] == 40
 
 
 def test_over_workers_the_state_keeps_up_and_the_next_pass_follows(thousand_dataset: str):
