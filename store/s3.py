@@ -11,7 +11,7 @@ import io
 import pathlib
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import xxhash
 
@@ -93,6 +93,10 @@ class S3Store:
                 "make shards smaller"
             )
         return put(self._asker, path, body, new_writer(), True)
+
+    def create_behind(self, key: str, parts: Sequence[Buffer], gate: Callable[[], None]) -> bool:
+        """`create` of a small object, whose headers are sent before `gate` is called, and whose bytes behind it."""
+        return put(self._asker, self._path(key), Body(parts, gate), new_writer(), True)
 
     def replace(self, key: str, parts: Sequence[Buffer]) -> None:
         """See `ObjectStore.replace`."""

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import mmap
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import xxhash
 
@@ -19,9 +19,11 @@ SEND_BYTES = 256 << 10
 class Body:
     """Bytes to upload, as views of the caller's buffers."""
 
-    __slots__ = ("_views", "size")
+    __slots__ = ("_gate", "_views", "size")
 
-    def __init__(self, parts: Sequence[Buffer]) -> None:
+    def __init__(self, parts: Sequence[Buffer], gate: Callable[[], None] | None = None) -> None:
+        #: what is called when the headers are sent, and the bytes are to be
+        self._gate = gate
         views = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
         #: bytes
         self.size = sum(view.nbytes for view in views)
@@ -40,6 +42,8 @@ class Body:
 
     def blocks(self) -> Iterator[memoryview]:
         """The bytes in pieces that one send takes."""
+        if self._gate is not None:
+            self._gate()
         for view in self._passed():
             for start in range(0, view.nbytes, SEND_BYTES):
                 yield view[start : start + SEND_BYTES]
