@@ -137,6 +137,23 @@ def test_what_a_file_imports_from_beside_it_travels_with_it_wherever_the_import_
     assert "source of words_up" in "".join(difference(pipeline.identity(), changed.identity()))
 
 
+def test_another_version_of_an_installed_distribution_makes_another_version_of_a_users_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "p.py").write_text(OWN)
+    for name, text in OWN_MODULES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    installed = environment(everything=True)
+    versions: list[str] = []
+    for numpy in (installed["numpy"], "0.1", installed["numpy"]):
+        monkeypatch.setattr(load, "environment", lambda numpy=numpy, **_: {**installed, "numpy": numpy})
+        pipeline = load.load(tmp_path / "p.py", ["input=x", "output=y"])
+        assert pipeline.environment["numpy"] == numpy
+        versions.append(pipeline.version())
+    assert versions[0] == versions[2] != versions[1]
+
+
 def test_a_module_that_cannot_be_read_as_python_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text(OWN.replace("import words_up", "..."))
     for name, text in OWN_MODULES.items():

@@ -66,6 +66,19 @@ def test_shares_are_reported_with_how_often_a_source_was_read(mixed: Callable[..
     assert (code.asked, code.reached, code.passes) == (0.6, 0.6, 2.0)
 
 
+def test_what_is_reported_as_reached_is_what_was_read_and_not_what_is_asked_for(mixed: Callable[..., Loader]):
+    loader = mixed((0.4, 0.6))
+    before = rows([loader], steps=8)
+    loader.reweight([0.9, 0.1])
+    after = rows([loader], steps=4)
+    read = [source for source, _ in before + after]
+    web, code = loader.statistics().shares
+    assert (web.asked, code.asked) == (0.9, 0.1)
+    assert (web.samples, code.samples) == (read.count(0), read.count(1))
+    assert (web.reached, code.reached) == (read.count(0) / len(read), read.count(1) / len(read))
+    assert 0.5 < web.reached < 0.7
+
+
 def test_weights_changed_from_a_position_on_leave_what_was_read(mixed: Callable[..., Loader]):
     loader = mixed()
     before = rows([loader], steps=6)

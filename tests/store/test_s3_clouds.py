@@ -22,9 +22,10 @@ from headrace.store.errors import InvalidUri, StoreRefused, StoreUnavailable
 from headrace.store.s3 import S3Store
 from headrace.store.s3_answers import Meaning, meaning_of
 from headrace.store.s3_asking import Pace
+from headrace.store.s3_body import Body
 from headrace.store.s3_config import proxy_of, resolve
 from headrace.store.s3_credentials import credentials_of
-from headrace.store.s3_upload import UPLOADS_MAX, Sizes
+from headrace.store.s3_upload import UPLOADS_MAX, Sizes, new_writer, put_in_parts
 from headrace.store.s3_wire import Answer
 
 MIB = 1 << 20
@@ -97,6 +98,16 @@ def test_a_completion_that_always_meets_another_write_is_given_up(store: S3Store
         store.create("k", [bytes(6 * MIB)])
     assert proxy.count("POST", "uploads=") == proxy.count("DELETE", "uploadId") == UPLOADS_MAX
     assert store.head("k") is None
+
+
+def test_an_upload_in_parts_that_comes_too_late_frees_its_parts(store: S3Store, proxy: S3Proxy) -> None:
+    body = bytes(range(256)) * (6 * MIB // 256)
+    path = store._path("k")
+    assert put_in_parts(store._asker, path, Body([body]), new_writer(), True, 5 * MIB) is True
+    assert proxy.count("DELETE", "uploadId") == 0
+    assert put_in_parts(store._asker, path, Body([bytes(6 * MIB)]), new_writer(), True, 5 * MIB) is False
+    assert proxy.count("DELETE", "uploadId") == 1
+    assert store.get("k") == body
 
 
 # -- settings --
