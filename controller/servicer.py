@@ -170,7 +170,8 @@ class Servicer(rpc.ControlServicer):
     async def _next(self, session: Session) -> pb.ToWorker | None:
         """What to say next to a worker: a command, or a sign of life."""
         try:
-            return await asyncio.wait_for(session.outbox.get(), HEARTBEAT_S)
+            async with asyncio.timeout(HEARTBEAT_S):
+                return await session.outbox.get()
         except TimeoutError:
             return pb.ToWorker(term=self._shell.term, heartbeat=pb.Heartbeat(sent=time.monotonic_ns()))
 
@@ -219,7 +220,8 @@ class Servicer(rpc.ControlServicer):
     async def _listen(self, session: Session, messages: AsyncIterator[pb.FromWorker]) -> None:
         try:
             while True:
-                message = await asyncio.wait_for(anext(messages), SILENCE_S)
+                async with asyncio.timeout(SILENCE_S):
+                    message = await anext(messages)
                 match message.WhichOneof("message"):
                     case "task":
                         self._shell.task_event(message.task, task_event(message.task))
@@ -238,7 +240,8 @@ class Servicer(rpc.ControlServicer):
 async def _within(happened: asyncio.Event, seconds: float) -> None:
     """Wait for it, or for so long."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(happened.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await happened.wait()
 
 
 def _allowance(request: pb.ApplyRequest) -> Allowance:

@@ -86,7 +86,8 @@ class Attendance:
             call = stub.Attend()
             try:
                 with contextlib.suppress(asyncio.InvalidStateError):  # it has ended: the reading says why
-                    await asyncio.wait_for(call.write(pb.FromWorker(register=self._register())), WELCOME_S)
+                    async with asyncio.timeout(WELCOME_S):
+                        await call.write(pb.FromWorker(register=self._register()))
                 return await self._listen(call, address)
             except TimeoutError:
                 return f"no word for {SILENCE_S if self.welcomed else WELCOME_S:.0f} s"
@@ -100,7 +101,9 @@ class Attendance:
 
     async def _listen(self, call: Any, address: str) -> str:
         while True:
-            message = await asyncio.wait_for(call.read(), SILENCE_S if self.welcomed else WELCOME_S)
+            # Not wait_for, which forgets that it was cancelled where a message has just come (Python 3.11).
+            async with asyncio.timeout(SILENCE_S if self.welcomed else WELCOME_S):
+                message = await call.read()
             if not isinstance(message, pb.ToWorker):  # the end of the stream
                 return "it ended the session"
             kind = message.WhichOneof("message")

@@ -73,6 +73,42 @@ def event(name: str) -> pb.FromWorker:
     return pb.FromWorker(task=pb.TaskEvent(task=name))
 
 
+class Coming:
+    """A session's stream, of which the test says when the one message comes."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[pb.ToWorker] = asyncio.Queue()
+
+    async def read(self) -> pb.ToWorker:
+        return await self.messages.get()
+
+
+async def turns(count: int) -> None:
+    """Let the loop go round so often."""
+    for _ in range(count):
+        turned = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(turned.set_result, None)
+        await turned
+
+
+def test_the_end_is_not_missed_though_a_message_comes_at_the_same_moment() -> None:
+    async def cancelled_after(count: int) -> bool:
+        call, outbox = Coming(), asyncio.Queue[pb.FromWorker]()
+        attendance = Attendance(["nowhere:1"], pb.Register, lambda _message: None, outbox)
+        listening = asyncio.create_task(attendance._listen(call, "nowhere:1"))
+        await turns(5)
+        call.messages.put_nowait(pb.ToWorker(heartbeat=pb.Heartbeat()))
+        await turns(count)
+        listening.cancel()
+        await turns(10)
+        ended = listening.done()
+        listening.cancel()
+        await asyncio.wait({listening}, timeout=DEADLINE_S)
+        return ended
+
+    assert [asyncio.run(cancelled_after(count)) for count in range(5)] == [True] * 5
+
+
 def test_what_is_said_between_two_sessions_reaches_the_second() -> None:
     async def scenario() -> list[list[str]]:
         async with attended("refuse", "stay") as (controller, outbox):
