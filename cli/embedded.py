@@ -23,12 +23,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from headrace.cli.errors import ControllerDied, ProcessDied
+from headrace.stages.inherited import TERSE
 from headrace.transport.forked import Process, fork, may_fork
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class Embedded:
         self._address = ""
         self._lifeline_read, self._lifeline = os.pipe()
         self._ready = self._held = -1
+        #: What the worker's nursery reads.
+        self._shared: list[int] = []
         told_read, self._told = os.pipe()
         self._restarts = 0
         self._cores, self._worker_restarts = cores, 0
@@ -129,14 +132,27 @@ class Embedded:
             os.write(self._told, f"{self._address}\n".encode())
         return self._address
 
-    def preload(self, wanted: Sequence[Inherited]) -> None:
+    def preload(self, wanted: Sequence[Inherited], parsed: Mapping[str, Any] | None = None) -> None:
         """Tell the worker what the tasks to come will inherit; before `address`, or it is too late to matter.
 
-        A worker that was forked waits for it, though it be nothing.
+        A worker that was forked waits for it, though it be nothing. Of `parsed`, tokenizers' files by their hashes, it
+        is given those that are wanted in the form that is loaded soonest.
         """
-        if not self._address:
-            with contextlib.suppress(BrokenPipeError):
-                os.write(self._told, f"{json.dumps(wanted)}\n".encode())
+        if self._address:
+            return
+        from headrace.stages.terse import share, terse
+
+        sooner: list[Inherited] = []
+        for _, parameters in wanted:
+            sha256 = str(parameters.get("sha256", ""))
+            if not parsed or sha256 not in parsed or not parameters.get("fits"):
+                continue
+            with contextlib.suppress(OSError):  # without room for it the nursery loads the file
+                descriptor, path = share(terse(parsed[sha256]))
+                self._shared.append(descriptor)
+                sooner.append((TERSE, {"path": path, "sha256": sha256}))
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._told, f"{json.dumps([*sooner, *wanted])}\n".encode())
 
     def restart_controller(self, why: str) -> None:
         """Start the controller again where it served, once it is dead for certain; the worker finds it by itself.
@@ -222,10 +238,11 @@ class Embedded:
 
     def close(self) -> None:
         """Let go of the lifeline, and see both end; kill what stays."""
-        for fd in (self._lifeline, self._lifeline_read, self._ready, self._told, self._held):
+        for fd in (self._lifeline, self._lifeline_read, self._ready, self._told, self._held, *self._shared):
             with contextlib.suppress(OSError):
                 os.close(fd)
         self._lifeline = self._lifeline_read = self._ready = self._told = self._held = -1
+        self._shared.clear()
         deadline = time.monotonic() + END_S
         for child in self._children:
             if not _ends(child.process, max(0.1, deadline - time.monotonic())):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.cli.embedded import AGAIN, DEATH_S, START_S, Embedded, begun_or_new, seconds_since_start
 from headrace.cli.errors import EXIT_INTERRUPTED, CliError
 from headrace.stages.inherited import inherited_by
+from headrace.stages.vocabulary import keep_parsed
 
 if TYPE_CHECKING:
     from headrace.cli.client import Client, RunOptions
@@ -78,8 +79,10 @@ def run_embedded(
     The report, and whether the user ended it. Raises CliError where the run fails or a process dies.
     """
     with begun_or_new() as embedded:
-        pipeline = read()
-        embedded.preload(inherited_by((stage.to_dict() for stage in pipeline.stages), pipeline.dataset))
+        with keep_parsed() as parsed:
+            pipeline = read()
+        embedded.preload(inherited_by((stage.to_dict() for stage in pipeline.stages), pipeline.dataset), parsed)
+        parsed.clear()
         embedded.start_controller()
 
         from headrace.cli.client import Client

@@ -11,12 +11,14 @@ import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+#: What says where a tokenizer's file is that is loaded sooner.
+TERSE = "headrace.stages.terse"
 #: What stages on an object store load.
 REMOTE = "headrace.stages.remote"
 #: Where the library's modules are. User code is none of them: it runs in tasks only.
 LIBRARY = "headrace.stages."
 #: Those that have a `preload`.
-MODULES = ("headrace.stages.tokenizer", REMOTE)
+MODULES = ("headrace.stages.tokenizer", TERSE, REMOTE)
 
 #: A module, and the parameters of a stage of it, if it has a `preload`.
 Inherited = tuple[str, dict[str, Any]]

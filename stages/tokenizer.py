@@ -21,6 +21,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
 from headrace.stages.columns import as_column
 from headrace.stages.heap import heap_bytes
+from headrace.stages.terse import terse_of
 from headrace.stages.vocabulary import why_not_gigatoken
 from headrace.store.words import counted
 
@@ -112,9 +113,12 @@ def preload(tokenizer: str, sha256: str, *, fits: bool = False, **_others: Any) 
     Of the engines only gigatoken, whose loading starts no thread. It takes the place of what was loaded before.
     """
     _preloaded.clear()
-    data = pathlib.Path(tokenizer).read_bytes()
-    if hashlib.sha256(data).hexdigest() == sha256:
-        _preloaded[sha256] = GIGATOKEN, _Gigatoken(data, fits=fits)
+    data = terse_of(sha256) if fits else None
+    if data is None:
+        data = pathlib.Path(tokenizer).read_bytes()
+        if hashlib.sha256(data).hexdigest() != sha256:
+            return
+    _preloaded[sha256] = GIGATOKEN, _Gigatoken(data, fits=fits)
 
 
 def append_to_each(offsets: Offsets, tokens: Tokens, token: int) -> tuple[Offsets, Tokens]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -22,6 +23,9 @@ EOS_NAMES = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>", 
 #: A file beyond it is no tokenizer; the largest vocabularies in use take some 40 MB.
 TOKENIZER_BYTES_MAX = 512 << 20
 
+#: What `keep_parsed` was asked to keep.
+_kept: list[dict[str, Any]] = []
+
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
@@ -38,6 +42,17 @@ class TokenizerFacts:
     eos_token: str | None
     pad_id: int
     fits: bool = False
+
+
+@contextlib.contextmanager
+def keep_parsed() -> Iterator[dict[str, Any]]:
+    """What the file says that is read last within, by its hash: it is large, and else forgotten at once."""
+    kept: dict[str, Any] = {}
+    _kept.append(kept)
+    try:
+        yield kept
+    finally:
+        _kept.remove(kept)
 
 
 def resolve_tokenizer(name: str, eos: str | None = "auto") -> TokenizerFacts:
@@ -103,8 +118,11 @@ def _read(path: str, _mtime_ns: int) -> tuple[str, int, dict[str, int], dict[str
         raise PipelineError(
             f"tokenizer {path} is not a tokenizer.json of Hugging Face tokenizers ({error}): give the path of one"
         ) from error
-    config = _config(file.with_name("tokenizer_config.json"))
-    return hashlib.sha256(data).hexdigest(), size, {**vocabulary, **added}, config, _fits_gigatoken(parsed)
+    config, sha256 = _config(file.with_name("tokenizer_config.json")), hashlib.sha256(data).hexdigest()
+    for kept in _kept:
+        kept.clear()
+        kept[sha256] = parsed
+    return sha256, size, {**vocabulary, **added}, config, _fits_gigatoken(parsed)
 
 
 def _fits_gigatoken(parsed: dict[str, Any]) -> bool:

@@ -11,14 +11,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
-from headrace.stages.inherited import inherited_by
+from headrace.stages.inherited import TERSE, inherited_by
 from headrace.stages.library import read, tokenize
+from headrace.stages.terse import share, terse
 from headrace.worker.births import Births
 from headrace.worker.channel import Channel
 from headrace.worker.hands import Hands
@@ -152,28 +154,47 @@ def test_a_nursery_that_dies_is_replaced_and_takes_no_task_with_it() -> None:
     attended(scene)
 
 
+async def private_mib(ward: Ward, pipeline: Pipeline) -> float:
+    """Memory of its own that a task has when it has its tokenizer."""
+    number, channel, _ = ward.ask()
+    order = pb.StartTask(pipeline_json=json.dumps(pipeline.to_dict()), stages=["tokenize"])
+    channel.send(pb.TaskCommand(task="plain/tokenize.0", attempt=1, start=order).SerializeToString())
+    async with asyncio.timeout(DEADLINE_S):
+        while not (said := channel.receive()):
+            await readable(channel.fileno())
+    ready = pb.TaskEvent.FromString(said[0]).ready
+    assert ready.facts["tokenizer_engine"] == "gigatoken"
+    return private_bytes(ward.pids[number]) / (1 << 20)
+
+
 def test_a_task_inherits_the_tokenizer_that_its_nursery_was_told_to_load() -> None:
     pipeline = Pipeline.chain("plain", "file:///nowhere", read("*.jsonl"), tokens := tokenize("deepseek"))
 
-    async def private_mib(ward: Ward) -> float:
-        number, channel, _ = ward.ask()
-        order = pb.StartTask(pipeline_json=json.dumps(pipeline.to_dict()), stages=["tokenize"])
-        channel.send(pb.TaskCommand(task="plain/tokenize.0", attempt=1, start=order).SerializeToString())
-        async with asyncio.timeout(DEADLINE_S):
-            while not (said := channel.receive()):
-                await readable(channel.fileno())
-        ready = pb.TaskEvent.FromString(said[0]).ready
-        assert ready.facts["tokenizer_engine"] == "gigatoken"
-        return private_bytes(ward.pids[number]) / (1 << 20)
-
     async def scene(ward: Ward) -> None:
         ward.births.open()
-        loaded = await private_mib(ward)
+        loaded = await private_mib(ward, pipeline)
         ward.births.preload(inherited_by([tokens.to_dict()], "s3://bucket/out"))
-        inherited = await private_mib(ward)
+        inherited = await private_mib(ward, pipeline)
         assert loaded > 40 > 20 > inherited, f"{loaded:.0f} MiB if it loads it, {inherited:.0f} if it inherits it"
         [nursery] = [pid for pid in children() if title(pid) == "headrace nursery"]
         assert len(os.listdir(f"/proc/{nursery}/task")) == 1, "a thread does not live through a fork"
+
+    attended(scene)
+
+
+def test_a_nursery_loads_the_terse_form_of_a_tokenizer_and_not_its_file() -> None:
+    pipeline = Pipeline.chain("plain", "file:///nowhere", read("*.jsonl"), tokens := tokenize("deepseek"))
+    facts = tokens.to_dict()["parameters"]
+    written = terse(json.loads(Path(facts["tokenizer"]).read_bytes()))
+
+    async def scene(ward: Ward) -> None:
+        ward.births.open()
+        descriptor, path = share(written)
+        ward.births.preload([(TERSE, {"path": path, "sha256": facts["sha256"]})])
+        ward.births.preload([("headrace.stages.tokenizer", {**facts, "tokenizer": "/nowhere.json"})])
+        inherited = await private_mib(ward, pipeline)
+        os.close(descriptor)
+        assert inherited < 20, f"{inherited:.0f} MiB: the task has loaded it"
 
     attended(scene)
 
