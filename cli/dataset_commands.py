@@ -78,7 +78,7 @@ def dataset_trace(
     name: Annotated[str, typer.Argument(metavar="ID", help="The record's id.")] = "",
     checkpoint: Annotated[str, typer.Option(metavar="FILE", help="A loader's state: JSON, or a checkpoint.")] = "",
     step: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="With a checkpoint: what this step read.")
+        int | None, typer.Option(min=0, metavar="N", help="With a checkpoint: what this step read; the first is 0.")
     ] = None,
     document: Annotated[str, typer.Option(metavar="ID", help="With a checkpoint: the steps that read it.")] = "",
     json: Json = False,

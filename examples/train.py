@@ -8,6 +8,10 @@ number of processes, and its losses continue the curve of a run that was never k
 processes and the same batch size they are those of the uninterrupted run; with others the same samples are read in
 the same order, and losses differ by what the grouping of gradients changes.
 
+Steps are numbered from 0, as the loader counts them: what step 120 read is what this says, with no dataset named.
+
+    headrace dataset trace --checkpoint runs/one/checkpoint.pt --step 120
+
 The vocabulary is hashed to `--vocabulary` entries, so that the model stays small enough for a CPU; leave that out of
 real work.
 """
@@ -95,11 +99,11 @@ def main() -> None:
             for group in optimizer.param_groups:
                 group["lr"] = asked.lr * min(1.0, (step + 1) / asked.warm_up)
             loss = train_step(ddp, optimizer, batch, asked.vocabulary)
-            step += 1
             if rank == 0:
                 print(f"step {step}  loss {loss:.4f}", flush=True)
                 with (asked.out / "losses.jsonl").open("a") as file:
                     file.write(json.dumps({"step": step, "loss": loss}) + "\n")
+            step += 1
             if step % asked.checkpoint_every == 0 or step >= asked.steps:
                 # no checkpoint holds what a damaged shard taught any rank: each checks what it read, then one saves
                 loader.wait_verified()

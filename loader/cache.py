@@ -388,10 +388,16 @@ def _evict(path: Path) -> bool:
 
 
 def _make_private(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        path.mkdir(mode=_PRIVATE)
-    status = path.lstat()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            path.mkdir(mode=_PRIVATE)
+        status = path.lstat()
+    except OSError as error:
+        raise LoaderError(
+            f"the cache {path} cannot be made: {os.strerror(error.errno or 0)}; name a folder that user {os.getuid()} "
+            f"may write to in {DIRECTORY_VARIABLE}, or by ShardCache(directory)"
+        ) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise LoaderError(
             f"the cache {path} must be a directory of user {os.getuid()} alone (mode 0700); it is mode "

@@ -55,7 +55,7 @@ def prefix(server: S3Server, tmp_path: pathlib.Path) -> str:
 
 
 def uri(server: S3Server, path: str) -> str:
-    return f"s3://{server.bucket}/{path}?endpoint={server.endpoint}"
+    return server.uri(path)
 
 
 def test_every_format_is_read_from_a_bucket_with_any_gaps(server: S3Server, prefix: str) -> None:

@@ -248,6 +248,13 @@ def test_a_directory_that_others_may_enter_is_refused(tiny_dataset: str, tmp_pat
         remote(tiny_dataset, ShardCache(tmp_path)).shard(0)
 
 
+@pytest.mark.parametrize("place", ["file", "/proc/nothing"])
+def test_a_directory_that_cannot_be_made_is_said_with_what_to_do(tiny_dataset: str, tmp_path: Path, place: str):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LoaderError, match=r"cannot be made: .*; name a folder that user .* in HEADRACE_CACHE, or by"):
+        remote(tiny_dataset, ShardCache(tmp_path / place)).shard(0)
+
+
 def test_two_users_of_one_directory_do_not_meet_and_neither_believes_what_the_other_has_put_there(
     tiny_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -71,7 +71,8 @@ def shared_server() -> S3Server:
         place = urllib.parse.urlsplit(elsewhere)
         said = dict(urllib.parse.parse_qsl(place.query))
         endpoint = said.pop("endpoint")
-        return S3Server(endpoint, place.netloc, False, "".join(f"&{name}={value}" for name, value in said.items()))
+        more = "".join(f"&{name}={urllib.parse.quote(value)}" for name, value in said.items())
+        return S3Server(endpoint, place.netloc, False, more)
     os.environ.update(AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY, AWS_REGION="us-east-1")
     return _start(pathlib.Path(tempfile.mkdtemp(prefix="headrace-s3-")))
 
