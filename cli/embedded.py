@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 START_S = 30.0
 #: Seconds that both have to end by themselves before they are killed.
 END_S = 10.0
+#: Where a run's controller serves.
+LOOPBACK = "127.0.0.1"
 #: Seconds in which a process whose connection broke is seen to be dead.
 DEATH_S = 2.0
-#: Seconds in which the port of a dead controller is free again, where a connection of somebody else has got it.
-PORT_S = 10.0
 #: Workers that are started in the place of dead ones, in one run.
 WORKER_RESTARTS_MAX = 5
 #: Times that a dead or frozen controller is started again in one run.
@@ -86,6 +86,7 @@ class Embedded:
         self._ready = self._held = -1
         #: What the worker's nursery reads.
         self._shared: list[int] = []
+        self._port = _kept_port()
         told_read, self._told = os.pipe()
         self._restarts = 0
         self._cores, self._worker_restarts = cores, 0
@@ -120,7 +121,7 @@ class Embedded:
             os.close(self._held)
             self._held = -1
         if not any(child.name == "controller" for child in self._children):
-            self._start_controller("127.0.0.1:0")
+            self._start_controller()
 
     def address(self) -> str:
         """Where the controller serves; waits for it, and passes it on to the worker. Raises ProcessDied."""
@@ -168,14 +169,13 @@ class Embedded:
         self._children.remove(child)
         child.log.close()
         os.close(self._ready)
-        _wait_until_free(self._address, PORT_S)
-        self._start_controller(self._address)
+        self._start_controller()
         self._served()
 
-    def _start_controller(self, listen: str) -> None:
+    def _start_controller(self) -> None:
         self._ready, ready_write = os.pipe()
         try:
-            arguments = ["--listen", listen, "--ready-fd", str(ready_write)]
+            arguments = [*self._listening(), "--ready-fd", str(ready_write)]
             self._start("controller", "headrace.controller", arguments, ready_write)
         finally:
             os.close(ready_write)
@@ -185,11 +185,16 @@ class Embedded:
         self._ready, ready_write = os.pipe()
         word, self._held = os.pipe()
         try:
-            arguments = ["--listen", "127.0.0.1:0", "--ready-fd", str(ready_write)]
+            arguments = [*self._listening(), "--ready-fd", str(ready_write)]
             self._fork("controller", _controller, arguments, word, ready_write, word)
         finally:
             os.close(ready_write)
             os.close(word)
+
+    def _listening(self) -> list[str]:
+        """Where a controller of this run serves, the first as well as one that takes its place."""
+        host, port = self._port.getsockname()
+        return ["--listen", f"{host}:{port}", "--port-kept"]
 
     def _served(self) -> str:
         """Wait until the controller serves; where. Raises ProcessDied."""
@@ -250,6 +255,7 @@ class Embedded:
             child.process.wait()
             child.log.close()
         self._children.clear()
+        self._port.close()
 
     def _start(self, name: str, module: str, arguments: list[str], *pipes: int) -> None:
         """A process in a session of its own: Ctrl-C is for this one, which decides what becomes of them."""
@@ -371,16 +377,17 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _wait_until_free(address: str, seconds: float) -> None:
-    """Return when somebody can listen at this address, or after so many seconds: who cannot then says so.
+def _kept_port() -> socket.socket:
+    """A socket that keeps a port of this host for the controllers of a run, one after the other, and never listens.
 
-    The kernel gives a port that nobody listens at to any connection that leaves this host.
+    The kernel gives a port that nobody has to any connection that leaves this host: while a controller is dead, its
+    port would be free.
     """
-    host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.socket() as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind((host, int(port)))
-            return
-        time.sleep(0.05)
+    kept = socket.socket()
+    try:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind((LOOPBACK, 0))
+    except BaseException:
+        kept.close()
+        raise
+    return kept

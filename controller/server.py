@@ -74,6 +74,8 @@ class Service:
     advertise: str = ""
     #: Whether operators may have faults done to it.
     allow_chaos: bool = False
+    #: Whether who started it keeps the port by a socket of its own, which listens to nobody.
+    port_kept: bool = False
 
 
 async def serve(service: Service) -> int:
@@ -98,7 +100,7 @@ async def serve(service: Service) -> int:
     options = [
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(service.port_kept)),
     ]
     server = grpc.aio.server(options=options, interceptors=_guards(cluster))
     rpc.add_ControlServicer_to_server(Servicer(shell), server)  # type: ignore[no-untyped-call]
@@ -217,6 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--logs", default="", help="a folder in which it keeps its log")
     parser.add_argument("--allow-chaos", action="store_true", help="let operators kill and freeze it")
     parser.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
+    parser.add_argument("--port-kept", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     book = keep_logbook("controller", args.logs)
@@ -244,6 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 book,
                 args.advertise,
                 args.allow_chaos,
+                args.port_kept,
             )
         )
     )

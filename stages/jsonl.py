@@ -53,7 +53,7 @@ class JsonlSource(FileSource):
     `fragment_bytes` cuts large files into ranges; a range owns the lines that begin in it. A batch holds at most
     `batch_records` records and about `batch_bytes` bytes. A line above `max_record_bytes` is quarantined. A
     compressed file is one fragment, whose offsets are those of the uncompressed stream; one of zstd may take
-    `window_bytes_max` of memory.
+    `window_bytes_max` of memory. The fields of an object `metadata_key` are the record's own.
     """
 
     KIND = "jsonl"
@@ -71,9 +71,10 @@ class JsonlSource(FileSource):
         max_record_bytes: int = 8 << 20,
         window_bytes_max: int = WINDOW_BYTES,
         damaged: str = STOP,
+        metadata_key: str = "",
     ) -> None:
         super().__init__(name, input, damaged)
-        self.text_key, self.id_key = text_key, id_key
+        self.text_key, self.id_key, self.metadata_key = text_key, id_key, metadata_key
         self.fragment_bytes, self.batch_bytes = fragment_bytes, batch_bytes
         self.batch_records, self.max_record_bytes = batch_records, max_record_bytes
         self.window_bytes_max = window_bytes_max
@@ -206,7 +207,7 @@ class JsonlSource(FileSource):
                 del record[id_key]
             # Gone before there is UTF-8 besides: of a large record each is some MiB.
             del line
-            columns.keep(ordinal, identity if known else None, text.encode(), record)
+            columns.keep(ordinal, identity if known else None, text.encode(), _lifted(record, self.metadata_key))
 
     def _why_no_text(self, text: Any) -> str:
         if text is _ABSENT:
@@ -216,6 +217,17 @@ class JsonlSource(FileSource):
     def _reject_overlong(self, columns: Columns, ordinal: int, head: bytes, size: int, offset: int) -> None:
         reason = f"line too long: {size} bytes at byte {offset} of the file, the limit is {self.max_record_bytes}"
         columns.reject(ordinal, None, reason, head, size)
+
+
+def _lifted(record: dict[str, Any], key: str) -> dict[str, Any]:
+    """The fields, with those of the object under `key` in its place; as they are where two would have one name."""
+    inner = record.get(key)
+    if type(inner) is not dict or not key:
+        return record
+    if len(record) == 1:
+        return inner
+    others = {name: value for name, value in record.items() if name != key}
+    return record if inner.keys() & others.keys() else others | inner
 
 
 def _end(fragment: Fragment) -> int:

@@ -50,6 +50,7 @@ def read_jsonl(
     *,
     text_key: str = "text",
     id_key: str = "id",
+    metadata_key: str = "metadata",
     fragment_bytes: int = 64 * MIB,
     batch_bytes: int = MIB,
     batch_records: int = 4096,
@@ -61,10 +62,12 @@ def read_jsonl(
     """Read JSON Lines, as they are or as .gz and .zst: a record a line, blank lines aside.
 
     `input` is a path, a glob (`**` spans directories), a directory, an s3:// URI of these, or a comma list of them.
-    `text_key` and `id_key` name the fields; all other fields are kept as metadata. What is no record of text is
-    quarantined alone. `damaged` says what a file that is cut off or corrupt does: "stop" the run, or "quarantine",
-    by which what can be read is kept and the rest is one quarantined record. `window_bytes_max` is the memory that a
-    .zst file written with `zstd --long` may ask for, up to 2 << 30 (`--long=31`).
+    `text_key` and `id_key` name the fields; all other fields are kept as metadata. Where `metadata_key` names a field
+    that is an object, as `write_jsonl` writes one, its fields are the record's own, unless two would have one name; ""
+    leaves it as it is. What is no record of text is quarantined alone. `damaged` says what a file that is cut off or
+    corrupt does: "stop" the run, or "quarantine", by which what can be read is kept and the rest is one quarantined
+    record. `window_bytes_max` is the memory that a .zst file written with `zstd --long` may ask for, up to 2 << 30
+    (`--long=31`).
     """
     parameters: dict[str, Any] = {"text_key": text_key, "id_key": id_key, "fragment_bytes": fragment_bytes}
     parameters |= {
@@ -72,6 +75,7 @@ def read_jsonl(
         "batch_records": batch_records,
         "max_record_bytes": max_record_bytes,
         "window_bytes_max": window_bytes_max,
+        "metadata_key": metadata_key,
     }
     return _source("headrace.stages.jsonl:JsonlSource", name, input, {**parameters, "damaged": damaged})
 
@@ -81,6 +85,7 @@ def read_spool(
     *,
     text_key: str = "text",
     id_key: str = "id",
+    metadata_key: str = "metadata",
     batch_bytes: int = MIB,
     batch_records: int = 4096,
     max_record_bytes: int = 8 * MIB,
@@ -92,6 +97,7 @@ def read_spool(
     there (`.placed(on=...)`). The rest is as in `read_jsonl`. What a full spool shed is filtered for `shed`.
     """
     parameters: dict[str, Any] = {"folder": folder, "text_key": text_key, "id_key": id_key}
+    parameters["metadata_key"] = metadata_key
     parameters |= {"batch_bytes": batch_bytes, "batch_records": batch_records, "max_record_bytes": max_record_bytes}
     check_text(name, "folder", folder)
     _check_source(name, parameters)
@@ -132,10 +138,12 @@ def read_warc(
 ) -> Stage:
     """Read WARC and WET: the text of each page that was answered with 200; else as `read_jsonl`.
 
-    `main_content` leaves menus, headers and footers out. Answers that are no text are filtered.
+    `main_content` leaves menus, headers and footers out. Answers that are no text are filtered, as are records whose
+    type is missing or unknown.
     """
     parameters: dict[str, Any] = {
         "main_content": main_content,
+        "untyped": True,
         "batch_bytes": batch_bytes,
         "batch_records": batch_records,
     }
@@ -148,6 +156,7 @@ def read(
     *,
     text_key: str = "text",
     id_key: str = "id",
+    metadata_key: str = "metadata",
     main_content: bool = True,
     fragment_bytes: int = 64 * MIB,
     batch_bytes: int = MIB,
@@ -162,6 +171,7 @@ def read(
     The parameters are those of the formats' own functions.
     """
     parameters: dict[str, Any] = {"text_key": text_key, "id_key": id_key, "main_content": main_content}
+    parameters |= {"metadata_key": metadata_key, "untyped": True}
     parameters |= {"fragment_bytes": fragment_bytes, "batch_bytes": batch_bytes, "batch_records": batch_records}
     parameters |= {"max_record_bytes": max_record_bytes, "window_bytes_max": window_bytes_max, "damaged": damaged}
     return _source("headrace.stages.mixed:MixedSource", name, input, parameters)
@@ -331,6 +341,9 @@ def _check_source(name: str, parameters: dict[str, Any]) -> None:
     if "text_key" in parameters and parameters["text_key"] == parameters["id_key"]:
         key = parameters["text_key"]
         raise PipelineError(f'stage "{name}": text_key and id_key are both {key!r}: they name two fields')
+    found = parameters.get("metadata_key", "")
+    if not isinstance(found, str) or (found and found in (parameters["text_key"], parameters["id_key"])):
+        raise PipelineError(f'stage "{name}": metadata_key is {found!r}; name a field of its own, or "" for none')
     for key, (least, most) in _SOURCE_LIMITS.items():
         if key in parameters:
             check_integer(name, key, parameters[key], least, most)

@@ -31,6 +31,8 @@ class MixedSource:
         max_record_bytes: int = 8 << 20,
         window_bytes_max: int = WINDOW_BYTES,
         damaged: str = STOP,
+        metadata_key: str = "",
+        untyped: bool = False,
     ) -> None:
         self.name = name
         self.inputs = Inputs(input, tuple(glob for kind in SUFFIXES for glob in globs_of(kind)))
@@ -39,9 +41,9 @@ class MixedSource:
         table = {**batches, "text_key": text_key, "id_key": id_key, "fragment_bytes": fragment_bytes}
         window = {"window_bytes_max": window_bytes_max}
         self._parameters: dict[str, dict[str, Any]] = {
-            "jsonl": {**table, **window},
+            "jsonl": {**table, **window, "metadata_key": metadata_key},
             "parquet": table,
-            "warc": {**batches, **window, "main_content": main_content},
+            "warc": {**batches, **window, "main_content": main_content, "untyped": untyped},
             "files": {"max_record_bytes": max_record_bytes},
         }
         self._sources: dict[str, FileSource] = {}

@@ -44,6 +44,7 @@ class SpoolSource(JsonlSource):
         batch_bytes: int = 1 << 20,
         batch_records: int = 4096,
         max_record_bytes: int = 8 << 20,
+        metadata_key: str = "",
     ) -> None:
         self.folder = Path(folder).absolute()
         super().__init__(
@@ -54,6 +55,7 @@ class SpoolSource(JsonlSource):
             batch_bytes=batch_bytes,
             batch_records=batch_records,
             max_record_bytes=max_record_bytes,
+            metadata_key=metadata_key,
         )
 
     def list(self) -> Iterator[Fragment | None]:

@@ -29,6 +29,8 @@ from headrace.store.intervals import UNBOUNDED, Gap
 
 #: Records that hold a page or a text; requests, metadata and revisits hold none.
 KINDS = WarcRecordType.response | WarcRecordType.resource | WarcRecordType.conversion
+#: Those of which nobody can say what they hold: their type is missing, or one that the standard does not know.
+UNTOLD = {int(WarcRecordType.no_type): "none", int(WarcRecordType.unknown): "unknown"}
 HTML = ("text/html", "application/xhtml+xml")
 #: What a record carries that is an answer of a web server.
 HTTP = "application/http"
@@ -75,7 +77,8 @@ class WarcSource(FileSource):
     """Reads responses, resources and conversions; a response that is no text, or no answer of 200, is filtered.
 
     The id is the record's own; the metadata are its URL, date, type and language. `main_content` leaves menus,
-    headers and footers of a page out.
+    headers and footers of a page out. With `untyped`, a record whose type is missing or unknown is one, and filtered;
+    it has no number without.
     """
 
     KIND = "warc"
@@ -91,9 +94,10 @@ class WarcSource(FileSource):
         max_record_bytes: int = 8 << 20,
         window_bytes_max: int = WINDOW_BYTES,
         damaged: str = STOP,
+        untyped: bool = False,
     ) -> None:
         super().__init__(name, input, damaged)
-        self.main_content = main_content
+        self.main_content, self.untyped = main_content, untyped
         self.batch_bytes, self.batch_records = batch_bytes, batch_records
         self.max_record_bytes, self.window_bytes_max = max_record_bytes, window_bytes_max
 
@@ -172,9 +176,12 @@ class WarcSource(FileSource):
         """The records that FastWARC finds. Raises DamagedInput where it finds none in what follows."""
         try:
             stream: Any = file
-            yield from ArchiveIterator(
-                stream, record_types=KINDS, parse_http=True, max_header_len=HEADER_BYTES_MAX, stream_detect=False
-            )
+            wanted = WarcRecordType.any_type if self.untyped else KINDS
+            for record in ArchiveIterator(
+                stream, record_types=wanted, parse_http=True, max_header_len=HEADER_BYTES_MAX, stream_detect=False
+            ):
+                if record.record_type & KINDS or int(record.record_type) in UNTOLD:
+                    yield record
         except InputError:
             raise
         except (OSError, ValueError) as error:
@@ -190,6 +197,8 @@ class WarcSource(FileSource):
     def _page(self, record: Any, name: str) -> _Page:
         identity = str(record.record_id or "").strip("<>") or None
         body = self._body(record, name)
+        if (untold := UNTOLD.get(int(record.record_type))) is not None:
+            return _Page(identity, filtered=f"record type: {untold}", size=len(body))
         if record.content_length > self.max_record_bytes:
             why = f"record too long: {record.content_length} bytes, the limit is {self.max_record_bytes}"
             return _Page(identity, fault=why, raw=body, size=record.content_length)

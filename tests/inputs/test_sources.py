@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 import reading_kit as reading
 
+from headrace.stages.build import build_stage
 from headrace.stages.contract import FragmentChanged, InputError
 from headrace.stages.jsonl import JsonlSource
+from headrace.stages.library import read, read_warc
 from headrace.stages.mixed import MixedSource
 from headrace.stages.parquet import ParquetSource
 from headrace.stages.warc import WarcSource
@@ -187,6 +189,25 @@ def test_a_page_is_decoded_by_its_mark_its_server_or_its_own_word(
     files.write(tmp_path / "a.warc", files.response("x", html, content))
     ((verdict, _, text, _),) = reading.read_all(WarcSource("read", [str(tmp_path / "a.warc")], main_content=False))
     assert (verdict, text) == ("kept", expected)
+
+
+def test_a_warc_record_of_no_known_type_is_filtered_with_that(tmp_path: pathlib.Path) -> None:
+    typed = files.warc_record("conversion", "one", b"text", "text/plain")
+    records = [
+        typed,
+        typed.replace(b"WARC-Type: conversion\r\n", b""),
+        typed.replace(b"conversion", b"abstract", 1),
+        typed,
+    ]
+    files.write(tmp_path / "a.warc", b"".join(records))
+    known = WarcSource("read", [str(tmp_path / "a.warc")])
+    assert [fate[0] for fate in reading.read_all(known)] == ["kept", "kept"], "as datasets made before have them"
+    for declared in (read_warc(str(tmp_path / "a.warc")), read(str(tmp_path / "a.warc"))):
+        source = build_stage(declared, {})
+        fates = [(verdict, reason) for verdict, _, reason, _ in reading.read_all(source)]
+        untold = [("filtered", "record type: none"), ("filtered", "record type: unknown")]
+        assert fates == [("kept", "text"), *untold, ("kept", "text")]
+        reading.check_gaps(source, rounds=4)
 
 
 def test_offsets_of_a_plain_warc_let_it_be_read_from_the_middle(tmp_path: pathlib.Path) -> None:

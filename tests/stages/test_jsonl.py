@@ -55,6 +55,27 @@ def test_a_record_keeps_its_id_its_text_and_its_other_fields(write_jsonl: Write)
     assert only(path) == {0: ("kept", "a", "one", '{"url":"u","metadata":{"x":1}}'), 1: ("kept", "7", "", None)}
 
 
+@pytest.mark.parametrize(
+    ("record", "metadata"),
+    [
+        ({"metadata": {"url": "u", "n": {"x": 1}}}, {"url": "u", "n": {"x": 1}}),
+        ({"source": "s", "metadata": {"url": "u"}}, {"source": "s", "url": "u"}),
+        ({"metadata": {"metadata": {"x": 1}}}, {"metadata": {"x": 1}}),
+        ({"metadata": {"text": "inner", "id": 3}}, {"text": "inner", "id": 3}),
+        ({"url": "outer", "metadata": {"url": "u"}}, {"url": "outer", "metadata": {"url": "u"}}),
+        ({"metadata": "a word"}, {"metadata": "a word"}),
+        ({"metadata": {}}, None),
+    ],
+)
+def test_the_fields_of_the_object_that_is_named_are_the_records_own(
+    write_jsonl: Write, record: dict[str, Any], metadata: dict[str, Any] | None
+) -> None:
+    path = write_jsonl({"id": "a", "text": "one", **record})
+    (fate,) = only(path, metadata_key="metadata").values()
+    assert fate[:3] == ("kept", "a", "one")
+    assert (orjson.loads(fate[3]) if fate[3] else None) == metadata
+
+
 def test_a_record_without_an_id_is_named_by_its_uri_and_ordinal(write_jsonl: Write) -> None:
     path = write_jsonl({"text": "one"}, b"\n", {"id": None, "text": "two"}, {"id": [1], "text": "three"})
     assert [fate[1] for fate in only(path).values()] == [f"{path.as_uri()}#{ordinal}" for ordinal in range(3)]

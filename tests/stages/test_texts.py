@@ -14,11 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.stages.batch import Batch
+from headrace.stages.build import build_stage
 from headrace.stages.contract import Shard
 from headrace.stages.errors import StageContractError
+from headrace.stages.library import read, read_jsonl
 from headrace.stages.sidecars import create_object, documents_table
 from headrace.stages.texts import DocumentSink, JsonlSink
 from headrace.store.entries import Closed, Counts
+from headrace.store.intervals import UNBOUNDED, Gap
 from headrace.store.objects import open_store
 from headrace.store.shards import read_table, table_to_parquet
 from headrace.worker.rebuild import _written
@@ -66,6 +69,23 @@ def test_json_lines_are_read_back_by_any_zstd_and_hold_the_same(
         records = [orjson.loads(line) for line in file.read().splitlines()]
     assert records[1] == {"id": "r2", "text": "c\n", "metadata": {"n": 1}}
     assert [record["text"] for record in records] == ["a", "c\n", "d", "e", ""]
+
+
+def test_what_was_written_as_json_lines_and_is_read_again_is_the_same_records(
+    tmp_path: pathlib.Path, batch_of: Callable[..., Batch]
+) -> None:
+    store = open_store(str(tmp_path))
+    shard = JsonlSink("lines").write([batch_of(["d", "e", ""]), batch_of(["f"], first=3)], store, "shards/1/")
+    (lines,) = [item for item in shard.objects if item.role == "lines"]
+    declared = read(str(tmp_path / lines.key))
+    for stage in (declared, read_jsonl(str(tmp_path / lines.key))):
+        source = build_stage(stage, {})
+        found = [item for fragment in source.list() for item in source.read(fragment, [Gap(0, UNBOUNDED, 0)])]
+        rows = [row for item in found if isinstance(item, Batch) for row in item.rows.to_pylist()]
+        given = [*batch_of(["d", "e", ""]).rows.to_pylist(), *batch_of(["f"], first=3).rows.to_pylist()]
+        columns = ("id", "text", "metadata")
+        assert [[row[name] for name in columns] for row in rows] == [[row[name] for name in columns] for row in given]
+        assert rows[0]["metadata"] == '{"n":1}'
 
 
 @pytest.mark.parametrize("kind", [DocumentSink, JsonlSink])
