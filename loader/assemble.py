@@ -3,18 +3,16 @@
 A numpy call costs as much as a thousand tokens, so what is small (where segments lie) is computed for many batches at
 once (`headrace.loader.segments`), and what is wide (a value a token) for as many as fit a processor's cache. Wide
 fields are made by copying and filling runs, never by an index a token; runs go through memoryviews, whose slices cost
-half of numpy's. The memory of a field is used again when nobody holds a view of it any more: fresh pages cost more
-than the whole assembly.
+half of numpy's.
 """
 
-import sys
-import threading
 from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.fields import ALL_FIELDS, I32, NOTHING, Batch, Bounds, Fields, Placed, small_fields
+from headrace.loader.buffers import Buffers, Wide
+from headrace.loader.fields import ALL_FIELDS, NOTHING, Batch, Bounds, Fields, Placed, small_fields
 from headrace.loader.order import I64, distinct
 from headrace.loader.segments import Runs, Segments, Shards, find_segments
 
@@ -24,72 +22,6 @@ IGNORED_LABEL: Final = -100
 ROW_TOKENS_MIN: Final = 512
 #: with more tokens a run than this, a field is made by a copy a run, else by one pass over its tokens
 RUN_TOKENS_MIN: Final = 128
-#: sets of buffers kept; the batches ahead of the reader and those that it holds take one each
-BUFFERS_MAX: Final = 16
-_HAS_GIL: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
-
-
-class Wide:
-    """The memory of the fields with a value a token, for `rows` sequences; of none where a field is not made."""
-
-    __slots__ = ("_arrays", "_references", "flat_labels", "flat_mask", "given", "label_line", "labels", "mask",
-                 "position_ids", "position_line", "token_line", "tokens")  # fmt: skip
-
-    def __init__(self, rows: int, seq_len: int, fields: Fields) -> None:
-        labelled, counted = rows * fields.has_labels, rows * fields.has_positions
-        self.tokens: I32 = np.empty((rows, seq_len), dtype=np.int32)
-        self.labels: I32 = np.empty((labelled, seq_len), dtype=np.int32)
-        self.mask: NDArray[np.bool_] = np.empty((labelled, seq_len), dtype=np.bool_)
-        self.position_ids: I32 = np.empty((counted, seq_len), dtype=np.int32)
-        every = [
-            ("tokens", self.tokens), ("labels", self.labels), ("loss_mask", self.mask),
-            ("position_ids", self.position_ids),
-        ]  # fmt: skip
-        #: what of it a batch shows, by name
-        self.given = [(name, array) for name, array in every if name == "tokens" or name in fields.names]
-        del every  # or it would be counted
-        self.flat_labels: I32 = self.labels.reshape(-1)
-        self.flat_mask: NDArray[np.bool_] = self.mask.reshape(-1)
-        self.token_line = self.tokens.reshape(-1).data
-        self.label_line = self.flat_labels.data
-        self.position_line = self.position_ids.reshape(-1).data
-        self._arrays = (self.tokens, self.labels, self.mask, self.position_ids)
-        self._references = self._count()
-
-    def is_free(self) -> bool:
-        """Whether there is no view of the arrays, nor anything that was made from one."""
-        return self._count() <= self._references
-
-    def _count(self) -> int:
-        tokens, labels, mask, position_ids = self._arrays
-        count = sys.getrefcount
-        return count(tokens) + count(labels) + count(mask) + count(position_ids)
-
-
-class Buffers:
-    """The memory of the wide fields, used again once no view of it is left."""
-
-    def __init__(self, fields: Fields = ALL_FIELDS) -> None:
-        self.fields = fields
-        self._sets: list[Wide] = []
-        self._lock = threading.Lock()
-
-    def take(self, rows: int, seq_len: int) -> Wide:
-        """Memory for [rows, seq_len]; what it holds is undefined. `keep` it once views show what was made in it."""
-        with self._lock:
-            # the newest first: it is the likeliest to be in the processor's cache
-            for at in range(len(self._sets) - 1, -1, -1):
-                wide = self._sets[at]
-                if wide.tokens.shape == (rows, seq_len) and wide.is_free():
-                    return self._sets.pop(at)
-        return Wide(rows, seq_len, self.fields)
-
-    def keep(self, wide: Wide) -> None:
-        """Memory that may be taken again when none of its views is left."""
-        if _HAS_GIL:
-            with self._lock:
-                # the oldest goes: sizes differ only while the first batches grow
-                self._sets = [*self._sets[-(BUFFERS_MAX - 1) :], wide]
 
 
 def assemble(

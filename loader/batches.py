@@ -19,6 +19,7 @@ import numpy as np
 
 from headrace.loader.ahead import Ahead
 from headrace.loader.arguments import chosen, listed_sources, whole
+from headrace.loader.buffers import Buffers
 from headrace.loader.dataset import TokenDataset
 from headrace.loader.errors import LoaderClosed, LoaderError
 from headrace.loader.fields import Batch, chosen_fields
@@ -97,7 +98,7 @@ class Loader:
         )
         self.sources = Sources(listed_sources(dataset))
         self._prefetch = whole("prefetch", prefetch)
-        self._fields = chosen_fields(fields)
+        self._buffers = Buffers(chosen_fields(fields))
         self._start(whole("pass_", pass_), None if pass_samples is None else whole("pass_samples", pass_samples, 1))
 
     def _start(self, pass_: int, pass_samples: int | None) -> None:
@@ -242,7 +243,7 @@ class Loader:
         together = max(1, self._prefetch)
         task = Task(
             self.sources, self._mixture, self._cut, self.rank, self._offered(), self._step, self._pass, self._share,
-            together, self._fields,
+            together, self._buffers,
         )  # fmt: skip
         jobs = produce(task, transform, ahead.moved if ahead else _ignore)
         prefetcher = Prefetcher(jobs, self._prefetch, len) if self._prefetch else None
@@ -380,6 +381,7 @@ class Loader:
     def close(self) -> None:
         """End the running iteration and its threads; the loader can be iterated again."""
         self._end_iteration()
+        self._buffers.clear()
         for dataset in self.sources.datasets:
             dataset.close()
 
@@ -403,7 +405,7 @@ class Loader:
             "block_rows": shuffle.block_rows,
             "last": self._cut.last,
             "prefetch": self._prefetch,
-            "fields": self._fields.names,
+            "fields": self._buffers.fields.names,
             "local_ranks": self.local_ranks,
             "pass_samples": self._samples if len(self.sources.datasets) > 1 else None,
         }

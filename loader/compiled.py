@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from headrace.loader.assemble import Buffers, cut
+from headrace.loader.assemble import cut
+from headrace.loader.buffers import Buffers
 from headrace.loader.fields import Batch, Bounds, Placed, small_fields
 from headrace.loader.order import I64, U64, Loops, Windowed, distinct
 from headrace.loader.segments import Shards

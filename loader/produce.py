@@ -8,10 +8,11 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from headrace.loader.assemble import Assembly, Buffers
+from headrace.loader.assemble import Assembly
+from headrace.loader.buffers import Buffers
 from headrace.loader.compiled import KERNELS, CompiledAssembly
 from headrace.loader.errors import LoaderError
-from headrace.loader.fields import NOTHING, Batch, Fields, Placed
+from headrace.loader.fields import NOTHING, Batch, Placed
 from headrace.loader.mixture import Mixture
 from headrace.loader.order import I64, distinct
 from headrace.loader.plan import Cut, Offered
@@ -64,7 +65,8 @@ class Task:
     share: Share
     #: batches assembled at once, at most
     batches_max: int
-    fields: Fields
+    #: of the fields that are made
+    buffers: Buffers
 
 
 def produce(
@@ -81,7 +83,7 @@ def produce(
     mine = np.arange(cut.batch_size, dtype=np.int64) + task.rank * cut.batch_size
     together_max = max(1, min(task.batches_max, CHUNK_TOKENS // (cut.batch_size * task.sources.seq_len)))
     steps_at_once = max(together_max, PLAN_ROWS // cut.batch_size)
-    maker = _Maker(task, Buffers(task.fields), transform, moved)
+    maker = _Maker(task, transform, moved)
     together, planned = 1, 1
     at = 0
     while at < len(steps):
@@ -101,7 +103,6 @@ class _Maker(Generic[T]):
     """What all jobs of a task share."""
 
     task: Task
-    buffers: Buffers
     transform: Callable[[Batch], T]
     moved: Callable[[int], None]
     #: the highest position that `moved` was told
@@ -112,7 +113,7 @@ class _Maker(Generic[T]):
         # the plan opens shards; jobs that wait meanwhile have theirs
         self._tell(positions, 0)
         try:
-            planned = _Planned(self.task, steps, positions, self.buffers)
+            planned = _Planned(self.task, steps, positions)
         except (StoreError, LoaderError):
             if steps.size == 1:
                 raise
@@ -141,7 +142,7 @@ class _Maker(Generic[T]):
         for number in range(first, end):
             self._tell(positions, number)
             part = positions[number * size : (number + 1) * size]
-            planned = _Planned(self.task, steps[number : number + 1], part, self.buffers)
+            planned = _Planned(self.task, steps[number : number + 1], part)
             yield planned.make(0, 1, self.transform)
 
     def _tell(self, positions: I64, number: int) -> None:
@@ -156,7 +157,7 @@ class _Maker(Generic[T]):
 class _Planned:
     """Some steps' batches, of which all is computed but the fields with a value a token."""
 
-    def __init__(self, task: Task, steps: I64, positions: I64, buffers: Buffers) -> None:
+    def __init__(self, task: Task, steps: I64, positions: I64) -> None:
         began = time.perf_counter()
         size = task.cut.batch_size
         kernels = KERNELS.get()
@@ -179,9 +180,9 @@ class _Planned:
         placed.states[:, 2] = self._steps
         self._assembly: Assembly | CompiledAssembly
         if kernels is None or not task.sources.can_hold(distinct(shards).tolist()):
-            self._assembly = Assembly(task.sources, placed, shards, rows, buffers)
+            self._assembly = Assembly(task.sources, placed, shards, rows, task.buffers)
         else:
-            self._assembly = CompiledAssembly(kernels, task.sources, placed, shards, rows, buffers)
+            self._assembly = CompiledAssembly(kernels, task.sources, placed, shards, rows, task.buffers)
         left = task.offered.count - steps * task.cut.stride - task.rank * size
         self._real: list[int] = np.clip(left, 0, size).tolist()
         self._planned_s = (time.perf_counter() - began) / steps.size

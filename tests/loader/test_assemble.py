@@ -11,8 +11,9 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.loader.assemble import Buffers, assemble
+from headrace.loader.assemble import assemble
 from headrace.loader.batches import Loader
+from headrace.loader.buffers import Buffers
 from headrace.loader.compiled import KERNELS, CompiledAssembly
 from headrace.loader.dataset import TokenDataset, open_dataset
 from headrace.loader.fields import FIELDS, Batch, Placed, chosen_fields
