@@ -15,13 +15,14 @@ from math import isqrt
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.loader.assemble import cut
 from headrace.loader.buffers import Buffers
 from headrace.loader.fields import Batch, Bounds, Placed, small_fields
 from headrace.loader.order import I64, U64, Loops, Windowed, distinct
 from headrace.loader.segments import Shards
-from headrace.loader.shard import Shard
+from headrace.loader.shard import PieceTable, Shard
 
 #: how long the end of the process waits for loops that are being compiled: LLVM must not run while it is taken down
 EXIT_S_MAX: Final = 60.0
@@ -110,6 +111,19 @@ class CompiledLocate:
         return shards, rows
 
 
+class CompiledIndex:
+    """See `headrace.loader.shard.Indexer`; `kernels` is what `Kernels.get` gave."""
+
+    def __init__(self, kernels: Any) -> None:
+        self._kernels = kernels
+
+    def __call__(self, pieces: Sequence[NDArray[Any]], seq_len: int, pointers: I64, table: PieceTable) -> bool:
+        """Whether the index could be built."""
+        if not all(array.dtype == np.int32 and array.flags.c_contiguous and array.flags.aligned for array in pieces):
+            return False
+        return bool(self._kernels.index_pieces(*pieces, seq_len, pointers, table))
+
+
 class CompiledAssembly:
     """See `headrace.loader.assemble.Assembly`; `kernels` is what `Kernels.get` gave."""
 
@@ -139,7 +153,8 @@ class CompiledAssembly:
         return not self._arriving
 
     def _find_segments(self, numbers: I64, count: int) -> Bounds:
-        addresses = np.array([shard.addresses() for shard in self._held], dtype=np.uint64).reshape(-1, 2)
+        indexer = CompiledIndex(self._kernels)
+        addresses = np.array([shard.addresses(indexer) for shard in self._held], dtype=np.uint64).reshape(-1, 2)
         pointers_at, tables_at = (np.ascontiguousarray(column) for column in addresses.T)
         # padding lies before pieces and behind the last, at most
         rows = self._batch_size * count

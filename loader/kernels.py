@@ -40,6 +40,8 @@ _LINE_TOKENS = 16
 _KNOWN_BLOCKS = 1024
 #: of a piece table's row
 _PIECE_BYTES = 16
+#: moves a piece, on average, after which sorting by insertion is given up
+_MOVES_A_PIECE = 8
 #: rows between the one whose pieces are read and the one whose pieces are asked for
 _ROWS_AHEAD = 12
 #: tokens copied between two prefetches: so few that the misses of the next row spread over the copy of this one
@@ -51,6 +53,8 @@ _I64 = types.Array(types.int64, 1, "C")
 _I64_2 = types.Array(types.int64, 2, "C")
 _I32 = types.Array(types.int32, 1, "C")
 _I32_2 = types.Array(types.int32, 2, "C")
+#: of a mapped file
+_I32_READ = types.Array(types.int32, 1, "C", readonly=True)  # type: ignore[no-untyped-call]
 _BOOL = types.Array(types.boolean, 1, "C")
 _BOOL_2 = types.Array(types.boolean, 2, "C")
 _I64_X5 = types.UniTuple(types.int64, 5)  # type: ignore[no-untyped-call]
@@ -211,6 +215,60 @@ def locate(places: Any, blocks: Any, row_key: Any, block_keys: Any, ends: Any, s
             shard += 1
         shards[at] = shard
         rows[at] = row - (ends[shard - 1] if shard > 0 else 0)
+
+
+@njit(error_model="numpy")
+def _are_apart(pointers: Any, table: Any, seq_len: Any) -> Any:
+    """Whether all pieces of a table lie within their sequence and behind each other, and none repeats too much."""
+    for row in range(pointers.size - 1):
+        end = np.int64(0)
+        for piece in range(pointers[row], pointers[row + 1]):
+            begin, length = np.int64(table[piece, 0]), np.int64(table[piece, 1])
+            if begin < end or length < 1 or table[piece, 2] < 0 or table[piece, 3] < 0 or table[piece, 3] > length:
+                return False
+            end = begin + length
+        if end > seq_len:
+            return False
+    return True
+
+
+@_compiled(
+    types.boolean(_I32_READ, _I32_READ, _I32_READ, _I32_READ, _I32_READ, types.int64, _I64, _I32_2),
+)
+def index_pieces(
+    sequence: Any, start: Any, length: Any, document: Any, repeated: Any, seq_len: Any, pointers: Any, table: Any
+) -> Any:
+    """See `headrace.loader.shard.Shard`: pieces [n] sorted by (`sequence`, `start`) into `table` [n, 4], and where
+    each sequence's begin into `pointers` [sequences + 1].
+
+    False where a piece lies outside of its sequence or over another, or where sorting would take long: then what was
+    filled in means nothing.
+    """
+    sequences = pointers.size - 1
+    pointers[:] = 0
+    for piece in range(sequence.size):
+        if sequence[piece] < 0 or sequence[piece] >= sequences:
+            return False
+        pointers[sequence[piece] + 1] += 1
+    for row in range(sequences):
+        pointers[row + 1] += pointers[row]
+    behind = pointers[:-1].copy()
+    moves = sequence.size * _MOVES_A_PIECE
+    for piece in range(sequence.size):
+        row = sequence[piece]
+        at = behind[row]
+        behind[row] += 1
+        # most pieces of a sequence come in order, and a sequence has few
+        while at > pointers[row] and table[at - 1, 0] > start[piece]:
+            for column in range(4):
+                table[at, column] = table[at - 1, column]
+            at -= 1
+            moves -= 1
+        if moves < 0:
+            return False
+        table[at, 0], table[at, 1], table[at, 2] = start[piece], length[piece], document[piece]
+        table[at, 3] = repeated[piece]
+    return _are_apart(pointers, table, seq_len)
 
 
 @_compiled(types.int64(_U64, _I64, _I64))

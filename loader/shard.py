@@ -2,7 +2,7 @@
 
 import mmap
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,10 @@ REPEATED: Final = 3
 #: int32 [pieces, 4]: start and length in tokens, a row of the shard's documents table, and how many of the piece's
 #: first tokens repeat the end of the document's piece before
 PieceTable = NDArray[np.int32]
+
+#: (the five piece arrays [pieces], seq_len, row pointers [sequences + 1] and the table to fill in) to whether that could
+#: be done, which it cannot for pieces that lie where they must not
+Indexer = Callable[[Sequence[NDArray[Any]], int, I64, PieceTable], bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,19 +147,22 @@ class Shard:
         """Whether tokens of retracted documents lie in it, which are to be padding."""
         return bool(self._retracted.size)
 
-    def addresses(self) -> tuple[int, int]:
-        """Where row pointers (int64) and piece table (int32 [pieces, 4]) lie in memory while this lives."""
+    def addresses(self, indexer: Indexer | None = None) -> tuple[int, int]:
+        """Where row pointers (int64) and piece table (int32 [pieces, 4]) lie in memory while this lives.
+
+        `indexer` builds them, if given, where they do not stand yet.
+        """
         if self._index is None:
-            self._stand_index()
+            self._stand_index(indexer)
         assert self._index is not None
         _, pointers, table = self._index
         return pointers.ctypes.data, table.ctypes.data
 
-    def _stand_index(self) -> None:
+    def _stand_index(self, indexer: Indexer | None = None) -> None:
         """Build the index once. Threads share a shard, and `addresses` are of the index that stays."""
         with self._indexing:
             if self._index is None:
-                self._index = self._build_index()
+                self._index = self._build_index(indexer)
 
     def document_pieces(self, document: int) -> list[tuple[int, int, int]]:
         """(sequence, start, length) of each piece of a row of the documents table, in array order.
@@ -204,11 +211,16 @@ class Shard:
         if base is not None:
             base.madvise(mmap.MADV_DONTNEED)
 
-    def _build_index(self) -> tuple[memoryview, I64, PieceTable]:
+    def _build_index(self, indexer: Indexer | None) -> tuple[memoryview, I64, PieceTable]:
         arrays = self._arrays
         if self._retracted.size:
             shown = ~np.isin(arrays[3], self._retracted)
             arrays = tuple(array[shown] for array in arrays)
+        if indexer is not None:
+            pointers = np.empty(self.tokens.shape[0] + 1, dtype=np.int64)
+            table = np.empty((arrays[0].size, 4), dtype=np.int32)
+            if indexer(arrays, self.tokens.shape[1], pointers, table):
+                return pointers.data, pointers, table
         sequence, table = self._sorted(arrays)
         pointers = np.searchsorted(sequence, np.arange(self.tokens.shape[0] + 1)).astype(np.int64)
         return pointers.data, pointers, table
