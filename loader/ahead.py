@@ -49,7 +49,7 @@ class Needed:
 
 def needed_by(mixture: Mixture, positions: I64, reaches: Sequence[Reach]) -> list[Needed]:
     """What these positions [k], sorted, read, by shard, in order of first need; `reaches` are those of the sources."""
-    shards, rows = mixture.locate(positions)
+    shards, rows = mixture.locate_ahead(positions)
     # stable: within a shard the positions stay in order; numbers of 16 bits are sorted digit by digit
     is_small = int(shards.max(initial=0)) < 1 << 16
     order = np.argsort(shards.astype(np.uint16) if is_small else shards, kind="stable")

@@ -18,7 +18,7 @@ from headrace.loader.verify import WAIT_S_MAX, Verifier
 from headrace.store import files as _files  # noqa: F401 - imported when the loader is, not when a resume is timed
 from headrace.store.errors import FormatError, ObjectMissing
 from headrace.store.objects import ObjectStore, open_store
-from headrace.store.shards import read_header, read_shard
+from headrace.store.shards import ShardHeader, read_header, read_shard
 
 #: two windows of the default size touch no more; each is a mapping, of which 65,530 are the usual limit
 SHARDS_OPEN_MAX: Final = 512
@@ -178,10 +178,11 @@ class TokenDataset:
             held = self._hold(self.cache, entry, number in self._whole)
             with self._changed:
                 self._whole.discard(number)
-            arriving = None
+            arriving, local = None, cast("ObjectStore", held.opened)
+            header = read_header(local, entry.tokens)
             if isinstance(held, Sparse) and not held.has_all(0, held.table.count):
-                arriving = self._arriving(self.cache, held, entry)
-            shard = self._made(entry, read_shard(cast("ObjectStore", held.opened), entry.tokens))
+                arriving = self._arriving(self.cache, held, entry, header)
+            shard = self._made(entry, read_shard(local, entry.tokens, header))
             shard.held, shard.arriving = held, arriving
             self.verifier.count(number, held.size)
             return shard
@@ -189,9 +190,9 @@ class TokenDataset:
             self.verifier.first(number, entry.tokens, entry.checksum)
         return self._made(entry, read_shard(self.store, entry.tokens))
 
-    def _arriving(self, cache: ShardCache, sparse: Sparse, entry: ShardEntry) -> Arriving:
+    def _arriving(self, cache: ShardCache, sparse: Sparse, entry: ShardEntry, header: ShardHeader) -> Arriving:
         """The rows of a shard that is on its way; everything else of it is there."""
-        tensors = read_header(cast("ObjectStore", sparse.opened), entry.tokens).tensors
+        tensors = header.tensors
         tokens = tensors.get("tokens")
         if tokens is None:
             raise FormatError(f"{entry.tokens}: the shard has no tokens; it is no token shard of Headrace")

@@ -67,6 +67,11 @@ class Fields:
         return "position_ids" in self.names
 
     @property
+    def token_bytes(self) -> int:
+        """Bytes a token of the wide fields that are filled: 4 of tokens, 5 of labels and mask, 4 of positions."""
+        return 4 + 5 * self.has_labels + 4 * self.has_positions
+
+    @property
     def need_segments(self) -> bool:
         """Whether anything follows from where segments lie."""
         return bool(self.names)

@@ -54,7 +54,7 @@ _I64_2 = types.Array(types.int64, 2, "C")
 _I32 = types.Array(types.int32, 1, "C")
 _I32_2 = types.Array(types.int32, 2, "C")
 #: of a mapped file
-_I32_READ = types.Array(types.int32, 1, "C", readonly=True)  # type: ignore[no-untyped-call]
+_I32_READ = types.Array(types.int32, 1, "C", readonly=True)
 _BOOL = types.Array(types.boolean, 1, "C")
 _BOOL_2 = types.Array(types.boolean, 2, "C")
 _I64_X5 = types.UniTuple(types.int64, 5)  # type: ignore[no-untyped-call]

@@ -35,6 +35,8 @@ PERIOD_MAX: Final = 1 << 14
 SOURCES_MAX: Final = 1024
 #: orders kept: a source has two when a batch holds its last samples of one pass and its first of the next
 _ORDERS_A_SOURCE: Final = 2
+#: stretches of located positions that are kept: those read, and what is fetched ahead of them
+KEPT_MAX: Final = 3
 _GOLDEN_RATIO: Final = 0.6180339887498949
 _LEVEL_SOURCE: Final = 4
 
@@ -120,6 +122,15 @@ class _Stretch:
     given: I64
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Located:
+    """Where the samples of positions from `first` on lie [k]."""
+
+    first: int
+    shards: I64
+    rows: I64
+
+
 class Mixture:
     """The sequence of (shard, row) over all sources. Shards are numbered through: the second source's follow the
     first's. `samples` are those of one pass of the mixture; absolute positions go through all passes. `layouts` are
@@ -153,6 +164,7 @@ class Mixture:
         self.passes = self._passes(growths)
         self._orders: dict[tuple[int, int], Order] = {}
         self._loops: Loops | None = None
+        self._kept: tuple[_Located, ...] = ()
 
     def _passes(self, growths: Sequence[Growth]) -> list[Passes]:
         known = list(self.layouts)
@@ -198,8 +210,30 @@ class Mixture:
             index[chosen] = stretch.given[owner] + whole * stretch.schedule.counts[owner] + stretch.schedule.nth[rest]
         return source, index
 
+    def locate_ahead(self, positions: I64) -> tuple[I64, I64]:
+        """Like `locate` for rising positions, and remembered where none lies between them: who reads them later does
+        not compute it again. Any number of threads may locate meanwhile.
+        """
+        shards, rows = self.locate(positions)
+        if positions.size and int(positions[-1]) - int(positions[0]) + 1 == positions.size:
+            self._kept = (_Located(int(positions[0]), shards, rows), *self._kept[: KEPT_MAX - 1])
+        return shards, rows
+
+    def _remembered(self, positions: I64) -> tuple[I64, I64] | None:
+        if not self._kept or not positions.size:
+            return None
+        first, last = int(positions.min()), int(positions.max())
+        for kept in self._kept:
+            if kept.first <= first and last < kept.first + kept.shards.size:
+                at = positions - kept.first
+                return kept.shards[at], kept.rows[at]
+        return None
+
     def locate(self, positions: I64) -> tuple[I64, I64]:
         """Absolute positions [k] to (shard [k], row in the shard [k])."""
+        remembered = self._remembered(positions)
+        if remembered is not None:
+            return remembered
         if len(self.layouts) == 1 and positions.size:
             only = int(positions.min()) // self.samples
             if int(positions.max()) // self.samples == only:

@@ -113,6 +113,11 @@ class Offered:
         self.count = int(lengths.sum())
         self.end = end
 
+    @property
+    def whole_from(self) -> int | None:
+        """The first position where all from it to `end` are offered, or None where a skip lies between."""
+        return int(self._starts[0]) if self._starts.size == 1 else None
+
     def at(self, numbers: I64) -> I64:
         """The absolute positions of `numbers` [k], each below `count`."""
         if self._starts.size == 1:
@@ -165,14 +170,18 @@ class Hosted:
             self._of_pass(pass_, max(first, pass_ * self._samples), min(end, (pass_ + 1) * self._samples))
             for pass_ in range(first // self._samples, -(-end // self._samples))
         ]
-        return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+        return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, dtype=np.int64), *found])
 
     def _of_pass(self, pass_: int, first: int, end: int) -> I64:
         begin, stop = pass_ * self._samples, (pass_ + 1) * self._samples
         offered = self._offered if self._offered.end == stop else Offered(begin, stop, self._skips)
+        stride = self._cut.stride
+        whole_from = offered.whole_from
+        if self.is_all and whole_from is not None:
+            read_to = whole_from + self._cut.steps(offered.count) * stride
+            return np.arange(max(first, whole_from), min(end, read_to), dtype=np.int64)
         positions = np.arange(first, end, dtype=np.int64)
         numbers = offered.numbers(positions)
-        stride = self._cut.stride
         is_read = (numbers >= 0) & (numbers < self._cut.steps(offered.count) * stride)
         return positions[is_read & self._is_here[numbers % stride // self._cut.batch_size]]
 

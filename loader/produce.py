@@ -24,8 +24,9 @@ T = TypeVar("T")
 
 #: rows whose places are computed at once: enough that the cost a row stays near 0.1 us whatever the batch size
 PLAN_ROWS: Final = 4096
-#: tokens assembled at once: enough that numpy's calls cost little, and little enough for a processor's cache
-CHUNK_TOKENS: Final = 1 << 17
+#: bytes of wide fields assembled at once: enough that numpy's calls and turns of threads cost little, and little enough
+#: for a processor's cache. 2^17 tokens with every field
+CHUNK_BYTES: Final = 13 << 17
 #: tokens after which the compiled loops are loaded: a job of a few batches does without
 KERNEL_TOKENS: Final = 1 << 22
 
@@ -81,7 +82,8 @@ def produce(
     # a range and no array: a pass may have 10^9 steps
     steps = range(share.first, cut.steps(task.offered.count), share.of)
     mine = np.arange(cut.batch_size, dtype=np.int64) + task.rank * cut.batch_size
-    together_max = max(1, min(task.batches_max, CHUNK_TOKENS // (cut.batch_size * task.sources.seq_len)))
+    batch_bytes = cut.batch_size * task.sources.seq_len * task.buffers.fields.token_bytes
+    together_max = max(1, min(task.batches_max, CHUNK_BYTES // batch_bytes))
     steps_at_once = max(together_max, PLAN_ROWS // cut.batch_size)
     maker = _Maker(task, transform, moved)
     together, planned = 1, 1

@@ -27,8 +27,8 @@ REPEATED: Final = 3
 #: first tokens repeat the end of the document's piece before
 PieceTable = NDArray[np.int32]
 
-#: (the five piece arrays [pieces], seq_len, row pointers [sequences + 1] and the table to fill in) to whether that could
-#: be done, which it cannot for pieces that lie where they must not
+#: from the five piece arrays [pieces] and seq_len, fills in row pointers [sequences + 1] and the table, and says
+#: whether that could be done, which it cannot for pieces that lie where they must not
 Indexer = Callable[[Sequence[NDArray[Any]], int, I64, PieceTable], bool]
 
 

@@ -134,12 +134,12 @@ def _tensor_info(entry: Any, body: int) -> TensorInfo:
     return TensorInfo(dtype, shape, body + start, end - start)
 
 
-def read_shard(store: ObjectStore, key: str) -> dict[str, npt.NDArray[Any]]:
+def read_shard(store: ObjectStore, key: str, header: ShardHeader | None = None) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a token shard by name, read-only; mapped into memory where the store is local.
 
-    Raises `ObjectMissing`, `FormatError`.
+    `header` is the shard's, where it was read already. Raises `ObjectMissing`, `FormatError`.
     """
-    header = read_header(store, key)
+    header = header or read_header(store, key)
     path = store.open_local(key)
     if path is None:
         data: Buffer | mmap.mmap = store.get(key)

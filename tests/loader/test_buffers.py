@@ -24,7 +24,9 @@ def test_fields_of_any_size_lie_apart_from_each_other_and_large_ones_on_large_pa
         array[...] = number % 2 if array.dtype == np.bool_ else number + 1
     for number, array in enumerate(arrays):
         assert (array == (number % 2 if array.dtype == np.bool_ else number + 1)).all()
-        assert array.flags.c_contiguous and array.flags.aligned and array.size in (0, rows * seq_len)
+        assert array.flags.c_contiguous
+        assert array.flags.aligned
+        assert array.size in (0, rows * seq_len)
     if sum(array.nbytes for array in arrays) >= LARGE_BYTES_MIN:
         assert wide.tokens.ctypes.data % LARGE_BYTES == 0
     assert {name for name, _ in wide.given} == {"tokens"} | (names & {"labels", "loss_mask", "position_ids"})

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.loader.mixture import PERIOD_MAX, Mixture, Schedule, Shuffle, period_counts
+from headrace.loader.mixture import KEPT_MAX, PERIOD_MAX, Mixture, Schedule, Shuffle, period_counts
 from headrace.loader.order import Layout, Order, OrderMode
 from headrace.loader.plan import Reweighted
 
@@ -97,3 +97,35 @@ def test_one_source_alone_is_the_order_of_its_dataset():
     expected = order.locate(np.arange(41, dtype=np.uint64))
     assert np.array_equal(shard, expected[0])
     assert np.array_equal(row, expected[1])
+
+
+@given(
+    ahead=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 90)), max_size=KEPT_MAX + 2),
+    asked=st.lists(
+        st.lists(st.integers(0, 400), max_size=9) | st.integers(0, 350).map(lambda at: [*range(at, at + 9)])
+    ),
+    gap=st.integers(1, 3),
+    is_alone=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_what_was_located_ahead_is_given_out_again_as_it_would_be_computed(
+    ahead: list[tuple[int, int]], asked: list[list[int]], gap: int, is_alone: bool
+):
+    mixed, plain = (Mixture([layout(30, 11)], SHUFFLE, [5.0], 41) if is_alone else mixture(*CHANGES) for _ in range(2))
+    for first, count in ahead:
+        positions = np.arange(first, first + count * gap, gap)
+        for found, expected in zip(mixed.locate_ahead(positions), plain.locate(positions), strict=True):
+            assert np.array_equal(found, expected)
+    for positions in (np.array(part, dtype=np.int64) for part in asked):
+        for found, expected in zip(mixed.locate(positions), plain.locate(positions), strict=True):
+            assert np.array_equal(found, expected)
+
+
+def test_positions_that_were_located_ahead_are_not_computed_again_and_few_stretches_are_kept():
+    mixed = mixture()
+    for first in range(0, 400, 40):
+        shards, _ = mixed.locate_ahead(np.arange(first, first + 40))
+    shards[:] = -7
+    assert mixed.locate(np.array([365, 361]))[0].tolist() == [-7, -7]
+    assert (mixed.locate(np.arange(350, 390))[0] >= 0).all()
+    assert len(mixed._kept) == KEPT_MAX

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ def test_the_compiled_index_is_that_of_numpy_for_any_pieces_and_refused_where_th
         bounds = sorted({0, SEQ_LEN, *(at for of, at, _ in cuts if of == row)})
         pieces += [
             (row, begin, end - begin, number, min(number % 3, end - begin))
-            for number, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False))
+            for number, (begin, end) in enumerate(pairwise(bounds))
             if not any((row, begin, 0) == cut for cut in cuts)
         ]
     shuffled.shuffle(pieces)
