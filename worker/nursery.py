@@ -48,6 +48,8 @@ PRELOADED = (
 )
 #: Descriptors that come with an order: the control channel, the page of what is in hand, standard error.
 DESCRIPTORS = 3
+#: Milliseconds without an order behind which what is free is given back.
+REST_MS = 1000
 #: Exit code of a task that never came to be its worker's child.
 STRAY = 76
 #: Seconds in which the process between must end.
@@ -67,13 +69,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setproctitle.setproctitle("headrace nursery")
     _import_all()
-    channel = Channel(socket.socket(fileno=args.control_fd))
+    return _serve(Channel(socket.socket(fileno=args.control_fd)), worker)
+
+
+def _serve(channel: Channel, worker: int, rest_ms: int = REST_MS) -> int:
+    """Do what the worker asks for until it is gone, and give back what is free where it asks for nothing.
+
+    Loading a tokenizer leaves some 17 MiB free in between. That is given back when the tasks are born and not before
+    they are: a run waits for them.
+    """
+    from headrace.stages.heap import give_back  # as late as the others: importing it first would be slower
+
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
+    worked = True
     try:
         while True:
-            poll.poll(1000)
+            if not poll.poll(rest_ms) and worked:
+                give_back()
+                worked = False
             for data in channel.receive():
+                worked = True
                 asked = msgpack.unpackb(data)
                 if not isinstance(asked, int):
                     _preload(*asked)
