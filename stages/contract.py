@@ -117,8 +117,8 @@ class Shelving(Protocol):
 class Relayouting(Protocol):
     """A sink that once wrote the same records as other bytes, and can do so again."""
 
-    def as_before(self) -> None:
-        """From now on write as then."""
+    def as_before(self) -> bool:
+        """From now on write in the layout before this one; False, and as now, where there is none."""
         ...
 
 

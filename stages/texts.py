@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
 from typing import Any, cast
 
 import numpy as np
@@ -42,7 +43,11 @@ COMPRESSION_LEVEL = 3
 #: Bytes of JSON behind which a zstd frame ends: each can be decompressed without the others.
 FRAME_BYTES = 8 << 20
 #: Bytes of text and metadata in a row group, the record that is over it included: as much of a shard is in memory.
-ROW_GROUP_BYTES = 8 << 20
+ROW_GROUP_BYTES = 4 << 20
+#: Rows in a row group, however short they are: each has some 100 bytes beside its text and metadata.
+TEXT_GROUP_ROWS = 1 << 14
+#: Bytes of a row group as it was before (docs/decisions/0042), of up to ROW_GROUP_ROWS rows.
+LARGER_GROUP_BYTES = 8 << 20
 #: Rows by which a page of text grows: of a thousand pages of the web it would have several MiB, twice.
 TEXT_STEP_ROWS = 32
 #: Bytes of text and metadata that are made JSON at once.
@@ -51,14 +56,21 @@ WINDOW_BYTES = 1 << 20
 TEXT, METADATA = "text", "metadata"
 
 
+class Layout(Enum):
+    """How shards are cut into row groups and frames, the newest first."""
+
+    NOW = "row groups of ROW_GROUP_BYTES"
+    LARGER_GROUPS = "row groups of LARGER_GROUP_BYTES"
+    WHOLE = "as all of a shard in memory gives them"
+
+
 class TextSink:
     """What both sinks share: shards are measured by their text, which waits in scratch files."""
 
     def __init__(self, name: str, shard_bytes: int = 256 << 20) -> None:
         self.name = name
         self.shard_bytes = shard_bytes
-        #: whether objects are written as they are since they stream (docs/decisions/0036)
-        self.streams = True
+        self.layout = Layout.NOW
         self._shelf = Shelf(shard_bytes)
 
     def begin(self, dataset: str, version: str) -> None:
@@ -73,9 +85,11 @@ class TextSink:
         """The batch with its text and metadata in a scratch file."""
         return self._shelf.put(store, lambda scratch: self._shelved(batch, scratch))
 
-    def as_before(self) -> None:
-        """Write shards as they were when all of one was in memory."""
-        self.streams = False
+    def as_before(self) -> bool:
+        """Write shards in the layout before this one; False where there is none."""
+        older = list(Layout)[list(Layout).index(self.layout) + 1 :]
+        self.layout = older[0] if older else self.layout
+        return bool(older)
 
     def _check(self, batch: Batch) -> None:
         if TEXT not in batch.rows.schema.names:
@@ -98,7 +112,7 @@ class TextSink:
             schema = schema.append(pa.field(TEXT, pa.string()))
 
         def fill(file: DraftFile) -> None:
-            steps = STEP_ROWS if not self.streams else TEXT_STEP_ROWS
+            steps = STEP_ROWS if self.layout is Layout.WHOLE else TEXT_STEP_ROWS
             write_parquet(file, schema, self._groups(batches, strings, schema), step_rows=steps)
 
         return write_object(store, "documents", prefix, ".documents.parquet", fill)
@@ -106,8 +120,8 @@ class TextSink:
     def _groups(self, batches: Sequence[Batch], strings: ShelvedStrings, schema: pa.Schema) -> Iterator[pa.Table]:
         if not len(strings.sizes):
             yield schema.empty_table()
-        elif self.streams:
-            for first, end in cut_by_size(strings.sizes, bytes_max=ROW_GROUP_BYTES, rows_max=ROW_GROUP_ROWS):
+        elif self.layout is not Layout.WHOLE:
+            for first, end in self._edges(strings):
                 yield _table(batches, strings, schema, first, end)
                 give_back()  # what one row group leaves would lie beside the next
         else:
@@ -115,6 +129,12 @@ class TextSink:
             yield pa.concat_tables(
                 [_table(batches, strings, schema, first, end) for first, end in itertools.pairwise(edges)]
             )
+
+    def _edges(self, strings: ShelvedStrings) -> Iterator[tuple[int, int]]:
+        """Where row groups begin and end."""
+        if self.layout is Layout.NOW:
+            return cut_by_size(strings.sizes, bytes_max=ROW_GROUP_BYTES, rows_max=TEXT_GROUP_ROWS)
+        return cut_by_size(strings.sizes, bytes_max=LARGER_GROUP_BYTES, rows_max=ROW_GROUP_ROWS)
 
 
 class DocumentSink(TextSink):
@@ -140,7 +160,7 @@ class JsonlSink(TextSink):
         ordered = self._in_order(batches, store)
 
         def fill(file: DraftFile) -> None:
-            compress = _compress if self.streams else _compress_as_before
+            compress = _compress_as_before if self.layout is Layout.WHOLE else _compress
             compress(file, _lines(ordered))
 
         lines = write_object(store, "lines", prefix, ".jsonl.zst", fill)

@@ -83,9 +83,10 @@ class TokenSink:
         """The batch with its tokens in a scratch file."""
         return self._shelf.put(store, lambda scratch: self._shelved(batch, scratch))
 
-    def as_before(self) -> None:
-        """Write shards as they were before they had checksums of their blocks."""
-        self.blocks = False
+    def as_before(self) -> bool:
+        """Write shards as they were before they had checksums of their blocks; False where they are already."""
+        had, self.blocks = self.blocks, False
+        return had
 
     def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
         """Write the shard of these batches; the same batches in any order give the same objects."""

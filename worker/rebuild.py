@@ -80,13 +80,11 @@ def _written(
     """The objects of the shard, in the layout that it was written in."""
     prefix = f"shards/{closed.epoch}/"
     objects = {item.role: item for item in sink.write(batches, scratch, prefix).objects}
-    if isinstance(sink, Relayouting) and not Rebuilt(named, objects).identical:
-        # its object may be gone, so that nobody can look whether it was written as it is now
-        sink.as_before()
-        older = {item.role: item for item in sink.write(batches, scratch, prefix).objects}
-        if Rebuilt(named, older).identical:
-            return older
-    return objects
+    made = objects
+    # Its object may be gone, so that nobody can look how it was written.
+    while isinstance(sink, Relayouting) and not Rebuilt(named, made).identical and sink.as_before():
+        made = {item.role: item for item in sink.write(batches, scratch, prefix).objects}
+    return made if Rebuilt(named, made).identical else objects
 
 
 def _put_back(

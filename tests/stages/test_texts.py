@@ -159,6 +159,17 @@ def test_a_row_group_ends_behind_the_record_with_which_it_is_full(
     assert [footer.row_group(index).num_rows for index in range(footer.num_row_groups)] == [2, 2, 1]
 
 
+def test_a_row_group_ends_where_it_has_many_rows_however_short_they_are(
+    tmp_path: pathlib.Path, batch_of: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.stages.texts.TEXT_GROUP_ROWS", 2)
+    store = open_store(str(tmp_path))
+    for kind in (DocumentSink, JsonlSink):
+        objects = kind("sink").write([batch_of(["a", "b", "c", "d", "e"])], store, "p/").objects
+        footer = pq.ParquetFile(tmp_path / next(item.key for item in objects if item.role == "documents")).metadata
+        assert [footer.row_group(index).num_rows for index in range(footer.num_row_groups)] == [2, 2, 1]
+
+
 def test_a_table_that_fits_a_row_group_has_the_bytes_that_it_had_in_memory(
     tmp_path: pathlib.Path, batch_of: Callable[..., Batch]
 ) -> None:
@@ -197,6 +208,40 @@ def test_a_shard_of_before_sinks_streamed_is_made_again_as_it_was(
         closed = Closed("sink", "", 0, (), tuple(named.values()), Counts())
         assert _written(kind("sink"), batches, open_store(str(tmp_path / "again")), closed, named) == named
         assert _written(kind("sink"), batches, open_store(str(tmp_path / "again")), closed, now) == now
+
+
+@pytest.mark.parametrize("kind", [DocumentSink, JsonlSink])
+def test_a_shard_of_larger_row_groups_is_made_again_as_it_was(
+    tmp_path: pathlib.Path,
+    batch_of: Callable[..., Batch],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[DocumentSink | JsonlSink],
+) -> None:
+    for name, value in (("ROW_GROUP_BYTES", 700), ("TEXT_GROUP_ROWS", 9), ("LARGER_GROUP_BYTES", 1400)):
+        monkeypatch.setattr(f"headrace.stages.texts.{name}", value)
+    batches = many(batch_of, [20, 40])
+    store = open_store(str(tmp_path))
+    older = kind("sink")
+    assert older.as_before()
+    named = {item.role: item for item in older.write(batches, store, "shards/0/").objects}
+    now = {item.role: item for item in kind("sink").write(batches, store, "shards/0/").objects}
+    assert named["documents"] != now["documents"]
+    closed = Closed("sink", "", 0, (), tuple(named.values()), Counts())
+    assert _written(kind("sink"), batches, open_store(str(tmp_path / "again")), closed, named) == named
+
+
+@pytest.mark.parametrize("kind", [DocumentSink, JsonlSink])
+def test_what_no_layout_gives_is_compared_with_the_newest(
+    tmp_path: pathlib.Path, batch_of: Callable[..., Batch], kind: type[DocumentSink | JsonlSink]
+) -> None:
+    batches = many(batch_of, [60])
+    store = open_store(str(tmp_path))
+    now = {item.role: item for item in kind("sink").write(batches, store, "shards/0/").objects}
+    named = now | {"documents": create_object(store, "documents", "shards/0/", ".documents.parquet", [b"other"])}
+    closed = Closed("sink", "", 0, (), tuple(named.values()), Counts())
+    sink = kind("sink")
+    assert _written(sink, batches, open_store(str(tmp_path / "again")), closed, named) == now
+    assert not sink.as_before()
 
 
 @pytest.mark.parametrize("kind", [DocumentSink, JsonlSink])
