@@ -46,7 +46,7 @@ DEFAULT_CAPACITY_BYTES = FRAME_LIMIT_BYTES + HEADER_PAGE_BYTES
 #: Where frames wrap while the receiver keeps up: what stays in a last-level cache beside the users' own memory
 #: (1 MiB batches over two processes: 0.96 of memcpy with 4 MiB, 0.86 with 16).
 DEFAULT_SOFT_BYTES = 4 << 20
-DEFAULT_WINDOW_BYTES = 8 << 20
+DEFAULT_WINDOW_BYTES = 4 << 20
 CAPACITY_LIMIT_BYTES = 1 << 40
 REASON_LIMIT_BYTES = 480
 
