@@ -65,6 +65,20 @@ class BlockTable:
         at = block * _DIGEST_BYTES
         return xxhash.xxh3_64_digest(data) == self.digests[at : at + _DIGEST_BYTES]
 
+    def first_wrong(self, first: int, data: memoryview) -> tuple[int | None, int]:
+        """(the first block whose bytes these are not, or None; how many blocks these bytes are), from `first` on."""
+        size, digest = self.block_bytes, xxhash.xxh3_64_digest
+        found = [digest(data[at : at + size]) for at in range(0, data.nbytes, size)]
+        begin = first * _DIGEST_BYTES
+        if b"".join(found) == self.digests[begin : begin + len(found) * _DIGEST_BYTES]:
+            return None, len(found)
+        wrong = (
+            at
+            for at, one in enumerate(found, first)
+            if one != self.digests[at * _DIGEST_BYTES : (at + 1) * _DIGEST_BYTES]
+        )
+        return next(wrong), len(found)
+
 
 def block_bytes_for(size: int) -> int:
     """Bytes a block in a shard whose body has `size` bytes."""

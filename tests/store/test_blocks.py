@@ -58,6 +58,17 @@ def test_any_changed_byte_is_found_in_the_header_or_in_its_block(at: int, flip: 
     assert not table.is_right(number, bytes(data[begin : begin + size]))
 
 
+def test_of_several_blocks_at_once_the_first_wrong_one_is_named() -> None:
+    data = bytearray(shard())
+    table = table_of(bytes(data))
+    assert table is not None
+    begin, size = table.span(1, table.count)
+    assert table.first_wrong(1, memoryview(data)[begin:]) == (None, table.count - 1)
+    for number in (table.count - 1, 2):
+        data[table.span(number, number + 1)[0]] ^= 1
+        assert table.first_wrong(1, memoryview(data)[begin : begin + size]) == (number, table.count - 1)
+
+
 def test_a_shard_of_before_has_no_blocks() -> None:
     assert table_of(shard(blocks=False)) is None
 
