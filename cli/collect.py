@@ -100,7 +100,7 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, as_json: bo
         "version": after.state.version,
         "records": len(found.ids),
         "documents": documents,
-        "rewritten": [key for _, key, _ in found.rewritten],
+        "rewritten": [key for _, key in found.rewritten],
     }
     if as_json:
         print(json.dumps(facts))

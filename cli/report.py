@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.controller.counts import counts_from
 from headrace.protos import control_pb2 as pb
-from headrace.store.entries import Counts
+from headrace.store.entries import WITHOUT_URL, Counts
 from headrace.store.fold import LedgerState
 from headrace.store.folding import fold_log
 from headrace.store.log import Log
@@ -20,6 +20,8 @@ from headrace.store.objects import open_store
 
 #: Reasons that the page shows for each verdict; the rest is summed up. `--json` has them all.
 REASONS_SHOWN = 8
+#: The share of records without a URL from which a filter of URLs is said to have judged nothing.
+WITHOUT_URL_SHARE = 0.99
 MB = 1e6
 
 
@@ -157,6 +159,24 @@ def balance_of(ledger: LedgerState) -> Balance:
     counts = ledger.counts.get(main, Counts())
     seq_len = _seq_len(ledger.pipeline, main)
     return Balance(read, counts, len(ledger.shards), ledger.version, agreed, complete, dropped, seq_len)
+
+
+def without_urls(ledger: LedgerState) -> tuple[str, ...]:
+    """For each filter of URLs that hardly found one in what came to it: that it has judged nothing."""
+    counts = ledger.counts.get(main_sink(ledger.counts), Counts())
+    names = [str(stage["name"]) for stage in ledger.pipeline.get("stages", ())]
+    found: list[str] = []
+    for place, name in enumerate(names):
+        without = counts.edited.get(f"{name}/{WITHOUT_URL}", 0)
+        lost = {**counts.filtered_by, **counts.quarantined_by}
+        before = sum(count for reason, count in lost.items() if reason.partition("/")[0] in names[:place])
+        came = counts.records - before
+        if without and without >= WITHOUT_URL_SHARE * came:
+            found.append(
+                f"{name}: {without:,} of {came:,} records have no URL in their metadata, and were let through; "
+                "name the field that holds it with url_key="
+            )
+    return tuple(found)
 
 
 def _seq_len(pipeline: Mapping[str, Any], sink: str) -> int:

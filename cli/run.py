@@ -247,24 +247,24 @@ def catch_signals() -> Iterator[Interrupts]:
 
 def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
     from headrace.cli.progress_lines import input_bytes_read
-    from headrace.cli.report import RunReport, balance_of, read_ledger, speeds
+    from headrace.cli.report import RunReport, balance_of, read_ledger, speeds, without_urls
 
     status = ended.status
     first = ended.applied_after_s + status.first_batch_s if status.first_batch_s > 0 else 0.0
-    facts = dict(status.facts)
+    facts, ledger = dict(status.facts), read_ledger(pipeline.dataset)
     return RunReport(
         pipeline=pipeline.name,
         dataset=pipeline.dataset,
         state=status.state,
         pipeline_version=status.version,
-        balance=balance_of(read_ledger(pipeline.dataset)),
+        balance=balance_of(ledger),
         bytes_read=input_bytes_read(status),
         seconds=seconds_since_start(),
         first_batch_s=first,
         records_resumed=int(status.records_resumed),
         tokenizer_engine=facts.get("tokenizer_engine", ""),
         stages=speeds(status.stages),
-        warnings=(*ended.warnings, *status.notes),
+        warnings=(*ended.warnings, *status.notes, *without_urls(ledger)),
         facts=facts,
     )
 

@@ -53,6 +53,7 @@ def rebuild_shard(uri: str, shard: str, *, restore: bool, as_json: bool) -> int:
             "identical": answer.identical,
             "differing": answer.differing(),
             "restored": list(answer.restored),
+            "fates": {fate: {"named": named, "made": made} for fate, (named, made) in answer.fates.items()},
             "named": {role: item.checksum for role, item in answer.named.items()},
             "made": {role: item.checksum for role, item in answer.made.items()},
         }
@@ -66,7 +67,9 @@ def rebuild_shard(uri: str, shard: str, *, restore: bool, as_json: bool) -> int:
             (role, "same" if role not in answer.differing() else f"differs: {item.checksum} is named")
             for role, item in answer.named.items()
         ]
-        out.print(facts_page([*rows, *(("put back", key) for key in answer.restored)]))
+        rows += [("put back", key) for key in answer.restored]
+        rows += [(safe(fate), f"{made} now, {named} in the ledger") for fate, (named, made) in answer.fates.items()]
+        out.print(facts_page(rows))
     return 0 if answer.identical else EXIT_FAULT
 
 

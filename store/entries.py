@@ -81,11 +81,16 @@ class StoredObject:
     size: int
 
 
+#: Behind a stage's name in `Counts.edited`: records that it let through, since they have no URL to judge by.
+WITHOUT_URL = "without a URL"
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """What became of the records of a shard.
 
-    `filtered` is keyed `stage/reason`, `quarantined_by` likewise, `edited` by stage. `padding` is in tokens.
+    `filtered` is keyed `stage/reason`, `quarantined_by` likewise, `edited` by stage, and by `stage/what` what else a
+    stage has counted of those that it kept. `padding` is in tokens.
     """
 
     kept: int = 0

@@ -30,10 +30,12 @@ class Found:
 
     #: Rows of the documents table, by the key of the shard's tokens.
     documents: tuple[tuple[str, tuple[int, ...]], ...]
-    #: The role and key of each object that holds a beginning or the bytes of one, and its table without them.
-    rewritten: tuple[tuple[str, str, pa.Table], ...]
+    #: The role and key of each object that holds a beginning or the bytes of one.
+    rewritten: tuple[tuple[str, str], ...]
     #: Records that were found, by id; those among them that were not kept have a verdict only.
     ids: frozenset[str]
+    #: What was asked for: ids of records, and URIs of what they were read from.
+    asked: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
 
 def find_records(store: ObjectStore, state: LedgerState, ids: Collection[str], sources: Collection[str]) -> Found:
@@ -42,7 +44,7 @@ def find_records(store: ObjectStore, state: LedgerState, ids: Collection[str], s
     Raises FormatError for a dataset of text, StoreError.
     """
     documents: dict[str, set[int]] = {}
-    rewritten: dict[str, tuple[str, str, pa.Table]] = {}
+    rewritten: dict[str, tuple[str, str]] = {}
     seen: set[str] = set()
     for shard in state.shards:
         keys = {item.role: item.key for item in shard.closed.objects}
@@ -59,19 +61,27 @@ def find_records(store: ObjectStore, state: LedgerState, ids: Collection[str], s
                     raise FormatError(f"{store.uri}: {keys[role]} holds text: only datasets of tokens can be retracted")
                 documents.setdefault(keys["tokens"], set()).update(np.flatnonzero(mask).tolist())
             elif role != "verdicts":
-                rewritten[keys[role]] = (role, keys[role], _without(role, read_table(store, keys[role]), mask))
+                rewritten[keys[role]] = (role, keys[role])
     known = {(name, row) for _, name, rows in state.retracted for row in rows}
     fresh = {name: tuple(sorted(row for row in rows if (name, row) not in known)) for name, rows in documents.items()}
     return Found(
-        tuple((name, rows) for name, rows in fresh.items() if rows), tuple(rewritten.values()), frozenset(seen)
+        tuple((name, rows) for name, rows in fresh.items() if rows),
+        tuple(rewritten.values()),
+        frozenset(seen),
+        (frozenset(ids), frozenset(sources)),
     )
 
 
 def write_rewritten(store: ObjectStore, found: Found, epoch: int) -> tuple[tuple[str, StoredObject], ...]:
-    """Write the objects anew under this epoch: the key of each old one, and what takes its place."""
+    """Write the objects anew under this epoch: the key of each old one, and what takes its place.
+
+    One of them is in memory at a time. Raises FormatError, StoreError.
+    """
     made: list[tuple[str, StoredObject]] = []
-    for role, old, table in found.rewritten:
-        data = table_to_parquet(table)
+    for role, old in found.rewritten:
+        table = read_table(store, old)
+        data = table_to_parquet(_without(role, table, _matches(table, *found.asked)))
+        del table  # before the next one is read
         digest = content_hash([data])
         prefix = f"shards/{epoch}/"
         key = (

@@ -6,19 +6,24 @@ proof. What cannot be made again is said: a source that changed, or a stage that
 
 A record that killed its process is not given to that stage again: the verdict on it is taken from the record
 (`worker/deaths.py`). Likewise which records are duplicates is taken from the record: it hung on all that came before.
+
+All other verdicts are made again. A stage that judges otherwise than it did, since it is of another version or reads
+what has changed, keeps what it had quarantined or filtered: then the shard is not the same, and `Rebuilt.fates` says of
+how many records.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd, Relayouting, Shelving, Sink
+from headrace.stages.sidecars import count_fates
 from headrace.store.dataset import fold_ledger
-from headrace.store.entries import Closed, StoredObject
+from headrace.store.entries import Closed, Counts, StoredObject
 from headrace.store.errors import FormatError
 from headrace.store.fold import LedgerState
 from headrace.store.objects import ObjectStore, open_store
@@ -34,6 +39,8 @@ class Rebuilt:
     named: dict[str, StoredObject]
     made: dict[str, StoredObject]
     restored: tuple[str, ...] = ()
+    #: By fate, stage and reason, where they differ: records that the ledger counts, and those that were counted now.
+    fates: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     @property
     def identical(self) -> bool:
@@ -71,7 +78,23 @@ def rebuild(uri: str, shard: str, *, restore: bool = False) -> Rebuilt:
             keys = leaning.write_keys(batches, scratch, f"shards/{closed.epoch}/")
             objects |= {item.role: item for item in keys}
         restored = tuple(_put_back(store, scratch, named, objects)) if restore else ()
-    return Rebuilt(named, objects, restored)
+        fates = other_fates(closed.counts, count_fates(batches, tokens=0, sequences=0, padding=0))
+    return Rebuilt(named, objects, restored, fates)
+
+
+def other_fates(named: Counts, made: Counts) -> dict[str, tuple[int, int]]:
+    """The fates, with stage and reason, of which there are not as many: how many there were, and are."""
+    before, now = (
+        {
+            "kept": counts.kept,
+            "duplicate": counts.duplicate,
+            **{f"filtered by {reason}": count for reason, count in counts.filtered_by.items()},
+            **{f"quarantined by {reason}": count for reason, count in counts.quarantined_by.items()},
+        }
+        for counts in (named, made)
+    )
+    both = {fate: (before.get(fate, 0), now.get(fate, 0)) for fate in {**before, **now}}
+    return {fate: counts for fate, counts in both.items() if counts[0] != counts[1]}
 
 
 def _written(

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headrace.stages.samples import read_samples
 from headrace.store.dataset import Dataset
-from headrace.store.entries import Counts
+from headrace.store.entries import WITHOUT_URL, Counts
 from headrace.store.shards import SCORE_PREFIX, read_table
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -125,7 +125,7 @@ def collect(uri: str) -> Facts:
         tokens=np.concatenate(lengths),
         languages=ordered,
         reasons=reasons,
-        edited=dict(counts.edited),
+        edited={key: count for key, count in counts.edited.items() if not key.endswith(WITHOUT_URL)},
         title=str(dataset.state.pipeline.get("name", "")),
         version=dataset.state.version,
         stages=tuple(_stages(dataset.state.pipeline, reasons)),

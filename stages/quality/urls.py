@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,6 +14,7 @@ import orjson
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
 from headrace.stages.quality.texts import Rule, drop, tag
+from headrace.store.entries import WITHOUT_URL
 
 #: Why a URL is filtered.
 REASONS = ("domain on a list", "URL on a list", "word in the URL")
@@ -20,7 +22,7 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class UrlFilter:
-    """Filters records by the URL in their metadata; one without a URL is kept.
+    """Filters records by the URL in their metadata; one without a URL is kept, and counted.
 
     A line of a list is a domain, which stands for its subdomains too, or a domain with the beginning of a path. Blank
     lines and those that begin with `#` are left out of account.
@@ -40,6 +42,9 @@ class UrlFilter:
         packed = batch.rows.column("metadata").to_pylist()
         urls = [str(orjson.loads(entry).get(self.url_key) or "") if entry else "" for entry in packed]
         listed = [(self.judge(url) or "") if url else "" for url in urls]
+        if without := urls.count(""):
+            key = f"{self.name}/{WITHOUT_URL}"
+            batch = replace(batch, edits={**batch.edits, key: batch.edits.get(key, 0) + without})
         if self.tag:
             return tag(batch, self.name, {"listed": listed})
         return drop(batch, self.name, self.rules({"listed": listed}))
