@@ -81,7 +81,8 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, as_json: bool) ->
     if samples:
         print_samples(sampled, dict(balance.counts.filtered_by))
     if quarantine:
-        _print_quarantine(records)
+        main = main_sink(dataset.state.counts)
+        _print_quarantine([record for record in records if record["sink"] == main])
     return 0
 
 
@@ -105,7 +106,11 @@ def _quarantined(dataset: Dataset) -> Iterator[dict[str, Any]]:
             continue
         for row in read_table(dataset.store, item.key).to_pylist():
             raw = row.get("raw")
-            yield {**row, "raw": None if raw is None else bytes(raw).decode("utf-8", "replace")}
+            yield {
+                "sink": shard.closed.sink,
+                **row,
+                "raw": None if raw is None else bytes(raw).decode("utf-8", "replace"),
+            }
 
 
 def _print_quarantine(records: list[dict[str, Any]]) -> None:

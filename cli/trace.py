@@ -36,7 +36,8 @@ def trace_record(uri: str, name: str, *, as_json: bool) -> int:
         return 0
     out = console(sys.stdout)
     for fact in found:
-        out.print(title(safe(name), str(fact["verdict"]), good=fact["verdict"] == "kept"))
+        at = f" at the sink {fact['sink']}" if len(dataset.state.counts) > 1 else ""
+        out.print(title(safe(name), f"{fact['verdict']}{at}", good=fact["verdict"] == "kept"))
         out.print(place(f"{fact['source']} record {fact['row']}"))
         out.print()
         out.print(facts_page([(key, safe(str(value))) for key, value in _rows(fact)]))
@@ -94,7 +95,7 @@ def _rows(fact: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[str, Any]]:
     objects = {item.role: item.key for item in shard.closed.objects}
-    where = {"entry": shard.number, "shard": objects.get("tokens")}
+    where = {"sink": shard.closed.sink, "entry": shard.number, "shard": objects.get("tokens")}
     if "documents" in objects:
         documents = read_table(dataset.store, objects["documents"])
         for index in np.flatnonzero(_named(documents, name)):

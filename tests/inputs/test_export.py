@@ -92,6 +92,16 @@ def test_a_dataset_of_three_sinks_is_sound(home: pathlib.Path) -> None:
     )
 
 
+def test_what_is_quarantined_at_three_sinks_is_shown_once_and_traced_at_each(home: pathlib.Path) -> None:
+    shown = headrace(home, "dataset", "show", "out", "--quarantine").stdout
+    assert shown.count("{broken") == 1
+    held = json.loads(headrace(home, "dataset", "show", "out", "--quarantine", "--json").stdout)["quarantine"]
+    assert sorted(record["sink"] for record in held) == ["documents", "lines", "write"]
+    (name,) = {record["id"] for record in held}
+    traced = headrace(home, "dataset", "trace", "out", name).stdout
+    assert all(f"quarantined at the sink {record['sink']}\n" in traced for record in held)
+
+
 def test_megatron_reads_each_document(home: pathlib.Path) -> None:
     report = export(home, "megatron")
     index = (home / "to-megatron" / "documents.idx").read_bytes()
