@@ -21,6 +21,7 @@ the bound), where drawing sources at random would be off by the square root of t
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from math import lcm
 from typing import Final
 
@@ -35,8 +36,8 @@ PERIOD_MAX: Final = 1 << 14
 SOURCES_MAX: Final = 1024
 #: orders kept: a source has two when a batch holds its last samples of one pass and its first of the next
 _ORDERS_A_SOURCE: Final = 2
-#: stretches of located positions that are kept: those read, and what is fetched ahead of them
-KEPT_MAX: Final = 3
+#: stretches of located positions that are kept: those read, and what is fetched ahead of them, each over a pass's end
+KEPT_MAX: Final = 4
 _GOLDEN_RATIO: Final = 0.6180339887498949
 _LEVEL_SOURCE: Final = 4
 
@@ -211,12 +212,15 @@ class Mixture:
         return source, index
 
     def locate_ahead(self, positions: I64) -> tuple[I64, I64]:
-        """Like `locate` for rising positions, and remembered where none lies between them: who reads them later does
+        """Like `locate` for rising positions, and remembered where few gaps lie between them: who reads them later does
         not compute it again. Any number of threads may locate meanwhile.
         """
         shards, rows = self.locate(positions)
-        if positions.size and int(positions[-1]) - int(positions[0]) + 1 == positions.size:
-            self._kept = (_Located(int(positions[0]), shards, rows), *self._kept[: KEPT_MAX - 1])
+        gaps = (np.flatnonzero(np.diff(positions) != 1) + 1).tolist()
+        if positions.size and len(gaps) < KEPT_MAX:
+            runs = pairwise([0, *gaps, positions.size])
+            found = [_Located(int(positions[begin]), shards[begin:end], rows[begin:end]) for begin, end in runs]
+            self._kept = (*found, *self._kept)[:KEPT_MAX]
         return shards, rows
 
     def _remembered(self, positions: I64) -> tuple[I64, I64] | None:
