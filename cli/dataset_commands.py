@@ -81,6 +81,10 @@ def dataset_trace(
         int | None, typer.Option(min=0, metavar="N", help="With a checkpoint: what this step read; the first is 0.")
     ] = None,
     document: Annotated[str, typer.Option(metavar="ID", help="With a checkpoint: the steps that read it.")] = "",
+    moved: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=URI", help="With a checkpoint: where a dataset of it lies now; may be repeated."),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Say what became of a record, what a training step read, or which steps read a document."""
@@ -89,8 +93,8 @@ def dataset_trace(
             raise UsageError("give --checkpoint with --step N, or with --document ID")
         from headrace.cli.trace_checkpoint import trace_checkpoint
 
-        return trace_checkpoint(checkpoint, uri, step=step, document=document, as_json=json)
-    if not uri or not name or document or step is not None:
+        return trace_checkpoint(checkpoint, uri, step=step, document=document, as_json=json, moved=moved or ())
+    if not uri or not name or document or step is not None or moved:
         raise UsageError("give a dataset and a record's id, or --checkpoint with --step N or --document ID")
     from headrace.cli.trace import trace_record
 

@@ -1,6 +1,7 @@
 """`headrace dataset trace --checkpoint`: what a training step read, and which steps read a document."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,23 +12,65 @@ if TYPE_CHECKING:
     from headrace.loader.sources import Source
 
 
-def trace_checkpoint(path: str, uri: str, *, step: int | None, document: str, as_json: bool) -> int:
-    """Say it from the loader's state in the file `path` alone; `uri` is where the dataset lies now, if it moved."""
+def trace_checkpoint(
+    path: str, uri: str, *, step: int | None, document: str, as_json: bool, moved: Sequence[str] = ()
+) -> int:
+    """Say it from the loader's state in the file `path` alone.
+
+    Where a dataset lies now, if it moved, `uri` says for a state of one, and `moved` ("name=URI") by their names.
+    """
     state = loader_state_in(path)
-    sources = _moved_to(uri, state)
+    sources = _moved_to(uri, moved, state)
     if step is not None:
         return _say_step(state, step, sources, as_json=as_json)
     return _say_document(state, document, sources, as_json=as_json)
 
 
-def _moved_to(uri: str, state: dict[str, Any]) -> "list[Source] | None":
-    if not uri:
+def _moved_to(uri: str, moved: Sequence[str], state: dict[str, Any]) -> "list[Source] | None":
+    if not uri and not moved:
         return None
     from headrace.loader.sources import Source
 
-    if len(state.get("sources") or ()) > 1:
-        raise CliError("the checkpoint is of a mixture: its datasets are looked for where they were; leave out the URI")
-    return [Source(uri)]
+    try:
+        listed = [(str(one["name"]), str(one["uri"])) for one in state.get("sources") or [_alone(state)]]
+        weights = state.get("weights") or [1.0] * len(listed)
+        lies = where_now(listed, uri, moved)
+        return [Source(where, weight, name) for (name, _), where, weight in zip(listed, lies, weights, strict=True)]
+    except (KeyError, TypeError) as error:
+        raise CliError(f"the state is malformed: {error!r}") from error
+
+
+def _alone(state: dict[str, Any]) -> dict[str, Any]:
+    return {"name": state["dataset"], "uri": state["uri"]}
+
+
+def where_now(listed: Sequence[tuple[str, str]], uri: str, moved: Sequence[str]) -> list[str]:
+    """Where each dataset of `listed`, (name, where it lay), lies now: what `moved` ("name=URI") does not name is still
+    there. Raises CliError for a name that none or several have, or that is given twice.
+    """
+    names = [name for name, _ in listed]
+    if uri and len(listed) > 1:
+        raise CliError(
+            "the checkpoint is of a mixture: leave out the URI, and say by --moved NAME=URI where a dataset lies now; "
+            f"it has {', '.join(map(safe, names))}"
+        )
+    lies = {name: uri or where for name, where in listed}
+    given: set[str] = {names[0]} if uri else set()
+    for one in moved:
+        # names may hold "=", as URIs do: the longest name counts
+        found = max((name for name in names if one.startswith(f"{name}=")), key=len, default="")
+        if not found or len(one) == len(found) + 1:
+            raise CliError(
+                f"--moved {safe(one)}: want NAME=URI with the name of a dataset of the checkpoint, which has "
+                f"{', '.join(map(safe, names))}"
+            )
+        if found in given or names.count(found) > 1:
+            why = "it is said twice where it lies" if found in given else "several datasets have this name"
+            raise CliError(f"--moved {safe(one)}: {why}")
+        given.add(found)
+        lies[found] = one[len(found) + 1 :]
+    # of several datasets with one name none can be named, so each lies where it lay
+    return [where if names.count(name) > 1 else lies[name] for name, where in listed]
 
 
 def _say_step(state: dict[str, Any], step: int, sources: "list[Source] | None", *, as_json: bool) -> int:

@@ -2,13 +2,16 @@
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.cli.errors import CliError
 from headrace.cli.main import invoke
+from headrace.cli.trace_checkpoint import where_now
 from headrace.loader.batches import Loader, Source
 from headrace.loader.trace import trace_document, trace_step
 
@@ -99,15 +102,72 @@ def test_a_dataset_that_moved_is_traced_where_it_lies_now(
     assert said(capsys, str(tmp_path / "elsewhere"), "--checkpoint", checkpoint, "--step", "2") == expected
 
 
-def test_a_mixture_says_the_source_of_each_row_and_wants_no_uri(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+@pytest.fixture
+def mixture(tmp_path: Path) -> dict[str, Any]:
+    """Of a loader of two datasets that made no step; the second one's name looks like more of the first's."""
     sources = [
-        Source(str(write_dataset(tmp_path / name, sequences=(8,), seed=seed)), 0.5, name)
-        for seed, name in enumerate(("web", "code"))
+        Source(str(write_dataset(tmp_path / name.partition("=")[0], sequences=(8,), seed=seed)), 0.5, name)
+        for seed, name in enumerate(("web", "code=2"))
     ]
-    checkpoint = kept(tmp_path, Loader(sources, batch_size=4).state_dict())
+    return Loader(sources, batch_size=4).state_dict()
+
+
+def test_a_mixture_says_the_source_of_each_row_and_wants_no_uri(
+    mixture: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    checkpoint = kept(tmp_path, mixture)
     lines = said(capsys, "--checkpoint", checkpoint, "--step", "0").splitlines()[1::2]
-    assert {line.split("  ")[2] for line in lines} == {"web", "code"}
-    assert "mixture" in said(capsys, str(tmp_path / "web"), "--checkpoint", checkpoint, "--step", "0", code=1)
+    assert {line.split("  ")[2] for line in lines} == {"web", "code=2"}
+    message = said(capsys, str(tmp_path / "web"), "--checkpoint", checkpoint, "--step", "0", code=1)
+    assert "--moved NAME=URI" in message
+    assert "web, code=2" in message
+
+
+def test_datasets_of_a_mixture_that_moved_are_traced_where_each_lies_now(
+    mixture: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    asked = ("--checkpoint", kept(tmp_path, mixture), "--step", "1")
+    expected = said(capsys, *asked)
+    document = trace_step(mixture, 1).rows[0].pieces[0].document
+    steps = said(capsys, *asked[:2], "--document", document)
+    (tmp_path / "web").rename(tmp_path / "a")
+    assert "no manifest.json" in said(capsys, *asked, code=1)
+    assert said(capsys, *asked, "--moved", f"web={tmp_path / 'a'}") == expected
+    (tmp_path / "code").rename(tmp_path / "b")
+    both = ("--moved", f"code=2={tmp_path / 'b'}", "--moved", f"web={tmp_path / 'a'}")
+    assert said(capsys, *asked, *both) == expected
+    assert said(capsys, *asked[:2], "--document", document, *both) == steps
+    swapped = ("--moved", f"code=2={tmp_path / 'a'}", "--moved", f"web={tmp_path / 'b'}")
+    assert "sources[0].layout_root" in said(capsys, *asked, *swapped, code=1)
+
+
+def test_a_state_of_one_dataset_may_name_it_too(
+    state: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    asked = ("--checkpoint", kept(tmp_path, state), "--step", "2")
+    expected = said(capsys, *asked)
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    assert said(capsys, *asked, "--moved", f"{state['dataset']}={tmp_path / 'elsewhere'}") == expected
+
+
+@pytest.mark.parametrize(
+    ("moved", "uri", "message"),
+    [
+        (["books=/b"], "", "of the checkpoint, which has web, code=2, twin, twin"),
+        (["/b"], "", "want NAME=URI"),
+        (["web="], "", "want NAME=URI"),
+        (["web=/b", "web=/c"], "", "said twice"),
+        (["twin=/b"], "", "several datasets have this name"),
+        ([], "/b", "is of a mixture"),
+    ],
+)
+def test_what_does_not_say_which_dataset_moved_is_refused(moved: list[str], uri: str, message: str):
+    listed = [("web", "/w"), ("code=2", "/c"), ("twin", "/t"), ("twin", "/u")]
+    with pytest.raises(CliError, match=re.escape(message)):
+        where_now(listed, uri, moved)
+    assert where_now(listed, "", ["code=2=s3://b/c?endpoint=http://h"]) == [
+        "/w", "s3://b/c?endpoint=http://h", "/t", "/u"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
