@@ -22,7 +22,7 @@ from headrace.stages.inputs import InputObject, to_path
 from headrace.stages.parquet_values import as_json, to_records
 from headrace.stages.records import SOURCE_ROWS, Columns, cut_raw
 from headrace.stages.source import STOP, FileSource
-from headrace.stages.streams import LocalFile, RemoteFile, open_raw
+from headrace.stages.streams import BLOCK_BYTES, LocalFile, RemoteFile, open_raw
 from headrace.store.entries import Fragment
 from headrace.store.intervals import UNBOUNDED, Gap
 
@@ -159,6 +159,7 @@ class ParquetSource(FileSource):
         for place, (index, first, low, high) in enumerate(wanted):
             for near, *_ in wanted[place : place + 2]:
                 raw.expect(_first_byte(file, near), _stored_bytes(file, near))
+            raw.expect_parts(_column_chunks(file, index) if _stored_bytes(file, index) > BLOCK_BYTES else ())
             yield from self._group(file, fragment, index, first, low, high)
 
     def _group(
@@ -356,6 +357,17 @@ def _first_byte(file: pq.ParquetFile, index: int) -> int:
         column = group.column(number)
         places += [place for place in (column.dictionary_page_offset, column.data_page_offset) if place]
     return min(places[1:], default=0)
+
+
+def _column_chunks(file: pq.ParquetFile, index: int) -> list[tuple[int, int]]:
+    """The first byte of each column of a row group, and its bytes."""
+    group = file.metadata.row_group(index)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    return [
+        (min(filter(None, (column.dictionary_page_offset, column.data_page_offset)), default=0), size)
+        for column in columns
+        if (size := column.total_compressed_size) > 0
+    ]
 
 
 def _stored_bytes(file: pq.ParquetFile, index: int) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
+from headrace.stages.ahead import Span, spans_of
 from headrace.stages.errors import DamagedInput, DeviceFailed, ForeignInput, InputError, is_device_error, unreadable
 from headrace.stages.foreign import HEAD_BYTES, misnamed
 from headrace.stages.inputs import Inputs, changed, file_version, gone, to_path
@@ -65,6 +67,9 @@ class LocalFile(io.FileIO):
     def expect(self, start: int, size: int) -> None:
         """Nothing: the system reads ahead."""
 
+    def expect_parts(self, parts: Sequence[tuple[int, int]]) -> None:
+        """Nothing, likewise."""
+
     def check(self) -> None:
         """Raise FragmentChanged unless this is still the version that was listed."""
         try:
@@ -96,6 +101,8 @@ class RemoteFile(io.RawIOBase):
         self._next: tuple[int, Future[bytes]] | None = None
         #: where it begins, behind what it ends, and its bytes
         self._expected: list[tuple[int, int, Future[bytes]]] = []
+        #: parts that are read in turn
+        self._spans: list[Span] = []
 
     def readable(self) -> bool:
         """Yes."""
@@ -161,6 +168,10 @@ class RemoteFile(io.RawIOBase):
             coming = _pool().submit(self._fetch, start, size)
             self._expected = [*self._expected[-1:], (start, start + size, coming)]
 
+    def expect_parts(self, parts: Sequence[tuple[int, int]]) -> None:
+        """Have parts (first byte, bytes) fetched, each a block ahead of where it is read; those of before are over."""
+        self._spans = spans_of(parts, BLOCK_BYTES, lambda at, size: _pool().submit(self._fetch, at, size))
+
     def check(self) -> None:
         """Raise FragmentChanged unless this is the version that was listed; what was read has been judged already."""
         if not self._ahead and self._size < 0:
@@ -173,6 +184,10 @@ class RemoteFile(io.RawIOBase):
         self._size = info.size
 
     def _read_exactly(self, wanted: int) -> bytes:
+        for span in self._spans:
+            if span.holds(self._at, wanted):
+                self._at += wanted
+                return span.read(self._at - wanted, wanted)
         start = self._at - self._block_at
         if not (start >= 0 and start + wanted <= len(self._block)):
             for begin, end, coming in self._expected:

@@ -12,6 +12,7 @@ import threading
 import time
 
 import files_kit as files
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -29,6 +30,7 @@ from headrace.stages.errors import FragmentChanged, InputError
 from headrace.stages.inputs import Inputs
 from headrace.stages.mixed import MixedSource
 from headrace.stages.parquet import ParquetSource
+from headrace.stages.streams import BLOCK_BYTES
 from headrace.store.errors import StoreError
 from headrace.store.objects import open_store
 
@@ -140,6 +142,29 @@ def test_a_parquet_file_is_read_by_one_request_a_row_group(server: S3Server) -> 
         found = [batch.rows.column("text").to_pylist() for batch in batches if isinstance(batch, Batch)]
         assert list(itertools.chain(*found)) == texts
         assert [line.partition(" ")[0] for line in proxy.seen] == ["HEAD", *["GET"] * 4], "the footer, and three groups"
+
+
+def test_a_large_row_group_is_read_by_blocks_of_each_column_each_once(server: S3Server) -> None:
+    prefix = secrets.token_hex(6)
+    texts = [secrets.token_hex(2_000) for _ in range(3_000)]
+    others = [secrets.token_hex(300) for _ in range(3_000)]
+    packed = io.BytesIO()
+    table = pa.table({"id": [f"r{n}" for n in range(3_000)], "text": texts, "other": others})
+    pq.write_table(table, packed, compression="none", use_dictionary=False)
+    group = pq.ParquetFile(packed).metadata.row_group(0)
+    sizes = [group.column(number).total_compressed_size for number in range(3)]
+    assert sizes[1] > BLOCK_BYTES > sizes[2]
+    open_store(server.uri(prefix)).create("c.parquet", [packed.getvalue()])
+    with S3Proxy(server.endpoint) as proxy:
+        source = MixedSource("read", [f"s3://{server.bucket}/{prefix}/c.parquet?endpoint={proxy.endpoint}"])
+        (fragment,) = source.list()
+        proxy.seen.clear()
+        batches = [item for item in source.read(fragment, reading.WHOLE) if isinstance(item, Batch)]
+        rows = [row for batch in batches for row in batch.rows.to_pylist()]
+        assert [row["text"] for row in rows] == texts
+        assert [orjson.loads(row["metadata"])["other"] for row in rows] == others
+        seen = [line.partition(" ")[0] for line in proxy.seen]
+        assert seen == ["HEAD", "GET", *["GET"] * sum(-(-size // BLOCK_BYTES) for size in sizes)]
 
 
 def test_a_parquet_file_that_was_replaced_is_refused_whether_it_is_listed_or_read(server: S3Server) -> None:
