@@ -24,7 +24,7 @@ _SPACE = 0x20
 
 def json_lines(ids: Sequence[Any], texts: pa.Array[Any], metadata: pa.Array[Any]) -> bytes:
     """A line for each row. `texts` and `metadata` are strings, the latter JSON objects, null or empty where none is."""
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     plain = not _has_rare_controls(texts)
     for name, text, extra in zip(ids, _values(texts), _values(metadata), strict=True):
         parts += (b'{"id":', orjson.dumps(name), b',"text":', _quoted(text, plain=plain))
@@ -34,25 +34,26 @@ def json_lines(ids: Sequence[Any], texts: pa.Array[Any], metadata: pa.Array[Any]
     return b"".join(parts)
 
 
-def _quoted(text: bytes | None, *, plain: bool) -> bytes:
-    if text is None:
+def _quoted(value: memoryview | None, *, plain: bool) -> bytes:
+    if value is None:
         return b"null"
     if not plain:
-        return orjson.dumps(text.decode())
+        return orjson.dumps(str(value, "utf-8"))
+    text = bytes(value)
     for character, escaped in _ESCAPES:
         text = text.replace(character, escaped)
     return b'"%b"' % text
 
 
-def _values(column: pa.Array[Any]) -> Iterator[bytes | None]:
-    """The values one at a time: all at once they would be the column's memory once more."""
+def _values(column: pa.Array[Any]) -> Iterator[memoryview | None]:
+    """The values where they lie: a copy would stay beside those that are made of it."""
     buffers: Any = column.buffers()
     bounds: npt.NDArray[np.int32] = np.frombuffer(buffers[1], np.int32) if len(column) else np.zeros(1, np.int32)
     offsets: list[int] = bounds[column.offset : column.offset + len(column) + 1].tolist()
     data = memoryview(buffers[2] if buffers[2] is not None else b"")
     valid = np.asarray(column.is_valid()).tolist()
     for is_value, (low, high) in zip(valid, itertools.pairwise(offsets), strict=True):
-        yield bytes(data[low:high]) if is_value else None
+        yield data[low:high] if is_value else None
 
 
 def _has_rare_controls(column: pa.Array[Any]) -> bool:

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,11 @@ import pyarrow as pa
 
 from headrace.stages.batch import Batch
 from headrace.stages.columns import as_column
+from headrace.stages.row_files import RowFiles
 from headrace.store.objects import ObjectStore
 from headrace.store.scratch import Scratch, near
+
+_Integer = TypeVar("_Integer", np.int32, np.int64)
 
 #: In the place of a value that is null.
 _NULL = -1
@@ -31,16 +34,21 @@ class Shelf:
     def __init__(self, scratch_bytes: int) -> None:
         self._scratch_bytes = scratch_bytes
         self._scratch: Scratch | None = None
+        self._rows = RowFiles()
 
     def put(self, store: ObjectStore, shelve: Callable[[Scratch], Batch]) -> Batch:
         """What `shelve` makes of a batch and a scratch file; where the disk takes no more, of one in memory."""
         if self._scratch is None or self._scratch.size >= self._scratch_bytes:
             self._scratch = near(store)
         try:
-            return shelve(self._scratch)
+            return self._rows.put(shelve(self._scratch), partial(near, store))
         except OSError:
             self._scratch = Scratch.in_memory()
             return shelve(self._scratch)
+
+    def forget(self) -> None:
+        """Have no memory for the rows that were looked at until somebody looks again. Called on any thread."""
+        self._rows.forget()
 
     def shelved(
         self, batches: Sequence[Batch], store: ObjectStore, shelve: Callable[[Batch, Scratch], Batch]
@@ -76,9 +84,9 @@ class ShelvedStrings:
         number = {name: index for index, name in enumerate(scratches)}
         self.columns = tuple(columns)
         rows = [batch.rows.num_rows for batch in batches]
-        self._scratch = np.repeat([number.get(id(batch.scratch), 0) for batch in batches], rows)
-        self._begins = {name: _joined(batches, _begin(name)) for name in columns}
-        self._counts = {name: _joined(batches, _count(name)) for name in columns}
+        self._scratch = np.repeat(np.array([number.get(id(batch.scratch), 0) for batch in batches], np.int32), rows)
+        self._begins = {name: _joined(batches, _begin(name), np.int64) for name in columns}
+        self._counts = {name: _joined(batches, _count(name), np.int32) for name in columns}
         #: `[rows]`: bytes of the shelved columns together
         self.sizes: npt.NDArray[np.int64] = np.zeros(sum(rows), np.int64)
         for counts in self._counts.values():
@@ -99,7 +107,7 @@ class ShelvedStrings:
     def _read(
         self,
         target: memoryview,
-        scratch: npt.NDArray[np.int64],
+        scratch: npt.NDArray[np.int32],
         begins: npt.NDArray[np.int64],
         offsets: npt.NDArray[np.int64],
     ) -> None:
@@ -136,32 +144,32 @@ def slice_rows(batches: Sequence[Batch], first: int, end: int) -> Iterator[Batch
             yield batch.with_rows(batch.rows.slice(low, high - low))
 
 
-def _append(column: pa.Array[Any], scratch: Scratch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _append(column: pa.Array[Any], scratch: Scratch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Where each value begins, and how many bytes it has."""
     strings = column.cast(pa.string())
     buffers: Any = strings.buffers()
     _, offset_buffer, data = buffers
     if not len(strings):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        return np.zeros(0, np.int64), np.zeros(0, np.int32)
     ends = np.frombuffer(offset_buffer, np.int32)[strings.offset : strings.offset + len(strings) + 1]
     offsets: npt.NDArray[np.int64] = ends.astype(np.int64)
     low, high = int(offsets[0]), int(offsets[-1])
     at = scratch.append(memoryview(data)[low:high] if data is not None else b"")
-    counts = np.diff(offsets)
+    counts = np.diff(ends)
     if strings.null_count:
         counts[np.asarray(strings.is_null())] = _NULL
     return offsets[:-1] - low + at, counts
 
 
-def _joined(batches: Sequence[Batch], column: str) -> npt.NDArray[np.int64]:
+def _joined(batches: Sequence[Batch], column: str, kind: type[_Integer]) -> npt.NDArray[_Integer]:
     """A hidden column of all batches; a batch that has none is of nulls."""
-    parts = [
-        np.asarray(batch.rows.column(column))
+    parts: list[npt.NDArray[_Integer]] = [
+        np.asarray(batch.rows.column(column), kind)
         if column in batch.rows.schema.names
-        else np.full(batch.rows.num_rows, _NULL, np.int64)
+        else np.full(batch.rows.num_rows, _NULL, kind)
         for batch in batches
     ]
-    return np.concatenate([np.zeros(0, np.int64), *parts])
+    return np.concatenate([np.zeros(0, kind), *parts])
 
 
 def _begin(column: str) -> str:

@@ -45,7 +45,7 @@ FRAME_BYTES = 8 << 20
 #: Bytes of text and metadata in a row group, the record that is over it included: as much of a shard is in memory.
 ROW_GROUP_BYTES = 4 << 20
 #: Rows in a row group, however short they are: each has some 100 bytes beside its text and metadata.
-TEXT_GROUP_ROWS = 1 << 14
+TEXT_GROUP_ROWS = 1 << 13
 #: Bytes of a row group as it was before (docs/decisions/0042), of up to ROW_GROUP_ROWS rows.
 LARGER_GROUP_BYTES = 8 << 20
 #: Rows by which a page of text grows: of a thousand pages of the web it would have several MiB, twice.
@@ -108,6 +108,7 @@ class TextSink:
         """Write the table of what is kept, with these of the shelved columns."""
         strings = ShelvedStrings(batches, columns)
         schema = schema_of_documents(batches)
+        self._shelf.forget()
         if TEXT in columns:
             schema = schema.append(pa.field(TEXT, pa.string()))
 
@@ -123,6 +124,7 @@ class TextSink:
         elif self.layout is not Layout.WHOLE:
             for first, end in self._edges(strings):
                 yield _table(batches, strings, schema, first, end)
+                self._shelf.forget()
                 give_back()  # what one row group leaves would lie beside the next
         else:
             edges = np.cumsum([0, *(batch.rows.num_rows for batch in batches if batch.rows.num_rows)]).tolist()
@@ -161,12 +163,20 @@ class JsonlSink(TextSink):
 
         def fill(file: DraftFile) -> None:
             compress = _compress_as_before if self.layout is Layout.WHOLE else _compress
-            compress(file, _lines(ordered))
+            compress(file, self._lines(ordered))
 
         lines = write_object(store, "lines", prefix, ".jsonl.zst", fill)
         documents = self._write_documents(ordered, store, prefix, (METADATA,))
         counts = count_fates(ordered, tokens=0, sequences=0, padding=0)
         return Shard((lines, documents, *write_lost(ordered, store, prefix)), counts)
+
+    def _lines(self, batches: Sequence[Batch]) -> Iterator[bytes]:
+        """All lines, about WINDOW_BYTES of them at a time, cut where no batch has a say."""
+        strings = ShelvedStrings(batches, (TEXT, METADATA))
+        for first, end in cut_by_size(strings.sizes, bytes_max=WINDOW_BYTES, rows_max=ROW_GROUP_ROWS):
+            self._shelf.forget()
+            ids = [name for batch in slice_rows(batches, first, end) for name in batch.rows.column("id").to_pylist()]
+            yield json_lines(ids, strings.column(TEXT, first, end), strings.column(METADATA, first, end))
 
 
 def _table(batches: Sequence[Batch], strings: ShelvedStrings, schema: pa.Schema, first: int, end: int) -> pa.Table:
@@ -176,14 +186,6 @@ def _table(batches: Sequence[Batch], strings: ShelvedStrings, schema: pa.Schema,
     for name in strings.columns:
         table = with_column(table, name, strings.column(name, first, end))
     return table
-
-
-def _lines(batches: Sequence[Batch]) -> Iterator[bytes]:
-    """All lines, about WINDOW_BYTES of them at a time, cut where no batch has a say."""
-    strings = ShelvedStrings(batches, (TEXT, METADATA))
-    for first, end in cut_by_size(strings.sizes, bytes_max=WINDOW_BYTES, rows_max=ROW_GROUP_ROWS):
-        ids = [name for batch in slice_rows(batches, first, end) for name in batch.rows.column("id").to_pylist()]
-        yield json_lines(ids, strings.column(TEXT, first, end), strings.column(METADATA, first, end))
 
 
 def _compress(file: DraftFile, lines: Iterable[bytes]) -> None:
