@@ -49,8 +49,6 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
         self._told = 1
         #: set by workers of a loop that nobody counts for: what `_told` was when it began, and which loop it is
         self._uncounted = torch.zeros(2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
-        #: whether `over_workers` counts
-        self._is_counted = False
         #: of a worker: whether it got a state of its own, and whether it made batches that nobody may have received
         self._is_placed = self._is_within = False
 
@@ -66,8 +64,7 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
     def _in_worker(self, number: int, of: int, loop: int) -> Iterator[dict[str, Any]]:
         if self.device.type == "cuda":
             raise LoaderError("DataLoader workers cannot give batches on a CUDA device; use num_workers=0")
-        if not self._is_counted:
-            self._enter_loop(loop)
+        self._enter_loop(loop)
         self._enter(number)
         place = {"id": number, "of": of, "stride": self.loader.stride}
         if self._worker is None:
@@ -134,11 +131,9 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
         """
         if self.loader.steps_left == 0:
             self.loader.next_pass()
-        self._is_counted = True
-        try:
-            batches = iter(DataLoader(self, batch_size=None, num_workers=num_workers, **options))
-        finally:
-            self._is_counted = False
+        batches = iter(DataLoader(self, batch_size=None, num_workers=num_workers, **options))
+        # it counts, whenever its workers begin
+        self._told += 1
         for batch in batches:
             self.received(batch)
             yield batch

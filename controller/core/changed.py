@@ -25,13 +25,15 @@ class ChangedInput(Enum):
 
 
 class Earlier:
-    """The objects of which something is open, or given up for good, when a listing begins.
+    """The objects of which something is open, or given up for good, when a listing begins; and the names of the others.
 
     `submitted` are fragments that may be on their way into the ledger.
     """
 
     def __init__(self, ledger: LedgerState, sinks: tuple[str, ...], submitted: Iterable[Fragment] = ()) -> None:
         self._by_object: dict[tuple[str, str], list[Fragment]] = {}
+        #: By stage.
+        self._closed: dict[str, set[str]] = {}
         for fragment in submitted:
             if fragment.id not in ledger.fragments:
                 self._by_object.setdefault((fragment.stage, fragment.uri), []).append(fragment)
@@ -40,6 +42,12 @@ class Earlier:
             if given_up or not state.done(sinks):
                 fragment = state.fragment
                 self._by_object.setdefault((fragment.stage, fragment.uri), []).append(fragment)
+            else:
+                self._closed.setdefault(state.fragment.stage, set()).add(state.fragment.uri)
+
+    def repeats(self, fragment: Fragment) -> bool:
+        """Whether a fragment that is new is of an object of which another version, or another cut, was closed."""
+        return fragment.uri in self._closed.get(fragment.stage, ())
 
     def contradicts(self, fragment: Fragment) -> bool:
         """Whether a fragment that is new is of another version, or another cut, of such an object."""

@@ -10,6 +10,7 @@ from headrace.controller.core.messages import Command, ListSource, SourceListed
 from headrace.controller.core.roster import Task, TaskState
 from headrace.store.entries import Fragment
 from headrace.store.fold import LedgerState
+from headrace.store.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Listing:
         #: What each source passed over as no input, in words.
         self._passed_over: dict[str, str] = {}
         self._newest: dict[str, set[bytes]] = {}
+        #: By source, the objects that were closed in another version and are read again: how many, the first, the last.
+        self._repeated: dict[str, tuple[int, str, str]] = {}
 
     @property
     def done(self) -> bool:
@@ -96,14 +99,28 @@ class Listing:
             elif fragment.id not in self._submitted and (self.reread or not self._earlier.contradicts(fragment)):
                 self._submitted[fragment.id] = fragment
                 fresh.append(fragment)
+                if self._earlier.repeats(fragment):
+                    self._note_repeated(fragment)
         if event.last:
             self._done[event.stage] = True
             self._passed_over[event.stage] = event.passed_over
         return fresh, known
 
+    def _note_repeated(self, fragment: Fragment) -> None:
+        count, first, last = self._repeated.get(fragment.stage, (0, fragment.uri, ""))
+        self._repeated[fragment.stage] = count + (fragment.uri != last), first, fragment.uri
+
     def notes(self) -> list[str]:
-        """What was passed over as no input, a line a source."""
-        return [f"source {stage}: {words}" for stage, words in self._passed_over.items() if words]
+        """What was passed over as no input, and what is read a second time, a line a source each."""
+        notes = [f"source {stage}: {words}" for stage, words in self._passed_over.items() if words]
+        for stage, (count, first, _) in self._repeated.items():
+            objects = counted(count, "object that was closed has", "objects that were closed have")
+            notes.append(
+                f"source {stage}: {objects} another version now and {'is' if count == 1 else 'are'} read as new: a "
+                "record that stands in both is in the dataset twice, unless a dedup stage finds it; the first is "
+                f"{first!r}"
+            )
+        return notes
 
     def settle(self, fragments: Iterable[bytes]) -> None:
         """Something has become of these fragments: count those that are done."""

@@ -51,6 +51,7 @@ def test_a_remote_dataset_gives_what_a_local_one_gives(tiny_dataset: str, tmp_pa
     again = Loader(remote(tiny_dataset, ShardCache(tmp_path)), **SHAPE)
     assert [batch["tokens"].tolist() for batch in again] == local
     assert again.statistics().cache_misses == 0
+    assert again.statistics().cache_hits >= 3
 
 
 @pytest.mark.parametrize("blocks", [True, False])
