@@ -47,11 +47,18 @@ def in_order(batches: Iterable[Batch]) -> list[Batch]:
     return sorted(batches, key=lambda batch: (batch.uri, batch.fragment, batch.first))
 
 
-def create_object(store: ObjectStore, role: str, prefix: str, suffix: str, parts: list[Buffer]) -> StoredObject:
-    """Write an object under the hash of its bytes."""
+def create_object(
+    store: ObjectStore, role: str, prefix: str, suffix: str, parts: list[Buffer], *, is_common: bool = False
+) -> StoredObject:
+    """Write an object under the hash of its bytes; not again where it `is_common` and stands there.
+
+    Tasks that end together would put the same one at once, and SeaweedFS has a third writer of a key wait for a second.
+    What stands in a bucket is durable; of a file that another process has just made only writing it says so.
+    """
     digest = content_hash(parts)
     key = f"{prefix}{digest}{suffix}"
-    store.create(key, parts)
+    if not is_common or store.uri.startswith("file://") or store.head(key) is None:
+        store.create(key, parts)
     return StoredObject(role, key, f"xxh3-128:{digest}", sum(memoryview(part).nbytes for part in parts))
 
 
@@ -105,7 +112,8 @@ def write_lost(batches: Sequence[Batch], store: ObjectStore, prefix: str) -> tup
     if samples.num_rows:
         tables.append(("samples", prefix, ".samples.parquet", samples))
     return tuple(
-        create_object(store, role, at, suffix, [table_to_parquet(table)]) for role, at, suffix, table in tables
+        create_object(store, role, at, suffix, [table_to_parquet(table)], is_common=not table.num_rows)
+        for role, at, suffix, table in tables
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import random
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import orjson
@@ -21,8 +21,9 @@ from headrace.stages.library import read, read_jsonl
 from headrace.stages.sidecars import create_object, documents_table
 from headrace.stages.texts import DocumentSink, JsonlSink
 from headrace.store.entries import Closed, Counts
+from headrace.store.files import FileStore
 from headrace.store.intervals import UNBOUNDED, Gap
-from headrace.store.objects import open_store
+from headrace.store.objects import Buffer, open_store
 from headrace.store.shards import read_table, table_to_parquet
 from headrace.worker.rebuild import _written
 
@@ -86,6 +87,35 @@ def test_what_was_written_as_json_lines_and_is_read_again_is_the_same_records(
         columns = ("id", "text", "metadata")
         assert [[row[name] for name in columns] for row in rows] == [[row[name] for name in columns] for row in given]
         assert rows[0]["metadata"] == '{"n":1}'
+
+
+class Noting(FileStore):
+    """A bucket that notes which keys somebody wants to create."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        super().__init__(folder)
+        self.asked: list[str] = []
+
+    @property
+    def uri(self) -> str:
+        return "s3://noting"
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        self.asked.append(key)
+        return super().create(key, parts)
+
+
+def test_the_table_of_no_verdicts_is_put_into_a_bucket_once_and_named_by_each_shard(
+    tmp_path: pathlib.Path, batch_of: Callable[..., Batch]
+) -> None:
+    store = Noting(tmp_path)
+    tables = []
+    for first in (0, 1, 2):
+        shard = DocumentSink("documents").write([batch_of(["a"], first=first)], store, "shards/1/")
+        tables += [item.key for item in shard.objects if item.role == "verdicts"]
+    assert len(set(tables)) == 1
+    assert store.asked.count(tables[0]) == 1
+    assert read_table(store, tables[0]).num_rows == 0
 
 
 @pytest.mark.parametrize("kind", [DocumentSink, JsonlSink])
