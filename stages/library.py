@@ -118,7 +118,8 @@ def read_parquet(
 ) -> Stage:
     """Read Parquet: a record a row, a run of row groups of about `fragment_bytes` a fragment; else as `read_jsonl`.
 
-    A directory stands for its *.parquet at any depth, as Hugging Face datasets lay them out.
+    A directory stands for its *.parquet at any depth, as Hugging Face datasets lay them out. `text_key` may name a
+    field within a column: "doc.text".
     """
     parameters: dict[str, Any] = {"text_key": text_key, "id_key": id_key, "fragment_bytes": fragment_bytes}
     parameters |= {"batch_bytes": batch_bytes, "batch_records": batch_records, "max_record_bytes": max_record_bytes}

@@ -19,7 +19,7 @@ from headrace.stages.contract import FragmentChanged, FragmentEnd
 from headrace.stages.errors import DamagedInput, ForeignInput, InputError
 from headrace.stages.foreign import HEAD_BYTES, misnamed
 from headrace.stages.inputs import InputObject, to_path
-from headrace.stages.parquet_values import as_json, to_records
+from headrace.stages.parquet_values import as_json, kind_within, lifted, to_records
 from headrace.stages.records import SOURCE_ROWS, Columns, cut_raw
 from headrace.stages.source import STOP, FileSource
 from headrace.stages.streams import BLOCK_BYTES, LocalFile, RemoteFile, open_raw
@@ -34,8 +34,8 @@ class ParquetSource(FileSource):
     """Reads Parquet; all columns but those of text and id are kept as metadata.
 
     A fragment is a run of row groups of about `fragment_bytes` bytes as they lie in the file; its `start` and `end`
-    are the bytes at which row groups begin. A row without text is quarantined, as is one whose text is above
-    `max_record_bytes`.
+    are the bytes at which row groups begin. `text_key` may name a field within a column, "a.b". A row without
+    text is quarantined, as is one whose text is above `max_record_bytes`.
     """
 
     KIND = "parquet"
@@ -115,12 +115,13 @@ class ParquetSource(FileSource):
         names = file.schema_arrow.names
         if twice := next((column for column in names if names.count(column) > 1), ""):
             raise InputError(f'{name!r} has {names.count(twice)} columns "{twice}"; rename or drop all but one of them')
-        if self.text_key not in names:
+        kind = kind_within(file.schema_arrow, self.text_key)
+        if kind is None:
             known = ", ".join(names[:20]) or "none"
-            within = self.text_key.partition(".")[0] in names
-            rest = "; what lies within a column must become one of its own" if within else ""
-            raise InputError(f'{name!r} has no column "{self.text_key}"; it has: {known}; name it with text_key={rest}')
-        kind = file.schema_arrow.field(self.text_key).type
+            raise InputError(
+                f'{name!r} has no column "{self.text_key}"; it has: {known}; name it with text_key=, as "column.field" '
+                "where it lies within another"
+            )
         if not (_is_text(kind) or pa.types.is_null(kind)):
             raise InputError(f'{name!r}: column "{self.text_key}" holds {kind}, no text; name another with text_key=')
         return file
@@ -206,7 +207,7 @@ class ParquetSource(FileSource):
                 raise DamagedInput(name, f"row group {index} cannot be read ({_short(error)})") from error
             if table is None:
                 return
-            yield table
+            yield lifted(table, self.text_key)
 
     def _head(self, table: pa.RecordBatch) -> pa.RecordBatch:
         """As many of the first rows as a batch takes, at least one: rows may differ much in size."""

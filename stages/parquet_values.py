@@ -10,9 +10,10 @@ import base64
 import datetime as dt
 import decimal
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _types: Any = pa.types
 #: Nanoseconds of what Python's times count in.
@@ -31,6 +32,47 @@ def to_records(table: pa.RecordBatch) -> Sequence[dict[str, Any] | None]:
             except UnicodeDecodeError:
                 found.append(None)
         return found
+
+
+def kind_within(schema: pa.Schema, key: str) -> pa.DataType | None:
+    """The type of a column, or of the field that "column.field" names where no column is called that; None if none."""
+    if key in schema.names:
+        return schema.field(key).type
+    first, *rest = key.split(".")
+    kind: Any = schema.field(first).type if first in schema.names else None
+    for name in rest:
+        at = kind.get_field_index(name) if kind is not None and _types.is_struct(kind) else -1
+        kind = kind.field(at).type if at >= 0 else None
+    return cast("pa.DataType | None", kind)
+
+
+def lifted(table: pa.RecordBatch, key: str) -> pa.RecordBatch:
+    """The rows with the field that "column.field" names as a column of that name, and no longer where it lay."""
+    if key in table.schema.names:
+        return table
+    first, *rest = key.split(".")
+    columns: dict[str, Any] = dict(zip(table.schema.names, table.columns, strict=True))
+    text: Any = columns[first]
+    for name in rest:
+        text = pc.struct_field(text, indices=name)
+    left = _without(columns.pop(first), rest)
+    if left is not None:
+        columns[first] = left
+    return pa.RecordBatch.from_arrays([text, *columns.values()], names=[key, *columns])
+
+
+def _without(column: Any, path: Sequence[str]) -> Any | None:
+    """The structs without one field, however deep; None where it was the only one."""
+    children: dict[str, Any] = {}
+    for at, field in enumerate(column.type):
+        child = column.field(at)
+        if field.name == path[0]:
+            child = _without(child, path[1:]) if len(path) > 1 else None
+        if child is not None:
+            children[field.name] = child
+    if not children:
+        return None
+    return pa.StructArray.from_arrays(list(children.values()), names=list(children), mask=column.is_null())
 
 
 def as_json(value: Any) -> Any:

@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 import files_kit as files
+import orjson
 import pyarrow as pa
 import pytest
 import reading_kit as reading
@@ -97,7 +98,37 @@ def test_a_column_of_nothing_but_nulls_is_quarantined_row_by_row(tmp_path: pathl
     assert [fate[2] for fate in found] == ['text is not a string: column "text" is null'] * 3
 
 
-def test_text_within_a_column_is_refused_with_what_to_do(tmp_path: pathlib.Path) -> None:
+def test_text_within_a_column_is_read_by_its_path_and_what_lies_beside_it_is_kept(tmp_path: pathlib.Path) -> None:
+    docs = [
+        {"url": "u0", "body": {"text": "a é", "lang": "fr"}, "n": 0},
+        {"url": "u1", "body": None, "n": 1},
+        None,
+        {"url": "u3", "body": {"text": None, "lang": "de"}, "n": 3},
+        {"url": "u4", "body": {"text": "", "lang": None}, "n": 4},
+    ] * 7
+    table = pa.table({"doc": docs, "id": [f"r{n}" for n in range(35)], "bare": [{"text": "t"}] * 35})
+    files.write_parquet(tmp_path / "a.parquet", table, group=10)
+    source = MixedSource("read", [str(tmp_path)], text_key="doc.body.text", batch_records=4)
+    found = reading.read_all(source)
+    rest = {"url": "u0", "body": {"lang": "fr"}, "n": 0}
+    assert found[5][:3] == ("kept", "r5", "a é")
+    assert orjson.loads(str(found[5][3])) == {"doc": rest, "bare": {"text": "t"}}
+    assert [fate[0] for fate in found[:5]] == ["kept", "quarantined", "quarantined", "quarantined", "kept"]
+    assert found[3][2] == 'text is not a string: column "doc.body.text" is null'
+    reading.check_gaps(source, rounds=4)
+    alone = reading.read_all(MixedSource("read", [str(tmp_path)], text_key="bare.text"))
+    assert [fate[2] for fate in alone] == ["t"] * 35
+    assert set(orjson.loads(str(alone[0][3]))) == {"doc"}, "a column that holds nothing else is not kept"
+
+
+@pytest.mark.parametrize("key", ["doc.words", "doc.text.more", "other.text", "doc."])
+def test_a_path_that_leads_nowhere_is_refused_with_how_to_write_one(tmp_path: pathlib.Path, key: str) -> None:
     files.write_parquet(tmp_path / "a.parquet", {"doc": [{"text": "a"}]})
-    with pytest.raises(InputError, match=r"what lies within a column must become one of its own"):
-        list(MixedSource("read", [str(tmp_path)], text_key="doc.text").list())
+    with pytest.raises(InputError, match=r'no column "doc.*it has: doc; .* as "column.field"|no column "other'):
+        list(MixedSource("read", [str(tmp_path)], text_key=key).list())
+
+
+def test_text_within_a_column_may_be_named_without_knowing_how(tmp_path: pathlib.Path) -> None:
+    files.write_parquet(tmp_path / "a.parquet", {"doc": [{"text": "a"}]})
+    with pytest.raises(InputError, match=r'as "column.field" where it lies within another'):
+        list(MixedSource("read", [str(tmp_path)]).list())
