@@ -37,13 +37,17 @@ def to_records(table: pa.RecordBatch) -> Sequence[dict[str, Any] | None]:
 def kind_within(schema: pa.Schema, key: str) -> pa.DataType | None:
     """The type of a column, or of the field that "column.field" names where no column is called that; None if none."""
     if key in schema.names:
-        return schema.field(key).type
+        return cast("pa.DataType", schema.field(key).type)
     first, *rest = key.split(".")
-    kind: Any = schema.field(first).type if first in schema.names else None
+    if first not in schema.names:
+        return None
+    kind: Any = schema.field(first).type
     for name in rest:
-        at = kind.get_field_index(name) if kind is not None and _types.is_struct(kind) else -1
-        kind = kind.field(at).type if at >= 0 else None
-    return cast("pa.DataType | None", kind)
+        at = kind.get_field_index(name) if _types.is_struct(kind) else -1
+        if at < 0:
+            return None
+        kind = kind.field(at).type
+    return cast("pa.DataType", kind)
 
 
 def lifted(table: pa.RecordBatch, key: str) -> pa.RecordBatch:
