@@ -13,8 +13,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,7 +32,7 @@ from headrace.loader.fetch import (
 from headrace.loader.head import Head, head_and_rest
 from headrace.loader.order import I64
 from headrace.loader.reach import Reach
-from headrace.loader.sparse import Sparse, Writer, runs
+from headrace.loader.sparse import Sparse, runs
 from headrace.store.blocks import BLOCK_BYTES
 from headrace.store.errors import ChecksumMismatch, StoreError, StoreUnavailable
 from headrace.store.objects import ObjectStore, Stream, stream
@@ -235,43 +234,34 @@ class Spans:
 
     def _stream(self, span: _Span) -> None:
         sparse, table = span.sparse, span.sparse.table
-        coming, span.coming = span.coming, None
-        while coming is None and span.at < span.end and sparse.present[span.at]:
+        pieces, span.coming = span.coming, None
+        while pieces is None and span.at < span.end and sparse.present[span.at]:
             span.at += 1
         if span.at == span.end:
             return
         moved = span.moved_at = time.monotonic()
         offset, length = table.span(span.at, span.end)
-        writer = Writer(sparse, span.at, span.end)
-        come = span.at
-        try:
-            for piece in _pieces(sparse, coming, offset, length, writer):
-                come += _check(sparse, come, piece)
-                writer.write(piece)
-                self._told(span, writer.marked)
-                now = time.monotonic()
-                self._gaps_s.append(now - moved)
-                with self.counts.changed:
-                    self.counts.bytes += piece.nbytes
-                moved = span.moved_at = now
-                if span.at >= span.end or (span.is_hedged | span.is_hedge and sparse.has_all(span.at, span.end)):
-                    return
-        finally:
-            # what was right stays, however this ends
-            writer.finish()
-            self._told(span, writer.marked)
+        pieces = pieces or stream(sparse.remote, sparse.key, offset, length, PIECE_BLOCKS * table.block_bytes)
+        for piece in pieces:
+            count = _check(sparse, span.at, piece)
+            sparse.write(span.at, piece)
+            if sparse.awaited:
+                self._wake(sparse, span.at, span.at + count)
+            span.at += count
+            now = time.monotonic()
+            self._gaps_s.append(now - moved)
+            with self.counts.changed:
+                self.counts.bytes += piece.nbytes
+            moved = span.moved_at = now
+            if span.at >= span.end or (span.is_hedged | span.is_hedge and sparse.has_all(span.at, span.end)):
+                return
         if span.at < span.end:
             raise StoreUnavailable(
                 f"{sparse.remote.uri}: {sparse.key!r} ended before byte {offset + length}; the object was cut short, "
                 "restore it"
             )
 
-    def _told(self, span: _Span, end: int) -> None:
-        """The blocks before `end` are there: wake who waits for the last of them."""
-        sparse = span.sparse
-        first, span.at = span.at, end
-        if not sparse.awaited:
-            return
+    def _wake(self, sparse: Sparse, first: int, end: int) -> None:
         with sparse.lock:
             sparse.awaited.difference_update(range(first, end))
         if not sparse.awaited:
@@ -333,19 +323,6 @@ class Arriving:
 
 def _missing(sparse: Sparse, wanted: list[tuple[int, int]]) -> list[int]:
     return [first + int(at) for first, end in wanted for at in np.flatnonzero(sparse.present[first:end] == 0)]
-
-
-def _pieces(sparse: Sparse, coming: Stream | None, offset: int, length: int, writer: Writer) -> Iterator[memoryview]:
-    """What is `coming`, or is asked for, in pieces of as many blocks as `writer` wants next."""
-    block_bytes = sparse.table.block_bytes
-    most = PIECE_BLOCKS if coming is None else PIECE_BYTES // block_bytes
-    size = writer.blocks(most) * block_bytes
-    pieces = coming or stream(sparse.remote, sparse.key, offset, length, most * block_bytes, size)
-    with suppress(StopIteration):
-        piece = pieces.send(None if coming is None else size)
-        while True:
-            yield piece
-            piece = pieces.send(writer.blocks(most) * block_bytes)
 
 
 def _check(sparse: Sparse, first: int, piece: memoryview) -> int:

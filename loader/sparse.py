@@ -29,9 +29,6 @@ from headrace.store.blocks import BlockTable
 from headrace.store.objects import Buffer, ObjectInfo, ObjectStore
 
 SPARSE: Final = ".sparse"
-#: writes end where the file has whole multiples of this many bytes, and the kernel keeps its pages in pieces of this
-#: size: larger ones are taken from memory that has not been used lately, which a virtual machine may have given back
-WRITE_BYTES: Final = 256 << 10
 #: struct flock of 64-bit Linux: type, whence, start, length, pid
 _FLOCK: Final = "hhxxxxqqixxxx"
 _CLAIM: Final = getattr(fcntl, "F_OFD_SETLK", 37)
@@ -105,13 +102,7 @@ class Sparse:
         """Write checked bytes at `offset`, and then mark the blocks `first` to `end`, of which none is missing."""
         parts = list(parts)
         while parts:
-            room, run = WRITE_BYTES - offset % WRITE_BYTES, list[memoryview]()
-            for part in parts:
-                run.append(part[:room])
-                room -= run[-1].nbytes
-                if not room:
-                    break
-            written = os.pwritev(self.opened.descriptor, run, offset)
+            written = os.pwritev(self.opened.descriptor, parts, offset)
             offset += written
             while parts and written >= parts[0].nbytes:
                 written -= parts.pop(0).nbytes
@@ -138,59 +129,6 @@ class Sparse:
         except (BlockingIOError, PermissionError):
             return False
         return True
-
-
-class Writer:
-    """Puts checked blocks into the file as they come, by writes that end on multiples of `WRITE_BYTES`; then `finish`.
-
-    Of the last block what lies behind such a multiple is held for the next write, where it is less than a block.
-    """
-
-    __slots__ = ("_at", "_end", "_held", "_sparse", "marked")
-
-    def __init__(self, sparse: Sparse, first: int, end: int) -> None:
-        self._sparse = sparse
-        self._end = end
-        #: where the held bytes belong, and those that come next behind them
-        self._at = sparse.table.span(first, end)[0]
-        self._held = b""
-        #: the first block that is not said to be there
-        self.marked = first
-
-    def blocks(self, most: int) -> int:
-        """Of how many blocks the next piece should be, at most so many, that little of it is held."""
-        table = self._sparse.table
-        stop = table.body + (self._next + most) * table.block_bytes
-        over = stop % WRITE_BYTES // table.block_bytes
-        return most - over if over < most else most
-
-    def write(self, data: memoryview) -> None:
-        """Put these whole blocks, which follow those of before, into the file."""
-        table = self._sparse.table
-        end = self._next + -(-data.nbytes // table.block_bytes)
-        stop = self._at + len(self._held) + data.nbytes
-        over = stop % WRITE_BYTES
-        if end >= self._end or over >= table.block_bytes:
-            over = 0
-        kept = data.nbytes - over
-        parts = [memoryview(self._held), data[:kept]] if self._held else [data[:kept]]
-        self._put(parts, end - bool(over))
-        self._at, self._held = stop - over, bytes(data[kept:])
-
-    def finish(self) -> None:
-        """Put what is held into the file."""
-        if self._held:
-            held, self._held = self._held, b""
-            self._put([memoryview(held)], self.marked + 1)
-
-    @property
-    def _next(self) -> int:
-        """The block that comes next."""
-        return self.marked + bool(self._held)
-
-    def _put(self, parts: list[memoryview], end: int) -> None:
-        self._sparse.put(parts, self._at, self.marked, end)
-        self.marked = end
 
 
 def runs(wanted: NDArray[Any]) -> list[tuple[int, int]]:

@@ -1,7 +1,5 @@
 """Limits of fetching: how much is asked for twice, what a store that gives too little is taken for, what is let go."""
 
-import itertools
-import os
 import sys
 import threading
 import time
@@ -18,7 +16,7 @@ from headrace.loader.cache import ShardCache
 from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.loader.fetch import HEDGE_EVERY
 from headrace.loader.spans import Spans, _Span
-from headrace.loader.sparse import WRITE_BYTES, Sparse, Writer
+from headrace.loader.sparse import Sparse
 from headrace.store.errors import StoreUnavailable
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -113,6 +111,8 @@ def test_of_many_requests_that_stall_an_eighth_is_asked_for_again_and_each_once(
 def test_a_block_is_said_to_be_there_once_its_bytes_are(
     large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    import os
+
     dataset = opened(RemoteStore(large_dataset), tmp_path)
     arriving = dataset.shard(1).arriving
     assert arriving is not None
@@ -132,61 +132,6 @@ def test_a_block_is_said_to_be_there_once_its_bytes_are(
     assert len(said) > 2
     assert not any(said)
     assert sparse.has_all(5, 7)
-    assert sparse.opened.get("", offset, length) == sparse.remote.get(sparse.key, offset, length)
-
-
-@pytest.mark.parametrize("pieces", [None, (1, 3, 1, 5, 2), (7,)])
-def test_blocks_are_written_to_bounds_of_the_file_and_said_to_be_there_no_sooner(
-    large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: tuple[int, ...] | None
-):
-    dataset = opened(RemoteStore(large_dataset), tmp_path)
-    arriving = dataset.shard(1).arriving
-    assert arriving is not None
-    sparse, write = arriving.sparse, os.pwritev
-    table, first = sparse.table, 3
-    sparse.present[first:] = 0
-    ends: list[int] = []
-
-    def watched(descriptor: int, parts: list[memoryview], offset: int) -> int:
-        ends.append(offset + sum(part.nbytes for part in parts))
-        return write(descriptor, parts, offset)
-
-    monkeypatch.setattr("headrace.loader.sparse.os.pwritev", watched)
-    writer = Writer(sparse, first, table.count)
-    sizes = itertools.cycle(pieces or (5,))
-    at = first
-    while at < table.count:
-        end = min(table.count, at + (next(sizes) if pieces else writer.blocks(5)))
-        offset, length = table.span(at, end)
-        writer.write(memoryview(sparse.remote.get(sparse.key, offset, length)))
-        at = end
-        assert at - 1 <= writer.marked <= at
-        for number in range(first, table.count):
-            begin, size = table.span(number, number + 1)
-            assert sparse.present[number] == (number < writer.marked)
-            assert number >= writer.marked or table.is_right(number, sparse.opened.get("", begin, size))
-    assert writer.marked == table.count
-    if pieces is None:
-        assert all(end % WRITE_BYTES == 0 for end in ends[:-1])
-
-
-@pytest.mark.parametrize("blocks", [1, 2, 3, 4])
-def test_what_was_right_before_a_request_broke_is_written_and_not_asked_for_again(
-    large_dataset: str, tmp_path: Path, blocks: int
-):
-    dataset = opened(RemoteStore(large_dataset), tmp_path)
-    arriving = dataset.shard(1).arriving
-    assert arriving is not None
-    sparse = arriving.sparse
-    sparse.present[3:] = 0
-    writer = Writer(sparse, 3, sparse.table.count)
-    offset, length = sparse.table.span(3, 3 + blocks)
-    writer.write(memoryview(sparse.remote.get(sparse.key, offset, length)))
-    writer.finish()
-    writer.finish()
-    assert writer.marked == 3 + blocks
-    assert sparse.has_all(3, 3 + blocks)
-    assert not sparse.present[3 + blocks :].any()
     assert sparse.opened.get("", offset, length) == sparse.remote.get(sparse.key, offset, length)
 
 
