@@ -25,7 +25,8 @@ figure, though it does not see waiting. `others_s` is the processor time that th
 meanwhile, the kernel's own work for the measured included. The limit and Ray have the environment that this command
 has, and so the allocators that anybody has; Headrace gives its tasks others (worker/cradle.py), which is a part of what
 is measured. `--same-environment` gives the limit those too, so that a ratio shows what Headrace adds to its stages
-alone, and `--limit-environment` any others, as NAME=VALUE.
+alone, and `--limit-environment` any others, as NAME=VALUE. All have their modules as byte code, as an installation has
+them (benchmarks/bytecode.py).
 
 Last result: docs/performance.md.
 """
@@ -45,6 +46,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow.parquet as pq
+from bytecode import as_installed
 from quiet import undisturbed
 
 from headrace.pipeline.graph import Pipeline
@@ -88,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ray", default="", help="a Python that has ray and gigatoken")
     parser.add_argument("--tokenizer", default="deepseek")
     args = parser.parse_args(argv)
+    as_installed()
     files = take(args.corpus, args.megabytes * MB)
     size = sum(path.stat().st_size for path in files)
     ways = ways_of(files, args)
