@@ -27,21 +27,21 @@ directory waits. Without `--dataset` one of 20 shards and 600 MB is made.
 
 Last result, on two cores of an AMD EPYC that other work shared outside of the timed runs:
 
-    local    limit 1,782 M tokens/s
-             as it comes: every field 1,547 M, ratio 0.88; tokens alone 2,186 M
-             in one thread: every field 1,089 M, ratio 0.60; tokens alone 1,511 M
-             LitData 0.2.76: tokens 270 M, with every field 210 M; with a worker process 70 M
-             times LitData, as it comes: tokens alone 8.1, every field 7.4; in one thread: 5.6 and 5.2; every field
-             of ours against its tokens alone 5.7
-             MosaicML streaming 0.13.0: tokens 28 M, every field 26 M
+    local    limit 1,813 M tokens/s
+             as it comes: every field 1,768 M, ratio 0.97; tokens alone 2,358 M, ratio 1.30
+             in one thread: every field 1,196 M, ratio 0.66; tokens alone 1,505 M, ratio 0.83
+             LitData 0.2.76: tokens 268 M, with every field 205 M; with a worker process 70 M
+             times LitData, as it comes: tokens alone 8.8, every field 8.6; in one thread: 5.6 and 5.8; every field
+             of ours against its tokens alone 6.6
+             MosaicML streaming 0.13.0: tokens 27 M, every field 25 M
     resume   1 % 51 ms, 50 % 48 ms, 99 % 50 ms, the slowest of fifteen 64 ms; 27 MB held
-    s3       1,249 MB/s against 1,687 MB/s of the minio client into memory, summed: ratio 0.73
-             not summed 2,079 MB/s: 0.60; into files 1,573 MB/s: 0.82
+    s3       1,248 MB/s against 1,753 MB/s of the minio client into memory, summed: ratio 0.76
+             not summed 2,220 MB/s: 0.56; into files 1,539 MB/s: 0.81
     gpu      not measured: no device
 
-Five times the best peer is met by the loader as it comes and in one thread, there by every field only just. In one
-thread a batch of 65,536 tokens with every field takes 54 us of processor, 15 of them the caller's sum, 27 the loop that
-fills it, and 12 its plan and Python; tokens alone take 39. With the thread the two cores must be free.
+Five times the best peer is met by the loader as it comes and in one thread. In one thread a batch of 65,536 tokens with
+every field takes 54 us of processor, 15 of them the caller's sum, 27 the loop that fills it, and 12 its plan and
+Python; tokens alone take 39. With the thread the two cores must be free.
 
 Against the store the goal of 0.8 is missed. A pass of 623 MB takes 0.85 to 0.9 s of processor, 0.4 of it in the
 server; the plain client takes 0.55 with the server, and 0.61 where it sums. Batches come when nearly all is there (the
