@@ -27,8 +27,8 @@ from headrace.worker.channel import Channel
 #: A task is one of as many as there are cores and keeps to its own: threads of linear algebra, which numpy makes when
 #: it is imported, cost a process a third of its start-up.
 #: A task takes and frees some ten MiB a batch, and an allocator that keeps what is freed keeps more the longer it runs
-#: (docs/decisions/0035, 0042). Arrow has its memory from malloc like all else, in one heap, of which 256 KiB may be
-#: free at its end, and what is larger than 256 KiB is a mapping of its own: the sink's writer takes turns with the
+#: (docs/decisions/0035, 0042). Arrow has its memory from malloc like all else, in one heap, of which 2 MiB may be
+#: free at its end, and what is larger than 2 MiB is a mapping of its own: the sink's writer takes turns with the
 #: task's thread, so that a heap for each would hold free memory twice. jemalloc, which is in pyarrow all the same,
 #: begins a thread when it is loaded, unless it is told not to; a nursery forks, and no thread lives through that.
 _ENVIRONMENT = {
@@ -37,8 +37,8 @@ _ENVIRONMENT = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "MALLOC_ARENA_MAX": "1",
-    "MALLOC_TRIM_THRESHOLD_": str(256 << 10),
-    "MALLOC_MMAP_THRESHOLD_": str(256 << 10),
+    "MALLOC_TRIM_THRESHOLD_": str(2 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(2 << 20),
 }
 
 #: The parameters of mallopt(3) for what malloc itself reads before a process begins.
