@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from headrace.stages.batch import Batch
 from headrace.stages.columns import as_column
-from headrace.stages.row_files import RowFiles
 from headrace.store.objects import ObjectStore
 from headrace.store.scratch import Scratch, near
 
@@ -34,21 +33,16 @@ class Shelf:
     def __init__(self, scratch_bytes: int) -> None:
         self._scratch_bytes = scratch_bytes
         self._scratch: Scratch | None = None
-        self._rows = RowFiles()
 
     def put(self, store: ObjectStore, shelve: Callable[[Scratch], Batch]) -> Batch:
         """What `shelve` makes of a batch and a scratch file; where the disk takes no more, of one in memory."""
         if self._scratch is None or self._scratch.size >= self._scratch_bytes:
             self._scratch = near(store)
         try:
-            return self._rows.put(shelve(self._scratch), partial(near, store))
+            return shelve(self._scratch)
         except OSError:
             self._scratch = Scratch.in_memory()
             return shelve(self._scratch)
-
-    def forget(self) -> None:
-        """Have no memory for the rows that were looked at until somebody looks again. Called on any thread."""
-        self._rows.forget()
 
     def shelved(
         self, batches: Sequence[Batch], store: ObjectStore, shelve: Callable[[Batch, Scratch], Batch]

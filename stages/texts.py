@@ -108,7 +108,6 @@ class TextSink:
         """Write the table of what is kept, with these of the shelved columns."""
         strings = ShelvedStrings(batches, columns)
         schema = schema_of_documents(batches)
-        self._shelf.forget()
         if TEXT in columns:
             schema = schema.append(pa.field(TEXT, pa.string()))
 
@@ -124,7 +123,6 @@ class TextSink:
         elif self.layout is not Layout.WHOLE:
             for first, end in self._edges(strings):
                 yield _table(batches, strings, schema, first, end)
-                self._shelf.forget()
                 give_back()  # what one row group leaves would lie beside the next
         else:
             edges = np.cumsum([0, *(batch.rows.num_rows for batch in batches if batch.rows.num_rows)]).tolist()
@@ -174,7 +172,6 @@ class JsonlSink(TextSink):
         """All lines, about WINDOW_BYTES of them at a time, cut where no batch has a say."""
         strings = ShelvedStrings(batches, (TEXT, METADATA))
         for first, end in cut_by_size(strings.sizes, bytes_max=WINDOW_BYTES, rows_max=ROW_GROUP_ROWS):
-            self._shelf.forget()
             ids = [name for batch in slice_rows(batches, first, end) for name in batch.rows.column("id").to_pylist()]
             yield json_lines(ids, strings.column(TEXT, first, end), strings.column(METADATA, first, end))
 
