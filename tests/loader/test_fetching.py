@@ -150,3 +150,17 @@ def test_shards_that_the_reader_has_left_behind_are_let_go_of(
             assert time.monotonic() < deadline, sorted(dataset._open)
             threading.Event().wait(0.005)
     loader.close()
+
+
+def test_the_bytes_that_are_said_to_have_come_from_the_store_are_those_of_the_shards(
+    large_dataset: str, tmp_path: Path
+):
+    dataset = opened(RemoteStore(large_dataset), tmp_path)
+    shards = [Path(large_dataset) / entry.tokens for entry in (dataset.manifest.shards[n] for n in range(2))]
+    for number, path in enumerate(shards):
+        dataset.rows(number, np.arange(dataset.manifest.shards[number].sequences))
+        assert path.stat().st_size > 1 << 20
+    assert dataset.cache is not None
+    size = sum(path.stat().st_size for path in shards)
+    # on a loaded machine something may be asked for twice
+    assert size * 0.99 <= dataset.cache.statistics().fetched_bytes <= size * 1.3
