@@ -115,6 +115,9 @@ class _Nowhere:
     def create(self, _key: str, _parts: Sequence[Buffer]) -> bool:
         return True
 
+    def head(self, _key: str) -> None:
+        return None
+
 
 def _unread(stage: str, fragment: Fragment, ordinal: int, story: str) -> Batch:
     """The batch of a record that its source cannot read: there is nothing of it to keep."""

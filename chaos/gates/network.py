@@ -120,6 +120,8 @@ class NetworkGates:
             task = asyncio.ensure_future(self._session(name, (host, port), reader, writer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            # Also of a session that was cancelled before it began, none of whose lines are run.
+            task.add_done_callback(lambda _: writer.close())
 
         server = await asyncio.start_server(guest, HOST, 0)
         self.open.append(server)
@@ -128,24 +130,24 @@ class NetworkGates:
     async def _session(
         self, name: str, to: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """One connection to a controller, until either side ends it."""
+        """One connection to a controller, until either side ends it; whoever began it closes `writer`."""
+        whence = writer.get_extra_info("peername")
+        if whence is None:
+            return  # it has gone already
         try:
             onward_reader, onward = await asyncio.open_connection(*to)
         except OSError:
-            writer.close()
             return
-        ends = frozenset((name, self.whose("tcp", *writer.get_extra_info("peername")[:2])))
-        pumps = [
-            asyncio.ensure_future(_Pump(self, ends, into).run(source))
-            for source, into in ((reader, onward), (onward_reader, writer))
-        ]
+        pumps: list[asyncio.Future[None]] = []
         try:
+            ends = frozenset((name, self.whose("tcp", *whence[:2])))
+            for source, into in ((reader, onward), (onward_reader, writer)):
+                pumps.append(asyncio.ensure_future(_Pump(self, ends, into).run(source)))
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            writer.close()
             onward.close()
 
     async def _open_registry(self) -> str:

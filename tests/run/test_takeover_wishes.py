@@ -41,6 +41,8 @@ def test_a_pause_and_a_drain_outlive_their_leader_and_a_resume_waits_for_the_nex
             made.controllers["a"].signal(how)
             # Nobody leads now: the client asks until somebody does, and knows enough to judge it.
             client.steer(pb.SteerRequest(pipeline=name, places={"read": "w0"}))
+            # What stands still is known when the workers have said so to the new leader.
+            until(lambda: (status := made.status(name)) is not None and status.state == "paused", "the pause, again")
             status = made.status(name)
             assert status is not None
             assert status.state == "paused"
