@@ -48,8 +48,6 @@ PRELOADED = (
 )
 #: Descriptors that come with an order: the control channel, the page of what is in hand, standard error.
 DESCRIPTORS = 3
-#: Milliseconds without an order behind which what is free is given back.
-REST_MS = 1000
 #: Exit code of a task that never came to be its worker's child.
 STRAY = 76
 #: Seconds in which the process between must end.
@@ -69,27 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setproctitle.setproctitle("headrace nursery")
     _import_all()
-    return _serve(Channel(socket.socket(fileno=args.control_fd)), worker)
-
-
-def _serve(channel: Channel, worker: int, rest_ms: int = REST_MS) -> int:
-    """Do what the worker asks for until it is gone, and give back what is free where it asks for nothing.
-
-    Loading a tokenizer leaves some 17 MiB free in between. That is given back when the tasks are born and not before
-    they are: a run waits for them.
-    """
-    from headrace.stages.heap import give_back  # as late as the others: importing it first would be slower
-
+    channel = Channel(socket.socket(fileno=args.control_fd))
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
-    worked = True
     try:
         while True:
-            if not poll.poll(rest_ms) and worked:
-                give_back()
-                worked = False
+            poll.poll(1000)
             for data in channel.receive():
-                worked = True
                 asked = msgpack.unpackb(data)
                 if not isinstance(asked, int):
                     _preload(*asked)
@@ -119,11 +103,17 @@ def _import_all() -> None:
 
 
 def _preload(module: str, parameters: dict[str, Any]) -> None:
-    """Load what tasks inherit. What cannot be loaded each of them will try itself, and say what is wrong."""
+    """Load what tasks inherit. What cannot be loaded each of them will try itself, and say what is wrong.
+
+    Loading a tokenizer leaves some 17 MiB free in between, which are given back before tasks are born.
+    """
     try:
         inherited.preload(module, parameters)
     except BaseException as error:  # noqa: BLE001 - a panic of Rust code is no Exception
         print(f"nursery: {module} is not preloaded: {error}", file=sys.stderr, flush=True)
+    from headrace.stages.heap import give_back  # as late as the others: importing it first would be slower
+
+    give_back()
     gc.freeze()
 
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 
 from headrace.pipeline.graph import Pipeline
@@ -27,7 +24,7 @@ from headrace.stages.terse import share, terse
 from headrace.worker.births import Births
 from headrace.worker.channel import Channel
 from headrace.worker.hands import Hands
-from headrace.worker.nursery import _serve
+from headrace.worker.nursery import _preload
 
 DEADLINE_S = 60.0
 PR_SET_CHILD_SUBREAPER = 36
@@ -263,22 +260,10 @@ def title(pid: int) -> str:
         return file.read().replace(b"\0", b" ").decode().strip()
 
 
-def test_a_nursery_gives_back_what_is_free_once_it_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = threading.Semaphore(0)
-    monkeypatch.setattr("headrace.stages.heap.give_back", given.release)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    channel, nursery = Channel(ours), Channel(theirs)
-    serving = threading.Thread(target=_serve, args=(nursery, 0, 1))
-    serving.start()
-    try:
-        assert given.acquire(timeout=DEADLINE_S)
-        channel.send(msgpack.packb(("headrace.stages.nothing", {})))
-        channel.flush()
-        assert given.acquire(timeout=DEADLINE_S)
-    finally:
-        channel.close()
-        serving.join(DEADLINE_S)
-        nursery.close()
-        gc.unfreeze()
-    assert not serving.is_alive()
-    assert not given.acquire(blocking=False), "once behind each order, and not while it rests"
+def test_a_nursery_gives_back_what_loading_has_left_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr("headrace.stages.inherited.preload", lambda module, _: done.append(module))
+    monkeypatch.setattr("headrace.stages.heap.give_back", lambda: done.append("given back"))
+    monkeypatch.setattr("gc.freeze", lambda: done.append("frozen"))
+    _preload("headrace.stages.tokenizer", {})
+    assert done == ["headrace.stages.tokenizer", "given back", "frozen"]
