@@ -39,7 +39,7 @@ from headrace.loader.verify import WAIT_S_MAX
 T = TypeVar("T")
 
 #: batches made ahead of the one in use
-PREFETCH_DEFAULT: Final = 4
+PREFETCH_DEFAULT: Final = 8
 #: cu_seqlens counts tokens of a flattened batch in int32
 BATCH_TOKENS_MAX: Final = (1 << 31) - 1
 

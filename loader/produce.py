@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 #: rows whose places are computed at once: enough that the cost a row stays near 0.1 us whatever the batch size
 PLAN_ROWS: Final = 4096
-#: bytes of wide fields assembled at once: enough that numpy's calls and turns of threads cost little, and little enough
-#: for a processor's cache. 2^17 tokens with every field
-CHUNK_BYTES: Final = 13 << 17
+#: bytes of wide fields assembled at once. Less stays in a processor's cache; but a job costs a turn of threads, which
+#: on a virtual machine takes as long as a batch. 2^18 tokens with every field
+CHUNK_BYTES: Final = 13 << 18
 #: tokens after which the compiled loops are loaded: a job of a few batches does without
 KERNEL_TOKENS: Final = 1 << 22
 
