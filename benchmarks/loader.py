@@ -425,6 +425,7 @@ def main() -> None:
     parser.add_argument("--dataset", help="a dataset of seq_len 2,048, such as examples/plain.py makes")
     parser.add_argument("--peers", type=Path, help="a directory for the peers' environments")
     parser.add_argument("--s3", help="seaweedfs starts one; or the URI of the dataset in a real store")
+    parser.add_argument("--link", type=float, metavar="GBIT", help="with --s3 seaweedfs: behind a link of that rate")
     parser.add_argument("--only", nargs="*", choices=["local", "resume", "s3", "gpu"])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
@@ -441,7 +442,7 @@ def main() -> None:
     parts: dict[str, Callable[[], Any]] = {
         "local": lambda: local(asked.dataset, asked.peers),
         "resume": resume,
-        "s3": lambda: from_store(asked.dataset, asked.s3, BATCH, TURNS),
+        "s3": lambda: from_store(asked.dataset, asked.s3, BATCH, TURNS, asked.link),
         "gpu": lambda: gpu(asked.dataset),
     }
     result = {name: parts[name]() for name in only}

@@ -1,18 +1,23 @@
 """The part of `benchmarks/loader.py` that reads from a store, cache cold.
 
 Ours is the time from opening the dataset to the last batch of one pass in the default order: each shard is fetched,
-checked by blocks, written to the cache, and each of its tokens is given out with every field and summed. The limit is
-the minio client's `get_object` on the same objects, the better of one and of four threads, into memory, where its
-tokens are summed too: that is work of whoever uses the tokens and not of who brings them. `ratio_not_summed` is against
-the same client that leaves the bytes alone, and `ratio_files` against one that writes them to files on the cache's
-disk, as ours does, and does not sum. All run in turns; the first warms the server up and does not count. The median
-turn counts, and each turn's ratio is against the better limit of the same turn.
+checked by blocks, written to the cache, and each of its tokens is given out with every field, or with none beside the
+tokens (`tokens`), and summed. The limit is the minio client's `get_object` on the same objects, whose tokens are summed
+too: that is work of whoever uses the tokens and not of who brings them. `ratio` is against the plain client as
+`benchmarks/s3.py` has it, which gets one object after the other; `ratio_threads` against the better of that and of four
+threads; `_not_summed` against the latter where it leaves the bytes alone, and `_files` where it writes them to files on
+the cache's disk, as ours does, and does not sum. All run in turns, of which the first warms the server up. The
+median turn counts, and each turn's ratio is against the limit of the same turn.
+
+With a link's rate (`--link`) the server lies in a network namespace behind a link of so many Gbit/s, as a store is that
+shares no cores with who trains; it has no latency beside that of its queue.
 """
 
 import contextlib
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +32,12 @@ STORE_LATENCY_S = 0.02
 THREADS = (1, 4)
 SHARDS, SHARD_ROWS, SEQ_LEN = 20, 3800, 2048
 COMPILE_S_MAX = 60.0
+#: what is made of each batch of ours
+OURS: dict[str, tuple[str, ...] | None] = {"ours": None, "tokens": ()}
+#: of a link, in the words of `tc-tbf(8)`: what may pass at once, and for how long bytes may queue
+LINK_BURST, LINK_QUEUE = "4mb", "50ms"
+LINK_NETWORK, LINK_HERE, LINK_THERE = 30, "10.99.7.1", "10.99.7.2"
+LINK_S_MAX = 20.0
 
 
 class SlowStore:
@@ -52,7 +63,9 @@ class SlowStore:
         return None
 
 
-def from_store(dataset: str | None, uri: str | None, batch_size: int, turns: int) -> dict[str, Any]:
+def from_store(
+    dataset: str | None, uri: str | None, batch_size: int, turns: int, link_gbit_s: float | None = None
+) -> dict[str, Any]:
     """Bytes a second of all shards through a cold cache, over those of a plain client that gets whole objects."""
     from headrace.loader.compiled import KERNELS
     from headrace.store.objects import open_store
@@ -65,26 +78,26 @@ def from_store(dataset: str | None, uri: str | None, batch_size: int, turns: int
         store: Any = None if dataset is None else SlowStore(dataset)
         get: Callable[[str], bytes] = getattr(store, "get", bytes)
         if uri:
-            uri, get = served(str(dataset)) if uri == "seaweedfs" else (uri, open_store(uri).get)
+            ours = uri == "seaweedfs"
+            uri, get = served(str(dataset), link_gbit_s, stack) if ours else (uri, open_store(uri).get)
             store = open_store(uri)
         rates: dict[str, list[float]] = {}
         for turn in range(turns + 1):
             for name, value in one_turn(store, get, batch_size).items():
                 if turn:
                     rates.setdefault(name, []).append(value)
-    summed, memory, files = (
-        [max(pair) for pair in zip(*(rates[f"{kind}{n}"] for n in THREADS), strict=True)] for kind in KINDS
-    )
+    for kind in KINDS:
+        rates[kind] = [max(pair) for pair in zip(*(rates[f"{kind}{n}"] for n in THREADS), strict=True)]
+    found = {f"{name}_bytes_s": statistics.median(values) for name, values in rates.items()}
+    limits = {"": "summed1", "_threads": "summed", "_not_summed": "memory", "_files": "files"}
+    for name, ours_ in (("ratio", "ours"), ("ratio_tokens", "tokens")):
+        for end, limit in limits.items():
+            found[name + end] = statistics.median(a / b for a, b in zip(rates[ours_], rates[limit], strict=True))
     return {
-        "bytes_s": statistics.median(rates["ours"]),
-        "plain_bytes_s": statistics.median(summed),
-        "ratio": statistics.median(a / b for a, b in zip(rates["ours"], summed, strict=True)),
-        "not_summed_bytes_s": statistics.median(memory),
-        "ratio_not_summed": statistics.median(a / b for a, b in zip(rates["ours"], memory, strict=True)),
-        "files_bytes_s": statistics.median(files),
-        "ratio_files": statistics.median(a / b for a, b in zip(rates["ours"], files, strict=True)),
+        **found,
         "runs": {name: [round(value) for value in values] for name, values in rates.items()},
         "store": uri or f"a directory with {STORE_LATENCY_S * 1e3:.0f} ms before each read",
+        "link_gbit_s": link_gbit_s,
     }
 
 
@@ -123,13 +136,39 @@ def one_turn(store: Any, get: Callable[[str], bytes], batch_size: int) -> dict[s
                 found[f"{kind}{threads}"] = size / (time.perf_counter() - began)
                 for path in Path(folder).iterdir():
                     path.unlink()
-        began = time.perf_counter()
-        loader = Loader(dataset_in(store, cache=ShardCache(folder)), batch_size=batch_size)
-        for batch in loader:
-            batch["tokens"].sum()
-        found["ours"] = size / (time.perf_counter() - began)
-        loader.close()
+        for name, fields in OURS.items():
+            with tempfile.TemporaryDirectory(dir=folder) as cache:
+                began = time.perf_counter()
+                loader = Loader(dataset_in(store, cache=ShardCache(cache)), batch_size=batch_size, fields=fields)
+                for batch in loader:
+                    batch["tokens"].sum()
+                found[name] = size / (time.perf_counter() - began)
+                loader.close()
     return found
+
+
+@contextlib.contextmanager
+def behind_link(gbit_s: float) -> Iterator[list[str]]:
+    """An address behind a link of this rate, and the command that enters its network namespace. Needs root."""
+    name = f"headrace-{os.getpid()}"
+    here, there = "hr-bench0", "hr-bench1"
+    inside = ["ip", "netns", "exec", name]
+    rate = ["rate", f"{gbit_s * 1e3:.0f}mbit", "burst", LINK_BURST, "latency", LINK_QUEUE]
+    try:
+        for command in (
+            ["ip", "netns", "add", name],
+            ["ip", "link", "add", here, "type", "veth", "peer", "name", there, "netns", name],
+            ["ip", "address", "add", f"{LINK_HERE}/{LINK_NETWORK}", "dev", here],
+            ["ip", "link", "set", here, "up"],
+            [*inside, "ip", "address", "add", f"{LINK_THERE}/{LINK_NETWORK}", "dev", there],
+            [*inside, "ip", "link", "set", there, "up"],
+            [*inside, "ip", "link", "set", "lo", "up"],
+            [*inside, "tc", "qdisc", "add", "dev", there, "root", "tbf", *rate],
+        ):
+            subprocess.run(command, check=True, timeout=LINK_S_MAX)
+        yield [LINK_THERE, *inside]
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=False, timeout=LINK_S_MAX)
 
 
 @contextlib.contextmanager
@@ -168,7 +207,7 @@ def made_dataset() -> Iterator[str]:
         yield folder
 
 
-def served(dataset: str) -> tuple[str, Callable[[str], bytes]]:
+def served(dataset: str, link_gbit_s: float | None, stack: contextlib.ExitStack) -> tuple[str, Callable[[str], bytes]]:
     """The dataset in a SeaweedFS of our own: its URI, and how the plain minio client gets an object."""
     from minio import Minio
 
@@ -177,7 +216,7 @@ def served(dataset: str) -> tuple[str, Callable[[str], bytes]]:
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support"))
     from s3_server import shared_server
 
-    server = shared_server()
+    server = shared_server(*stack.enter_context(behind_link(link_gbit_s))) if link_gbit_s else shared_server()
     uri = server.uri("bench")
     local, remote = open_store(dataset), open_store(uri)
     for info in local.list(""):

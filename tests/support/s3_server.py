@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 import urllib.parse
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.store.errors import StoreError
@@ -60,8 +61,11 @@ class S3Server:
 
 
 @functools.cache
-def shared_server() -> S3Server:
-    """The one server of this test session, started at the first call; the environment holds its credentials."""
+def shared_server(host: str = "127.0.0.1", *within: str) -> S3Server:
+    """The one server of this test session, started at the first call; the environment holds its credentials.
+
+    `host` is an address of the network namespace that the command `within` enters.
+    """
     # What this machine's user has configured for S3 is none of the tests' business.
     os.environ.update(AWS_CONFIG_FILE=os.devnull, AWS_SHARED_CREDENTIALS_FILE=os.devnull)
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
@@ -74,10 +78,10 @@ def shared_server() -> S3Server:
         more = "".join(f"&{name}={urllib.parse.quote(value)}" for name, value in said.items())
         return S3Server(endpoint, place.netloc, False, more)
     os.environ.update(AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY, AWS_REGION="us-east-1")
-    return _start(pathlib.Path(tempfile.mkdtemp(prefix="headrace-s3-")))
+    return _start(pathlib.Path(tempfile.mkdtemp(prefix="headrace-s3-")), host, within)
 
 
-def _start(folder: pathlib.Path) -> S3Server:
+def _start(folder: pathlib.Path, host: str, within: Sequence[str]) -> S3Server:
     ports = _free_ports(8)
     (folder / "s3.json").write_text(json.dumps(_identities()))
     (folder / "data").mkdir()
@@ -88,7 +92,7 @@ def _start(folder: pathlib.Path) -> S3Server:
     log = (folder / "log").open("wb")
     process = subprocess.Popen(
         [
-            *(weed, "server", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-master.telemetry=false"),
+            *(*within, weed, "server", f"-dir={folder / 'data'}", f"-ip={host}", "-master.telemetry=false"),
             *("-filer", "-s3", f"-s3.config={folder / 's3.json'}", "-s3.port.iceberg=0", "-s3.port.lance=0"),
             *("-volume.max=100", "-master.volumeSizeLimitMB=256"),
             *(f"-{name}={port}" for name, port in zip(names, ports, strict=True)),
@@ -100,7 +104,7 @@ def _start(folder: pathlib.Path) -> S3Server:
     )
     log.close()
     atexit.register(_stop, process, folder, os.getpid())
-    server = S3Server(f"http://127.0.0.1:{ports[6]}", BUCKET, True)
+    server = S3Server(f"http://{host}:{ports[6]}", BUCKET, True)
     _wait(server, process, folder / "log")
     return server
 
