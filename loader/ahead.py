@@ -110,18 +110,19 @@ class Ahead:
         #: whether the first stage was looked at, or never will be
         self._has_planned = False
         self.error: Exception | None = None
-        caches = [dataset.cache for dataset in sources.datasets if dataset.cache is not None]
-        self._bytes_max = int(min(cache.bytes_max for cache in caches) * HELD_SHARE)
+        self._caches = [dataset.cache for dataset in sources.datasets if dataset.cache is not None]
+        for cache in self._caches:
+            cache.look_at_disk()
         remote = [dataset for dataset in sources.datasets if dataset.cache is not None]
         bytes_all = sum(
             dataset.layout.samples * dataset.seq_len * TOKEN_BYTES_MAX + dataset.layout.shards * SHARD_BYTES_MIN
             for dataset in remote
         )
         #: whether the caches keep what is fetched until it is read
-        self._has_room = bytes_all <= self._bytes_max
+        self._has_room = bytes_all <= self._held_max()
         checksums = [one for dataset in sources.datasets for one in dataset.manifest.shards.checksums]
         self._by_hash = {one.rpartition(":")[2]: number for number, one in enumerate(checksums)}
-        for cache in caches:
+        for cache in self._caches:
             cache.plan = self._plan
         self._thread = threading.Thread(target=self._run, name="headrace ahead", daemon=True)
         self._thread.start()
@@ -146,6 +147,10 @@ class Ahead:
             self._changed.notify_all()
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_S_MAX)
+
+    def _held_max(self) -> int:
+        """Bytes of shards that may be held at once, of which the disk has its say."""
+        return int(min(cache.room_bytes for cache in self._caches) * HELD_SHARE)
 
     def _bytes_of(self, number: int) -> int:
         dataset, entry = self._sources.entry(number)
@@ -206,10 +211,10 @@ class Ahead:
             return None
         stage: list[Needed] = []
         reaches = [self._reach(source, self._planned) for source in range(len(self._sources.datasets))]
-        held = sum(map(self._bytes_of, self._until))
+        held, held_max = sum(map(self._bytes_of, self._until)), self._held_max()
         for one in needed_by(self._mixture, self._hosted.positions(self._planned, end), reaches):
             held += 0 if one.shard in self._until else self._bytes_of(one.shard)
-            if held > self._bytes_max and (stage or self._until):
+            if held > held_max and (stage or self._until):
                 # those that come later in this stage are asked for when there is room
                 end = one.first
                 break
@@ -225,10 +230,13 @@ class Ahead:
         self._planned = end
         return stage
 
+    def _is_closed(self) -> bool:
+        return self._closed
+
     def _ask(self, needed: Needed) -> None:
         if self._closed:
             return
         try:
-            self._sources.shard(needed.shard).want(needed.rows, lambda: self._closed, needed.reach)
+            self._sources.shard(needed.shard, self._is_closed).want(needed.rows, self._is_closed, needed.reach)
         except Exception as error:  # noqa: BLE001 - the reader meets the same error where it needs the shard
             self.error = error

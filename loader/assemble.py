@@ -53,17 +53,21 @@ def cut(wide: Wide, small: list[dict[str, Any]]) -> list[Batch]:
 class Assembly:
     """The batches that `placed` names, of which the small fields are known and the wide ones not yet made.
 
-    `shards` and `rows` [k] are those of the samples; rows from k on are padding.
+    `shards` and `rows` [k] are those of the samples; rows from k on are padding. Where room is `tight`, one shard at a
+    time is open and mapped: what is mapped takes its bytes of a disk, also when a cache has evicted it.
     """
 
-    def __init__(self, dataset: Shards, placed: Placed, shards: I64, rows: I64, buffers: Buffers) -> None:
+    def __init__(
+        self, dataset: Shards, placed: Placed, shards: I64, rows: I64, buffers: Buffers, *, tight: bool = False
+    ) -> None:
         self._dataset = dataset
+        self._is_tight = tight
         self._shards, self._rows = shards, rows
         self._places = list(zip(shards.tolist(), rows.tolist(), strict=True))
         self._batch_size = placed.positions.size // placed.batches
         self._buffers = buffers
         # also where no field needs them: what was retracted becomes padding
-        self._segments = segments = find_segments(dataset, shards, rows, placed.positions.size)
+        self._segments = segments = find_segments(dataset, shards, rows, placed.positions.size, tight=tight)
         bounds = self._bounds(segments, placed.batches)
         self._edges = bounds.edges
         self._small = small_fields(buffers.fields, placed, bounds)
@@ -105,12 +109,11 @@ class Assembly:
         places = self._places[first:end]
         if len(places) < end - first:
             wide.tokens[len(places) :] = dataset.pad_id
-        if seq_len < ROW_TOKENS_MIN:
+        if seq_len < ROW_TOKENS_MIN or self._is_tight:
             self._gather_rows(first, end, wide)
             return
         line = wide.token_line
         begin = 0
-        # views and not shards: a small cache may evict what these lie in, and they stay good
         sources: dict[int, memoryview | NDArray[Any]] = {}
         for number, row in places:
             source = sources.get(number)

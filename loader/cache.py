@@ -12,7 +12,8 @@ must be. The rules, all held by the kernel's `flock`, which a killed process let
 - the files lie in a directory of the user's own with mode 0700, and one that belongs to somebody else is refused.
 
 What is needed latest goes first: `plan` tells when a shard is needed next. Files that are in no plan go before all
-others, oldest first.
+others, oldest first. A disk that is full before the cache has `bytes_max` bytes is as a smaller bound
+(`headrace.loader.room` says when room is waited for).
 """
 
 import errno
@@ -30,6 +31,7 @@ from typing import Any, Final
 from headrace.loader.errors import LoaderError
 from headrace.loader.fetch import Fetch, FetchCounts, Pool
 from headrace.loader.head import parse_blocks, read_head
+from headrace.loader.room import CacheFull, Said, users_of
 from headrace.loader.spans import Spans
 from headrace.loader.sparse import SPARSE, Opened, Sparse, file_bytes
 from headrace.loader.verify import file_checksum
@@ -46,10 +48,6 @@ WAIT_S_MAX: Final = 600.0
 POLL_S: Final = 0.01
 #: a mode that gives group and others nothing
 _PRIVATE: Final = 0o700
-
-
-class CacheFull(LoaderError):  # noqa: N818 - named after what is so
-    """No room for a shard, since everything in the cache is in use."""
 
 
 class Held:
@@ -84,6 +82,9 @@ class ShardCache:
     def __init__(self, directory: str | os.PathLike[str], bytes_max: int = CACHE_BYTES_DEFAULT) -> None:
         self.directory = os.fspath(directory)
         self.bytes_max = bytes_max
+        self._disk_bytes = bytes_max
+        #: of waits for room
+        self.said = Said()
         self._root = Path(directory).expanduser().absolute() / f"user-{os.getuid()}"
         self._is_made = False
         self._lock = threading.Lock()
@@ -110,6 +111,24 @@ class ShardCache:
         """The same cache for another process."""
         return ShardCache(self.directory, self.bytes_max)
 
+    @property
+    def room_bytes(self) -> int:
+        """What the cache can hold, in bytes: `bytes_max`, or less where the disk was found to have less for it."""
+        return min(self.bytes_max, self._disk_bytes)
+
+    def look_at_disk(self) -> None:
+        """Find out what the disk has for the cache, where that was found to be less than `bytes_max` or is not known.
+
+        Raises LoaderError where the cache cannot be made.
+        """
+        self._make()
+        if self._disk_bytes < self.bytes_max:
+            self._measure(self._entries())
+
+    def _measure(self, entries: list[tuple[str, int, float]]) -> None:
+        disk = os.statvfs(self._root)
+        self._disk_bytes = disk.f_bavail * disk.f_frsize + sum(size for _, size, _ in entries)
+
     def statistics(self) -> CacheStatistics:
         """What this process found, fetched and evicted."""
         fetched = self._fetched
@@ -118,13 +137,22 @@ class ShardCache:
         )
 
     def hold(
-        self, store: ObjectStore, key: str, checksum: str, wait_s: float = WAIT_S_MAX, *, whole: bool = False
+        self,
+        store: ObjectStore,
+        key: str,
+        checksum: str,
+        wait_s: float = WAIT_S_MAX,
+        *,
+        whole: bool = False,
+        needed: int = 0,
     ) -> Held | Sparse:
         """The local copy of the object: whole and checked, or with its header's blocks as they come by `spans`.
 
         With `whole` the request that brings the head goes on with what follows it, where the shard is not there.
+        `needed` is what CacheFull has told: the store is not asked again until there is room for so many bytes.
 
-        Raises CacheFull where all that is cached is in use, LoaderError after `wait_s`, and the store's errors.
+        Raises CacheFull where all that is cached is in use or the disk has no room, LoaderError after `wait_s`, and the
+        store's errors.
         """
         self._make()
         name = checksum.rpartition(":")[2]
@@ -140,11 +168,14 @@ class ShardCache:
             try:
                 if self._is_there(name):
                     continue
-                self._counts["misses"] += 1
+                if needed:
+                    self._require_room(part, needed, name)
                 sparse = self._begin(part, name, store, key, whole)
+                if sparse is None:
+                    self._fill(part, name, store, key, checksum)
+                self._counts["misses"] += 1
                 if sparse is not None:
                     return sparse
-                self._fill(part, name, store, key, checksum)
                 # the exclusive lock becomes a shared one, so that nobody evicts what was just fetched
                 fcntl.flock(part, fcntl.LOCK_SH)
                 if os.fstat(part).st_nlink:
@@ -169,8 +200,10 @@ class ShardCache:
         with self._lock:
             if not self._is_made:
                 _make_private(self._root)
+                entries = self._entries()
+                self._measure(entries)
                 # once: none come to be while the machine runs
-                for name, _, _ in self._entries():
+                for name, _, _ in entries:
                     stem, _, rest = name.partition(".")
                     if not name.endswith(".part") and rest.partition(".")[0] != self._boot:
                         self._old.setdefault(stem, []).append(self._root / name)
@@ -213,7 +246,6 @@ class ShardCache:
             return None
         self._fetched.bytes += head.size
         try:
-            os.ftruncate(part, 0)
             self._reserve(part, file_bytes(head.table), name)
             sparse = Sparse(Opened(os.dup(part), store.uri), head.table, store, key)
             sparse.put(head.parts, 0, 0, head.blocks)
@@ -243,7 +275,6 @@ class ShardCache:
             raise ObjectMissing(key, store.uri)
         path = self._root / f"{name}.part"
         try:
-            os.ftruncate(part, 0)
             self._reserve(part, info.size, name)
 
             def write(offset: int, data: bytes) -> None:
@@ -262,10 +293,20 @@ class ShardCache:
     def _reserve(self, part: int, size: int, name: str) -> None:
         """Give the part its size once that fits; one process and thread at a time, so that two cannot take one room."""
         if size > self.bytes_max:
-            raise LoaderError(f"a shard of {size} bytes does not fit the cache {self._root} of {self.bytes_max} bytes")
+            raise LoaderError(
+                f"a shard of {size} bytes does not fit the cache {self._root} of {self.bytes_max} bytes; raise its "
+                "bytes_max, or make smaller shards"
+            )
         with self._names_still():
-            self._evict_for(size, f"{name}.part")
-            self._allocate(part, size)
+            self._evict_for(size, f"{name}.part", part)
+
+    def _require_room(self, part: int, size: int, name: str) -> None:
+        """Raise CacheFull before the store is asked for anything, where there is no room."""
+        try:
+            self._reserve(part, size, name)
+        except CacheFull:
+            (self._root / f"{name}.part").unlink(missing_ok=True)
+            raise
 
     @contextmanager
     def _names_still(self) -> Iterator[None]:
@@ -277,39 +318,52 @@ class ShardCache:
         finally:
             os.close(lock)
 
-    def _allocate(self, part: int, size: int) -> None:
-        """Take the bytes from the disk now, so that a fetch does not fail half-way. Raises CacheFull."""
-        if not size:
-            return
-        try:
-            os.posix_fallocate(part, 0, size)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            disk = os.statvfs(self._root)
-            raise CacheFull(
-                f"the disk of the cache {self._root} has {disk.f_bavail * disk.f_frsize} bytes left, and {size} are "
-                "needed for one more shard; free space there, name another folder, or lower bytes_max"
-            ) from error
-
-    def _evict_for(self, needed: int, own: str) -> None:
-        """Evict until `needed` bytes fit, what is needed latest first. Raises CacheFull."""
-        entries = self._entries()
-        held = sum(size for _, size, _ in entries)
-        if held + needed <= self.bytes_max:
+    def _evict_for(self, needed: int, own: str, part: int) -> None:
+        """Evict until `needed` bytes fit, what is needed latest first, and give them to `part`. Raises CacheFull."""
+        os.ftruncate(part, 0)
+        entries = [entry for entry in self._entries() if entry[0] != own]
+        held = cached = sum(size for _, size, _ in entries)
+        if held + needed <= self.bytes_max and _allocate(part, needed):
             return
         uses = self.plan([entry.partition(".")[0] for entry, _, _ in entries])
         # not planned first and oldest first, then by the next use, latest first
         entries.sort(key=lambda entry: (-uses.get(entry[0].partition(".")[0], 1 << 63), entry[2]))
+        in_use: list[Path] = []
         for entry, size, _ in entries:
-            if entry != own and _evict(self._root / entry):
-                held -= size
-                self._counts["evicted"] += 1
-            if held + needed <= self.bytes_max:
+            if not _evict(self._root / entry):
+                in_use.append(self._root / entry)
+                continue
+            held -= size
+            self._counts["evicted"] += 1
+            if held + needed <= self.bytes_max and _allocate(part, needed):
+                if cached + needed <= self.bytes_max:
+                    self._disk_bytes = held + needed
                 return
-        raise CacheFull(
-            f"the cache {self._root} has {self.bytes_max} bytes, {held} of them in use, and needs {needed} for one "
-            "more shard; raise bytes_max, or lower window_blocks"
+        raise self._full(needed, held, in_use)
+
+    def _full(self, needed: int, held: int, in_use: list[Path]) -> CacheFull:
+        """What is so where `needed` bytes do not fit beside `held` ones, which these files have."""
+        users = ", ".join(map(str, users_of(in_use)))
+        named = f" (by process {users})" if users else ""
+        if held + needed > self.bytes_max:
+            return CacheFull(
+                f"the cache {self._root} has {self.bytes_max} bytes, {held} of them in use{named}, and needs {needed} "
+                "for one more shard; raise bytes_max, or lower window_blocks",
+                needed,
+            )
+        self._disk_bytes = held
+        disk = os.statvfs(self._root)
+        left = f"the disk of the cache {self._root} has {disk.f_bavail * disk.f_frsize} bytes left"
+        so = (
+            f", beside {held} of shards in use{named}"
+            if in_use
+            else ", with nothing in the cache that could be evicted"
+        )
+        return CacheFull(
+            f"{left}{so}, and {needed} are needed for one more shard; free space there, or name another folder in "
+            f"{DIRECTORY_VARIABLE} or by ShardCache(directory)",
+            needed,
+            in_use=bool(in_use),
         )
 
     def _entries(self) -> list[tuple[str, int, float]]:
@@ -365,6 +419,21 @@ def _hold_file(path: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def _allocate(part: int, size: int) -> bool:
+    """Take the bytes from the disk now, so that a fetch does not fail half-way; False where it has fewer."""
+    if not size:
+        return True
+    try:
+        os.posix_fallocate(part, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # where the kernel cannot take them at once, some were written
+        os.ftruncate(part, 0)
+        return False
+    return True
 
 
 def _evict(path: Path) -> bool:

@@ -1,16 +1,17 @@
 """Reading a dataset's token shards, in numpy: through the manifest, mapped into memory, checked once."""
 
 import threading
-import time
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.cache import POLL_S, CacheFull, Held, ShardCache
+from headrace.loader.cache import Held, ShardCache
 from headrace.loader.errors import LoaderError
 from headrace.loader.manifest import MANIFEST_KEY, Manifest, ShardEntry, parse_manifest
 from headrace.loader.order import I64, Layout
+from headrace.loader.room import CacheFull, RoomWait
 from headrace.loader.shard import Pieces, Shard
 from headrace.loader.spans import Arriving
 from headrace.loader.sparse import Sparse
@@ -24,10 +25,12 @@ from headrace.store.shards import ShardHeader, read_header, read_shard
 SHARDS_OPEN_MAX: Final = 512
 #: how long a thread waits for another that opens the same shard
 LOAD_S_MAX: Final = 900.0
-#: how long to wait for room in a cache that others use
-ROOM_S_MAX: Final = 120.0
 
 __all__ = ["Manifest", "Pieces", "Shard", "ShardEntry", "TokenDataset", "open_dataset"]
+
+
+def _never() -> bool:
+    return False
 
 
 class TokenDataset:
@@ -124,12 +127,12 @@ class TokenDataset:
         """The pieces of `rows` [k] of a shard."""
         return self.shard(shard).pieces(rows)
 
-    def shard(self, number: int) -> Shard:
-        """The shard, opened if it was not; raises the store's errors."""
+    def shard(self, number: int, stopped: Callable[[], bool] = _never) -> Shard:
+        """The shard, opened if it was not; `stopped` ends a wait for room in the cache. Raises the store's errors."""
         found = self._open.get(number)
-        return self._opened(number) if found is None else found
+        return self._opened(number, stopped) if found is None else found
 
-    def _opened(self, number: int) -> Shard:
+    def _opened(self, number: int, stopped: Callable[[], bool]) -> Shard:
         with self._changed:
             if not self._changed.wait_for(lambda: number not in self._loading, LOAD_S_MAX):
                 raise LoaderError(f"{self.manifest.shards[number].tokens} did not open within {LOAD_S_MAX:.0f} s")
@@ -138,7 +141,7 @@ class TokenDataset:
                 return found
             self._loading.add(number)
         try:
-            shard = self._load(number)
+            shard = self._load(number, stopped)
             with self._changed:
                 self._open[number] = shard
                 while len(self._open) > SHARDS_OPEN_MAX:
@@ -172,10 +175,10 @@ class TokenDataset:
         with self._changed:
             self._open.clear()
 
-    def _load(self, number: int) -> Shard:
+    def _load(self, number: int, stopped: Callable[[], bool]) -> Shard:
         entry = self.manifest.shards[number]
         if self.cache is not None:
-            held = self._hold(self.cache, entry, number in self._whole)
+            held = self._hold(self.cache, entry, number in self._whole, stopped)
             with self._changed:
                 self._whole.discard(number)
             arriving, local = None, cast("ObjectStore", held.opened)
@@ -204,21 +207,20 @@ class TokenDataset:
         hidden = self._retracted.get(entry.tokens, frozenset())
         return Shard(entry.tokens, arrays, entry.sequences, self.seq_len, hidden)
 
-    def _hold(self, cache: ShardCache, entry: ShardEntry, whole: bool) -> Held | Sparse:
+    def _hold(self, cache: ShardCache, entry: ShardEntry, whole: bool, stopped: Callable[[], bool]) -> Held | Sparse:
         """The cached shard; where all of the cache is in use, the shards that were opened first are given up."""
-        deadline = time.monotonic() + ROOM_S_MAX
+        wait, needed = RoomWait(cache.said, stopped), 0
         while True:
             try:
-                return cache.hold(self.store, entry.tokens, entry.checksum, whole=whole)
-            except CacheFull:
+                return cache.hold(self.store, entry.tokens, entry.checksum, whole=whole, needed=needed)
+            except CacheFull as full:
+                needed = full.needed
                 with self._changed:
                     if self._open:
                         del self._open[next(iter(self._open))]
                         continue
-                if time.monotonic() > deadline:
-                    raise
                 # in use by other threads and processes, which let go as they move on
-                time.sleep(POLL_S)
+                wait.go_on(full)
 
 
 def open_dataset(uri: str, *, verify: bool = True, cache: ShardCache | None = None) -> TokenDataset:

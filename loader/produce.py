@@ -181,8 +181,9 @@ class _Planned:
         placed.states[:, 1] = after - task.pass_ * task.mixture.samples
         placed.states[:, 2] = self._steps
         self._assembly: Assembly | CompiledAssembly
-        if kernels is None or not task.sources.can_hold(distinct(shards).tolist()):
-            self._assembly = Assembly(task.sources, placed, shards, rows, task.buffers)
+        tight = not task.sources.can_hold(distinct(shards).tolist())
+        if kernels is None or tight:
+            self._assembly = Assembly(task.sources, placed, shards, rows, task.buffers, tight=tight)
         else:
             self._assembly = CompiledAssembly(kernels, task.sources, placed, shards, rows, task.buffers)
         left = task.offered.count - steps * task.cut.stride - task.rank * size

@@ -82,10 +82,13 @@ def _listed(segments: Segments, chosen: NDArray[np.bool_]) -> tuple[list[int], l
     return at.tolist(), list(zip(segments.bounds[at].tolist(), segments.lengths[at].tolist(), strict=True))
 
 
-def find_segments(dataset: Shards, shards: I64, rows: I64, total: int) -> Segments:
-    """The segments of `total` rows, of which the first lie at (`shards` [k], `rows` [k]) and the others are padding."""
+def find_segments(dataset: Shards, shards: I64, rows: I64, total: int, *, tight: bool = False) -> Segments:
+    """The segments of `total` rows, of which the first lie at (`shards` [k], `rows` [k]) and the others are padding.
+
+    `tight` opens each shard once, where one that was opened may have to go for the next.
+    """
     numbers = distinct(shards)
-    if numbers.size * ROWS_A_SHARD_MIN >= rows.size:
+    if not tight and numbers.size * ROWS_A_SHARD_MIN >= rows.size:
         counts, table = _row_by_row(dataset, shards, rows)
     else:
         counts, table = _shard_by_shard(dataset, numbers, shards, rows)

@@ -2,7 +2,7 @@
 
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -85,10 +85,10 @@ class Sources:
             self._before[key] = None if part is None else part.layout
         return self._before[key]
 
-    def shard(self, number: int) -> Shard:
-        """The shard of that number, counted through all datasets."""
+    def shard(self, number: int, stopped: Callable[[], bool] = lambda: False) -> Shard:
+        """The shard of that number, counted through all datasets; see `TokenDataset.shard`."""
         source = bisect_right(self._starts, number) - 1
-        return self.datasets[source].shard(number - self._starts[source])
+        return self.datasets[source].shard(number - self._starts[source], stopped)
 
     def entry(self, number: int) -> tuple[TokenDataset, ShardEntry]:
         """The dataset of a shard, and what its manifest says of it."""
@@ -109,7 +109,7 @@ class Sources:
             rows = self.datasets[source].manifest.shards.sequences[number - self._starts[source]]
             held[source] += rows * self.seq_len * TOKEN_BYTES_MAX + SHARD_BYTES_MIN
         caches = {source: self.datasets[source].cache for source in held}
-        roomy = all(cache is None or held[at] <= cache.bytes_max * HELD_SHARE for at, cache in caches.items())
+        roomy = all(cache is None or held[at] <= cache.room_bytes * HELD_SHARE for at, cache in caches.items())
         return roomy and len(numbers) <= SHARDS_OPEN_MAX
 
     def release(self, needed: set[int]) -> None:

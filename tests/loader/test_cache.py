@@ -22,8 +22,6 @@ from headrace.loader.fetch import Fetch, FetchCounts, Pool
 from headrace.store.errors import ChecksumMismatch, StoreUnavailable
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1] / "support"))
-from small_disk import small_disk
 from store_kit import RemoteStore
 
 SHAPE = {"batch_size": 4, "last": "pad", "block_rows": 4, "window_blocks": 2}
@@ -144,21 +142,6 @@ def test_a_fetch_that_is_interrupted_writes_nothing_afterwards():
     answered.set()
     assert ended.wait(60)
     assert written == []
-
-
-def test_a_full_disk_under_the_cache_is_said_with_what_is_left_and_is_well_again_with_room(
-    tiny_dataset: str, tmp_path: Path
-):
-    with small_disk(tmp_path / "disk", 1 << 20) as disk:
-        cache = ShardCache(disk)
-        dataset = remote(tiny_dataset, cache)
-        entry = dataset.manifest.shards[0]
-        (disk / "ballast").write_bytes(bytes(1 << 20))
-        with pytest.raises(CacheFull, match=r"has \d+ bytes left, and \d+ are needed for one more shard; free space"):
-            cache.hold(dataset.store, entry.tokens, entry.checksum)
-        assert files(cache) == []
-        (disk / "ballast").unlink()
-        assert cache.hold(dataset.store, entry.tokens, entry.checksum).size
 
 
 def test_what_is_needed_latest_goes_first_and_what_is_in_no_plan_before_it(tiny_dataset: str, tmp_path: Path):
