@@ -10,6 +10,10 @@ the smaller: what a run holds shall follow from its settings and not from its in
 so that a peak shorter than SAMPLE_S may be missed. One during which a process began or ended does not count: what the
 others share with it would be in the sum twice, or not at all.
 
+Of more samples the highest is higher, also where a run holds no more. A run of 64 MB is over after some 50 and one of
+500 MB after 150 to 180, so the smaller is run again until it has had as many (RUNS_MAX times at most), and its highest
+counts. `ratio_once` is against its first run alone.
+
 Last result: docs/performance.md.
 """
 
@@ -26,6 +30,7 @@ from typing import Any
 from plain import EXAMPLE, MB, RUN_S_MAX, take
 
 SAMPLE_S = 0.02
+RUNS_MAX = 8
 TEXT_SINKS = {"documents": "write_documents", "lines": "write_jsonl"}
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
@@ -120,10 +125,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sink", choices=("tokens", *TEXT_SINKS), default="tokens")
     args = parser.parse_args(argv)
     options = ("--no-fuse",) if args.no_fuse else ()
-    runs = [measure(take(args.corpus, size * MB), args.corpus, args.sink, options) for size in args.megabytes]
+    small, large = (take(args.corpus, size * MB) for size in sorted(args.megabytes))
+    runs = [measure(files, args.corpus, args.sink, options) for files in (small, large)]
+    again = [runs[0]]
+    while sum(run["samples"] for run in again) < runs[1]["samples"] and len(again) < RUNS_MAX:
+        again.append(measure(small, args.corpus, args.sink, options))
+    peaks = [run["peak_mib"] for run in again]
     report = {
-        "runs": runs,
-        "ratio": runs[1]["peak_mib"] / runs[0]["peak_mib"],
+        "runs": [{**runs[0], "peak_mib": max(peaks), "peaks_mib": peaks}, runs[1]],
+        "ratio": runs[1]["peak_mib"] / max(peaks),
+        "ratio_once": runs[1]["peak_mib"] / peaks[0],
         "fused": not args.no_fuse,
         "sink": args.sink,
     }
