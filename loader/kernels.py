@@ -44,7 +44,7 @@ _PIECE_BYTES = 16
 _MOVES_A_PIECE = 8
 #: of LLVM's prefetch. On AMD's processors into the nearest cache and no other (0): in the second level it would drive
 #: out the tokens that were just written, and whoever reads the batch next would wait for them. On one of Intel's
-#: (Sapphire Rapids) a batch of 65,536 tokens that is copied so takes 48 us, and 25 by way of the second level (2)
+#: (a Xeon with AMX) a batch of 65,536 tokens that is copied so takes 48 us, and 25 by way of the second level (2)
 _LOCALITY = 0 if binding.get_host_cpu_name().startswith("znver") else 2
 #: rows between the one whose pieces are read and the one whose pieces are asked for
 _ROWS_AHEAD = 12
