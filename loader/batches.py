@@ -28,7 +28,7 @@ from headrace.loader.mixture import Mixture, Shuffle, period_counts
 from headrace.loader.order import BLOCK_ROWS_DEFAULT, WINDOW_BLOCKS_DEFAULT, Order, OrderMode
 from headrace.loader.plan import Cut, Event, Hosted, LastBatch, Offered, Recut, Revised, Reweighted, Skipped
 from headrace.loader.prefetch import Prefetcher
-from headrace.loader.produce import Made, Share, Task, produce
+from headrace.loader.produce import Made, Share, Task, prefetch_of, produce
 from headrace.loader.resume import Grown, Reading, resume
 from headrace.loader.sequence import binding_of, mixture_of
 from headrace.loader.sources import Source, Sources
@@ -38,8 +38,6 @@ from headrace.loader.verify import WAIT_S_MAX
 
 T = TypeVar("T")
 
-#: batches made ahead of the one in use
-PREFETCH_DEFAULT: Final = 8
 #: cu_seqlens counts tokens of a flattened batch in int32
 BATCH_TOKENS_MAX: Final = (1 << 31) - 1
 
@@ -51,11 +49,11 @@ class Loader:
 
     `dataset` is a TokenDataset, its URI or path, or a list of `Source` for a mixture. `batch_size` is in sequences, per
     rank. `order` is "windowed", "sequential" or "full"; `window_blocks` and `block_rows` shape the windowed one.
-    `last` is "drop" or "pad". `prefetch` is how many batches a thread makes ahead; with 0 they are made when asked
-    for. `pass_samples` is the length of a mixture's pass, by default the samples of all its datasets. `fields` names
-    those of `headrace.loader.fields.FIELDS` that are made beside `tokens`, by default all. `local_ranks` are the ranks
-    on this host, which share a cache and fetch from a remote store what they read; by default as torchrun says, or
-    else all.
+    `last` is "drop" or "pad". `prefetch` is how many batches a thread makes ahead, by default eight, and fewer large
+    ones (`headrace.loader.produce.prefetch_of`); with 0 they are made when asked for. `pass_samples` is the length of
+    a mixture's pass, by default the samples of all its datasets. `fields` names those of
+    `headrace.loader.fields.FIELDS` that are made beside `tokens`, by default all. `local_ranks` are the ranks on this
+    host, which share a cache and fetch from a remote store what they read; by default as torchrun says, or else all.
 
     Iterating goes on from the state, and after the end of a pass the next iteration begins the next pass.
     Only one iteration lives at a time: a new one, `close`, `load_state_dict`, `skip` and `reweight` end it. Errors of
@@ -76,7 +74,7 @@ class Loader:
         window_blocks: int = WINDOW_BLOCKS_DEFAULT,
         block_rows: int = BLOCK_ROWS_DEFAULT,
         last: LastBatch | str = LastBatch.DROP,
-        prefetch: int = PREFETCH_DEFAULT,
+        prefetch: int | None = None,
         pass_samples: int | None = None,
         fields: Collection[str] | None = None,
         local_ranks: Collection[int] | None = None,
@@ -97,7 +95,7 @@ class Loader:
             else checked_ranks(local_ranks, rank, world_size)
         )
         self.sources = Sources(listed_sources(dataset))
-        self._prefetch = whole("prefetch", prefetch)
+        self._prefetch = None if prefetch is None else whole("prefetch", prefetch)
         self._buffers = Buffers(chosen_fields(fields))
         self._start(whole("pass_", pass_), None if pass_samples is None else whole("pass_samples", pass_samples, 1))
 
@@ -126,6 +124,7 @@ class Loader:
         #: the last state over those
         self._before: Mapping[str, Any] | None = None
         self._share = Share(0, 1)
+        self._is_worker = False
         self._ended = False
         self._iterations = 0
         self._prefetcher: Prefetcher[list[Made[Any]]] | None = None
@@ -239,16 +238,22 @@ class Loader:
         # the first batch comes sooner if nothing else reads meanwhile
         self.sources.pause_checks()
         cached = any(dataset.cache is not None for dataset in self.sources.datasets)
-        ahead = Ahead(self.sources, self._mixture, self._hosted()) if cached and self._prefetch else None
-        together = max(1, self._prefetch)
+        depth = self._depth()
+        ahead = Ahead(self.sources, self._mixture, self._hosted()) if cached and depth else None
         task = Task(
             self.sources, self._mixture, self._cut, self.rank, self._offered(), self._step, self._pass, self._share,
-            together, self._buffers,
+            max(1, depth), self._buffers,
         )  # fmt: skip
         jobs = produce(task, transform, ahead.moved if ahead else _ignore)
-        prefetcher = Prefetcher(jobs, self._prefetch, len) if self._prefetch else None
+        prefetcher = Prefetcher(jobs, depth, len) if depth else None
         self._prefetcher, self._ahead = prefetcher, ahead
         return (made for some in jobs for job in some for made in job.run()), prefetcher, ahead
+
+    def _depth(self) -> int:
+        if self._prefetch is not None:
+            return self._prefetch
+        batch_bytes = self._cut.batch_size * self.sources.seq_len * self._buffers.fields.token_bytes
+        return prefetch_of(batch_bytes, by_worker=self._is_worker)
 
     def _received(self, one: Made[Any], waited_s: float) -> None:
         self._position = one.position - self._pass * self._samples
@@ -349,7 +354,7 @@ class Loader:
     def share_steps(self, first: int, of: int) -> None:
         """Make only every `of`-th step, from the `first`-th on: for one of `of` worker processes of one rank."""
         self._end_iteration()
-        self._share = Share(first, of)
+        self._share, self._is_worker = Share(first, of), True
 
     def statistics(self) -> LoaderStatistics:
         """Counts and times since the loader was made; shares are since the beginning of the journal."""

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from headrace.loader.fields import ALL_FIELDS, I32, Fields
 
-#: sets of buffers kept; the batches ahead of the reader and those that it holds take one each
-BUFFERS_MAX: Final = 16
+#: sets of buffers kept: of a prefetch of eight that many ahead, as many that a reader who waits has made, the one in
+#: the making, and what the reader holds
+BUFFERS_MAX: Final = 20
 #: a large page of x86-64 and of ARM with small ones of 4 KiB
 LARGE_BYTES: Final = 2 << 20
 #: sets of at least this many bytes are rounded up to large pages

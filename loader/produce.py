@@ -27,6 +27,12 @@ PLAN_ROWS: Final = 4096
 #: bytes of wide fields assembled at once. Less stays in a processor's cache; but a job costs a turn of threads, which
 #: on a virtual machine takes as long as a batch. 2^18 tokens with every field
 CHUNK_BYTES: Final = 13 << 18
+#: batches made ahead of the one in use, unless one says otherwise; fewer where they would pass these bytes of wide
+#: fields. More than some jobs of `CHUNK_BYTES` spare no turns, and a rank holds twice as many at worst
+PREFETCH_DEFAULT: Final = 8
+PREFETCH_BYTES: Final = PREFETCH_DEFAULT * CHUNK_BYTES
+#: one in the making while another waits; also for a worker process, whose `DataLoader` asks for two ahead by itself
+PREFETCH_MIN: Final = 2
 #: tokens after which the compiled loops are loaded: a job of a few batches does without
 KERNEL_TOKENS: Final = 1 << 22
 
@@ -68,6 +74,13 @@ class Task:
     batches_max: int
     #: of the fields that are made
     buffers: Buffers
+
+
+def prefetch_of(batch_bytes: int, *, by_worker: bool) -> int:
+    """How many batches are made ahead where nobody says; `batch_bytes` are those of a batch's wide fields."""
+    if by_worker:
+        return PREFETCH_MIN
+    return max(PREFETCH_MIN, min(PREFETCH_DEFAULT, PREFETCH_BYTES // batch_bytes))
 
 
 def produce(

@@ -25,7 +25,9 @@ except ImportError as error:
 #: PyTorch takes indices and labels as int64; what the attention kernels take stays int32
 _INT64: Final = ("tokens", "labels", "position_ids")
 _INTS: Final = ("max_seqlen",)
-_AS_THEY_ARE: Final = ("loss_mask", "cu_seqlens", "documents", "positions", "sources", "state")
+#: a byte a token: a view of it would keep the memory of all wide fields, of which the others have been widened
+_COPIED: Final = ("loss_mask",)
+_AS_THEY_ARE: Final = ("cu_seqlens", "documents", "positions", "sources", "state")
 
 
 class TorchLoader(IterableDataset[dict[str, Any]]):
@@ -200,6 +202,7 @@ def loader_state(state: Mapping[str, Any]) -> dict[str, Any]:
 def _tensors(batch: Batch) -> dict[str, Any]:
     fields = cast("dict[str, Any]", batch)
     tensors: dict[str, Any] = {name: torch.from_numpy(fields[name]).long() for name in _INT64 if name in fields}
+    tensors |= {name: torch.from_numpy(fields[name]).clone() for name in _COPIED if name in fields}
     tensors |= {name: torch.from_numpy(fields[name]) for name in _AS_THEY_ARE if name in fields}
     return tensors | {name: fields[name] for name in _INTS if name in fields}
 
@@ -217,7 +220,7 @@ class _Copier:
         moved: dict[str, Any] = {name: fields[name] for name in _INTS if name in fields}
         copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            for name in filter(fields.__contains__, (*_INT64, *_AS_THEY_ARE)):
+            for name in filter(fields.__contains__, (*_INT64, *_COPIED, *_AS_THEY_ARE)):
                 tensor = torch.from_numpy(fields[name]).pin_memory().to(self._device, non_blocking=True)
                 moved[name] = tensor.long() if name in _INT64 else tensor
             copied.record(self._stream)
