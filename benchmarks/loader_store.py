@@ -43,6 +43,8 @@ LINK_S_MAX = 20.0
 class SlowStore:
     """A local store behind a wait: no local files, `STORE_LATENCY_S` before each read."""
 
+    is_remote = True
+
     def __init__(self, uri: str) -> None:
         from headrace.store.objects import open_store
 

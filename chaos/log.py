@@ -45,6 +45,8 @@ Answer = EntryWritten | EntryRefused | EntryUnresolved | EntryOvertaken
 class MemoryStore:
     """As much of an `ObjectStore` as a log needs."""
 
+    is_remote = False
+
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self._keys: list[str] = []

@@ -239,7 +239,7 @@ def dataset_in(store: ObjectStore, *, verify: bool = True, cache: ShardCache | N
     except ObjectMissing as error:
         message = f"{store.uri}: no {MANIFEST_KEY}, so no dataset was finished here; check the URI, or write it first"
         raise FormatError(message) from error
-    if cache is None and store.open_local(MANIFEST_KEY) is None:
+    if cache is None and store.is_remote:
         cache = ShardCache.default()
     return TokenDataset(store, parse_manifest(data, store.uri), verify=verify, cache=cache)
 

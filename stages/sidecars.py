@@ -57,7 +57,7 @@ def create_object(
     """
     digest = content_hash(parts)
     key = f"{prefix}{digest}{suffix}"
-    if not is_common or store.uri.startswith("file://") or store.head(key) is None:
+    if not is_common or not store.is_remote or store.head(key) is None:
         store.create(key, parts)
     return StoredObject(role, key, f"xxh3-128:{digest}", sum(memoryview(part).nbytes for part in parts))
 

@@ -86,6 +86,11 @@ class FileStore:
         """The `file:///` URI of the directory."""
         return pathlib.Path(self._root).as_uri()
 
+    @property
+    def is_remote(self) -> bool:
+        """See `ObjectStore.is_remote`."""
+        return False
+
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         """See `ObjectStore.create`."""
         path = self._path(key)

@@ -171,7 +171,7 @@ class Log:
 
     def _fetched(self, numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         """The entries of these numbers, in their order."""
-        if self._store.uri.startswith("file://"):
+        if not self._store.is_remote:
             yield from ((number, self._store.get(self.key(number))) for number in numbers)
             return
         coming: deque[tuple[int, Future[bytes]]] = deque()

@@ -48,6 +48,16 @@ class ObjectStore(Protocol):
         """The store's absolute URI; `open_store(store.uri)` opens the same store."""
         ...
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server keeps the objects, and no file system.
+
+        Then a read waits for a network, so that several are asked for at once; `open_local` has no paths; that one
+        creator of a key wins is the server's word and wants a probe; and an object that `head` shows is durable, which
+        of a file that another process is just making nobody knows.
+        """
+        ...
+
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         """Write the concatenated parts under `key` unless an object stands there; never overwrite.
 

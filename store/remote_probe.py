@@ -45,6 +45,11 @@ class Creates(Protocol):
         """See `ObjectStore`."""
         ...
 
+    @property
+    def is_remote(self) -> bool:
+        """See `ObjectStore`."""
+        ...
+
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         """See `ObjectStore`."""
         ...
@@ -60,7 +65,7 @@ def begin_race(store: Creates) -> Future[None] | None:
     Its result is None, or `StoreRefused` or `StoreUnavailable`; whoever asks next after these has it run again. A local
     directory is not probed: `link` is the kernel's own promise.
     """
-    if store.uri.startswith("file://"):
+    if not store.is_remote:
         return None
     place = (os.getpid(), getattr(store, "bucket_uri", store.uri))
     with _LOCK:

@@ -69,6 +69,11 @@ class S3Store:
         return self._target.uri
 
     @property
+    def is_remote(self) -> bool:
+        """See `ObjectStore.is_remote`."""
+        return True
+
+    @property
     def bucket_uri(self) -> str:
         """What names the bucket and its endpoint, whatever the prefix."""
         return f"s3://{self._target.bucket} at {self._target.where}"

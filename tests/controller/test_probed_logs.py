@@ -26,6 +26,8 @@ CLOSED = Closed("write", "v", 1, (), (), Counts())
 class Undecided:
     """A folder that says it is a bucket; its race waits for `let_go`, and `honours` says how it ends."""
 
+    is_remote = True
+
     def __init__(self, folder: Path, *, honours: bool = True) -> None:
         self._store = open_store(str(folder))
         self.uri = f"s3://{secrets.token_hex(8)}"

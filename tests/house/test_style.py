@@ -124,3 +124,9 @@ def test_decisions_are_numbered_once_each_and_without_a_gap() -> None:
     for record in records:
         first = record.read_text().partition("\n")[0]
         assert first.startswith(f"# {int(record.name[:4])}. "), f"{record.name} begins with {first!r}"
+
+
+def test_nobody_asks_for_the_scheme_of_a_stores_uri() -> None:
+    asked = re.compile(r"store\.uri\.(lower|split|partition|startswith|removeprefix)\(")
+    found = [name_of(path) for path in sources() if asked.search(path.read_text(encoding="utf-8"))]
+    assert found == [], "let the store say what it can do: ObjectStore.is_remote"

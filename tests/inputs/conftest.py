@@ -17,6 +17,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 class Bucket(FileStore):
     """Files that can only be reached as objects."""
 
+    @property
+    def is_remote(self) -> bool:
+        return True
+
     def open_local(self, key: str) -> pathlib.Path | None:
         return None
 

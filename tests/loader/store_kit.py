@@ -10,6 +10,8 @@ from headrace.store.objects import ObjectInfo, open_store
 class RemoteStore:
     """A file store without `open_local`; `on_get(key, offset, attempt)` may wait, raise or change nothing."""
 
+    is_remote = True
+
     def __init__(self, root: Path | str, on_get: Callable[[str, int, int], None] = lambda *_: None) -> None:
         self._inner = open_store(str(root))
         self._on_get = on_get

@@ -97,8 +97,8 @@ class Noting(FileStore):
         self.asked: list[str] = []
 
     @property
-    def uri(self) -> str:
-        return "s3://noting"
+    def is_remote(self) -> bool:
+        return True
 
     def create(self, key: str, parts: Sequence[Buffer]) -> bool:
         self.asked.append(key)

@@ -123,6 +123,7 @@ class Distant:
     """A folder that says it is a bucket; the first two entries are given to those who ask for both at once."""
 
     uri = "s3://bucket"
+    is_remote = True
 
     def __init__(self, store: FileStore) -> None:
         self._store = store

@@ -277,10 +277,15 @@ def test_a_local_path_holds_the_objects_bytes(store: ObjectStore) -> None:
             store.open_local("a/other")
 
 
+def test_a_store_has_local_paths_where_it_is_not_remote(store: ObjectStore) -> None:
+    store.create("k", [b"x"])
+    assert (store.open_local("k") is None) is store.is_remote
+
+
 def test_a_store_reopened_by_its_uri_is_the_same_store(store: ObjectStore) -> None:
     store.create("k", [b"x"])
     twin = open_store(store.uri)
-    assert twin.uri == store.uri
+    assert (twin.uri, twin.is_remote) == (store.uri, store.is_remote)
     assert twin.head("k") == store.head("k")
 
 

@@ -23,6 +23,7 @@ class Overwriting:
     """A store that ignores the condition."""
 
     uri = "s3://overwriting"
+    is_remote = True
 
     def __init__(self) -> None:
         self.keys: set[str] = set()

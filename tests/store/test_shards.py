@@ -147,6 +147,10 @@ def test_arguments_that_do_not_fit_together_are_refused(arguments: dict[str, Any
 class _RemoteStore(FileStore):
     """A store without local paths."""
 
+    @property
+    def is_remote(self) -> bool:
+        return True
+
     def open_local(self, key: str) -> None:
         return None
 
