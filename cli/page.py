@@ -110,7 +110,20 @@ def _balance_table(balance: Balance, width: int) -> Table:
         table.add_row(Text(f"  {name}", style), Text(number(value), style), Text(share, FAINT))
         for reason, count in _ranked(reasons):
             table.add_row(Text(f"    {safe(reason)}", FAINT), Text(number(count), FAINT), "")
+    _add_counters(table, counts.counters)
     return table
+
+
+def _add_counters(table: Table, counters: Mapping[str, int]) -> None:
+    """What stages counted besides: no part of the balance, and of several units, so that nothing is summed."""
+    if not counters:
+        return
+    table.add_row(Text("counted by stages"), "", "")
+    shown = sorted(counters.items())[:REASONS_SHOWN]
+    for name, count in shown:
+        table.add_row(Text(f"    {safe(name)}", FAINT), Text(number(count), FAINT), "")
+    if more := len(counters) - len(shown):
+        table.add_row(Text(f"    and {counted(more, 'counter')} more", FAINT), "", "")
 
 
 def _verdict_line(balance: Balance) -> Text:

@@ -17,7 +17,6 @@ from headrace.cli.page import ACCENT, FAINT, GOOD, console, title
 from headrace.cli.words import number, percent, safe
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.preview import Preview, Removed, Sample, preview
-from headrace.store.entries import WITHOUT_URL
 from headrace.store.words import counted
 
 #: Records of a preview; more is a run.
@@ -64,8 +63,9 @@ def _show(out: Console, pipeline: Pipeline, result: Preview) -> None:
             )
         )
     for stage, count in sorted(result.edited.items()):
-        words = f"{safe(stage)} " if stage.endswith(WITHOUT_URL) else f"edited by {safe(stage)} "
-        out.print(Text(f"  {words} {number(count)}"))
+        out.print(Text(f"  edited by {safe(stage)}  {number(count)}"))
+    for name, count in sorted(result.counters.items()):
+        out.print(Text(f"  counted {safe(name)}  {number(count)}"))
 
 
 def _show_reason(out: Console, key: str, item: Removed, read: int) -> None:

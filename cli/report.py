@@ -12,7 +12,8 @@ from typing import Any
 
 from headrace.controller.counts import counts_from
 from headrace.protos import control_pb2 as pb
-from headrace.store.entries import WITHOUT_URL, Counts
+from headrace.stages.counters import WITHOUT
+from headrace.store.entries import Counts
 from headrace.store.fold import LedgerState
 from headrace.store.folding import fold_log
 from headrace.store.log import Log
@@ -20,8 +21,8 @@ from headrace.store.objects import open_store
 
 #: Reasons that the page shows for each verdict; the rest is summed up. `--json` has them all.
 REASONS_SHOWN = 8
-#: The share of records without a URL from which a filter of URLs is said to have judged nothing.
-WITHOUT_URL_SHARE = 0.99
+#: The share of records without what a stage judges by from which it is said to have judged nothing.
+UNJUDGED_SHARE = 0.99
 MB = 1e6
 
 
@@ -59,6 +60,7 @@ class Balance:
             "quarantined": counts.quarantined,
             "quarantined_by": dict(counts.quarantined_by),
             "edited": dict(counts.edited),
+            "counters": dict(counts.counters),
             "balanced": self.balanced,
             "complete": self.complete,
             "fragments_dropped": self.fragments_dropped,
@@ -161,21 +163,23 @@ def balance_of(ledger: LedgerState) -> Balance:
     return Balance(read, counts, len(ledger.shards), ledger.version, agreed, complete, dropped, seq_len)
 
 
-def without_urls(ledger: LedgerState) -> tuple[str, ...]:
-    """For each filter of URLs that hardly found one in what came to it: that it has judged nothing."""
+def unjudged(ledger: LedgerState) -> tuple[str, ...]:
+    """For each stage that hardly found what it judges by in what came to it: that it has judged nothing."""
     counts = ledger.counts.get(main_sink(ledger.counts), Counts())
-    names = [str(stage["name"]) for stage in ledger.pipeline.get("stages", ())]
+    stages = ledger.pipeline.get("stages", ())
+    places = {str(stage["name"]): place for place, stage in enumerate(stages)}
+    lost = {**counts.filtered_by, **counts.quarantined_by}
     found: list[str] = []
-    for place, name in enumerate(names):
-        without = counts.edited.get(f"{name}/{WITHOUT_URL}", 0)
-        lost = {**counts.filtered_by, **counts.quarantined_by}
-        before = sum(count for reason, count in lost.items() if reason.partition("/")[0] in names[:place])
+    for key, without in sorted(counts.counters.items()):
+        name, _, what = key.partition("/")
+        if name not in places or not what.startswith(WITHOUT):
+            continue
+        before = sum(count for reason, count in lost.items() if places.get(reason.partition("/")[0], -1) < places[name])
         came = counts.records - before
-        if without and without >= WITHOUT_URL_SHARE * came:
-            found.append(
-                f"{name}: {without:,} of {came:,} records have no URL in their metadata, and were let through; "
-                "name the field that holds it with url_key="
-            )
+        if without >= UNJUDGED_SHARE * came:
+            fields = [f"{option}=" for option in stages[places[name]].get("parameters", {}) if option.endswith("_key")]
+            advice = f"; name the field that holds it with {' or '.join(fields)}" if fields else ""
+            found.append(f"{name}: {without:,} of {came:,} records are {what}, and were let through unjudged{advice}")
     return tuple(found)
 
 

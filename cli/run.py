@@ -247,7 +247,7 @@ def catch_signals() -> Iterator[Interrupts]:
 
 def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
     from headrace.cli.progress_lines import input_bytes_read
-    from headrace.cli.report import RunReport, balance_of, read_ledger, speeds, without_urls
+    from headrace.cli.report import RunReport, balance_of, read_ledger, speeds, unjudged
 
     status = ended.status
     first = ended.applied_after_s + status.first_batch_s if status.first_batch_s > 0 else 0.0
@@ -264,7 +264,7 @@ def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
         records_resumed=int(status.records_resumed),
         tokenizer_engine=facts.get("tokenizer_engine", ""),
         stages=speeds(status.stages),
-        warnings=(*ended.warnings, *status.notes, *without_urls(ledger)),
+        warnings=(*ended.warnings, *status.notes, *unjudged(ledger)),
         facts=facts,
     )
 

@@ -20,6 +20,7 @@ def counts_from(message: pb.Counts) -> Counts:
         tokens=m.tokens,
         sequences=m.sequences,
         padding=m.padding,
+        counters=dict(m.counters),
     )
 
 
@@ -36,4 +37,5 @@ def counts_to(counts: Counts) -> pb.Counts:
         tokens=counts.tokens,
         sequences=counts.sequences,
         padding=counts.padding,
+        counters=dict(counts.counters),
     )

@@ -68,7 +68,7 @@ class StoredObject(_message.Message):
     def __init__(self, role: _Optional[str] = ..., key: _Optional[str] = ..., checksum: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Counts(_message.Message):
-    __slots__ = ("kept", "filtered", "duplicate", "quarantined", "filtered_by", "quarantined_by", "edited", "tokens", "sequences", "padding")
+    __slots__ = ("kept", "filtered", "duplicate", "quarantined", "filtered_by", "quarantined_by", "edited", "tokens", "sequences", "padding", "counters")
     class FilteredByEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,13 @@ class Counts(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     KEPT_FIELD_NUMBER: _ClassVar[int]
     FILTERED_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +107,7 @@ class Counts(_message.Message):
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
     kept: int
     filtered: int
     duplicate: int
@@ -110,7 +118,8 @@ class Counts(_message.Message):
     tokens: int
     sequences: int
     padding: int
-    def __init__(self, kept: _Optional[int] = ..., filtered: _Optional[int] = ..., duplicate: _Optional[int] = ..., quarantined: _Optional[int] = ..., filtered_by: _Optional[_Mapping[str, int]] = ..., quarantined_by: _Optional[_Mapping[str, int]] = ..., edited: _Optional[_Mapping[str, int]] = ..., tokens: _Optional[int] = ..., sequences: _Optional[int] = ..., padding: _Optional[int] = ...) -> None: ...
+    counters: _containers.ScalarMap[str, int]
+    def __init__(self, kept: _Optional[int] = ..., filtered: _Optional[int] = ..., duplicate: _Optional[int] = ..., quarantined: _Optional[int] = ..., filtered_by: _Optional[_Mapping[str, int]] = ..., quarantined_by: _Optional[_Mapping[str, int]] = ..., edited: _Optional[_Mapping[str, int]] = ..., tokens: _Optional[int] = ..., sequences: _Optional[int] = ..., padding: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class LinkEnd(_message.Message):
     __slots__ = ("link", "stage", "peer", "sends", "ticket", "addresses", "peer_worker", "generation", "relays", "knock")

@@ -56,7 +56,8 @@ class Batch:
     row of VERDICTS for each record that is not kept. Rows and verdicts together are exactly the ordinals from
     `first` to `first + count`; behind a stage that splits, the parts of a record together stand for it. `offset` and
     `length` are the bytes of the uncompressed fragment that the range covers; -1 where the reader cannot tell.
-    `edits` counts records whose text a stage changed. A sink may keep of the rows what is large in a `scratch` file,
+    `edits` counts records whose text a stage changed, by stage, `counters` what stages count besides (`counted`), by
+    `stage/name`. A sink may keep of the rows what is large in a `scratch` file,
     and in the rows where it is there.
     """
 
@@ -69,11 +70,19 @@ class Batch:
     rows: pa.RecordBatch
     verdicts: pa.RecordBatch
     edits: dict[str, int] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
     scratch: Scratch | None = None
 
     def with_rows(self, rows: pa.RecordBatch) -> Batch:
         """The same range with other rows; only for a stage that keeps each record."""
         return replace(self, rows=rows)
+
+    def counted(self, stage: str, name: str, count: int) -> Batch:
+        """The same batch with `count` more under a name of the stage's own, which every summary shows as it is."""
+        if not count:
+            return self
+        key = f"{stage}/{name}"
+        return replace(self, counters={**self.counters, key: self.counters.get(key, 0) + count})
 
     def keep(self, mask: npt.NDArray[np.bool_], stage: str, reasons: Sequence[str | None]) -> Batch:
         """Keep the rows where `mask` holds; filter the others for `reasons[i]` (one for each row of the batch)."""

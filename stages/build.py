@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -96,18 +97,19 @@ def _without_culprits(transform: Transform, batch: Batch, stage_name: str, error
     middle = count // 2
     halves = [batch.rows.slice(0, middle), batch.rows.slice(middle)]
     answers = [
-        process_safely(transform, replace(batch, rows=rows, verdicts=no_verdicts(), edits={}), stage_name)
+        process_safely(transform, replace(batch, rows=rows, verdicts=no_verdicts(), edits={}, counters={}), stage_name)
         for rows in halves
     ]
-    edits = dict(batch.edits)
+    edits, counters = Counter(batch.edits), Counter(batch.counters)
     for answer in answers:
-        for name, edited in answer.edits.items():
-            edits[name] = edits.get(name, 0) + edited
+        edits.update(answer.edits)
+        counters.update(answer.counters)
     return replace(
         batch,
         rows=join_rows([answer.rows for answer in answers], stage_name),
         verdicts=join_verdicts(batch.verdicts, *(answer.verdicts for answer in answers)),
-        edits=edits,
+        edits=dict(edits),
+        counters=dict(counters),
     )
 
 

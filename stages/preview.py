@@ -43,7 +43,10 @@ class Removed:
 
 @dataclass(slots=True)
 class Preview:
-    """What became of the first records. `removed` is keyed `stage/reason`; `edited` counts by stage."""
+    """What became of the first records.
+
+    `removed` is keyed `stage/reason`, `edited` by stage, `counters` by `stage/name`.
+    """
 
     records_read: int = 0
     bytes_read: int = 0
@@ -55,6 +58,7 @@ class Preview:
     tokenizer_engine: str = ""
     removed: dict[str, Removed] = field(default_factory=dict[str, Removed])
     edited: dict[str, int] = field(default_factory=dict[str, int])
+    counters: dict[str, int] = field(default_factory=dict[str, int])
     samples: list[Sample] = field(default_factory=list[Sample])
 
 
@@ -153,8 +157,8 @@ def _note_kept(result: Preview, batch: Batch, texts: dict[int, str]) -> None:
     result.filtered += counts.filtered
     result.quarantined += counts.quarantined
     result.duplicate += counts.duplicate
-    for stage, count in batch.edits.items():
-        result.edited[stage] = result.edited.get(stage, 0) + count
+    for total, new in ((result.edited, counts.edited), (result.counters, counts.counters)):
+        total.update({key: total.get(key, 0) + count for key, count in new.items()})
     if "tokens" in batch.rows.schema.names:
         lists: Any = batch.rows.column("tokens")
         result.tokens += int(lists.offsets[len(lists)].as_py()) - int(lists.offsets[0].as_py())

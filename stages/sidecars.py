@@ -205,9 +205,11 @@ def count_fates(batches: Sequence[Batch], *, tokens: int, sequences: int, paddin
     verdicts: Counter[str] = Counter()
     reasons: dict[str, Counter[str]] = {FILTERED: Counter(), QUARANTINED: Counter(), DUPLICATE: Counter()}
     edited: Counter[str] = Counter()
+    counters: Counter[str] = Counter()
     kept = 0
     for batch in batches:
         edited.update(batch.edits)
+        counters.update(batch.counters)
         rows = ordinals_of(batch.rows.column(ROW))
         kept += len(rows) if parts_of(batch.rows) is None else len(np.unique(rows))
         for stage, verdict, reason in fates_of_lost(batch):
@@ -224,6 +226,7 @@ def count_fates(batches: Sequence[Batch], *, tokens: int, sequences: int, paddin
         tokens=tokens,
         sequences=sequences,
         padding=padding,
+        counters=dict(sorted(counters.items())),
     )
 
 

@@ -8,8 +8,9 @@ an EntryError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, TypeAlias, cast
 
 import msgpack
@@ -81,16 +82,13 @@ class StoredObject:
     size: int
 
 
-#: Behind a stage's name in `Counts.edited`: records that it let through, since they have no URL to judge by.
-WITHOUT_URL = "without a URL"
-
-
 @dataclass(frozen=True, slots=True)
 class Counts:
     """What became of the records of a shard.
 
-    `filtered` is keyed `stage/reason`, `quarantined_by` likewise, `edited` by stage, and by `stage/what` what else a
-    stage has counted of those that it kept. `padding` is in tokens.
+    `filtered_by` is keyed `stage/reason`, `quarantined_by` likewise, `edited` by stage. `counters` is what stages have
+    counted besides, keyed `stage/name`: the names are the stages' own, and no part of the balance. `padding` is in
+    tokens.
     """
 
     kept: int = 0
@@ -103,6 +101,7 @@ class Counts:
     tokens: int = 0
     sequences: int = 0
     padding: int = 0
+    counters: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def records(self) -> int:
@@ -118,6 +117,25 @@ class Counts:
             left, right = getattr(self, name), getattr(other, name)
             values.append(left + right if isinstance(left, int) else merged(left, right) if left or right else {})
         return Counts(*values)
+
+
+def counts_row(counts: Counts) -> list[Any]:
+    """The values of counts in the order of the fields; of counters only where there are any, as before there were."""
+    row = list(_VALUES_OF(counts))
+    return row if counts.counters else row[:-1]
+
+
+def counts_of(row: Sequence[Any]) -> Counts:
+    """The inverse of `counts_row`. Where `edited` has `stage/name` besides stages, as it had, these are counters."""
+    counts = Counts(*row)
+    held = {key: count for key, count in counts.edited.items() if "/" in key}
+    if not held:
+        return counts
+    edited = {key: count for key, count in counts.edited.items() if key not in held}
+    return replace(counts, edited=edited, counters={**held, **counts.counters})
+
+
+_VALUES_OF: Callable[[Counts], tuple[Any, ...]] = attrgetter(*Counts.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +334,9 @@ def _plain(change: Any) -> list[Any]:
 def _value(item: Any) -> Any:
     if type(item) in _AS_THEY_ARE:
         return item
-    if isinstance(item, (Fragment, Range, StoredObject, Counts)):
+    if isinstance(item, Counts):
+        return [_value(value) for value in counts_row(item)]
+    if isinstance(item, (Fragment, Range, StoredObject)):
         return _plain(item)
     if isinstance(item, tuple):
         return [_value(inner) for inner in cast("Any", item)]
@@ -333,7 +353,7 @@ _NESTED: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("FragmentsListed", "fragments"): lambda items: tuple(Fragment(*item) for item in items),
     ("Closed", "ranges"): lambda items: tuple(Range(*item) for item in items),
     ("Closed", "objects"): lambda items: tuple(StoredObject(*item) for item in items),
-    ("Closed", "counts"): lambda item: Counts(*item),
+    ("Closed", "counts"): counts_of,
     ("ClaimsReleased", "records"): lambda items: tuple((fragment, tuple(rows)) for fragment, rows in items),
     ("Retracted", "documents"): lambda items: tuple((key, tuple(rows)) for key, rows in items),
     ("Retracted", "replaced"): lambda items: tuple((key, StoredObject(*item)) for key, item in items),

@@ -9,7 +9,6 @@ Decoding is total: any bytes give a fold or a FormatError.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any
 
 import msgpack
@@ -19,7 +18,16 @@ import xxhash
 
 from headrace.store.cluster_changes import TokenSpent, WorkerJoined
 from headrace.store.cluster_fold import ClusterState, RunRecord
-from headrace.store.entries import Closed, Counts, Fragment, FragmentDropped, Range, StoredObject
+from headrace.store.entries import (
+    Closed,
+    Counts,
+    Fragment,
+    FragmentDropped,
+    Range,
+    StoredObject,
+    counts_of,
+    counts_row,
+)
 from headrace.store.errors import FormatError
 from headrace.store.fold import ClosedShard, FragmentState, LedgerState
 from headrace.store.intervals import IntervalSet
@@ -42,7 +50,6 @@ _LEDGER_FIELDS = (
     "retracted",
     "removed",
 )
-_COUNTS_OF: Callable[[Counts], tuple[Any, ...]] = attrgetter(*Counts.__dataclass_fields__)
 #: Every field of a fold stands in a snapshot; a test holds this to the classes.
 LEDGER_COVERED = {*_LOG_FIELDS, *_LEDGER_FIELDS, "fragments", "shards", "accepted", "counts"}
 CLUSTER_COVERED = {*_LOG_FIELDS, "workers", "runs", "tokens", "drained"}
@@ -204,7 +211,7 @@ def _no_ids() -> npt.NDArray[Any]:
 
 
 def _counts_row(counts: Counts) -> list[Any]:
-    return [value if isinstance(value, int) else dict(value) for value in _COUNTS_OF(counts)]
+    return [value if isinstance(value, int) else dict(value) for value in counts_row(counts)]
 
 
 def _ledger(tables: Any, arrays: Arrays) -> LedgerState:
@@ -220,10 +227,10 @@ def _ledger(tables: Any, arrays: Arrays) -> LedgerState:
     for name, sink, rows in tables.get("released", ()):
         state.fragments[name].released[sink] = set(rows)
     _restore_intervals(state, ids, words, arrays)
-    _restore_shards(state, ids, words, arrays, [Counts(*row) for row in tables["shard_counts"]])
+    _restore_shards(state, ids, words, arrays, [counts_of(row) for row in tables["shard_counts"]])
     accepted = [bytes(item) for item in arrays["accepted.id"].tolist()]
     state.accepted = dict(zip(accepted, arrays["accepted.number"].tolist(), strict=True))
-    state.counts = {sink: Counts(*row) for sink, row in tables["counts"].items()}
+    state.counts = {sink: counts_of(row) for sink, row in tables["counts"].items()}
     return state
 
 

@@ -55,6 +55,7 @@ def part(batch: Batch, item: Range) -> Batch:
         rows=_between(batch.rows, ROW, item),
         verdicts=_between(batch.verdicts, "row", item),
         edits={},
+        counters={},
     )
 
 

@@ -269,6 +269,7 @@ class Sinking:
         message.counts.filtered_by.update(counts.filtered_by)
         message.counts.quarantined_by.update(counts.quarantined_by)
         message.counts.edited.update(counts.edited)
+        message.counts.counters.update(counts.counters)
         if self._leaning is not None:
             batches = [batch for batch, _ in self._parts[number]]
             message.needs.extend(records_to(self._leaning.needs(batches)))

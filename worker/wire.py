@@ -39,7 +39,7 @@ class Rows:
 def batch_to_frame(batch: Batch, epoch: int) -> Frame:
     """The frame of a batch. Its rows are written when it is sent, and once for each link: no message is made before."""
     verdicts = _to_ipc(batch.verdicts) if batch.verdicts.num_rows else b""
-    facts = [batch.uri, batch.offset, batch.length, batch.edits, verdicts]
+    facts = [batch.uri, batch.offset, batch.length, batch.edits, batch.counters, verdicts]
     return Frame(
         kind=FrameKind.DATA,
         epoch=epoch,
@@ -59,7 +59,7 @@ def frame_to_batch(frame: Frame, *, borrow: bool = False) -> Batch:
     where all that refers to it goes with the columns: then the frame may be released when they are gone.
     """
     try:
-        uri, offset, length, edits, verdicts = msgpack.unpackb(frame.metadata, raw=False)
+        uri, offset, length, edits, counters, verdicts = msgpack.unpackb(frame.metadata, raw=False)
         rows = _from_ipc(body_view(frame)) if borrow else None
         if rows is None or not _plain(rows.schema):
             rows = _from_ipc(bytes(body_view(frame)))
@@ -73,6 +73,7 @@ def frame_to_batch(frame: Frame, *, borrow: bool = False) -> Batch:
             rows=rows,
             verdicts=_from_ipc(verdicts) if verdicts else no_verdicts(),
             edits=edits,
+            counters=counters,
         )
     except (ValueError, TypeError, KeyError, pa.ArrowException, msgpack.UnpackException) as error:
         raise FrameError(f"a data frame of {body_size(frame)} bytes holds no batch: {error}") from error

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headrace.stages.samples import read_samples
 from headrace.store.dataset import Dataset
-from headrace.store.entries import WITHOUT_URL, Counts
+from headrace.store.entries import Counts
 from headrace.store.shards import SCORE_PREFIX, read_table
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -40,6 +40,8 @@ class Facts:
     #: Records not kept, by `stage/reason`.
     reasons: dict[str, int]
     edited: dict[str, int]
+    #: What stages counted besides, by `stage/name`.
+    counters: dict[str, int] = field(default_factory=dict[str, int])
     title: str = ""
     version: int = 0
     #: Stages in the pipeline's order, and how many records each removed.
@@ -125,7 +127,8 @@ def collect(uri: str) -> Facts:
         tokens=np.concatenate(lengths),
         languages=ordered,
         reasons=reasons,
-        edited={key: count for key, count in counts.edited.items() if not key.endswith(WITHOUT_URL)},
+        edited=dict(counts.edited),
+        counters=dict(counts.counters),
         title=str(dataset.state.pipeline.get("name", "")),
         version=dataset.state.version,
         stages=tuple(_stages(dataset.state.pipeline, reasons)),
@@ -176,7 +179,7 @@ def to_markdown(facts: Facts) -> str:
     plain = {name: value for name, value in facts.numbers.items() if "." not in name}
     lines += [f"| {name} | {shown(name, value)} |" for name, value in plain.items()]
     for heading, rows in tables(facts):
-        lines += ["", f"## {heading}", "", "| | records |", "|---|---|"]
+        lines += ["", f"## {heading}", "", "| | count |", "|---|---|"]
         lines += [f"| {_cell(name)} | {count:,} |" for name, count in rows]
     return "\n".join(lines) + "\n"
 
@@ -192,7 +195,12 @@ def shown(name: str, value: float) -> str:
 
 def tables(facts: Facts) -> list[tuple[str, list[tuple[str, int]]]]:
     """Headings and rows, the largest first."""
-    tables = {"Removed, by stage and reason": facts.reasons, "Languages": facts.languages, "Edited": facts.edited}
+    tables = {
+        "Removed, by stage and reason": facts.reasons,
+        "Languages": facts.languages,
+        "Edited": facts.edited,
+        "Counted by stages": facts.counters,
+    }
     return [(heading, _longest(rows)) for heading, rows in tables.items() if rows]
 
 

@@ -65,6 +65,12 @@ svg{width:100%;height:auto;display:block;overflow:visible}svg text{font-size:12p
 .numbers>*{flex-basis:40%}.numbers b{font-size:1.35rem}svg text{font-size:27px}}
 """
 
+#: Under the headings of what is no share of a whole.
+_NOTES = {
+    "Edited": "Records of which a stage changed the text.",
+    "Counted by stages": "What stages counted besides, under names of their own.",
+}
+
 
 def card(uri: str) -> tuple[str, str]:
     """The scorecard of the dataset at `uri` as Markdown and as a self-contained HTML page. Raises as Dataset.open."""
@@ -89,9 +95,8 @@ def to_html(facts: Facts) -> str:
     for heading, rows in tables(facts):
         removed = heading.startswith("Removed")
         note = "Open a reason to read some of what it removed." if removed and facts.samples else ""
-        if heading == "Edited":
-            note = "Records of which a stage changed the text, and the lines that it dropped of them."
-        body = _bars(rows, facts.samples if removed else {}, "lost" if removed else "", shares=heading != "Edited")
+        note = _NOTES.get(heading, note)
+        body = _bars(rows, facts.samples if removed else {}, "lost" if removed else "", shares=heading not in _NOTES)
         parts.append(_section(heading, note, body))
     if facts.scores:
         note = "What stages measured and did not filter by; the middle 98 % of documents."

@@ -24,7 +24,7 @@ Rule = tuple[str, Mask]
 #: Bytes behind the last text that the loops may read.
 PADDING = 64
 ONE_WORD = pa.array(["word"], pa.string())
-#: Behind a stage's name, in the counts of edits.
+#: The name of the counter of lines that a stage took out of texts which it kept.
 LINES_DROPPED = "lines dropped"
 
 
@@ -98,16 +98,15 @@ def scores_of(table: pa.Table, stage: str) -> tuple[dict[str, Any], Mask]:
 def with_texts(
     batch: Batch, stage: str, texts: pa.Array[Any], kept: Mask, lines_dropped: npt.NDArray[np.int64] | None = None
 ) -> Batch:
-    """The batch with other texts. Those among `kept` that changed, and lines they lost, are counted as edits."""
+    """The batch with other texts. Those among `kept` that changed are counted as edits, and the lines they lost."""
     old: Any = batch.rows.column("text")
     changed = pc.not_equal(texts, old.cast(texts.type)).to_numpy(zero_copy_only=False) & kept
     rows = with_column(batch.rows, "text", texts)
     if not changed.any():
         return replace(batch, rows=rows)
     edits = {**batch.edits, stage: batch.edits.get(stage, 0) + int(changed.sum())}
-    if lines_dropped is not None and lines_dropped[changed].any():
-        key = f"{stage}/{LINES_DROPPED}"
-        edits[key] = batch.edits.get(key, 0) + int(lines_dropped[changed].sum())
+    if lines_dropped is not None:
+        batch = batch.counted(stage, LINES_DROPPED, int(lines_dropped[changed].sum()))
     lineage: list[Any] = rows.column(LINEAGE).to_pylist() if LINEAGE in rows.schema.names else [None] * rows.num_rows
     for index in np.flatnonzero(changed).tolist():
         story = orjson.loads(lineage[index]) if lineage[index] else {"edited_by": []}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import re
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,11 +12,13 @@ import orjson
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
+from headrace.stages.counters import WITHOUT
 from headrace.stages.quality.texts import Rule, drop, tag
-from headrace.store.entries import WITHOUT_URL
 
 #: Why a URL is filtered.
 REASONS = ("domain on a list", "URL on a list", "word in the URL")
+#: The name of the counter of records that no list could judge.
+WITHOUT_URL = f"{WITHOUT}a URL"
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -42,9 +43,7 @@ class UrlFilter:
         packed = batch.rows.column("metadata").to_pylist()
         urls = [str(orjson.loads(entry).get(self.url_key) or "") if entry else "" for entry in packed]
         listed = [(self.judge(url) or "") if url else "" for url in urls]
-        if without := urls.count(""):
-            key = f"{self.name}/{WITHOUT_URL}"
-            batch = replace(batch, edits={**batch.edits, key: batch.edits.get(key, 0) + without})
+        batch = batch.counted(self.name, WITHOUT_URL, urls.count(""))
         if self.tag:
             return tag(batch, self.name, {"listed": listed})
         return drop(batch, self.name, self.rules({"listed": listed}))

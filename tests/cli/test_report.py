@@ -20,7 +20,7 @@ from headrace.cli.progress_lines import (
     progress_on,
     start_line,
 )
-from headrace.cli.report import Balance, RunReport, StageSpeed, balance_of
+from headrace.cli.report import Balance, RunReport, StageSpeed, balance_of, unjudged
 from headrace.cli.words import safe, seconds
 from headrace.protos import control_pb2 as pb
 from headrace.store.entries import (
@@ -31,6 +31,7 @@ from headrace.store.entries import (
     FragmentEnded,
     FragmentsListed,
     Led,
+    PipelineApplied,
     Range,
     VersionPublished,
 )
@@ -167,6 +168,51 @@ def test_text_of_records_cannot_command_the_terminal() -> None:
     counts = Counts(kept=1, filtered=1, filtered_by={"f/[bold]x\x1b[31m": 1})
     text = shown(replace(report(), balance=Balance(2, counts, 1, 1, balanced=True, complete=True)))
     assert "[bold]x\\x1b[31m" in text
+
+
+def names(*stages: str, **parameters: str) -> PipelineApplied:
+    declared = [{"name": name, "parameters": parameters if name == stages[-1] else {}} for name in stages]
+    return PipelineApplied("v", {"stages": declared})
+
+
+@pytest.mark.parametrize(
+    ("stages", "parameters", "counters", "words"),
+    [
+        (
+            ("words", "urls"),
+            {"url_key": "url"},
+            {"urls/without a URL": 6},
+            "are without a URL, and were let through unjudged; name the field that holds it with url_key=",
+        ),
+        (("words", "urls"), {"a_key": "", "b_key": ""}, {"urls/without a URL": 6}, "holds it with a_key= or b_key="),
+        (("words", "mine"), {}, {"mine/without a date": 6}, "without a date, and were let through unjudged"),
+        (("words", "urls"), {}, {"urls/without a URL": 5}, None),
+        (("urls", "words"), {}, {"urls/without a URL": 6}, None),
+        (("words", "urls"), {}, {"urls/dropped without a URL": 6}, None),
+        (("words", "urls"), {}, {"gone/without a URL": 6}, None),
+    ],
+)
+def test_a_stage_that_let_all_pass_without_what_it_judges_by_is_named(
+    stages: tuple[str, ...], parameters: dict[str, str], counters: dict[str, int], words: str | None
+) -> None:
+    counts = replace(COUNTS, filtered=4, quarantined=0, quarantined_by={}, counters=counters)
+    counts = replace(counts, filtered_by={"words/too few words": 4})
+    found = unjudged(ledger(names(*stages, **parameters), closed(0, counts)))
+    assert [words in warning for warning in found] == ([True] if words else []), found
+
+
+def test_what_stages_counted_is_on_the_page_and_in_the_object_and_no_part_of_the_balance() -> None:
+    many = {f"mine/kind {number:02}": 1_000_000 + number for number in range(20)}
+    made = report()
+    for counters, lines in (({"urls/without a URL": 1_234_567}, []), (many, ["and 12 counters more"])):
+        counted = replace(made, balance=replace(made.balance, counts=replace(COUNTS, counters=counters)))
+        assert counted.to_dict()["counters"] == counters
+        assert counted.to_dict()["edited"] == {}
+        text = shown(counted)
+        first, count = next(iter(counters.items()))
+        for words in ("counted by stages", first, f"{count:,}", *lines, "✓ balanced", "10 = 6 + 3 + 0 + 1"):
+            assert words in text, text
+    assert "counted by stages" not in shown(made)
 
 
 def test_spans_of_time_read_as_people_say_them() -> None:

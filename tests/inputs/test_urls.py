@@ -9,7 +9,9 @@ import sys
 from typing import Any
 
 import files_kit as files
+import pytest
 
+from headrace.cli.preview import preview_file
 from headrace.store.dataset import Dataset
 
 RUN_S_MAX = 120.0
@@ -40,6 +42,20 @@ def lines_of(home: pathlib.Path, output: str) -> str:
     return next(item.key for item in shard.closed.objects if item.role == "lines")
 
 
+def test_a_preview_names_what_a_stage_counted_by_its_name(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "urls.py").write_text(PIPELINE)
+    (tmp_path / "bad.txt").write_text("x/7\n")
+    files.write(tmp_path / "in.jsonl", files.lines())
+    given = ["input=in.jsonl", "output=out", "key=link"]
+    assert preview_file(tmp_path / "urls.py", given, 9, as_json=False) == 0
+    shown = capsys.readouterr().out
+    assert "counted urls/without a URL  9" in shown
+    assert "edited by" not in shown
+
+
 def test_what_was_written_is_judged_by_its_urls_again_and_where_there_are_none_the_run_says_so(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -57,7 +73,15 @@ def test_what_was_written_is_judged_by_its_urls_again_and_where_there_are_none_t
     blind = run(tmp_path, written, "blind", "-p", "key=link")
     assert blind["kept"] == 59
     (warning,) = blind["warnings"]
-    assert warning.startswith("urls: 59 of 59 records have no URL in their metadata, and were let through")
+    assert warning == (
+        "urls: 59 of 59 records are without a URL, and were let through unjudged; "
+        "name the field that holds it with url_key="
+    )
+    assert (first["counters"], blind["counters"], blind["edited"]) == ({}, {"urls/without a URL": 59}, {})
+    shown = headrace(tmp_path, "dataset", "show", "blind")
+    assert json.loads(shown.stdout)["counters"] == blind["counters"]
+    ahead = run(tmp_path, written, "ahead", "-p", "key=link", "--limit", "9")
+    assert (ahead["counters"], ahead["edited"]) == ({"urls/without a URL": 9}, {})
 
     (tmp_path / "bad.txt").write_text("")
     shard = pathlib.PurePath(lines_of(tmp_path, "first")).name.partition(".")[0]

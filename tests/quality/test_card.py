@@ -40,6 +40,7 @@ def facts(**numbers: float) -> Facts:
         languages={"en": 3, "de": 1},
         reasons={"gopher-quality/too few words": 5, "language/<b>": 1},
         edited={"c4-quality": 2},
+        counters={"c4-quality/<i>dropped": 31},
         title="<i>mine</i>",
         version=3,
         stages=(("read", 0), ("gopher-quality", 5), ("language", 1)),
@@ -54,7 +55,9 @@ def test_a_scorecard_is_one_page_that_escapes_what_it_shows() -> None:
     assert "language/<b>" not in page
     assert "http" not in page
     assert page.count("<svg") == 2
-    assert page.count("<section>") == 7
+    assert page.count("<section>") == 8
+    assert "<em>c4-quality</em> &lt;i&gt;dropped</span>" in page
+    assert "<span>31</span>" in page
     assert "40.00%" in page
     assert "<i>mine" not in page
     assert "&lt;script&gt;alert(2)&lt;/script&gt;\nshort<cite>&lt;r1&gt;</cite>" in page

@@ -67,6 +67,7 @@ def test_a_url_on_a_list_is_filtered(tmp_path: pathlib.Path, url: str, reason: s
     metadata = [orjson.dumps({"url": url}).decode(), None]
     answer = run(library.url_filter(str(path), words=["casino"]), ["a", "b"], metadata)
     assert reasons_of(answer) == ([reason] if reason else [])
+    assert answer.counters == {"urls/without a URL": 1 if url else 2}
 
 
 def test_the_content_of_a_list_is_part_of_the_version_and_its_place_is_not(tmp_path: pathlib.Path) -> None:

@@ -111,6 +111,19 @@ def test_an_answer_that_does_not_balance_names_the_stage(batch_of: MakeBatch, fu
         process_safely(Spoiler(), batch_of(["a", "b"]), "spoiler")
 
 
+def test_what_a_stage_counts_is_counted_once_where_a_record_among_others_raises(batch_of: MakeBatch) -> None:
+    class Counting:
+        def process(self, batch: Batch) -> Batch:
+            counted = batch.counted("lengths", "long", batch.rows.num_rows).counted("lengths", "short", 0)
+            if "bad" in batch.rows.column("text").to_pylist():
+                raise ValueError("it is bad")
+            return counted
+
+    before = batch_of(["a", "b", "bad", "c", "d"]).counted("lengths", "long", 10).counted("urls", "new", 1)
+    answer = process_safely(Counting(), before, "lengths")
+    assert answer.counters == {"lengths/long": 14, "urls/new": 1}
+
+
 def test_a_users_function_travels_as_text_and_may_import_another(batch_of: MakeBatch) -> None:
     answer = process_safely(custom("shout"), batch_of(["a", "drop", "bad", "B"]), "mine")  # type: ignore[arg-type]
     assert answer.rows.column("text").to_pylist() == ["A", "B"]

@@ -40,7 +40,10 @@ tallies = st.dictionaries(names, numbers, max_size=3)
 fragments = st.builds(Fragment, ids, names, names, names, numbers, st.integers(-1, 1 << 60), names, numbers)
 ranges = st.builds(Range, ids, numbers, numbers, st.integers(-1, 1 << 60), st.integers(-1, 1 << 60))
 objects = st.builds(StoredObject, names, names, names, numbers)
-counts = st.builds(Counts, numbers, numbers, numbers, numbers, tallies, tallies, tallies, numbers, numbers, numbers)
+stages = st.dictionaries(st.from_regex(r"[a-z][a-z0-9_-]{0,5}", fullmatch=True), numbers, max_size=3)
+counts = st.builds(
+    Counts, numbers, numbers, numbers, numbers, tallies, tallies, stages, numbers, numbers, numbers, counters=tallies
+)
 changes = st.one_of(
     st.builds(Led, numbers, plain),
     st.builds(Resigned, numbers),
@@ -117,6 +120,31 @@ def test_what_this_reader_does_not_know_is_named(body: object, words: str) -> No
         decode_entry(msgpack.packb(body))
 
 
+def row_of(counts: Counts) -> list[object]:
+    """The counts of an entry as any reader of msgpack sees them."""
+    body = msgpack.unpackb(encode_entry(Entry(1, (replace(CLOSED, counts=counts),))))
+    return body[2][0][1][5]
+
+
+def test_counts_without_counters_are_written_as_before_there_were_any() -> None:
+    before = [3, 0, 0, 0, {}, {}, {"upper": 2}, 40, 5, 6]
+    assert row_of(Counts(kept=3, edited={"upper": 2}, tokens=40, sequences=5, padding=6)) == before
+    assert row_of(Counts(kept=3, counters={"urls/without a URL": 1})) == [
+        *(3, 0, 0, 0, {}, {}, {}, 0, 0, 0),
+        {"urls/without a URL": 1},
+    ]
+
+
+def test_what_stages_counted_among_the_edits_is_read_as_their_counters() -> None:
+    before = [3, 0, 0, 0, {}, {}, {"c4": 2, "c4/lines dropped": 9, "urls/without a URL": 1}, 40, 5, 6]
+    body = [ENTRY_FORMAT, 1, [["Closed", ["write", "v", 1, [], [], before]]]]
+    (change,) = decode_entry(msgpack.packb(body)).changes
+    assert isinstance(change, Closed)
+    assert change.counts.edited == {"c4": 2}
+    assert change.counts.counters == {"c4/lines dropped": 9, "urls/without a URL": 1}
+    assert (change.counts.tokens, change.counts.sequences, change.counts.padding) == (40, 5, 6)
+
+
 @pytest.mark.parametrize("field", ["stage", "uri", "version", "start", "end", "reader"])
 def test_each_fact_of_a_fragment_is_part_of_its_name(field: str) -> None:
     facts = {"stage": "s", "uri": "u", "version": "v", "start": 0, "end": 9, "reader": "r", "size": 9}
@@ -161,6 +189,7 @@ def test_counts_add_up(left: Counts, right: Counts) -> None:
     both = left + right
     assert both == right + left
     assert both.records == left.records + right.records
+    assert sum(both.counters.values()) == sum(left.counters.values()) + sum(right.counters.values())
     assert sum(both.filtered_by.values()) == sum(left.filtered_by.values()) + sum(right.filtered_by.values())
     assert left + Counts() == left
 

@@ -1,6 +1,6 @@
 """Snapshots: a fold as one object. Invariant of the fuzzers: any bytes give a fold or a FormatError."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +77,25 @@ def test_a_ledger_comes_back_from_its_snapshot_and_goes_on_as_if_it_had_been_fol
     for item in (state, twin):
         item.apply(item.number + 1, more)
     assert twin == state
+
+
+def counting(first: int, **counts: dict[str, int]) -> Closed:
+    return replace(closes(A, first, 2), counts=Counts(kept=2, **counts))  # type: ignore[arg-type]
+
+
+def test_counters_come_back_from_a_snapshot() -> None:
+    state = folded(BEGUN, (counting(0, counters={"urls/without a URL": 2}), counting(2, edited={"upper": 1})))
+    assert decode_snapshot(encode_snapshot(state)) == state
+
+
+def test_a_snapshot_of_before_there_were_counters_goes_on_with_them() -> None:
+    # Encoded as it stands this has the words of the time: what stages counted is among the edits.
+    state = folded(BEGUN, (counting(0, edited={"c4": 1, "c4/lines dropped": 5}),))
+    twin = decode_snapshot(encode_snapshot(state))
+    assert isinstance(twin, LedgerState)
+    twin.apply(twin.number + 1, Entry(1, (counting(2, edited={"c4": 2}, counters={"c4/lines dropped": 4}),)))
+    assert twin.counts["write"] == Counts(kept=4, edited={"c4": 3}, counters={"c4/lines dropped": 9})
+    assert twin.shards[0].closed.counts.counters == {"c4/lines dropped": 5}
 
 
 def test_a_clusters_log_comes_back_from_its_snapshot() -> None:

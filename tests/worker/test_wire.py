@@ -31,6 +31,12 @@ def test_rows_arrive_as_they_were_sent(count: int) -> None:
     assert (found.first, found.count, found.uri) == (5, count, "file:///x")
 
 
+def test_what_stages_counted_travels_with_the_rows() -> None:
+    batch = Batch(bytes(16), "file:///x", 5, 1, 0, 100, rows(1), no_verdicts(), {"upper": 1}).counted("urls", "new", 7)
+    found = frame_to_batch(decode(encode(batch_to_frame(batch, 3))))
+    assert (found.edits, found.counters) == ({"upper": 1}, {"urls/new": 7})
+
+
 def test_a_slice_travels_without_the_rows_around_it() -> None:
     part = Batch(bytes(16), "file:///x", 5, 10, 0, 100, rows(4096).slice(100, 10), no_verdicts())
     frame = batch_to_frame(part, 3)
