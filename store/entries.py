@@ -334,10 +334,10 @@ def _plain(change: Any) -> list[Any]:
 def _value(item: Any) -> Any:
     if type(item) in _AS_THEY_ARE:
         return item
-    if isinstance(item, Counts):
-        return [_value(value) for value in counts_row(item)]
     if isinstance(item, (Fragment, Range, StoredObject)):
         return _plain(item)
+    if isinstance(item, Counts):
+        return [_value(value) for value in counts_row(item)]
     if isinstance(item, tuple):
         return [_value(inner) for inner in cast("Any", item)]
     if isinstance(item, Mapping):

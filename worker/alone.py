@@ -111,6 +111,7 @@ class _Nowhere:
     """A store that keeps nothing."""
 
     uri = "nowhere:"
+    is_remote = False
 
     def create(self, _key: str, _parts: Sequence[Buffer]) -> bool:
         return True

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import select
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from headrace.controller.counts import counts_from, counts_to
 from headrace.stages.batch import ROW, Batch, no_verdicts
-from headrace.stages.texts import JsonlSink
+from headrace.stages.texts import DocumentSink, JsonlSink
 from headrace.store.objects import open_store
 from headrace.worker import sinking
+from headrace.worker.alone import try_writing
 from headrace.worker.core.gathering import SealPolicy
 from headrace.worker.hands import Hands
 from headrace.worker.sinking import Sinking
@@ -28,18 +31,35 @@ def batch(rows: int = 3) -> Batch:
     return Batch(bytes(16), "file:///x", 0, rows, -1, -1, pa.RecordBatch.from_pydict(columns), no_verdicts())
 
 
-def test_who_is_woken_by_the_writer_finds_its_shard_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def writing_to(folder: Path) -> Sinking:
     sink = JsonlSink("write")
     sink.begin("dataset", "version")
-    sinks = Sinking(
-        "write",
-        sink,
-        open_store(tmp_path.as_uri()),
-        version="version",
-        epoch=1,
-        policy=SealPolicy(),
-        hands=Hands.private(),
-    )
+    store = open_store(folder.as_uri())
+    return Sinking("write", sink, store, version="version", epoch=1, policy=SealPolicy(), hands=Hands.private())
+
+
+def test_a_proposal_holds_what_stages_counted(tmp_path: Path) -> None:
+    sinks = writing_to(tmp_path)
+    sinks.add(replace(batch(), edits={"upper": 1}).counted("urls", "without a URL", 2))
+    sinks.seal("asked")
+    assert select.select([sinks.wake_fd], [], [], PATIENCE_S)[0]
+    sinks.tick()
+    [proposal] = sinks.take_proposals()
+    sinks._thread.shutdown()
+    counts = counts_from(proposal.counts)
+    assert (counts.edited, counts.counters) == ({"upper": 1}, {"urls/without a URL": 2})
+    assert counts_to(counts) == proposal.counts
+
+
+@pytest.mark.parametrize("kind", [DocumentSink, JsonlSink])
+def test_a_sink_may_be_tried_on_one_record_without_a_store(kind: type[DocumentSink | JsonlSink]) -> None:
+    sink = kind("write")
+    sink.begin("dataset", "version")
+    try_writing(sink, batch(1))
+
+
+def test_who_is_woken_by_the_writer_finds_its_shard_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sinks = writing_to(tmp_path)
     looked = threading.Event()
     write = os.eventfd_write
 
