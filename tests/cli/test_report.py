@@ -188,6 +188,7 @@ def names(*stages: str, **parameters: str) -> PipelineApplied:
         (("words", "mine"), {}, {"mine/without a date": 6}, "without a date, and were let through unjudged"),
         (("words", "urls"), {}, {"urls/without a URL": 5}, None),
         (("urls", "words"), {}, {"urls/without a URL": 6}, None),
+        (("read", "words"), {}, {"words/without a letter": 6}, None),
         (("words", "urls"), {}, {"urls/dropped without a URL": 6}, None),
         (("words", "urls"), {}, {"gone/without a URL": 6}, None),
     ],

@@ -6,11 +6,13 @@ import random
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.stages.batch import ROW, Batch, no_verdicts
 from headrace.store.entries import Range
-from headrace.worker.coverage import join
+from headrace.worker.coverage import join, part
 
 A, B = b"a" * 16, b"b" * 16
 Mask = npt.NDArray[np.bool_]
@@ -73,3 +75,11 @@ def test_bytes_are_known_where_both_neighbours_know_theirs() -> None:
     assert (item.first, item.count, item.offset, item.length) == (0, 3, -1, -1)
     ((item, _, _),) = join([known, (Range(A, 2, 1, 20, 10), mask(False))])
     assert (item.first, item.count, item.offset, item.length) == (0, 3, 0, 30)
+
+
+def test_what_was_counted_of_a_batch_is_not_counted_of_a_part_of_it() -> None:
+    rows = pa.RecordBatch.from_pydict({ROW: pa.array(range(4), pa.int64())})
+    batch = Batch(A, "u", 0, 4, 0, 40, rows, no_verdicts(), {"upper": 3}).counted("urls", "without a URL", 2)
+    whole, half = part(batch, Range(A, 0, 4)), part(batch, Range(A, 2, 2, 20, 20))
+    assert (whole.edits, whole.counters) == ({"upper": 3}, {"urls/without a URL": 2})
+    assert (half.edits, half.counters, half.rows.num_rows) == ({}, {}, 2)
