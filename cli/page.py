@@ -160,7 +160,8 @@ def _run_facts(report: RunReport) -> list[tuple[str, str]]:
         ("this run", f"{megabytes(report.bytes_read)} read in {seconds(report.seconds)}, {speed:.1f} MB/s"),
     ]
     if report.bytes_read == 0 and balance.complete:
-        facts[-1] = ("this run", "nothing was open: the dataset was complete already")
+        open_ = "nothing was open: the dataset was complete already" if balance.records_read else "the input is empty"
+        facts[-1] = ("this run", open_)
     if report.records_resumed:
         resumed = counted(report.records_resumed, "record was", "records were")
         facts.append(("resumed", f"{resumed} closed before this run"))

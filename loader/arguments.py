@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from headrace.loader.dataset import TokenDataset
+from headrace.loader.plan import Cut
 from headrace.loader.sources import Source
+from headrace.store.words import counted
 
 E = TypeVar("E", bound=enum.Enum)
 
@@ -38,3 +40,21 @@ def listed_sources(dataset: Any) -> Sequence[Source]:
     if not isinstance(dataset, Sequence) or not all(isinstance(one, Source) for one in dataset):
         raise TypeError(f"a dataset is a URI, a path, a TokenDataset or a list of Source(dataset, weight): {dataset!r}")
     return dataset
+
+
+def no_step(cut: Cut, samples: int) -> str:
+    """Why a pass of so few samples has no step, and what would give it one."""
+    if samples == 0:
+        return (
+            "no samples: its input was empty, or no record was kept; `headrace dataset show` says what became of each"
+        )
+    # with a batch of one sample a rank, each rank has one
+    way = (
+        "lower batch_size"
+        if samples >= cut.world_size
+        else f"train with at most {counted(samples, 'rank')} and batch_size 1"
+    )
+    return (
+        f"a pass of {counted(samples, 'sample')} cannot fill one global batch of {cut.stride} (batch_size "
+        f"{cut.batch_size} x world_size {cut.world_size}); {way}, or pass last='pad'"
+    )

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from headrace.loader.ahead import Ahead
-from headrace.loader.arguments import chosen, listed_sources, whole
+from headrace.loader.arguments import chosen, listed_sources, no_step, whole
 from headrace.loader.buffers import Buffers
 from headrace.loader.dataset import TokenDataset
 from headrace.loader.errors import LoaderClosed, LoaderError
@@ -108,7 +108,8 @@ class Loader:
         if len(datasets) == 1 and pass_samples is not None:
             raise ValueError("pass_samples is for mixtures; a pass over one dataset has its samples")
         if len(datasets) > 1 and not all(dataset.layout.samples for dataset in datasets):
-            raise LoaderError("a dataset of the mixture has no samples; leave it out")
+            empty = [dataset for dataset in datasets if not dataset.layout.samples]
+            raise LoaderError(f"{empty} of the mixture: no samples, so no weight can be kept; leave it out")
         self._pass_samples = pass_samples
         self._samples = pass_samples or sum(dataset.layout.samples for dataset in datasets)
         self._require_step(self._samples)
@@ -134,11 +135,7 @@ class Loader:
 
     def _require_step(self, samples: int) -> None:
         if self._cut.steps(samples) == 0:
-            raise LoaderError(
-                f"{self.dataset!r}: a pass of {samples} samples cannot fill one global batch of {self._cut.stride} "
-                f"(batch_size {self._cut.batch_size} x world_size {self._cut.world_size}); lower batch_size, or pass "
-                "last='pad'"
-            )
+            raise LoaderError(f"{self.dataset!r}: {no_step(self._cut, samples)}")
 
     @property
     def dataset(self) -> TokenDataset:

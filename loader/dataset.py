@@ -20,6 +20,7 @@ from headrace.store import files as _files  # noqa: F401 - imported when the loa
 from headrace.store.errors import FormatError, ObjectMissing
 from headrace.store.objects import ObjectStore, open_store
 from headrace.store.shards import ShardHeader, read_header, read_shard
+from headrace.store.words import counted
 
 #: two windows of the default size touch no more; each is a mapping, of which 65,530 are the usual limit
 SHARDS_OPEN_MAX: Final = 512
@@ -70,7 +71,7 @@ class TokenDataset:
         self._whole: set[int] = set()
 
     def __repr__(self) -> str:
-        return f"<TokenDataset {self.manifest.dataset!r} at {self.store.uri}, {self.layout.samples} samples>"
+        return f"<TokenDataset {self.manifest.dataset!r} at {self.store.uri}, {counted(self.layout.samples, 'sample')}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # for processes that are spawned: threads, locks and mappings stay behind
@@ -237,11 +238,23 @@ def dataset_in(store: ObjectStore, *, verify: bool = True, cache: ShardCache | N
     try:
         data = store.get(MANIFEST_KEY)
     except ObjectMissing as error:
-        message = f"{store.uri}: no {MANIFEST_KEY}, so no dataset was finished here; check the URI, or write it first"
-        raise FormatError(message) from error
+        raise FormatError(_unfinished(store)) from error
     if cache is None and store.is_remote:
         cache = ShardCache.default()
     return TokenDataset(store, parse_manifest(data, store.uri), verify=verify, cache=cache)
+
+
+def _unfinished(store: ObjectStore) -> str:
+    """What is so where there is no manifest."""
+    # here, since a loader that finds one reads no ledger
+    from headrace.store.log import Log
+
+    if store.head(Log(store).key(0)) is None:
+        return f"{store.uri}: no {MANIFEST_KEY}, so no dataset was finished here; check the URI, or write it first"
+    return (
+        f"{store.uri}: no {MANIFEST_KEY}, though a run has begun here: its first version is not finished, or the "
+        f"dataset was removed; `headrace dataset show {store.uri}` says which, and the same run again goes on with it"
+    )
 
 
 def _reopened(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.stages.errors import InputError
-from headrace.stages.export.source import Exported, new_folder, read_documents, summary
+from headrace.stages.export.source import Exported, new_folder, read_documents, require_shards, summary
 from headrace.store.dataset import Dataset, ShardRecord
 from headrace.store.shards import SCORE_PREFIX, read_row_groups
 
@@ -25,6 +25,7 @@ def export_parquet(dataset: Dataset, place: str) -> Exported:
     """Write `train-00000-of-0000N.parquet`, a file a shard. Raises InputError, StoreError."""
     shards = list(_exportable(dataset))
     if not shards:
+        require_shards(dataset)
         raise InputError(
             f"{dataset.uri} holds neither tokens nor documents with text: this format is for what write_tokens(...) or "
             "write_documents(...) wrote; the JSON Lines of write_jsonl(...) are in its folder shards, for any reader"

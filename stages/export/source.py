@@ -46,8 +46,15 @@ def token_shards(dataset: Dataset) -> list[ShardRecord]:
     """The shards that hold tokens, in the order of the ledger. Raises InputError where there are none."""
     shards = [shard for shard in dataset.shards if shard.object("tokens") is not None]
     if not shards:
+        require_shards(dataset)
         raise InputError(f"{dataset.uri} holds no tokens: this format is for what write_tokens(...) wrote")
     return shards
+
+
+def require_shards(dataset: Dataset) -> None:
+    """Raise InputError for a dataset in which there is nothing."""
+    if not list(dataset.shards):
+        raise InputError(f"{dataset.uri} holds no shard: its input was empty, or no record was kept")
 
 
 def read_sequences(dataset: Dataset, shard: ShardRecord) -> npt.NDArray[Any]:

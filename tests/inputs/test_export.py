@@ -228,3 +228,15 @@ def test_an_export_never_writes_over_what_stands(home: pathlib.Path) -> None:
     done = headrace(home, "dataset", "export", "out", "new", "--format", "tar")
     assert done.returncode == 2
     assert not (home / "new").exists()
+
+
+def test_an_empty_input_is_said_by_the_run_and_by_an_export(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "none.jsonl").touch()
+    (tmp_path / "both.py").write_text(pipeline())
+    done = headrace(tmp_path, "run", "both.py", "-p", "input=none.jsonl", "-p", "output=out")
+    assert done.returncode == 0, done.stderr
+    assert "the input is empty" in done.stdout
+    for kind in ("megatron", "parquet"):
+        done = headrace(tmp_path, "dataset", "export", "out", "to", "--format", kind)
+        assert done.returncode == 1
+        assert done.stderr.endswith("out holds no shard: its input was empty, or no record was kept\n")

@@ -1,6 +1,7 @@
 """What a loader says of arguments and states that make no sense, and that it takes what means the same."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,11 @@ import numpy as np
 import pytest
 
 from headrace.loader.batches import Loader, Source
+from headrace.loader.dataset import open_dataset
 from headrace.loader.errors import LoaderError, StateMismatch
+from headrace.store.errors import FormatError
+from headrace.store.log import Log
+from headrace.store.objects import open_store
 
 
 @pytest.mark.parametrize(
@@ -106,3 +111,46 @@ def test_another_dataset_is_said_by_its_place_and_a_moved_one_is_none(
     assert tiny_dataset in str(caught.value)
     (tmp_path / "moved").symlink_to(tiny_dataset)
     Loader(tmp_path / "moved", batch_size=2).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("rows", "arguments", "what"),
+    [
+        ((0,), {"batch_size": 1}, "no samples: its input was empty, or no record was kept"),
+        ((0,), {"batch_size": 1, "last": "pad"}, "no samples: its input was empty, or no record was kept"),
+        ((1,), {"batch_size": 8}, "a pass of 1 sample .* lower batch_size, or pass last='pad'"),
+        (
+            (1, 2),
+            {"batch_size": 1, "world_size": 4},
+            "; train with at most 3 ranks and batch_size 1, or pass last='pad'",
+        ),
+        ((1, 2), {"batch_size": 2, "world_size": 3}, "; lower batch_size, or pass last='pad'"),
+    ],
+)
+def test_too_few_samples_for_a_step_are_said_with_what_would_do(
+    make_dataset: Callable[..., str], rows: tuple[int, ...], arguments: dict[str, Any], what: str
+):
+    with pytest.raises(LoaderError, match=what):
+        Loader(make_dataset(sequences=rows), **arguments)
+
+
+def test_of_a_mixture_the_datasets_without_samples_are_named(make_dataset: Callable[..., str]):
+    full, empty = make_dataset(), make_dataset(sequences=(0,))
+    with pytest.raises(LoaderError, match=rf"file://{empty}, 0 samples>\] of the mixture"):
+        Loader([Source(full), Source(empty)], batch_size=1)
+
+
+def test_one_row_is_a_pass_of_one_batch_for_each_rank(make_dataset: Callable[..., str]):
+    uri = make_dataset(sequences=(1,), seq_len=128)
+    seen = [list(Loader(uri, batch_size=3, rank=rank, world_size=2, last="pad")) for rank in range(2)]
+    assert [[one["positions"].tolist() for one in rank] for rank in seen] == [[[0, -1, -1]], [[-1, -1, -1]]]
+
+
+def test_a_dataset_whose_first_version_is_being_written_is_told_from_one_that_is_not_there(tmp_path: Path):
+    with pytest.raises(FormatError, match="no dataset was finished here; check the URI"):
+        open_dataset(str(tmp_path))
+    log = Log(open_store(str(tmp_path)))
+    (tmp_path / log.key(0)).parent.mkdir()
+    (tmp_path / log.key(0)).touch()
+    with pytest.raises(FormatError, match=r"a run has begun here: .* `headrace dataset show file://.*` says which"):
+        open_dataset(str(tmp_path))
