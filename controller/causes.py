@@ -31,6 +31,7 @@ _BEGINNINGS: dict[type[object], str] = {
     core.TaskFailed: "fault",
     core.LinkLost: "cut",
     core.FragmentWasRead: "read",
+    core.FragmentsWereRead: "read",
     core.ShardProposed: "shard",
     core.NeedsAsked: "needs",
     **dict.fromkeys(DECISION_EVENTS, "decision"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace.controller.core import decisions
@@ -13,6 +13,9 @@ from headrace.controller.tickets import Introduction
 from headrace.protos import control_pb2 as pb
 from headrace.store.entries import Fragment, Range, StoredObject
 from headrace.store.intervals import Gap
+
+#: Fragments that a task is told to read in one message.
+READS_MAX = 64
 
 
 def fragment_from(message: pb.Fragment) -> Fragment:
@@ -60,8 +63,9 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
             return core.SourceListed(
                 task, attempt, listed.stage, fragments, listed.last, listed.error, listed.listing, listed.passed_over
             )
-        case "read":
-            return _read(task, attempt, message.read)
+        case "reads":
+            reads = tuple(_read(task, attempt, item) for item in message.reads.reads)
+            return reads[0] if len(reads) == 1 else core.FragmentsWereRead(task, attempt, reads)
         case "proposed":
             return _proposed(task, attempt, message.proposed)
         case "needs":
@@ -186,6 +190,34 @@ def to_worker(
             return None
 
 
+def said_together(commands: Iterable[core.Command]) -> Iterator[list[core.Command]]:
+    """The commands in their order, with those in one that may go in one message: to read, of one attempt."""
+    alike: list[core.Command] = []
+    for command in commands:
+        if alike and not (len(alike) < READS_MAX and _reader_of(alike[0]) == _reader_of(command) is not None):
+            yield alike
+            alike = []
+        alike.append(command)
+    if alike:
+        yield alike
+
+
+def _reader_of(command: core.Command) -> tuple[str, str, int] | None:
+    """The attempt that is told to read; None for any other command."""
+    match command:
+        case core.ReadFragment():
+            return command.worker, command.task, command.attempt
+        case _:
+            return None
+
+
+def add_reads(message: pb.ToWorker, commands: Iterable[core.Command]) -> None:
+    """Add to the message of the first what else that attempt is told to read."""
+    for command in commands:
+        assert isinstance(command, core.ReadFragment)
+        _add_read(message.task.reads, command)
+
+
 def _fill(message: pb.TaskCommand, command: core.Command) -> None:
     match command:
         case core.StartTask():
@@ -199,11 +231,7 @@ def _fill(message: pb.TaskCommand, command: core.Command) -> None:
         case core.ListSource():
             message.list.stage, message.list.listing = command.stage, command.listing
         case core.ReadFragment():
-            message.read.fragment.CopyFrom(fragment_to(command.fragment))
-            message.read.gaps.extend(gaps_to(command.gaps))
-            message.read.trial = command.trial
-            for item in command.condemned:
-                message.read.condemned.add(ordinal=item.ordinal, stage=item.stage, story=item.story)
+            _add_read(message.reads, command)
         case core.SweepTask():
             message.sweep.sweep, message.sweep.halt = command.sweep, command.halt
         case core.SealSink():
@@ -230,6 +258,12 @@ def _fill(message: pb.TaskCommand, command: core.Command) -> None:
                 message.decision.fragment, message.decision.row = made.duplicate_of
         case _:
             raise TypeError(f"no task command: {type(command).__name__}")
+
+
+def _add_read(message: pb.ReadFragments, command: core.ReadFragment) -> None:
+    read = message.reads.add(fragment=fragment_to(command.fragment), gaps=gaps_to(command.gaps), trial=command.trial)
+    for item in command.condemned:
+        read.condemned.add(ordinal=item.ordinal, stage=item.stage, story=item.story)
 
 
 def _link(command: core.MakeLink, introduction: Introduction) -> pb.MakeLink:

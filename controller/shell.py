@@ -13,11 +13,11 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
 from headrace.controller.causes import Causes
 from headrace.controller.commits import CommitTimes
-from headrace.controller.convert import to_worker
+from headrace.controller.convert import add_reads, said_together, to_worker
 from headrace.controller.core import messages as core
 from headrace.controller.core.authority import authority
 from headrace.controller.core.cluster import Controller
@@ -169,12 +169,14 @@ class Shell:
         self._execute(commands)
 
     def _execute(self, commands: Iterable[core.Command]) -> None:
-        for command in commands:
+        for command, *more in said_together(commands):
             with caused_by(self._causes.of_command(command)):
-                self._do(command)
+                self._do(command, more)
 
-    def _do(self, command: core.Command) -> None:
-        tell_command(command)
+    def _do(self, command: core.Command, more: Sequence[core.Command] = ()) -> None:
+        """Carry out a command; one for a worker together with `more` that may go in one message with it."""
+        for told in (command, *more):
+            tell_command(told)
         match command:
             case core.ReadLog():
                 self._start(self._read(command))
@@ -196,9 +198,9 @@ class Shell:
             case core.ReportRun():
                 self._wake_watchers()
             case _:
-                self._send(command)
+                self._send(command, more)
 
-    def _send(self, command: core.Command) -> None:
+    def _send(self, command: core.Command, more: Sequence[core.Command]) -> None:
         link = command.link if isinstance(command, core.OpenRelay) else command
         name = link.sender if isinstance(link, core.MakeLink) else getattr(command, "task", "")
         pipeline = name.split("/", 1)[0]
@@ -213,6 +215,7 @@ class Shell:
         session = self.sessions.get(getattr(command, "worker", ""))
         if session is None or message is None:
             return
+        add_reads(message, more)
         message.term, message.cause = self.term, current_cause()
         if message.WhichOneof("message") == "task":
             message.task.cause = message.cause

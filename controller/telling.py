@@ -17,6 +17,7 @@ logger = logging.getLogger("headrace.controller")
 #: the run, or a task, and that is told.
 _OFTEN = (
     core.FragmentWasRead,
+    core.FragmentsWereRead,
     core.ShardProposed,
     core.TaskSwept,
     core.TimePassed,
@@ -112,6 +113,8 @@ def _of_tasks(event: object) -> _Told | None:
         case core.FragmentWasRead():
             words = f"fragment {event.fragment.hex()} was read: {event.error or counted(event.count, 'record')}"
             return logging.DEBUG, words, _task(event)
+        case core.FragmentsWereRead():
+            return logging.DEBUG, f"{counted(len(event.reads), 'fragment')} were read", _task(event)
         case core.ShardProposed():
             return (
                 logging.DEBUG,

@@ -219,6 +219,12 @@ class ListSource(_message.Message):
     listing: int
     def __init__(self, stage: _Optional[str] = ..., listing: _Optional[int] = ...) -> None: ...
 
+class ReadFragments(_message.Message):
+    __slots__ = ("reads",)
+    READS_FIELD_NUMBER: _ClassVar[int]
+    reads: _containers.RepeatedCompositeFieldContainer[ReadFragment]
+    def __init__(self, reads: _Optional[_Iterable[_Union[ReadFragment, _Mapping]]] = ...) -> None: ...
+
 class ReadFragment(_message.Message):
     __slots__ = ("fragment", "gaps", "condemned", "trial")
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
@@ -374,14 +380,13 @@ class DecisionMade(_message.Message):
     def __init__(self, asker: _Optional[str] = ..., asker_attempt: _Optional[int] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
 
 class TaskCommand(_message.Message):
-    __slots__ = ("task", "attempt", "term", "cause", "start", "list", "read", "sweep", "seal", "answer", "open", "close", "stop", "needs", "release", "decide", "decision")
+    __slots__ = ("task", "attempt", "term", "cause", "start", "list", "sweep", "seal", "answer", "open", "close", "stop", "needs", "release", "decide", "decision", "reads")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     LIST_FIELD_NUMBER: _ClassVar[int]
-    READ_FIELD_NUMBER: _ClassVar[int]
     SWEEP_FIELD_NUMBER: _ClassVar[int]
     SEAL_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
@@ -392,13 +397,13 @@ class TaskCommand(_message.Message):
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     DECIDE_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
     task: str
     attempt: int
     term: int
     cause: str
     start: StartTask
     list: ListSource
-    read: ReadFragment
     sweep: Sweep
     seal: Seal
     answer: Answer
@@ -409,7 +414,8 @@ class TaskCommand(_message.Message):
     release: ReleaseClaims
     decide: AskDecision
     decision: Decision
-    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., term: _Optional[int] = ..., cause: _Optional[str] = ..., start: _Optional[_Union[StartTask, _Mapping]] = ..., list: _Optional[_Union[ListSource, _Mapping]] = ..., read: _Optional[_Union[ReadFragment, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., open: _Optional[_Union[OpenLink, _Mapping]] = ..., close: _Optional[_Union[CloseLink, _Mapping]] = ..., stop: _Optional[_Union[StopTask, _Mapping]] = ..., needs: _Optional[_Union[NeedsAnswer, _Mapping]] = ..., release: _Optional[_Union[ReleaseClaims, _Mapping]] = ..., decide: _Optional[_Union[AskDecision, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
+    reads: ReadFragments
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., term: _Optional[int] = ..., cause: _Optional[str] = ..., start: _Optional[_Union[StartTask, _Mapping]] = ..., list: _Optional[_Union[ListSource, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., open: _Optional[_Union[OpenLink, _Mapping]] = ..., close: _Optional[_Union[CloseLink, _Mapping]] = ..., stop: _Optional[_Union[StopTask, _Mapping]] = ..., needs: _Optional[_Union[NeedsAnswer, _Mapping]] = ..., release: _Optional[_Union[ReleaseClaims, _Mapping]] = ..., decide: _Optional[_Union[AskDecision, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., reads: _Optional[_Union[ReadFragments, _Mapping]] = ...) -> None: ...
 
 class TaskReady(_message.Message):
     __slots__ = ("facts", "addresses")
@@ -455,6 +461,12 @@ class FragmentsListed(_message.Message):
     listing: int
     passed_over: str
     def __init__(self, stage: _Optional[str] = ..., fragments: _Optional[_Iterable[_Union[Fragment, _Mapping]]] = ..., last: _Optional[bool] = ..., error: _Optional[str] = ..., listing: _Optional[int] = ..., passed_over: _Optional[str] = ...) -> None: ...
+
+class FragmentsRead(_message.Message):
+    __slots__ = ("reads",)
+    READS_FIELD_NUMBER: _ClassVar[int]
+    reads: _containers.RepeatedCompositeFieldContainer[FragmentRead]
+    def __init__(self, reads: _Optional[_Iterable[_Union[FragmentRead, _Mapping]]] = ...) -> None: ...
 
 class FragmentRead(_message.Message):
     __slots__ = ("fragment", "count", "error", "changed", "unreadable")
@@ -595,13 +607,12 @@ class TaskFailed(_message.Message):
     def __init__(self, error: _Optional[str] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class TaskEvent(_message.Message):
-    __slots__ = ("task", "attempt", "cause", "ready", "listed", "read", "proposed", "swept", "progress", "failed", "exited", "lost", "needs", "let_go", "asked", "decided")
+    __slots__ = ("task", "attempt", "cause", "ready", "listed", "proposed", "swept", "progress", "failed", "exited", "lost", "needs", "let_go", "asked", "decided", "reads")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     LISTED_FIELD_NUMBER: _ClassVar[int]
-    READ_FIELD_NUMBER: _ClassVar[int]
     PROPOSED_FIELD_NUMBER: _ClassVar[int]
     SWEPT_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
@@ -612,12 +623,12 @@ class TaskEvent(_message.Message):
     LET_GO_FIELD_NUMBER: _ClassVar[int]
     ASKED_FIELD_NUMBER: _ClassVar[int]
     DECIDED_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
     task: str
     attempt: int
     cause: str
     ready: TaskReady
     listed: FragmentsListed
-    read: FragmentRead
     proposed: Proposed
     swept: Swept
     progress: Progress
@@ -628,7 +639,8 @@ class TaskEvent(_message.Message):
     let_go: VerdictsLetGo
     asked: DecisionAsked
     decided: DecisionMade
-    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., cause: _Optional[str] = ..., ready: _Optional[_Union[TaskReady, _Mapping]] = ..., listed: _Optional[_Union[FragmentsListed, _Mapping]] = ..., read: _Optional[_Union[FragmentRead, _Mapping]] = ..., proposed: _Optional[_Union[Proposed, _Mapping]] = ..., swept: _Optional[_Union[Swept, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., exited: _Optional[_Union[TaskExited, _Mapping]] = ..., lost: _Optional[_Union[LinkLost, _Mapping]] = ..., needs: _Optional[_Union[NeedsAsked, _Mapping]] = ..., let_go: _Optional[_Union[VerdictsLetGo, _Mapping]] = ..., asked: _Optional[_Union[DecisionAsked, _Mapping]] = ..., decided: _Optional[_Union[DecisionMade, _Mapping]] = ...) -> None: ...
+    reads: FragmentsRead
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., cause: _Optional[str] = ..., ready: _Optional[_Union[TaskReady, _Mapping]] = ..., listed: _Optional[_Union[FragmentsListed, _Mapping]] = ..., proposed: _Optional[_Union[Proposed, _Mapping]] = ..., swept: _Optional[_Union[Swept, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., exited: _Optional[_Union[TaskExited, _Mapping]] = ..., lost: _Optional[_Union[LinkLost, _Mapping]] = ..., needs: _Optional[_Union[NeedsAsked, _Mapping]] = ..., let_go: _Optional[_Union[VerdictsLetGo, _Mapping]] = ..., asked: _Optional[_Union[DecisionAsked, _Mapping]] = ..., decided: _Optional[_Union[DecisionMade, _Mapping]] = ..., reads: _Optional[_Union[FragmentsRead, _Mapping]] = ...) -> None: ...
 
 class TaskExited(_message.Message):
     __slots__ = ("code", "story", "in_hand", "killed_for")

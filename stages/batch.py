@@ -48,6 +48,18 @@ QUARANTINED = "quarantined"
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """Records of one fragment in a joint batch: what a batch of them alone would be named by."""
+
+    fragment: bytes
+    uri: str
+    first: int
+    count: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """A range of a fragment's records on its way from a source to a sink.
 
@@ -59,6 +71,9 @@ class Batch:
     `edits` counts records whose text a stage changed, by stage, `counters` what stages count besides (`counted`), by
     `stage/name`. A sink may keep of the rows what is large in a `scratch` file,
     and in the rows where it is there.
+
+    A joint batch holds records of several fragments, its `members`, end to end. Its `first` is 0, its ordinals are
+    places in it, and its `fragment` is that of the first member. Only stages that say so (`contract.Joining`) see one.
     """
 
     fragment: bytes
@@ -72,6 +87,7 @@ class Batch:
     edits: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     scratch: Scratch | None = None
+    members: tuple[Member, ...] = ()
 
     def with_rows(self, rows: pa.RecordBatch) -> Batch:
         """The same range with other rows; only for a stage that keeps each record."""

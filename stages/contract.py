@@ -15,6 +15,7 @@ from headrace.stages.batch import Batch
 from headrace.stages.errors import DeviceFailed as DeviceFailed
 from headrace.stages.errors import FragmentChanged as FragmentChanged
 from headrace.stages.errors import InputError as InputError
+from headrace.stages.records import Draft
 from headrace.store.entries import Counts, Fragment, StoredObject
 from headrace.store.intervals import Gap
 from headrace.store.key_files import RecordName
@@ -102,6 +103,30 @@ class Borrowing(Protocol):
 def does_borrow(stage: object) -> bool:
     """Whether the class of a stage says itself, and not only one that it is made from, that it borrows."""
     return vars(type(stage)).get("borrows") is True
+
+
+@runtime_checkable
+class Joining(Protocol):
+    """A stage that takes joint batches (`headrace.stages.batch.Batch`): it asks of which fragment no record is.
+
+    A source that joins gives drafts. Each class says so itself, as with `Borrowing`.
+    """
+
+    joins: bool
+
+
+def does_join(stage: object) -> bool:
+    """Whether the class of a stage says itself that it joins."""
+    return vars(type(stage)).get("joins") is True
+
+
+@runtime_checkable
+class Drafting(Protocol):
+    """A source that joins."""
+
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
+        """As `Source.read`, but that what is not a batch yet may be one together with others."""
+        ...
 
 
 @runtime_checkable

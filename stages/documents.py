@@ -8,7 +8,7 @@ from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd
 from headrace.stages.inputs import to_path
 from headrace.stages.lines import BOM
-from headrace.stages.records import Columns
+from headrace.stages.records import Columns, Draft
 from headrace.stages.source import FileSource
 from headrace.stages.streams import open_raw
 from headrace.store.entries import Fragment
@@ -23,19 +23,20 @@ class FilesSource(FileSource):
 
     KIND = "files"
     READER = "file/1"
+    joins = True
 
     def __init__(self, name: str, input: list[str], max_record_bytes: int = 8 << 20) -> None:  # noqa: A002
         super().__init__(name, input)
         self.max_record_bytes = max_record_bytes
 
-    def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
         """The file as record 0, if a gap holds it."""
         if any(gap.first == 0 < gap.end for gap in gaps):
-            yield self._batch(fragment)
+            yield self._draft(fragment)
         if gaps and gaps[-1].end == UNBOUNDED:
             yield FragmentEnd(1)
 
-    def _batch(self, fragment: Fragment) -> Batch:
+    def _draft(self, fragment: Fragment) -> Draft:
         data = b""
         with open_raw(self.inputs, fragment, ahead=True) as file:
             while len(data) <= self.max_record_bytes and (part := file.read(self.max_record_bytes + 1 - len(data))):
@@ -50,7 +51,7 @@ class FilesSource(FileSource):
             self._decode(columns, fragment, data)
         self.bytes_read += size
         self.stored_read += size
-        return columns.batch(fragment, self.name, 0, 1, 0, size)
+        return Draft(columns, fragment, self.name, 0, 1, 0, size)
 
     def _decode(self, columns: Columns, fragment: Fragment, data: bytes) -> None:
         text = data.removeprefix(BOM)

@@ -19,7 +19,7 @@ from headrace.stages.inputs import InputObject, to_path
 from headrace.stages.lenient import digits_of, reread
 from headrace.stages.lines import BOM, Lines, first_line_from, scan_lines
 from headrace.stages.patterns import WINDOW_BYTES, codec_of
-from headrace.stages.records import Columns
+from headrace.stages.records import Columns, Draft
 from headrace.stages.source import STOP, FileSource
 from headrace.stages.streams import InputStream
 from headrace.store.entries import Fragment
@@ -58,6 +58,7 @@ class JsonlSource(FileSource):
 
     KIND = "jsonl"
     READER = "jsonl/1"
+    joins = True
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class JsonlSource(FileSource):
             length = (size if end < 0 else end) - start
             yield found.fragment(self.name, self.READER, start, end, length)
 
-    def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
         """The records of the gaps. A batch's bytes reach from the end of the record before it to its last newline."""
         with InputStream(self.inputs, fragment, self.window_bytes_max) as file:
             begin = self._first_byte(file, fragment)
@@ -111,7 +112,7 @@ class JsonlSource(FileSource):
 
     def _read_gap(
         self, file: InputStream, fragment: Fragment, gap: Gap, ordinal: int, at: int
-    ) -> Generator[Batch, None, tuple[int, int]]:
+    ) -> Generator[Draft | Batch, None, tuple[int, int]]:
         """Read on from record `ordinal` at byte `at`; returns both as they stand behind the gap."""
         for run in self._runs(file, fragment, at):
             low = min(max(gap.first - ordinal, 0), len(run.lines))
@@ -163,7 +164,7 @@ class JsonlSource(FileSource):
                 start, end = len(BOM), max(end, len(BOM) + 1)
         return scan_lines(file, start, end, block_bytes=self.batch_bytes, line_bytes_max=self.max_record_bytes)
 
-    def _batch(self, fragment: Fragment, first: int, run: _Run, part: slice, at: int) -> Batch:
+    def _batch(self, fragment: Fragment, first: int, run: _Run, part: slice, at: int) -> Draft | Batch:
         if run.damage:
             return self.lost(fragment, first, run.damage)
         columns = Columns(f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri)
@@ -174,7 +175,7 @@ class JsonlSource(FileSource):
         else:
             self._parse(columns, first, run.take(part), ends)
         self.bytes_read += ends[-1] - at
-        return columns.batch(fragment, self.name, first, len(ends), at - fragment.start, ends[-1] - at)
+        return Draft(columns, fragment, self.name, first, len(ends), at - fragment.start, ends[-1] - at)
 
     def _parse(self, columns: Columns, first: int, lines: list[bytes], ends: Sequence[int]) -> None:
         loads, limit, text_key, id_key = orjson.loads, self.max_record_bytes, self.text_key, self.id_key

@@ -10,6 +10,7 @@ from headrace.stages.contract import FragmentEnd
 from headrace.stages.errors import InputError
 from headrace.stages.inputs import Inputs, to_path
 from headrace.stages.patterns import SUFFIXES, WINDOW_BYTES, check_format, format_of, globs_of
+from headrace.stages.records import Draft
 from headrace.stages.source import STOP, FileSource
 from headrace.store.entries import Fragment
 from headrace.store.intervals import Gap
@@ -17,6 +18,8 @@ from headrace.store.intervals import Gap
 
 class MixedSource:
     """Reads each file with the source of its format; a folder stands for the files of all formats below it."""
+
+    joins = True
 
     def __init__(
         self,
@@ -80,6 +83,10 @@ class MixedSource:
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """See `Source.read`."""
         return self._source(fragment.uri).read(fragment, gaps)
+
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
+        """See `Drafting.drafts`."""
+        return self._source(fragment.uri).drafts(fragment, gaps)
 
     def _source(self, uri: str) -> FileSource:
         kind = format_of(to_path(uri))

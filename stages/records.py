@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from headrace.stages.batch import (
     RAW_BYTES_MAX,
     ROW,
     Batch,
+    Member,
     join_verdicts,
     make_schema,
     make_verdicts,
@@ -81,22 +83,78 @@ class Columns:
         """Filter a record that is sound but holds no text."""
         self._dropped.append((ordinal, f"{self._prefix}#{ordinal}" if identity is None else identity, reason))
 
+    @property
+    def lost(self) -> int:
+        """How many records are not kept."""
+        return len(self._bad) + len(self._dropped)
+
+    def join(self, other: Columns, shift: int) -> None:
+        """Add the records of another, whose ordinals are `shift` higher here."""
+        self._rows += [ordinal + shift for ordinal in other._rows]
+        self._ids += other._ids
+        self._texts += other._texts
+        self._metadata += other._metadata
+        self._bad += [(ordinal + shift, name, reason, raw) for ordinal, name, reason, raw in other._bad]
+        self._dropped += [(ordinal + shift, name, reason) for ordinal, name, reason in other._dropped]
+
     def batch(self, fragment: Fragment, stage: str, first: int, count: int, offset: int, length: int) -> Batch:
-        """The batch of these records."""
+        """The batch of these records, which are here no longer."""
+        return Batch(fragment.id, fragment.uri, first, count, offset, length, self._kept(), self._verdicts(stage))
+
+    def joint(self, members: tuple[Member, ...], stage: str) -> Batch:
+        """The joint batch of these records, whose ordinals are places in it."""
+        head, count = members[0], sum(member.count for member in members)
+        uri = f"{head.uri} and {len(members) - 1} more"
+        length = sum(max(0, member.length) for member in members)
+        rows, verdicts = self._kept(), self._verdicts(stage)
+        return Batch(head.fragment, uri, 0, count, -1, length, rows, verdicts, members=members)
+
+    def _kept(self) -> pa.RecordBatch:
         columns = [
             pa.array(self._rows, pa.int64()),
             pa.array(self._ids, pa.string()),
             _strings(self._texts),
             pa.array(self._metadata, pa.string()),
         ]
-        rows = pa.record_batch(columns, schema=SOURCE_ROWS)
-        return Batch(fragment.id, fragment.uri, first, count, offset, length, rows, self._verdicts(stage))
+        # A reader may hold them while the batch is worked on: of large records each text would be in memory twice.
+        self._rows, self._ids, self._texts, self._metadata = [], [], [], []
+        return pa.record_batch(columns, schema=SOURCE_ROWS)
 
     def _verdicts(self, stage: str) -> pa.RecordBatch:
         parts = [_table(stage, QUARANTINED, self._bad)] if self._bad else []
         if self._dropped:
             parts.append(_table(stage, FILTERED, [(*item, None) for item in self._dropped]))
         return join_verdicts(*parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a batch is made of, before there is anything of Arrow: those of small files may share one."""
+
+    columns: Columns
+    fragment: Fragment
+    stage: str
+    first: int
+    count: int
+    offset: int
+    length: int
+
+    def batch(self) -> Batch:
+        """The batch of this draft alone."""
+        return self.columns.batch(self.fragment, self.stage, self.first, self.count, self.offset, self.length)
+
+
+def batch_of(drafts: Sequence[Draft]) -> Batch:
+    """One batch of these drafts of one stage: a joint one (`headrace.stages.batch.Batch`), be it of a single draft."""
+    columns = Columns("")
+    members: list[Member] = []
+    at = 0
+    for draft in drafts:
+        columns.join(draft.columns, at - draft.first)
+        fragment = draft.fragment
+        members.append(Member(fragment.id, fragment.uri, draft.first, draft.count, draft.offset, draft.length))
+        at += draft.count
+    return columns.joint(tuple(members), drafts[0].stage)
 
 
 def _strings(texts: Sequence[bytes]) -> pa.Array[Any]:

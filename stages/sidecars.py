@@ -104,6 +104,8 @@ def write_lost(batches: Sequence[Batch], store: ObjectStore, prefix: str) -> tup
     """Write the table of what was not kept; if there are any, the raw bytes of the quarantined and a sample of what
     else was removed.
     """
+    # Of small files most batches have none, and a shard has tens of thousands of batches.
+    batches = [batch for batch in batches if batch.verdicts.num_rows]
     verdicts, raw = (gather(batches, verdicts_schema(), lost_of), gather(batches, quarantine_schema(), quarantined_of))
     tables = [("verdicts", prefix, ".verdicts.parquet", verdicts)]
     if raw.num_rows:

@@ -10,7 +10,7 @@ from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd
 from headrace.stages.inputs import InputObject, Inputs, to_path
 from headrace.stages.patterns import check_format, globs_of
-from headrace.stages.records import Columns
+from headrace.stages.records import Columns, Draft
 from headrace.stages.streams import expect
 from headrace.store.entries import Fragment
 from headrace.store.intervals import Gap
@@ -61,7 +61,12 @@ class FileSource:
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """See `Source.read`."""
-        raise NotImplementedError
+        for item in self.drafts(fragment, gaps):
+            yield item.batch() if isinstance(item, Draft) else item
+
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
+        """See `Drafting.drafts`. A source has this, or `read`."""
+        yield from self.read(fragment, gaps)
 
     def lost(self, fragment: Fragment, ordinal: int, why: str) -> Batch:
         """The batch of one record that stands for what cannot be read of a damaged file.

@@ -141,6 +141,7 @@ class DocumentSink(TextSink):
     """Writes `<hash>.documents.parquet` with the text as its last column, and the table of verdicts."""
 
     borrows = True
+    joins = True
 
     def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
         """Write the shard of these batches; the same records give the same objects, however they lie in batches."""
@@ -154,6 +155,7 @@ class JsonlSink(TextSink):
     """Writes `<hash>.jsonl.zst`, a line {"id", "text", "metadata"} a kept record, and the tables of both fates."""
 
     borrows = True
+    joins = True
 
     def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
         """Write the shard of these batches; the same records give the same objects, however they lie in batches."""

@@ -70,6 +70,7 @@ class Tokenize:
     """
 
     borrows = True
+    joins = True
 
     def __init__(self, name: str, tokenizer: str, sha256: str, eos_id: int | None, *, fits: bool = False) -> None:
         self.name = name

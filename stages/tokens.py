@@ -42,6 +42,7 @@ class TokenSink:
     """
 
     borrows = True
+    joins = True
 
     def __init__(
         self,

@@ -6,13 +6,14 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
 from headrace.stages.build import build_stage, process_safely
 from headrace.stages.contract import (
+    Drafting,
     Expecting,
     FragmentEnd,
     Passing,
@@ -22,14 +23,20 @@ from headrace.stages.contract import (
     StatefulTransform,
     Transform,
     does_borrow,
+    does_join,
 )
 from headrace.stages.errors import InputError
 from headrace.stages.modules import install_modules
+from headrace.stages.records import Draft
 from headrace.store.entries import Fragment, Range
 from headrace.store.intervals import Gap
 from headrace.store.key_files import RecordName
 from headrace.worker.alone import ONE_BY_ONE, Sentences, reading_one_by_one, singly, try_writing
 from headrace.worker.hands import STAGES, Hands
+from headrace.worker.joint import ranges_of
+
+#: What a source gives.
+Read = TypeVar("Read", bound=Batch | Draft | FragmentEnd)
 
 
 @dataclass(slots=True)
@@ -83,45 +90,57 @@ class Chain:
             self.sink is None or (isinstance(self.sink, Shelving) and does_borrow(self.sink))
         )
 
+        #: The source, where what it reads may go through all the others in joint batches.
+        self._drafting: Drafting | None = None
+        if isinstance(self.source, Drafting) and self.sink is not None and not alone:
+            every: list[object] = [self.source, *(transform for _, transform in self.transforms), self.sink]
+            self._drafting = self.source if all(map(does_join, every)) and isinstance(self.sink, Shelving) else None
+        self._expecting: Expecting | None = self.source if isinstance(self.source, Expecting) else None
+
     def passed_over(self) -> str:
         """What the source's newest listing passed over, for people; nothing where it has nothing to tell."""
         return self.source.passed_over() if isinstance(self.source, Passing) else ""
 
     def expect(self, fragment: Fragment, gaps: Sequence[Gap]) -> None:
         """What `read` will be called with next. What is wrong with it is said then."""
-        if isinstance(self.source, Expecting):
+        if self._expecting is not None:
             with contextlib.suppress(InputError):
-                self.source.expect(fragment, gaps)
+                self._expecting.expect(fragment, gaps)
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The source's batches, timed."""
+        assert self.source is not None
         if self.sentences is None:
-            yield from self._read(fragment, gaps)
+            yield from self._timed(fragment, gaps, self.source.read(fragment, gaps))
             return
         for part in self.sentences.around(self.source_name, fragment, gaps):
             if isinstance(part, Batch):
                 yield part
             else:
-                yield from singly(self._read(fragment, (part,)))
+                yield from singly(self._timed(fragment, (part,), self.source.read(fragment, (part,))))
 
-    def _read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
-        assert self.source is not None
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | Draft | FragmentEnd]:
+        """As `read`, but with drafts where all stages of this task join."""
+        if self._drafting is None:
+            return self.read(fragment, gaps)
+        return self._timed(fragment, gaps, self._drafting.drafts(fragment, gaps))
+
+    def _timed(self, fragment: Fragment, gaps: Sequence[Gap], items: Iterator[Read]) -> Iterator[Read]:
         statistics = self.statistics[self.source_name]
-        batches = self.source.read(fragment, gaps)
         edges = dict(zip((gap.end for gap in gaps), (gap.first for gap in gaps[1:]), strict=False))
         at, count = gaps[0].first if gaps else 0, 1 if self._one_by_one else 0
         while True:
             self._hands.take(STAGES, self.source_name, (Range(fragment.id, at, count),))
             started = time.perf_counter()
-            item = next(batches, None)
+            item = next(items, None)
             statistics.busy_s += time.perf_counter() - started
             self._hands.put_down(STAGES)
             if item is None:
                 return
-            if isinstance(item, Batch):
+            if not isinstance(item, FragmentEnd):
                 at = edges.get(item.first + item.count, item.first + item.count)
-            if isinstance(item, Batch):
-                self._count(statistics, item, item.count, item.verdicts.num_rows)
+                lost = item.columns.lost if isinstance(item, Draft) else item.verdicts.num_rows
+                self._count(statistics, item.length, item.count, lost)
             yield item
             del item  # before the next one is made
 
@@ -153,11 +172,11 @@ class Chain:
                 batch = self.sentences.at(name, batch)
             before, lost = batch.rows.num_rows, batch.verdicts.num_rows
             started = time.perf_counter()
-            self._hands.take(STAGES, name, (_range_of(batch),), timed=True)
+            self._hands.take(STAGES, name, ranges_of(batch), timed=True)
             batch = process_safely(transform, batch, name)
             self._hands.put_down(STAGES)
             statistics.busy_s += time.perf_counter() - started
-            self._count(statistics, batch, before, batch.verdicts.num_rows - lost)
+            self._count(statistics, batch.length, before, batch.verdicts.num_rows - lost)
         return batch
 
     def taste(self, batch: Batch) -> Batch:
@@ -166,7 +185,7 @@ class Chain:
             return batch
         batch = self.sentences.at(self.sink_name, batch)
         if self.sentences.on_trial(batch.fragment) and batch.rows.num_rows:
-            self._hands.take(STAGES, self.sink_name, (_range_of(batch),))
+            self._hands.take(STAGES, self.sink_name, ranges_of(batch))
             try_writing(self.sink, batch)
             self._hands.put_down(STAGES)
         return batch
@@ -174,7 +193,7 @@ class Chain:
     def gathered(self, batch: Batch, busy_s: float) -> None:
         """A batch was handed to the sink."""
         statistics = self.statistics[self.sink_name]
-        self._count(statistics, batch, batch.rows.num_rows, 0)
+        self._count(statistics, batch.length, batch.rows.num_rows, 0)
         statistics.busy_s += busy_s
 
     def progress(self, sink_busy_s: float) -> list[pb.StageProgress]:
@@ -198,11 +217,7 @@ class Chain:
         return self.sentences is not None and getattr(self.source, ONE_BY_ONE, 0) == 1
 
     @staticmethod
-    def _count(statistics: StageStatistics, batch: Batch, records: int, dropped: int) -> None:
+    def _count(statistics: StageStatistics, length: int, records: int, dropped: int) -> None:
         statistics.records += records
-        statistics.bytes += max(0, batch.length)
+        statistics.bytes += max(0, length)
         statistics.dropped += dropped
-
-
-def _range_of(batch: Batch) -> Range:
-    return Range(batch.fragment, batch.first, batch.count, batch.offset, batch.length)

@@ -23,6 +23,7 @@ from headrace.transport.log_lines import about
 from headrace.worker.core import gathering as core
 from headrace.worker.coverage import fates, join, part
 from headrace.worker.hands import STAGES, WRITER, Hands
+from headrace.worker.joint import apart, ranges_of
 from headrace.worker.leaning import Leaning, records_from, records_to
 
 logger = logging.getLogger("headrace.task")
@@ -101,6 +102,9 @@ class Sinking:
         What this sink holds already is left out: another sink's loss has the same range read again for both.
         """
         mask = fates(batch)
+        if batch.members:
+            self._add_joint(batch, mask)
+            return
         if self._leaning is not None:
             self._leaning.check(batch)
         whole = Range(batch.fragment, batch.first, batch.count, batch.offset, batch.length)
@@ -117,6 +121,29 @@ class Sinking:
             self._hands.put_down(STAGES)
             self._batches[item.fragment, item.first] = (fresh, mask[start : start + item.count])
             self._do(core.BatchGathered(item, size, held, shelved))
+
+    def _add_joint(self, batch: Batch, mask: npt.NDArray[np.bool_]) -> None:
+        """Take a joint batch: measured and shelved as one, and held as one of each member."""
+        ranges = ranges_of(batch)
+        if self._leaning is not None or any(self._core.held(item.fragment) for item in ranges):
+            for alone in apart(batch):
+                self.add(alone)
+            return
+        held, shelved = _bytes_of(batch), 0
+        self._hands.take(STAGES, self.name, ranges)
+        size = self._sink.measure(batch)
+        if isinstance(self._sink, Shelving):
+            batch = self._sink.shelve(batch, self._store)
+            if batch.scratch is not None and not batch.scratch.is_memory:
+                held, shelved = _bytes_of(batch), max(0, held - _bytes_of(batch))
+        self._hands.put_down(STAGES)
+        start = 0
+        for item, alone in zip(ranges, apart(batch), strict=True):
+            self._batches[item.fragment, item.first] = (alone, mask[start : start + item.count])
+            start += item.count
+            # All of it counts with the last, behind which it is whole.
+            sizes = (size, held, shelved) if item is ranges[-1] else (0, 0, 0)
+            self._do(core.BatchGathered(item, *sizes))
 
     def seal(self, reason: str) -> None:
         """Write what is gathered."""

@@ -24,13 +24,12 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
-from headrace.stages.contract import DeviceFailed, FragmentChanged, FragmentEnd, InputError
+from headrace.stages.contract import InputError
 from headrace.stages.environment import ENVIRONMENT_OF, unlike
 from headrace.stages.errors import StageContractError
 from headrace.stages.heap import giving_back
 from headrace.store.entries import Fragment
 from headrace.store.errors import StoreError, StoreRefused
-from headrace.store.intervals import Gap
 from headrace.store.objects import open_store
 from headrace.transport.contract import LinkEnd, Receiver, Sender
 from headrace.transport.errors import TransportError
@@ -39,7 +38,6 @@ from headrace.transport.log_lines import about, caused_by
 from headrace.transport.logbook import keep_logbook
 from headrace.worker.chain import Chain
 from headrace.worker.channel import Channel, ChannelClosed
-from headrace.worker.core.reading import Reading
 from headrace.worker.core.sweeping import Sweeping
 from headrace.worker.coverage import ConservationError
 from headrace.worker.hands import Hands
@@ -48,7 +46,8 @@ from headrace.worker.leaning import Leaning, begin_dedup, names_from
 from headrace.worker.links import DESCRIPTORS, Attached, Inbox, attach
 from headrace.worker.outbox import Outbox
 from headrace.worker.sinking import Sinking, log_proposal, policy_of
-from headrace.worker.wire import batch_to_frame, fragment_from, fragment_to, frame_to_batch, gap_to, sweep_frame
+from headrace.worker.sourcing import Sourcing
+from headrace.worker.wire import batch_to_frame, fragment_to, frame_to_batch, gap_to, sweep_frame
 
 if TYPE_CHECKING:
     from headrace.worker.remote import Remote
@@ -86,14 +85,13 @@ class Task:
         self._chain = Chain(pipeline, list(order.stages), hands, alone=order.alone)
         if unlike_here := unlike(pipeline.environment):
             self._chain.facts[f"{ENVIRONMENT_OF}{self._task}"] = "; ".join(unlike_here)
-        self._reading = Reading()
+        self._sourcing = Sourcing(self._chain)
         self._sweeping = Sweeping()
         self._remote = _remote(order)
         #: Links between workers, and which making of each this task has an end of.
         self._generations: dict[str, int] = {}
         self._inbox = Inbox(self._sweeping.closed, self._cut)
         self._outbox = Outbox(self._chain.downstream, self._cut)
-        self._open: tuple[Fragment, Iterator[Batch | FragmentEnd]] | None = None
         self._listing: Iterator[Fragment | None] | None = None
         self._listing_number = 0
         #: When a source that had nothing more to list is asked again.
@@ -155,8 +153,7 @@ class Task:
 
     def _sweep(self, sweep: int) -> bool:
         if self._sweeping.halting:
-            self._reading.halt()
-            self._open = None
+            self._sourcing.halt()
             if self._inquiry is not None:
                 self._inquiry.let_go()
         if self._chain.downstream and not self._outbox.mark(sweep_frame(sweep, self._epoch), sweep):
@@ -164,7 +161,7 @@ class Task:
         self._sweeping.passed(sweep)
         self._report(time.monotonic())
         answer = pb.Swept(sweep=sweep)
-        for fragment, gaps in self._reading.pending():
+        for fragment, gaps in self._sourcing.core.pending():
             answer.pending.append(pb.PendingFragment(fragment=fragment, gaps=[gap_to(gap) for gap in gaps]))
         if self._sink is not None:
             answer.held.append(self._sink.held())
@@ -193,46 +190,23 @@ class Task:
         return True
 
     def _read(self) -> bool:
-        if self._open is None:
-            following = self._reading.next()
-            if following is None:
-                return False
-            self._open = (following[0], self._chain.read(*following))
-        fragment, items = self._open
-        try:
-            item = next(items, None)
-        except InputError as error:
-            self._say(
-                read=pb.FragmentRead(
-                    fragment=fragment.id,
-                    count=-1,
-                    error=str(error),
-                    changed=isinstance(error, FragmentChanged),
-                    unreadable=isinstance(error, DeviceFailed),
-                )
-            )
-            self._reading.ended(fragment.id)
-            self._open = None
-            return True
-        if isinstance(item, Batch):
-            if (behind := self._reading.behind()) is not None:
-                self._chain.expect(*behind)
+        if self._sourcing.idle:
+            return False
+        batch = self._sourcing.read()
+        if batch is not None:
             if not self._has_read:
                 # The first is told at once, and not with the others every PROGRESS_S: it ends the start of a run.
                 self._has_read = True
                 self._report(time.monotonic())
-            self._deliver(item)
+            self._deliver(batch)
             if self._inquiry is None or not self._inquiry.waiting:
-                self._sent(item)
-            return True
-        self._reading.ended(fragment.id)
-        self._open = None
-        self._say(read=pb.FragmentRead(fragment=fragment.id, count=item.count if item is not None else -1))
+                self._sourcing.sent(batch)
+        self._tell_reads(all_of_them=False)
         return True
 
-    def _sent(self, item: Batch) -> None:
-        stop = item.offset + item.length if item.offset >= 0 and item.length >= 0 else -1
-        self._reading.sent(item.fragment, item.first, item.first + item.count, stop)
+    def _tell_reads(self, *, all_of_them: bool) -> None:
+        if (reads := self._sourcing.take_reads(all_of_them=all_of_them)) is not None:
+            self._send(reads=reads)
 
     def _inquire(self, inquiry: Inquiry) -> bool:
         """Put the question of the record that waits, or take the record on, once it is decided."""
@@ -241,7 +215,7 @@ class Task:
         if (batch := inquiry.take()) is None:
             return False
         self._gather(batch)
-        self._sent(batch)
+        self._sourcing.sent(batch)
         return True
 
     def _received(self, link: str, frame: Frame) -> None:
@@ -342,11 +316,8 @@ class Task:
                 assert self._chain.source is not None
                 self._listing, self._listing_number = self._chain.source.list(), message.list.listing
                 self._listing_at = 0.0
-            case "read":
-                gaps = [Gap(gap.first, gap.end, gap.offset) for gap in message.read.gaps]
-                if self._chain.sentences is not None:
-                    self._chain.sentences.learn(message.read)
-                self._reading.give(fragment_from(message.read.fragment), gaps)
+            case "reads":
+                self._sourcing.give(message.reads)
             case "sweep":
                 self._sweeping.asked(message.sweep.sweep, halt=message.sweep.halt)
             case "seal" | "answer" | "needs":
@@ -418,7 +389,7 @@ class Task:
         progress.held_bytes = self._sink.held_bytes if self._sink else 0
         progress.open_ranges = self._sink.open_ranges if self._sink else 0
         progress.held_records = self._sink.held_records if self._sink else 0
-        progress.pending_fragments = self._reading.fragments
+        progress.pending_fragments = self._sourcing.core.fragments
         progress.trouble = self._sink.trouble if self._sink else ""
         for name, attached in self._links.items():
             seen = attached.end.statistics()
@@ -435,6 +406,11 @@ class Task:
         self._say(progress=progress)
 
     def _say(self, **event: object) -> None:
+        # In the order in which it came to be: an answer to a sweep counts as pending only what is not read.
+        self._tell_reads(all_of_them=True)
+        self._send(**event)
+
+    def _send(self, **event: object) -> None:
         cause = self._causes.get(_ANSWERS.get(next(iter(event)), ""), "")
         message = pb.TaskEvent(task=self._task, attempt=self._attempt, cause=cause, **event)  # type: ignore[arg-type]
         self._channel.send(message.SerializeToString())

@@ -32,6 +32,8 @@ from headrace.controller.core.needs import NeedsAsked as NeedsAsked
 from headrace.controller.core.needs import Records as Records
 from headrace.controller.core.needs import ReleaseClaims as ReleaseClaims
 from headrace.controller.core.needs import VerdictsLetGo as VerdictsLetGo
+from headrace.controller.core.read_messages import FragmentsWereRead as FragmentsWereRead
+from headrace.controller.core.read_messages import FragmentWasRead as FragmentWasRead
 from headrace.controller.core.wishes import DrainRequested as DrainRequested
 from headrace.controller.core.wishes import SteerAdmitted as SteerAdmitted
 from headrace.controller.core.wishes import SteerRequested as SteerRequested
@@ -130,21 +132,6 @@ class SourceListed:
     error: str = ""
     listing: int = 0
     passed_over: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class FragmentWasRead:
-    """A task sent all it was asked for of a fragment. `count` is -1 unless it read to the end."""
-
-    task: str
-    attempt: int
-    fragment: bytes
-    count: int
-    error: str = ""
-    #: The error is that the object is not the one that was listed: it concerns this fragment alone.
-    changed: bool = False
-    #: The error is that the object's device failed: it concerns this fragment alone, too.
-    unreadable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +240,7 @@ Event: TypeAlias = (
     | TaskFailed
     | SourceListed
     | FragmentWasRead
+    | FragmentsWereRead
     | ShardProposed
     | NeedsAsked
     | VerdictsLetGo
@@ -278,7 +266,8 @@ Event: TypeAlias = (
 )
 #: What tasks say, for `isinstance`.
 TASK_EVENTS = (
-    *(TaskReady, TaskExited, TaskFailed, SourceListed, FragmentWasRead, ShardProposed, TaskSwept, LinkLost),
+    *(TaskReady, TaskExited, TaskFailed, SourceListed, FragmentWasRead, FragmentsWereRead),
+    *(ShardProposed, TaskSwept, LinkLost),
     *NEEDS_EVENTS,
     *DECISION_EVENTS,
 )

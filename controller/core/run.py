@@ -11,6 +11,7 @@ from headrace.controller.core.leadership import LeaderState
 from headrace.controller.core.log_messages import LOG_EVENTS
 from headrace.controller.core.messages import (
     Command,
+    FragmentsWereRead,
     FragmentWasRead,
     LinkLost,
     LogRead,
@@ -110,8 +111,8 @@ class Run(Changes, Input, Ending):
                 return self._task_failed(event, now)
             case SourceListed():
                 return self._source_listed(event)
-            case FragmentWasRead():
-                return self._was_read(event)
+            case FragmentWasRead() | FragmentsWereRead():
+                return self._were_read(event)
             case ShardProposed() | NeedsAsked() | VerdictsLetGo() | DecisionAsked() | DecisionMade():
                 return self._asked(event) if self.state in WORKING else []
             case TaskSwept():

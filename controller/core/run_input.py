@@ -17,6 +17,7 @@ from headrace.controller.core.decisions import (
 from headrace.controller.core.messages import (
     AnswerNeeds,
     Command,
+    FragmentsWereRead,
     FragmentWasRead,
     NeedsAsked,
     ReadFragment,
@@ -82,6 +83,13 @@ class Input(RunBase):
                 self._submitted_ends.add(event.fragment)
                 self.leadership.submit(FragmentEnded(event.fragment, event.count))
         return []
+
+    def _were_read(self, event: FragmentWasRead | FragmentsWereRead) -> list[Command]:
+        commands: list[Command] = []
+        for read in event.reads if isinstance(event, FragmentsWereRead) else (event,):
+            if not self.ended:
+                commands += self._was_read(read)
+        return commands
 
     def _halt_fragment(self, fragment: bytes, why: str) -> None:
         """A fragment cannot be read as it was listed: go on without it, and settle it when all else is."""

@@ -48,6 +48,8 @@ _LINE_FEED, _CURLY, _BRACKET, _CLOSING = 0x0A, 0x7B, 0x5B, 0x5D
 class C4Quality:
     """Drops lines that are no text, and filters pages that are placeholders, code or fragments."""
 
+    joins = True
+
     def __init__(
         self,
         name: str,

@@ -40,6 +40,8 @@ _NO_SPACES = r"[A-Za-z0-9+/_-]{%d,}={0,2}"
 class PersonalData:
     """Puts typed placeholders for e-mail addresses, public IP addresses and phone numbers."""
 
+    joins = True
+
     def __init__(self, name: str, email: bool, ip: bool, phone: bool) -> None:
         self.name = name
         kinds = ((email, "@", _EMAILS, EMAIL), (ip, _ADDRESS, _ADDRESSES, ADDRESS), (phone, _PHONE, _PHONES, PHONE))
@@ -74,6 +76,8 @@ def _placeholder(found: str, placeholder: str) -> str:
 
 class Junk:
     """Takes out control characters and blobs of base64, and filters texts that are mostly markup."""
+
+    joins = True
 
     def __init__(self, name: str, blob_characters_min: int, markup_max: float, tag: bool = False) -> None:
         self.name = name
@@ -117,6 +121,8 @@ def markup_share(column: Any) -> Any:
 
 class Normalize:
     """Brings texts into one Unicode form, and repairs those that were decoded by the wrong character set (ftfy)."""
+
+    joins = True
 
     def __init__(self, name: str, form: str, mojibake: bool) -> None:
         self.name = name

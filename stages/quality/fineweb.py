@@ -28,6 +28,8 @@ _LINE_FEED = 0x0A
 class FinewebQuality:
     """Filters lists, menus and texts whose lines repeat."""
 
+    joins = True
+
     def __init__(
         self,
         name: str,

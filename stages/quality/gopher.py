@@ -47,6 +47,8 @@ _MAY_BREAK = _may_break()
 class GopherQuality:
     """Filters texts that do not read like prose."""
 
+    joins = True
+
     def __init__(
         self,
         name: str,

@@ -22,6 +22,8 @@ _BREAKS = re.compile(r"[\n\r\x00]+")
 class Language:
     """Filters texts in other languages than the chosen ones, and those whose language is not sure enough."""
 
+    joins = True
+
     def __init__(
         self, name: str, languages: list[str], score_min: float, characters_max: int, tag: bool = False
     ) -> None:

@@ -41,6 +41,8 @@ _LINE_FEED = 0x0A
 class GopherRepetition:
     """Filters texts that repeat themselves; limits are shares, and a share above its limit is filtered."""
 
+    joins = True
+
     def __init__(
         self,
         name: str,

@@ -29,6 +29,8 @@ class UrlFilter:
     lines and those that begin with `#` are left out of account.
     """
 
+    joins = True
+
     def __init__(self, name: str, lists: list[str], words: list[str], url_key: str, tag: bool = False) -> None:
         self.name = name
         self.tag = tag

@@ -17,7 +17,7 @@ from s3_server import shared_server
 
 DEADLINE_S = 120.0
 RECORDS = 50
-#: The second file's objects after it was changed hold so many records.
+#: The third file's objects after it was changed hold so many records.
 CHANGED = 2 * RECORDS
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
@@ -29,11 +29,11 @@ def meddle(record):
     deed, _, where = record["text"].partition(" ")
     if deed == "change":
         store = open_store(where)
-        lines = store.get("1.jsonl")
+        lines = store.get("2.jsonl")
         if lines.count(b"-again") == 0:
-            store.replace("1.jsonl", [lines + lines.replace(b'", "', b'-again", "')])
+            store.replace("2.jsonl", [lines + lines.replace(b'", "', b'-again", "')])
     if deed == "remove":
-        open_store(where).delete("1.jsonl")
+        open_store(where).delete("2.jsonl")
     return record
 
 
@@ -43,7 +43,10 @@ def build(input: str, output: str) -> Pipeline:
 
 
 class Place:
-    """Three files, of which the first has what is done to the second while it is open."""
+    """Three files, of which the first has what is done to the third while it is open.
+
+    The second may have been fetched by then, since a source looks one file ahead.
+    """
 
     def __init__(self, folder: Path, deed: str, *, s3: bool = False) -> None:
         (folder / "meddled.py").write_text(PIPELINE)
@@ -102,24 +105,24 @@ def test_an_object_that_changes_while_it_is_open_halts_alone_and_then_is_given_u
     here = Place(tmp_path, deed, s3=place == "s3")
     code, said = here.run()
     assert code == 1
-    for part in ("1 fragment stands open", "1.jsonl", "Put the old objects back", "--changed-input drop"):
+    for part in ("1 fragment stands open", "2.jsonl", "Put the old objects back", "--changed-input drop"):
         assert part in said
-    assert here.closed() == {"0.jsonl": RECORDS, "1.jsonl": 0, "2.jsonl": RECORDS}
+    assert here.closed() == {"0.jsonl": RECORDS, "2.jsonl": 0, "1.jsonl": RECORDS}
     # A later run finds it at its listing: what is new is read, and no other version of what stands open.
     here.put(3)
     code, said = here.run()
     assert code == 1
     assert "changed or vanished since it was listed" in said
-    assert "1.jsonl" in said
-    assert here.closed() == {"0.jsonl": RECORDS, "1.jsonl": 0, "2.jsonl": RECORDS, "3.jsonl": RECORDS}
+    assert "2.jsonl" in said
+    assert here.closed() == {"0.jsonl": RECORDS, "2.jsonl": 0, "1.jsonl": RECORDS, "3.jsonl": RECORDS}
     # Given up: the run ends in order, and what is there under that name is never read.
     assert here.run("--changed-input", "drop")[0] == 0
     assert here.run()[0] == 0
-    assert here.closed()["1.jsonl"] == 0
+    assert here.closed()["2.jsonl"] == 0
     shown = here.show()
     assert (shown["fragments_dropped"], shown["complete"], shown["records_read"]) == (1, True, 3 * RECORDS)
     (given_up,) = shown["given_up"]  # type: ignore[misc]
-    assert "1.jsonl" in given_up["uri"]
+    assert "2.jsonl" in given_up["uri"]
     assert given_up["records_closed"] == 0
 
 
@@ -128,11 +131,11 @@ def test_a_changed_object_is_read_again_in_the_same_run_if_asked(tmp_path: Path,
     here = Place(tmp_path, "change", s3=place == "s3")
     code, said = here.run("--changed-input", "reread")
     assert code == 0, said
-    assert here.closed() == {"0.jsonl": RECORDS, "1.jsonl": CHANGED, "2.jsonl": RECORDS}
+    assert here.closed() == {"0.jsonl": RECORDS, "2.jsonl": CHANGED, "1.jsonl": RECORDS}
     shown = here.show()
     assert (shown["fragments_dropped"], shown["complete"]) == (1, True)
     assert here.run()[0] == 0
-    assert here.closed()["1.jsonl"] == CHANGED
+    assert here.closed()["2.jsonl"] == CHANGED
 
 
 def test_a_later_run_reads_what_has_changed_if_asked(tmp_path: Path) -> None:
@@ -140,7 +143,7 @@ def test_a_later_run_reads_what_has_changed_if_asked(tmp_path: Path) -> None:
     assert here.run()[0] == 1
     code, said = here.run("--changed-input", "reread")
     assert code == 0, said
-    assert here.closed() == {"0.jsonl": RECORDS, "1.jsonl": CHANGED, "2.jsonl": RECORDS}
+    assert here.closed() == {"0.jsonl": RECORDS, "2.jsonl": CHANGED, "1.jsonl": RECORDS}
     assert here.show()["complete"]
 
 

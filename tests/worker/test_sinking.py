@@ -14,7 +14,9 @@ import pytest
 
 from headrace.controller.counts import counts_from, counts_to
 from headrace.stages.batch import ROW, Batch, no_verdicts
+from headrace.stages.records import Columns, Draft, batch_of
 from headrace.stages.texts import DocumentSink, JsonlSink
+from headrace.store.entries import Fragment
 from headrace.store.objects import open_store
 from headrace.worker import sinking
 from headrace.worker.alone import try_writing
@@ -79,3 +81,42 @@ def test_who_is_woken_by_the_writer_finds_its_shard_written(tmp_path: Path, monk
     finally:
         looked.set()
         sinks._thread.shutdown()
+
+
+def test_a_joint_batch_is_held_as_a_range_of_each_member_and_what_is_held_already_is_left_out(tmp_path: Path) -> None:
+    sink = JsonlSink("write")
+    sink.begin("dataset", "version")
+    store = open_store(tmp_path.as_uri())
+    sinks = Sinking(
+        "write", sink, store, version="version", epoch=1, policy=SealPolicy(), hands=Hands.private(), leaning=None
+    )
+    sinks.add(joint(0, 1))
+    assert [item.fragment for item in sinks.held().ranges] == [bytes([0]) * 16, bytes([1]) * 16]
+    sinks.add(joint(1, 2))
+    assert [(item.fragment[0], item.first, item.count) for item in sinks.held().ranges] == [
+        (0, 5, 2),
+        (1, 5, 2),
+        (2, 5, 2),
+    ]
+    sinks.seal("asked")
+    assert select.select([sinks.wake_fd], [], [], PATIENCE_S)[0]
+    sinks.tick()
+    [proposal] = sinks.take_proposals()
+    assert proposal.counts.kept == 6
+    assert sorted((item.fragment[0], item.offset, item.length) for item in proposal.ranges) == [
+        (0, 50, 20),
+        (1, 50, 20),
+        (2, 50, 20),
+    ]
+
+
+def joint(*numbers: int) -> Batch:
+    """A joint batch of two records, the sixth and the seventh, of each of these fragments."""
+    drafts: list[Draft] = []
+    for number in numbers:
+        columns = Columns(f"file:///{number}")
+        for ordinal in (5, 6):
+            columns.keep(ordinal, None, b"text", {})
+        fragment = Fragment(bytes([number]) * 16, "read", f"file:///{number}", "1", 0, -1, "jsonl/1", 10)
+        drafts.append(Draft(columns, fragment, "read", 5, 2, 50, 20))
+    return batch_of(drafts)
