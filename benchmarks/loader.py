@@ -5,8 +5,8 @@
 Method
 ------
 *local*: one process, local shards in the page cache, windowed order, every field made, checksums on, each token summed
-by the caller; and once more with tokens alone (`fields=()`). Ours is measured as it comes, where a thread makes up to
-four batches ahead, and in one thread (`prefetch=0`). The limit is a bare gather in one thread: the same tokens in one
+by the caller; and once more with tokens alone (`fields=()`). Ours is measured as it comes, where a thread makes some
+batches ahead, and in one thread (`prefetch=0`). The limit is a bare gather in one thread: the same tokens in one
 flat memory map, the same number of random rows a batch by `numpy.take` into one buffer, each token summed. Peers read
 the same tokens from their own format, shuffled, by the loaders that their documentation shows and with no checksums of
 their own, each token summed as int32 in numpy, in environments of their own below `--peers` (made on first use with
@@ -78,9 +78,9 @@ PEERS = {"litdata": "litdata", "mosaicml": "mosaicml-streaming"}
 #: one after it was read
 PEER_WORKERS = {"litdata": (0, 1), "mosaicml": (0,)}
 #: what is made of each batch of ours, and how many batches ahead: by default a thread makes some
-OURS: dict[str, tuple[tuple[str, ...] | None, int]] = {
-    "every_field": (None, 4),
-    "tokens": ((), 4),
+OURS: dict[str, tuple[tuple[str, ...] | None, int | None]] = {
+    "every_field": (None, None),
+    "tokens": ((), None),
     "every_field_one_thread": (None, 0),
     "tokens_one_thread": ((), 0),
 }
@@ -137,7 +137,7 @@ def local(dataset: str, peers: Path | None) -> dict[str, Any]:
                 part.tofile(file)
         del parts
 
-        def ours(fields: tuple[str, ...] | None, prefetch: int) -> Any:
+        def ours(fields: tuple[str, ...] | None, prefetch: int | None) -> Any:
             # opened anew each turn, as the limit maps its file anew: the turn pays for its checksums and page faults
             loader = Loader(dataset, batch_size=BATCH, prefetch=prefetch, fields=fields)
             return lambda: (batch["tokens"] for batch in loader)

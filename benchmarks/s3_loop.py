@@ -26,6 +26,8 @@ RUN_S_MAX = 600.0
 class Plain:
     """The plain client as far as a sink needs a store."""
 
+    is_remote = True
+
     def __init__(self, order: dict[str, Any]) -> None:
         from minio import Minio
 

@@ -124,6 +124,10 @@ def does_join(stage: object) -> bool:
 class Drafting(Protocol):
     """A source that joins."""
 
+    #: Bytes, and records, that a batch holds at most, or about: a joint one holds no more.
+    batch_bytes: int
+    batch_records: int
+
     def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
         """As `Source.read`, but that what is not a batch yet may be one together with others."""
         ...

@@ -24,6 +24,7 @@ class FilesSource(FileSource):
     KIND = "files"
     READER = "file/1"
     joins = True
+    batch_bytes, batch_records = 1 << 20, 4096
 
     def __init__(self, name: str, input: list[str], max_record_bytes: int = 8 << 20) -> None:  # noqa: A002
         super().__init__(name, input)

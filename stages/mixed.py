@@ -38,6 +38,7 @@ class MixedSource:
         untyped: bool = False,
     ) -> None:
         self.name = name
+        self.batch_bytes, self.batch_records = batch_bytes, batch_records
         self.inputs = Inputs(input, tuple(glob for kind in SUFFIXES for glob in globs_of(kind)))
         common = {"max_record_bytes": max_record_bytes, "damaged": damaged}
         batches = {**common, "batch_bytes": batch_bytes, "batch_records": batch_records}

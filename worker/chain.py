@@ -95,6 +95,10 @@ class Chain:
         if isinstance(self.source, Drafting) and self.sink is not None and not alone:
             every: list[object] = [self.source, *(transform for _, transform in self.transforms), self.sink]
             self._drafting = self.source if all(map(does_join, every)) and isinstance(self.sink, Shelving) else None
+        #: Of a joint batch, at most; 0 where there is none.
+        self.batch_bytes, self.batch_records = 0, 0
+        if self._drafting is not None:
+            self.batch_bytes, self.batch_records = self._drafting.batch_bytes, self._drafting.batch_records
         self._expecting: Expecting | None = self.source if isinstance(self.source, Expecting) else None
 
     def passed_over(self) -> str:

@@ -19,7 +19,8 @@ from headrace.worker.chain import Chain
 from headrace.worker.core.reading import Reading
 from headrace.worker.wire import fragment_from
 
-#: Bytes of a draft up to which it may share a batch, and bytes and drafts with which a batch is full.
+#: Bytes of a draft up to which it may share a batch, and bytes and drafts with which a batch is full, if it is not
+#: before by what the source was told.
 SMALL_BYTES = 64 << 10
 JOINT_BYTES = 512 << 10
 JOINT_DRAFTS = 256
@@ -64,7 +65,8 @@ class Sourcing:
     def read(self) -> Batch | None:
         """The next batch, which `sent` is to be told of; None where a fragment has ended and there is none yet."""
         joint: list[Draft] = []
-        size, until = 0, time.monotonic() + JOINT_S
+        size, records, until = 0, 0, time.monotonic() + JOINT_S
+        size_max, records_max = min(JOINT_BYTES, self._chain.batch_bytes), self._chain.batch_records
         while (item := self._item()) is not None:
             if isinstance(item, FragmentEnd):
                 if not joint:
@@ -74,12 +76,15 @@ class Sourcing:
                     return item.batch() if isinstance(item, Draft) else item
                 self._next = item
                 break
+            elif joint and (size + item.length > size_max or records + item.count > records_max):
+                self._next = item
+                break
             else:
                 joint.append(item)
-                size += item.length
+                size, records = size + item.length, records + item.count
                 # At once, since the reader goes on: it is sent before anybody can ask.
                 self._note(item.fragment.id, item.first, item.count, item.offset, item.length)
-            if size >= JOINT_BYTES or len(joint) == JOINT_DRAFTS or time.monotonic() >= until:
+            if size >= size_max or records >= records_max or len(joint) == JOINT_DRAFTS or time.monotonic() >= until:
                 break
         return batch_of(joint) if joint else None
 

@@ -23,6 +23,7 @@ class Files:
     """In the place of a chain: files by number, each with the bytes of its one record, -1 for one that changed."""
 
     sentences = None
+    batch_bytes, batch_records = 1 << 20, 4096
 
     def __init__(self, *sizes: int) -> None:
         self.sizes = sizes
@@ -91,6 +92,21 @@ def test_what_is_in_a_joint_batch_is_pending_no_longer() -> None:
 def test_a_batch_is_full_by_its_bytes_too() -> None:
     files = JOINT_BYTES // SMALL_BYTES
     assert len(files_of(given(Files(*[SMALL_BYTES] * (files + 3))).read())) == files
+
+
+def test_a_batch_holds_no_more_bytes_than_the_source_was_told() -> None:
+    files = Files(10, 10, 11, 40)
+    files.batch_bytes = 30
+    source = given(files)
+    assert [files_of(source.read()) for _ in range(3)] == [[0, 1], [2], [3]]
+
+
+def test_a_batch_holds_no_more_records_than_the_source_was_told() -> None:
+    files = Files(10, 10, 10)
+    files.batch_records = 2
+    source = given(files)
+    # Between them comes the end of the second.
+    assert [files_of(batch) for _ in range(4) if (batch := source.read())] == [[0, 1], [2]]
 
 
 def test_a_batch_is_given_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
