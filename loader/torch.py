@@ -25,6 +25,8 @@ except ImportError as error:
 #: PyTorch takes indices and labels as int64; what the attention kernels take stays int32
 _INT64: Final = ("tokens", "labels", "position_ids")
 _INTS: Final = ("max_seqlen",)
+#: of the random number of a DataLoader's loop; the rest of 63 bits counts how often a loader was told where it stands
+_LOOP_BITS: Final = 39
 #: a byte a token: a view of it would keep the memory of all wide fields, of which the others have been widened
 _COPIED: Final = ("loss_mask",)
 _AS_THEY_ARE: Final = ("cu_seqlens", "documents", "positions", "sources", "state")
@@ -49,8 +51,9 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
         self._owner: int | None = None
         #: how often this process was told where the training loop stands; worker processes get a copy
         self._told = 1
-        #: set by workers of a loop that nobody counts for: what `_told` was when it began, and which loop it is
-        self._uncounted = torch.zeros(2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        #: set by workers of a loop that nobody counts for: what `_told` was when it began and, lowest, which
+        #: loop it is. One number, since workers that begin at once must not read half of what another writes
+        self._uncounted = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         #: of a worker: whether it got a state of its own, and whether it made batches that nobody may have received
         self._is_placed = self._is_within = False
 
@@ -94,7 +97,8 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
                 "receive: make a DataLoader anew after load_state_dict(state_dict(batch)), batch being the last that "
                 "came, or iterate over_workers(n)"
             )
-        told, other = self._uncounted.tolist()
+        told, other = divmod(int(self._uncounted[0]), 1 << _LOOP_BITS)
+        loop %= 1 << _LOOP_BITS
         if told == self._told and other != loop and not self._is_placed:
             raise LoaderError(
                 "a second loop over DataLoader workers would give the batches of the first again, since only that "
@@ -104,7 +108,7 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
             )
         # not one that begins late, of a loop before
         if told <= self._told:
-            self._uncounted[0], self._uncounted[1] = self._told, loop
+            self._uncounted[0] = (self._told << _LOOP_BITS) + loop
 
     def _enter(self, number: int) -> None:
         """Threads and locks did not come along into a forked process: make them anew, once."""
@@ -156,7 +160,7 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
                 )
             pass_, position, step = (int(value) for value in batch["state"])
             return self.loader.state_at(pass_, position, step)
-        if get_worker_info() is None and self._uncounted[0].item() == self._told:
+        if get_worker_info() is None and int(self._uncounted[0]) >> _LOOP_BITS == self._told:
             raise LoaderError(
                 "batches come through DataLoader workers, and only the training loop knows which it received: call "
                 "state_dict(batch) with the last one, or iterate over_workers(n)"

@@ -68,6 +68,35 @@ def test_asking_for_a_state_that_only_the_loop_can_know_is_refused(thousand_data
         loader.state_dict()
 
 
+class Between:
+    """A memory that workers share, with `meanwhile` called after each write of one of them."""
+
+    def __init__(self, memory: Any, meanwhile: Callable[[], None]) -> None:
+        self.memory, self.meanwhile, self.writes = memory, meanwhile, 0
+
+    def __getitem__(self, at: int) -> Any:
+        return self.memory[at]
+
+    def __setitem__(self, at: int, value: Any) -> None:
+        self.memory[at] = value
+        self.writes += 1
+        self.meanwhile()
+
+    def tolist(self) -> list[int]:
+        return list(self.memory.tolist())
+
+
+def test_workers_that_begin_at_once_do_not_take_each_other_for_another_loop(thousand_dataset: str):
+    one, other = made(thousand_dataset), made(thousand_dataset)
+    loop = (1 << 62) + 7
+    other._uncounted = one._uncounted
+    one._uncounted = between = Between(one._uncounted, lambda: other._enter_loop(loop))
+    one._enter_loop(loop)
+    assert between.writes == 1
+    with pytest.raises(LoaderError, match="second loop"):
+        other._enter_loop(loop + 1)
+
+
 def test_a_second_loop_over_new_workers_is_refused_until_somebody_says_where_it_begins(thousand_dataset: str):
     loader = made(thousand_dataset, batch_size=150)
     start = loader.state_dict()
