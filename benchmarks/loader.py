@@ -55,8 +55,8 @@ Five times the best peer is met by the loader as it comes, and on the EPYC in on
 of 65,536 tokens with every field takes 54 us of processor, 15 of them the caller's sum, 27 the loop that fills it, and
 12 its plan and Python; tokens alone take 39. With the thread the two cores must be free.
 
-Against the store the goal of 0.8 is met beside the plain client, and missed beside four threads of it. On the EPYC a
-pass of 623 MB takes 0.85 to 0.9 s of processor, 0.4 of it in the
+Against the store the goal of 0.8 is met beside the plain client at 620 MB, not at 2.4 GB, nor beside four threads. On
+the EPYC a pass of 623 MB takes 0.85 to 0.9 s of processor, 0.4 of it in the
 server; the plain client takes 0.55 with the server, and 0.61 where it sums. Batches come when nearly all is there (the
 first after 0.34 to 0.38 s of 0.53), since a window of the default order reads from all twenty shards, and asking for
 its blocks alone costs more: some 3 ms of both processors a request. So assembling, some 0.15 s, adds to fetching.

@@ -111,16 +111,9 @@ class Sinking:
         for item in core.without((whole,), self._core.held(batch.fragment)):
             fresh = part(batch, item)
             start = item.first - batch.first
-            held, shelved = _bytes_of(fresh), 0
-            self._hands.take(STAGES, self.name, (item,))
-            size = self._sink.measure(fresh)
-            if isinstance(self._sink, Shelving):
-                fresh = self._sink.shelve(fresh, self._store)
-                if fresh.scratch is not None and not fresh.scratch.is_memory:
-                    held, shelved = _bytes_of(fresh), max(0, held - _bytes_of(fresh))
-            self._hands.put_down(STAGES)
+            fresh, sizes = self._shelved(fresh, (item,))
             self._batches[item.fragment, item.first] = (fresh, mask[start : start + item.count])
-            self._do(core.BatchGathered(item, size, held, shelved))
+            self._do(core.BatchGathered(item, *sizes))
 
     def _add_joint(self, batch: Batch, mask: npt.NDArray[np.bool_]) -> None:
         """Take a joint batch: measured and shelved as one, and held as one of each member."""
@@ -129,6 +122,17 @@ class Sinking:
             for alone in apart(batch):
                 self.add(alone)
             return
+        batch, whole = self._shelved(batch, ranges)
+        start = 0
+        for item, alone in zip(ranges, apart(batch), strict=True):
+            self._batches[item.fragment, item.first] = (alone, mask[start : start + item.count])
+            start += item.count
+            # All of it counts with the last, behind which it is whole.
+            sizes = whole if item is ranges[-1] else (0, 0, 0)
+            self._do(core.BatchGathered(item, *sizes))
+
+    def _shelved(self, batch: Batch, ranges: tuple[Range, ...]) -> tuple[Batch, tuple[int, int, int]]:
+        """A batch as the sink keeps it; its size by the sink's measure, and bytes of it in memory and on the shelf."""
         held, shelved = _bytes_of(batch), 0
         self._hands.take(STAGES, self.name, ranges)
         size = self._sink.measure(batch)
@@ -137,13 +141,7 @@ class Sinking:
             if batch.scratch is not None and not batch.scratch.is_memory:
                 held, shelved = _bytes_of(batch), max(0, held - _bytes_of(batch))
         self._hands.put_down(STAGES)
-        start = 0
-        for item, alone in zip(ranges, apart(batch), strict=True):
-            self._batches[item.fragment, item.first] = (alone, mask[start : start + item.count])
-            start += item.count
-            # All of it counts with the last, behind which it is whole.
-            sizes = (size, held, shelved) if item is ranges[-1] else (0, 0, 0)
-            self._do(core.BatchGathered(item, *sizes))
+        return batch, (size, held, shelved)
 
     def seal(self, reason: str) -> None:
         """Write what is gathered."""
