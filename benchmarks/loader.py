@@ -1,6 +1,6 @@
 """How fast the loader is: tokens a second, resume, memory, reads from a store with latency, and a GPU's wait.
 
-    python benchmarks/loader.py --json [--dataset URI] [--peers DIRECTORY] [--only local resume s3 gpu]
+    python benchmarks/loader.py --json [--dataset URI] [--peers DIRECTORY] [--only local resume s3 paced gpu]
 
 Method
 ------
@@ -22,7 +22,9 @@ first batch in hand. Memory is the resident size then, less that of a process th
 *s3*: `benchmarks/loader_store.py`: a cold cache in front of a store, every sample read, against a plain client that
 gets the same objects whole with one and with four threads, into memory (summed or not) and into files.
 `--s3 seaweedfs` starts a real server on this machine, `--s3 URI` takes a store elsewhere; without it each read of a
-directory waits. Without `--dataset` one of 20 shards and 600 MB is made.
+directory waits. Without `--dataset` one of 20 shards and 600 MB is made, or of `--shards`.
+*paced*: `benchmarks/loader_paced.py`: a loop of 25 ms a step that leaves the processor alone, as a GPU's step does; how
+long it waits for batches, and the processor time of its process.
 *gpu*: needs a CUDA device: the share of a step's time that the loop waits, and the CPU time a rank.
 
 Last result, on two cores of an AMD EPYC that other work shared outside of the timed runs:
@@ -79,8 +81,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from loader_store import from_store
+from loader_paced import paced
+from loader_store import SHARDS, from_store
 
+PARTS = ["local", "resume", "s3", "paced", "gpu"]
 SEQ_LEN = 2048
 BATCH = 32
 TURNS = 5
@@ -439,7 +443,8 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, help="a directory for the peers' environments")
     parser.add_argument("--s3", help="seaweedfs starts one; or the URI of the dataset in a real store")
     parser.add_argument("--link", type=float, metavar="GBIT", help="with --s3 seaweedfs: behind a link of that rate")
-    parser.add_argument("--only", nargs="*", choices=["local", "resume", "s3", "gpu"])
+    parser.add_argument("--shards", type=int, default=SHARDS, help="with --s3 and no --dataset: shards of 31 MB made")
+    parser.add_argument("--only", nargs="*", choices=PARTS)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     parser.add_argument("--flat", type=Path, help=argparse.SUPPRESS)
@@ -449,13 +454,14 @@ def main() -> None:
     if asked.peer:
         print(json.dumps(run_peer(asked.peer, asked.flat, asked.dtype, asked.eos)))
         return
-    only = asked.only or ["local", "resume", "s3", "gpu"]
+    only = asked.only or PARTS
     if not asked.dataset and set(only) - {"resume", "s3"}:
         parser.error("--dataset is needed for all but --only resume s3")
     parts: dict[str, Callable[[], Any]] = {
         "local": lambda: local(asked.dataset, asked.peers),
         "resume": resume,
-        "s3": lambda: from_store(asked.dataset, asked.s3, BATCH, TURNS, asked.link),
+        "s3": lambda: from_store(asked.dataset, asked.s3, BATCH, TURNS, asked.link, asked.shards),
+        "paced": lambda: paced(asked.dataset, asked.s3, BATCH, asked.link),
         "gpu": lambda: gpu(asked.dataset),
     }
     result = {name: parts[name]() for name in only}

@@ -66,7 +66,12 @@ class SlowStore:
 
 
 def from_store(
-    dataset: str | None, uri: str | None, batch_size: int, turns: int, link_gbit_s: float | None = None
+    dataset: str | None,
+    uri: str | None,
+    batch_size: int,
+    turns: int,
+    link_gbit_s: float | None = None,
+    shards: int = SHARDS,
 ) -> dict[str, Any]:
     """Bytes a second of all shards through a cold cache, over those of a plain client that gets whole objects."""
     from headrace.loader.compiled import KERNELS
@@ -76,7 +81,7 @@ def from_store(
     assert KERNELS.wait(COMPILE_S_MAX), KERNELS.error
     with contextlib.ExitStack() as stack:
         if dataset is None and (uri is None or uri == "seaweedfs"):
-            dataset = stack.enter_context(made_dataset())
+            dataset = stack.enter_context(made_dataset(shards))
         store: Any = None if dataset is None else SlowStore(dataset)
         get: Callable[[str], bytes] = getattr(store, "get", bytes)
         if uri:
@@ -174,8 +179,8 @@ def behind_link(gbit_s: float) -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def made_dataset() -> Iterator[str]:
-    """A dataset of random tokens in documents of lengths as the web has them: `SHARDS` of 31 MB each."""
+def made_dataset(shards: int = SHARDS) -> Iterator[str]:
+    """A dataset of random tokens in documents of lengths as the web has them: so many shards of 31 MB each."""
     from headrace.store.building import build_tokens
     from headrace.store.shards import content_hash
 
@@ -183,7 +188,7 @@ def made_dataset() -> Iterator[str]:
     entries = []
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "shards/1").mkdir(parents=True)
-        for _ in range(SHARDS):
+        for _ in range(shards):
             lengths = np.clip(random.lognormal(6.2, 1.0, SHARD_ROWS * 3), 8, 30_000).astype(np.int64)
             lengths = lengths[: np.searchsorted(np.cumsum(lengths), SHARD_ROWS * SEQ_LEN)]
             tokens = random.integers(3, 120_000, int(lengths.sum()), dtype=np.uint32)
