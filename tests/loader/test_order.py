@@ -18,6 +18,76 @@ def rows_of(order: Order, positions: np.ndarray) -> np.ndarray:
     return order.layout.join(*order.locate(positions.astype(np.uint64)))
 
 
+# ---- every size from 1 to a million ----
+#
+# All sizes n with (a - 1)^2 < n <= a^2 have one network, of a^2 values, and walk along its cycles until they are below
+# n. Walking to the next value below n permutes the values below n, whatever permutation is walked along: two of them
+# that met would have met on the way back. So what is to be shown for all sizes to a million is that the networks of a
+# thousand squares are permutations (each value once: `test_the_network_of_a_square...`, the squares between these in
+# `make kill`), and that each size walks along its own (`test_each_size_to_a_million...`). To two thousand each value of
+# each size is looked at besides.
+
+SIDES = range(1, 1001)
+SOME_SIDES = sorted({*range(1, 101), *range(150, 1001, 50)})
+
+
+def square_key(side: int) -> int:
+    return derive_key(side, 0, 1)
+
+
+def require_square_is_permuted(side: int) -> None:
+    seen = np.zeros(side * side, dtype=np.bool_)
+    network = Permutation(side * side, square_key(side), KERNELS.loops.walk)
+    seen[network.apply(np.arange(side * side, dtype=np.uint64)).view(np.int64)] = True
+    assert seen.all(), side
+
+
+def test_the_network_of_a_square_to_a_million_is_a_permutation():
+    assert KERNELS.wait(300), KERNELS.error
+    for side in SOME_SIDES:
+        require_square_is_permuted(side)
+
+
+@pytest.mark.slow
+def test_the_network_of_every_square_to_a_million_is_a_permutation():
+    assert KERNELS.wait(300), KERNELS.error
+    for side in SIDES:
+        require_square_is_permuted(side)
+
+
+def walked_back(network: Permutation, images: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The values [sizes, k] below `sizes` [sizes] from which `network` comes to `images` [sizes, k]."""
+    values = network.inverse(images)
+    while (astray := values >= sizes[:, None]).any():
+        values[astray] = network.inverse(values[astray])
+    return values
+
+
+def test_each_size_to_a_million_walks_along_the_network_of_its_square_and_back():
+    assert KERNELS.wait(300), KERNELS.error
+    walk, random = KERNELS.get().walk, np.random.default_rng(0)
+    for side in SIDES:
+        sizes = np.arange((side - 1) ** 2 + 1, side**2 + 1, dtype=np.uint64)
+        network = Permutation(side**2, square_key(side))
+        keys = np.stack(network.keys)
+        # the first and the last value, two others, and the one that the network sends to n itself, one too far
+        values = np.zeros((sizes.size, 5), dtype=np.uint64)
+        values[:, 1] = sizes - np.uint64(1)
+        values[:, 2:4] = random.integers(0, sizes[:, None], (sizes.size, 2), dtype=np.uint64)
+        values[:-1, 4] = network.inverse(sizes[:-1])
+        values[:, 4] %= sizes
+        images = np.empty_like(values)
+        for at, size in enumerate(sizes.tolist()):
+            walk(values[at], size, side, keys, images[at])
+        assert (images < sizes[:, None]).all(), side
+        assert np.array_equal(walked_back(network, images, sizes), values), side
+        # and the public way, at one of the sizes
+        at = int(random.integers(sizes.size))
+        permutation = Permutation(int(sizes[at]), square_key(side))
+        assert np.array_equal(permutation.apply(values[at]), images[at]), sizes[at]
+        assert np.array_equal(permutation.inverse(images[at]), values[at]), sizes[at]
+
+
 def test_the_permutation_is_a_bijection_at_every_size_to_two_thousand_and_its_inverse_undoes_it():
     for n in range(1, 2001):
         permutation = Permutation(n, derive_key(n, 0, 1))
