@@ -126,7 +126,9 @@ class Loader:
         self._before: Mapping[str, Any] | None = None
         self._share = Share(0, 1)
         self._is_worker = False
-        self._ended = False
+        #: whether a loop came to the end of this pass; and whether none has got a batch since a state was loaded or
+        #: positions were skipped, behind which the pass may end: the loop that was in it has still to end too
+        self._ended = self._is_moved = False
         self._iterations = 0
         self._prefetcher: Prefetcher[list[Made[Any]]] | None = None
         self._ahead: Ahead | None = None
@@ -188,7 +190,7 @@ class Loader:
     def _run(self, transform: Callable[[Batch], T], iteration: int) -> Iterator[T]:
         if iteration != self._iterations:
             raise LoaderClosed("this iteration was ended before it began; iterate the loader anew")
-        if self._ended:
+        if self._ended or not (self._is_moved or self.steps_left):
             self._advance()
         made, prefetcher, ahead = self._begin(transform)
         paused = True
@@ -255,6 +257,7 @@ class Loader:
     def _received(self, one: Made[Any], waited_s: float) -> None:
         self._position = one.position - self._pass * self._samples
         self._step = one.step
+        self._is_moved = False
         if self._share.of > 1:
             self._share = Share(self._share.of - 1, self._share.of)
         self._counts["batches"] += 1
@@ -265,12 +268,19 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """The state after the last batch that the caller received: plain JSON, equal on each rank.
 
-        `position` is in samples of the pass over all ranks, whatever the world size and the batch size.
+        `position` is in samples of the pass over all ranks, whatever the world size and the batch size. After the end
+        of a loop over the pass it says so (`ended`), and the loop after `load_state_dict` is over the next one.
         """
-        return self.state_at(self._pass, self._position, self._step)
+        return self.state_at(self._pass, self._position, self._step) | ({"ended": True} if self._ended else {})
 
     def state_at(self, pass_: int, position: int, step: int) -> dict[str, Any]:
         """The state at the place that a batch's `state` names: for batches that came through other processes."""
+        if self._grown is not None and pass_ > self._pass:
+            # those have gone over to all of a dataset that grew
+            later = self.replica(forked=False)
+            later._end_pass()
+            later._advance()
+            return later.state_at(pass_, position, step)
         return {
             "format": STATE_FORMAT,
             "position": position,
@@ -298,7 +308,9 @@ class Loader:
         self._samples, self._mixture, self._events = found.mixture.samples, found.mixture, found.events
         self._pass, self._position, self._step = found.pass_, found.position, found.step
         self._share = Share(0, 1)
-        self._ended = False
+        # samples that were dropped at the end are read, where smaller batches hold them
+        self._ended = state.get("ended") is True and not self.steps_left
+        self._is_moved = True
 
     def skip(self, first: int, count: int) -> None:
         """Leave out `count` positions of this pass from `first` on (such as what made the loss jump), and journal it.
@@ -315,6 +327,7 @@ class Loader:
             raise ValueError(f"skip({first}, {count}): the pass ends at position {self._samples}, and so must a skip")
         self._end_iteration()
         self._events += (Skipped(self._pass * self._samples + first, count),)
+        self._is_moved = True
 
     def reweight(self, weights: Sequence[float]) -> None:
         """Give the mixture other weights from the state's position on, and journal it. Call it on each rank."""
@@ -336,7 +349,7 @@ class Loader:
         self._advance()
 
     def _advance(self) -> None:
-        last, left = self.state_dict(), self.steps_left
+        last, left = self.state_at(self._pass, self._position, self._step), self.steps_left
         self._pass, self._position, self._ended = self._pass + 1, 0, False
         if left:
             # steps are left out, and those that follow are numbered on
@@ -411,7 +424,7 @@ class Loader:
             "local_ranks": self.local_ranks,
             "pass_samples": self._samples if len(self.sources.datasets) > 1 else None,
         }
-        return {"arguments": arguments, "state": self.state_dict(), "ended": self._ended}
+        return {"arguments": arguments, "state": self.state_dict()}
 
     @property
     def _absolute(self) -> int:
@@ -461,7 +474,6 @@ def _rebuilt(plain: Mapping[str, Any]) -> Loader:
     loader = Loader(**plain["arguments"])
     # the choice was made, if there was one
     loader.load_state_dict(plain["state"], grown="finish")
-    loader._ended = plain["ended"]
     return loader
 
 

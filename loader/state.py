@@ -11,14 +11,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from headrace.loader.errors import Difference, LoaderError, StateMismatch
-from headrace.loader.plan import Cut, Event, Grew, LastBatch, Recut, Revised, Reweighted, Skipped
+from headrace.loader.plan import Cut, Event, Grew, LastBatch, Offered, Recut, Revised, Reweighted, Skipped
 
 STATE_FORMAT: Final = 1
 #: entries in a journal; a journal is edited by hand and by changes of the world size, not by steps
 EVENTS_MAX: Final = 100_000
 #: the fields that fix the order of samples; names and URIs do not, since a dataset may be copied or moved
 _BINDING: Final = ("layout_root", "samples", "tokenizer", "seq_len", "seed", "weights")
+
+#: in the state of a StatefulDataLoader: steps that the loop received since it looked where its workers stood
+_SINCE: Final = "_steps_since_snapshot"
+#: and whether the loop came to its end
+_FINISHED: Final = "_iterator_finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +187,25 @@ def _look(value: object, found: list[dict[str, Any]]) -> None:
     elif isinstance(value, Mapping):
         if "format" in value and "layout_root" in value:
             found.append({name: field for name, field in value.items() if name != "worker"})
+        elif value.get(_SINCE) or value.get(_FINISHED):
+            inside = find_state(list(value.values()))
+            found.extend([] if inside is None else [_later(inside, value)])
         else:
             for inner in value.values():
                 _look(inner, found)
     elif isinstance(value, list | tuple):
         for inner in value:
             _look(inner, found)
+
+
+def _later(state: dict[str, Any], loop: Mapping[str, Any]) -> dict[str, Any]:
+    """What a StatefulDataLoader says of its `loop`, as the state of a loader that came as far."""
+    steps = loop.get(_SINCE, 0)
+    if steps:
+        place, samples = place_of(state), state["samples"]
+        begin = place.pass_ * samples
+        cut = [event.cut for event in place.events if isinstance(event, Recut)][-1]
+        skips = [event for event in place.events if isinstance(event, Skipped)]
+        behind = Offered(begin + place.position, begin + samples, skips).after(np.array([steps * cut.stride]))
+        state = {**state, "position": int(behind[0]) - begin, "step": place.step + steps}
+    return state | ({"ended": True} if loop.get(_FINISHED) else {})

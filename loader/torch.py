@@ -27,6 +27,8 @@ _INT64: Final = ("tokens", "labels", "position_ids")
 _INTS: Final = ("max_seqlen",)
 #: of the random number of a DataLoader's loop; the rest of 63 bits counts how often a loader was told where it stands
 _LOOP_BITS: Final = 39
+#: workers that have a place of their own to note their loop in; of more, some share one
+_NOTES: Final = 1024
 #: a byte a token: a view of it would keep the memory of all wide fields, of which the others have been widened
 _COPIED: Final = ("loss_mask",)
 _AS_THEY_ARE: Final = ("cu_seqlens", "documents", "positions", "sources", "state")
@@ -51,15 +53,24 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
         self._owner: int | None = None
         #: how often this process was told where the training loop stands; worker processes get a copy
         self._told = 1
-        #: set by workers of a loop that nobody counts for: what `_told` was when it began and, lowest, which
-        #: loop it is. One number, since workers that begin at once must not read half of what another writes
-        self._uncounted = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        #: set by workers of a loop that nobody counts for, each its own: what `_told` was when it began and, lowest,
+        #: which loop it is. One number, since workers that begin at once must not read half of what another writes
+        self._uncounted = torch.zeros(_NOTES, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         #: of a worker: whether it got a state of its own, and whether it made batches that nobody may have received
         self._is_placed = self._is_within = False
+        #: of a worker: the loop that it is in (the loops of a process that persists have one number), and whether it
+        #: is about to begin one
+        self._loop: int | None = None
+        self._is_entering = False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         info = get_worker_info()
         if info is not None:
+            self._is_entering = True
+            self._enter(info.id)
+            if "ended" in self.loader.state_dict():
+                # now, and not with the first batch: before that a StatefulDataLoader asks where this worker stands
+                self.loader.next_pass()
             # the seeds of a loop's workers follow each other
             return self._in_worker(info.id, info.num_workers, info.seed - info.id)
         if self.device.type == "cuda":
@@ -69,8 +80,7 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
     def _in_worker(self, number: int, of: int, loop: int) -> Iterator[dict[str, Any]]:
         if self.device.type == "cuda":
             raise LoaderError("DataLoader workers cannot give batches on a CUDA device; use num_workers=0")
-        self._enter_loop(loop)
-        self._enter(number)
+        self._enter_loop(number, loop)
         place = {"id": number, "of": of, "stride": self.loader.stride}
         if self._worker is None:
             self.loader.share_steps(number, of)
@@ -89,26 +99,38 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
         self._worker = None
         self._is_within = False
 
-    def _enter_loop(self, loop: int) -> None:
-        """Note that a loop begins. Raises LoaderError where one went before it and nobody knows how far that came."""
+    def _noted(self, loop: int) -> int:
+        """What a worker notes of a loop that begins now."""
+        return (self._told << _LOOP_BITS) + loop % (1 << _LOOP_BITS)
+
+    def _require_place(self, number: int, loop: int) -> None:
+        """Raise LoaderError where a loop went before this one and nobody knows how far that came."""
         if self._is_within:
             raise LoaderError(
                 "the loop before this one ended within its pass, and its workers have made batches that it did not "
                 "receive: make a DataLoader anew after load_state_dict(state_dict(batch)), batch being the last that "
                 "came, or iterate over_workers(n)"
             )
-        told, other = divmod(int(self._uncounted[0]), 1 << _LOOP_BITS)
-        loop %= 1 << _LOOP_BITS
-        if told == self._told and other != loop and not self._is_placed:
+        mine, noted = self._noted(loop), self._uncounted.tolist()
+        others = [note for note in noted if note >> _LOOP_BITS == self._told and note != mine]
+        # a loop has the number of another where both were seeded alike; its workers are new processes all the same
+        again = noted[number % _NOTES] == mine and self._loop != mine and number < _NOTES
+        if (others or again) and not self._is_placed:
             raise LoaderError(
                 "a second loop over DataLoader workers would give the batches of the first again, since only that "
                 "knows what it received: pass persistent_workers=True, and the next loop is the next pass; or iterate "
                 "over_workers(n); or call load_state_dict before the loop, with state_dict(batch) of the last batch to "
-                "go on, or with the state of its beginning to give the same again"
+                "go on (where a StatefulDataLoader has a state from the end of its loop, with loader_state of it), or "
+                "with the state of its beginning to give the same again"
             )
+
+    def _enter_loop(self, number: int, loop: int) -> None:
+        """Note that a loop begins. Raises LoaderError where nobody knows where."""
+        self._require_place(number, loop)
+        self._loop, self._is_entering = self._noted(loop), False
         # not one that begins late, of a loop before
-        if told <= self._told:
-            self._uncounted[0] = (self._told << _LOOP_BITS) + loop
+        if int(self._uncounted[number % _NOTES]) >> _LOOP_BITS <= self._told:
+            self._uncounted[number % _NOTES] = self._loop
 
     def _enter(self, number: int) -> None:
         """Threads and locks did not come along into a forked process: make them anew, once."""
@@ -134,15 +156,22 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
         """Batches through a `DataLoader` with that many worker processes, and a state that keeps up with the loop.
 
         `options` are those of `DataLoader`. The next call goes on from the state, after a pass with the next pass.
+        Raises ValueError for `in_order=False`: no one place stands behind all batches that came then.
         """
+        if not options.get("in_order", True):
+            raise ValueError("over_workers gives batches in order; no state could say which of others came")
         if self.loader.steps_left == 0:
             self.loader.next_pass()
         batches = iter(DataLoader(self, batch_size=None, num_workers=num_workers, **options))
         # it counts, whenever its workers begin
         self._told += 1
         for batch in batches:
-            self.received(batch)
+            # without workers the loader itself knows, and to be told would end its iteration
+            if num_workers:
+                self.received(batch)
             yield batch
+        if num_workers:
+            self.load_state_dict({**self.state_dict(), "ended": True})
 
     def received(self, batch: Mapping[str, Any]) -> None:
         """Take note that the training loop received a batch that came through worker processes."""
@@ -160,12 +189,19 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
                 )
             pass_, position, step = (int(value) for value in batch["state"])
             return self.loader.state_at(pass_, position, step)
-        if get_worker_info() is None and int(self._uncounted[0]) >> _LOOP_BITS == self._told:
+        info = get_worker_info()
+        if info is not None and self._is_entering:
+            # a StatefulDataLoader asks before the first batch, of which none will come
+            self._require_place(info.id, info.seed - info.id)
+        if info is None and any(note >> _LOOP_BITS == self._told for note in self._uncounted.tolist()):
             raise LoaderError(
                 "batches come through DataLoader workers, and only the training loop knows which it received: call "
                 "state_dict(batch) with the last one, or iterate over_workers(n)"
             )
         state = self.loader.state_dict()
+        if info is not None:
+            # of several workers one ends before the others, and goes on with these
+            state.pop("ended", None)
         return state if self._worker is None else {**state, "worker": dict(self._worker)}
 
     def load_state_dict(self, state: Mapping[str, Any], *, grown: Literal["refuse", "finish"] = "refuse") -> None:
@@ -193,7 +229,8 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
 
 
 def loader_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The loader's state in that of a `StatefulDataLoader`: of all its workers', the one that is furthest.
+    """The loader's state in that of a `StatefulDataLoader`: of all its workers', the one that is furthest, and the
+    steps that came since, where it looks at its workers every `snapshot_every_n_steps`.
 
     It can be loaded at any world size, batch size and number of workers. Raises LoaderError where there is none.
     """

@@ -102,6 +102,43 @@ def test_a_loop_that_was_left_goes_on_where_it_was(thousand_dataset: str):
     assert next(iter(loader))["positions"][0] == 400
 
 
+def passes(loader: Loader, loops: int) -> list[tuple[int, int]]:
+    """Of each of some loops over the loader, which pass it read and how many batches."""
+    found = []
+    for _ in range(loops):
+        count = sum(1 for _ in loader)
+        found.append((loader.pass_, count))
+    return found
+
+
+def test_a_state_from_the_end_of_a_loop_goes_on_with_the_next_pass_as_the_same_loader_does(thousand_dataset: str):
+    first, second = Loader(thousand_dataset, batch_size=200), Loader(thousand_dataset, batch_size=200)
+    assert passes(first, 1) == [(0, 5)]
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert second.state_dict() == first.state_dict()
+    assert passes(second, 2) == passes(first, 2) == [(1, 5), (2, 5)]
+
+
+def test_a_state_from_the_last_batch_of_a_loop_ends_that_loop_first(thousand_dataset: str):
+    first, second = Loader(thousand_dataset, batch_size=200), Loader(thousand_dataset, batch_size=200)
+    second.load_state_dict([first.state_dict() for _ in first][-1])
+    assert passes(second, 2) == [(0, 0), (1, 5)]
+
+
+def test_what_was_dropped_at_the_end_of_a_loop_is_read_where_smaller_batches_hold_it(thousand_dataset: str):
+    first, second = Loader(thousand_dataset, batch_size=200), Loader(thousand_dataset, batch_size=2)
+    passes(first, 1)
+    second.load_state_dict(first.state_dict())
+    assert next(iter(second))["positions"].tolist() == [1000, 1001]
+
+
+def test_a_loop_that_was_left_at_the_last_batch_of_its_pass_is_followed_by_the_next_pass(thousand_dataset: str):
+    loader = Loader(thousand_dataset, batch_size=200)
+    found = [[batch["positions"][0] for _, batch in zip(range(5), loader, strict=False)] for _ in range(3)]
+    assert found == [[0, 200, 400, 600, 800]] * 3
+    assert loader.pass_ == 2
+
+
 @pytest.mark.parametrize(("last", "steps"), [("drop", 8), ("pad", 9)])
 def test_each_rank_makes_the_same_number_of_steps(thousand_dataset: str, last: str, steps: int):
     loaders = ranks(thousand_dataset, 4, 30, last=last)

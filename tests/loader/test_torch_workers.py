@@ -90,11 +90,11 @@ def test_workers_that_begin_at_once_do_not_take_each_other_for_another_loop(thou
     one, other = made(thousand_dataset), made(thousand_dataset)
     loop = (1 << 62) + 7
     other._uncounted = one._uncounted
-    one._uncounted = between = Between(one._uncounted, lambda: other._enter_loop(loop))
-    one._enter_loop(loop)
+    one._uncounted = between = Between(one._uncounted, lambda: other._enter_loop(1, loop))
+    one._enter_loop(0, loop)
     assert between.writes == 1
     with pytest.raises(LoaderError, match="second loop"):
-        other._enter_loop(loop + 1)
+        other._enter_loop(1, loop + 1)
 
 
 def test_a_second_loop_over_new_workers_is_refused_until_somebody_says_where_it_begins(thousand_dataset: str):
@@ -107,6 +107,15 @@ def test_a_second_loop_over_new_workers_is_refused_until_somebody_says_where_it_
     assert positions(next(plain(loader, 2))) == list(range(300, 450))
     loader.load_state_dict(start)
     assert positions(next(plain(loader, 2))) == list(range(150))
+
+
+def test_a_second_loop_is_refused_where_both_were_seeded_alike(thousand_dataset: str):
+    loader = made(thousand_dataset, batch_size=150)
+    torch.manual_seed(7)
+    next(plain(loader, 2))
+    torch.manual_seed(7)
+    with pytest.raises(LoaderError, match=r"second loop over DataLoader workers"):
+        next(plain(loader, 2))
 
 
 def test_workers_that_persist_do_not_drop_what_a_loop_that_was_left_did_not_receive(thousand_dataset: str):
@@ -130,8 +139,8 @@ class Late(TorchLoader):
             until(self.told.exists)
         return super()._in_worker(number, of, loop)
 
-    def _enter(self, number: int) -> None:
-        super()._enter(number)
+    def _enter_loop(self, number: int, loop: int) -> None:
+        super()._enter_loop(number, loop)
         if number == 1:
             self.begun.touch()
 
@@ -164,6 +173,25 @@ def test_over_workers_the_state_keeps_up_and_the_next_pass_follows(thousand_data
     assert (state["pass"], state["position"], state["step"]) == (1, 200, 6)
 
 
+def test_over_workers_that_ended_a_pass_the_state_goes_on_with_the_next_one(thousand_dataset: str):
+    first, second = made(thousand_dataset, batch_size=200), made(thousand_dataset, batch_size=200)
+    assert len(list(first.over_workers(2))) == 5
+    second.load_state_dict(first.state_dict())
+    assert [batch["state"].tolist()[0] for batch in second] == [1] * 5
+
+
+def test_over_no_workers_is_the_same_in_one_process(thousand_dataset: str):
+    loader = made(thousand_dataset, batch_size=200)
+    for pass_ in range(2):
+        states = [(loader.state_dict()["position"], positions(batch)[-1]) for batch in loader.over_workers(0)]
+        assert states == [(at, at - 1) for at in (200, 400, 600, 800, 1000)], pass_
+
+
+def test_batches_out_of_order_have_no_state_and_are_refused(thousand_dataset: str):
+    with pytest.raises(ValueError, match="in order"):
+        next(made(thousand_dataset).over_workers(2, in_order=False))
+
+
 def test_workers_finish_a_dataset_as_it_was_and_read_all_of_it_in_the_next_pass(make_dataset: Callable[..., str]):
     old, new = (make_dataset(sequences=counts, seq_len=8) for counts in ((40, 30), (40, 30, 26)))
     first = made(old)
@@ -178,6 +206,19 @@ def test_workers_finish_a_dataset_as_it_was_and_read_all_of_it_in_the_next_pass(
             places.append((state["pass"], state["position"], state["samples"]))
     assert places == [(0, 40, 70), (0, 60, 70), *((1, at, 96) for at in (20, 40, 60, 80))]
     assert loader.state_dict()["before"]["position"] == 60
+
+
+def test_workers_that_persist_go_over_to_all_of_a_dataset_and_the_state_says_so(make_dataset: Callable[..., str]):
+    old, new = (make_dataset(sequences=counts, seq_len=8) for counts in ((40, 30), (40, 30, 126)))
+    first = made(old)
+    next(iter(first))
+    alone, through = made(new), made(new)
+    for loader in (alone, through):
+        loader.load_state_dict(first.state_dict(), grown="finish")
+    loops = DataLoader(through, batch_size=None, num_workers=2, persistent_workers=True, timeout=TIMEOUT_S)
+    states = [through.state_dict(batch) for _ in range(3) for batch in loops]
+    assert states == [alone.state_dict() for _ in range(3) for _ in alone]
+    assert [state["samples"] for state in states] == [70] * 2 + [196] * 18
 
 
 def test_workers_that_persist_read_the_next_pass_in_the_next_loop(thousand_dataset: str):
@@ -215,6 +256,64 @@ def test_the_state_of_a_stateful_data_loader_loads_at_any_number_of_workers(thou
     loader.load_state_dict(state)
     second = stateful(loader, batch_size=None, num_workers=2)
     assert [p for batch in second for p in positions(batch)] == list(range(140, 1003))
+
+
+@pytest.mark.parametrize("received", [0, 2, 3, 7])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_that_looks_at_its_workers_every_few_steps_is_known_to_the_step(
+    thousand_dataset: str, workers: int, received: int
+):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    loader = made(thousand_dataset)
+    loader.loader.skip(30, 25)
+    first = stateful(loader, batch_size=None, num_workers=workers, snapshot_every_n_steps=3)
+    batches = iter(first)
+    seen = [position for _ in range(received) for position in positions(next(batches))]
+    # it may lie in a checkpoint beside other things
+    state = loader_state({"step": 3, "data": {"train": first.state_dict()}})
+    assert (state["step"], "ended" in state) == (received, False)
+    after = made(thousand_dataset, batch_size=7, last="pad")
+    after.load_state_dict(state)
+    assert seen + [p for batch in after for p in positions(batch)] == [*range(30), *range(55, 1003)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_state_of_a_stateful_data_loader_whose_loop_has_ended_goes_on_with_the_next_pass(
+    thousand_dataset: str, workers: int
+):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    first = stateful(made(thousand_dataset, batch_size=200), batch_size=None, num_workers=workers)
+    assert len(list(first)) == 5
+    after = made(thousand_dataset, batch_size=200)
+    after.load_state_dict(loader_state(first.state_dict()))
+    assert [batch["state"].tolist()[:2] for batch in after] == [[1, at] for at in (200, 400, 600, 800, 1000)]
+
+
+@pytest.mark.parametrize("received", [0, 1, 2])
+def test_workers_that_began_behind_the_end_of_a_loop_go_on_exactly(thousand_dataset: str, received: int):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    whole = made(thousand_dataset, batch_size=200)
+    assert len(list(whole)) == 5
+
+    def loops() -> Any:
+        loader = made(thousand_dataset, batch_size=200)
+        loader.load_state_dict(whole.state_dict())
+        return stateful(loader, batch_size=None, num_workers=2, snapshot_every_n_steps=3)
+
+    first, second = loops(), loops()
+    batches = iter(first)
+    seen = [next(batches)["state"].tolist() for _ in range(received)]
+    second.load_state_dict(first.state_dict())
+    seen += [batch["state"].tolist() for batch in second]
+    assert seen == [[1, 200 * step, 5 + step] for step in range(1, 6)]
+
+
+def test_a_stateful_data_loader_whose_loop_has_ended_has_no_state_of_a_second_loop(thousand_dataset: str):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    batches = stateful(made(thousand_dataset, batch_size=200), batch_size=None, num_workers=2)
+    assert len(list(batches)) == 5
+    with pytest.raises(LoaderError, match="second loop over DataLoader workers"):
+        iter(batches)
 
 
 def test_a_state_without_a_loader_in_it_is_refused():
