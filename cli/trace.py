@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,7 +17,7 @@ from headrace.cli.words import safe
 from headrace.store.dataset import Dataset
 from headrace.store.fold import ClosedShard
 from headrace.store.key_files import RecordName
-from headrace.store.shards import read_shard, read_table
+from headrace.store.shards import read_shard, read_table, rows_named
 from headrace.store.words import counted
 
 
@@ -98,7 +97,7 @@ def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[
     where = {"sink": shard.closed.sink, "entry": shard.number, "shard": objects.get("tokens")}
     if "documents" in objects:
         documents = read_table(dataset.store, objects["documents"])
-        for index in np.flatnonzero(_named(documents, name)):
+        for index in np.flatnonzero(rows_named(documents, name)):
             row = documents.slice(int(index), 1).to_pylist()[0]
             pieces = _pieces(dataset, objects.get("tokens"), int(index))
             since = [v for v, key, rows in dataset.state.retracted if key == objects.get("tokens") and index in rows]
@@ -106,7 +105,7 @@ def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[
             yield {"verdict": "kept", **row, **where, **gone, "pieces": pieces}
     if "verdicts" in objects:
         verdicts = read_table(dataset.store, objects["verdicts"])
-        for row in verdicts.filter(pa.array(_named(verdicts, name))).to_pylist():
+        for row in verdicts.filter(pa.array(rows_named(verdicts, name))).to_pylist():
             yield {**row, **where}
 
 
@@ -129,16 +128,6 @@ def _kept_record(dataset: Dataset, target: str) -> str | None:
                 for identity in rows.filter(here).column("id").to_pylist():
                     return str(identity)
     return None
-
-
-def _named(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
-    """`[rows]`: whether a row is this record, or one of its parts."""
-    ids = table.column("id")
-    found: Any = pc.equal(ids, pa.scalar(name))
-    if "part" in table.column_names and table.column("part").null_count < table.num_rows:
-        part = pc.and_(pc.is_valid(table.column("part")), pc.starts_with(ids, pattern=f"{name}/"))
-        found = pc.or_(found, part)
-    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _pieces(dataset: Dataset, key: str | None, document: int) -> list[dict[str, int]]:

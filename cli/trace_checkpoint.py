@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.cli.errors import CliError
 from headrace.cli.words import safe
+from headrace.store.words import counted
 
 if TYPE_CHECKING:
     from headrace.loader.sources import Source
@@ -84,7 +85,8 @@ def _say_step(state: dict[str, Any], step: int, sources: "list[Source] | None", 
         print(json.dumps(asdict(found)))
         return 0
     when = "read" if found.taken else f"to come, as the journal stands: the checkpoint is before step {state['step']}"
-    print(f"step {step} of pass {found.pass_}, {found.batch_size} rows a rank, {found.world_size} ranks: {when}")
+    shape = f"{counted(found.batch_size, 'row')} a rank, {counted(found.world_size, 'rank')}"
+    print(f"step {step} of pass {found.pass_}, {shape}: {when}")
     names = {row.source for row in found.rows}
     for row in found.rows:
         where = f"{row.source}  {row.shard}" if len(names) > 1 else row.shard

@@ -9,10 +9,14 @@ computed from the journal alone, at any time later. Pure.
 import enum
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from headrace.loader.order import I64
+
+#: the last absolute position, since arrays of them are int64
+POSITION_MAX: Final = (1 << 63) - 1
 
 
 class LastBatch(enum.Enum):
@@ -219,6 +223,8 @@ class Timeline:
         self._samples = samples
         self._skips = [event for event in events if isinstance(event, Skipped)]
         self._recuts = [event for event in events if isinstance(event, Recut)]
+        #: from here on all passes are alike but for how they are cut
+        self._skips_end = max((skip.first + skip.count for skip in self._skips), default=0)
 
     def step(self, number: int) -> Step:
         """Step `number`; raises IndexError where the journal begins later, or no sample is left for it."""
@@ -226,25 +232,30 @@ class Timeline:
         if number < 0 or not recuts:
             raise IndexError(f"step {number} lies before the journal's first step")
         recut = recuts[-1]
-        position, step, empty = recut.position, recut.step, 0
-        while empty < 2:
+        position, step = recut.position, recut.step
+        a_pass = recut.cut.steps(self._samples)
+        while position <= POSITION_MAX - self._samples:
             offered, pass_ = self._rest(position)
             steps = recut.cut.steps(offered.count)
             if number < step + steps:
                 first = (number - step) * recut.cut.stride
                 numbers = np.arange(first, min(first + recut.cut.stride, offered.count), dtype=np.int64)
                 return Step(number, pass_, recut.cut, offered.at(numbers))
-            # a whole pass without a step would be followed by others like it
-            empty = empty + 1 if steps == 0 else 0
             step, position = step + steps, offered.end
-        raise IndexError(f"step {number} does not exist: passes of {self._samples} samples have no step")
+            if position >= self._skips_end:
+                if a_pass == 0:
+                    raise IndexError(f"step {number} does not exist: passes of {self._samples} samples have no step")
+                passes = (number - step) // a_pass
+                step, position = step + passes * a_pass, position + passes * self._samples
+        raise IndexError(f"step {number} does not exist: positions end at {POSITION_MAX}")
 
     def reading(self, position: int) -> Reading | None:
         """When an absolute position is read, or None where it was skipped, or dropped at the end of its pass."""
-        recuts = [recut for recut in self._recuts if recut.position <= position]
-        if not recuts:
+        # by number, since a loader that went from one world size to another and back has two that are equal
+        which = sum(recut.position <= position for recut in self._recuts) - 1
+        if which < 0:
             return None
-        recut = recuts[-1]
+        recut = self._recuts[which]
         begin, step = recut.position, recut.step
         while True:
             offered, pass_ = self._rest(begin)
@@ -255,14 +266,10 @@ class Timeline:
         if number is None or number >= recut.cut.steps(offered.count) * recut.cut.stride:
             return None
         at, within = divmod(number, recut.cut.stride)
-        if self._cut_short(recut, step + at):
+        if which + 1 < len(self._recuts) and step + at >= self._recuts[which + 1].step:
             return None
         rank, row = divmod(within, recut.cut.batch_size)
         return Reading(step + at, pass_, rank, row)
-
-    def _cut_short(self, recut: Recut, step: int) -> bool:
-        following = self._recuts[self._recuts.index(recut) + 1 :]
-        return bool(following) and step >= following[0].step
 
     def _rest(self, position: int) -> tuple[Offered, int]:
         pass_ = position // self._samples

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.loader.dataset import TokenDataset, open_dataset
 from headrace.loader.errors import Difference, LoaderError, StateMismatch
@@ -23,7 +22,7 @@ from headrace.loader.plan import Timeline, versions_at
 from headrace.loader.sequence import mixture_of
 from headrace.loader.sources import Source, Sources
 from headrace.loader.state import place_of, require_format
-from headrace.store.shards import read_table
+from headrace.store.shards import read_table, rows_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,12 @@ class Trace:
         #: a dataset that grew between two passes has a state of before
         self._before = None if before is None else Trace(before, sources)
         self._check(listed)
-        self._mixture = mixture_of(self._sources, shuffle, weights, self._samples, self._place.events)
+        try:
+            self._mixture = mixture_of(self._sources, shuffle, weights, self._samples, self._place.events)
+            # what is wrong with the arguments of an order is said by the first
+            self._mixture.order(0, 0)
+        except (TypeError, ValueError) as error:
+            raise LoaderError(f"the state is malformed: {error}") from error
         self._timeline = Timeline(self._samples, self._place.events)
         self._here = self._place.pass_ * self._samples + self._place.position
 
@@ -148,7 +152,8 @@ class Trace:
         )
 
     def document(self, name: str) -> list[DocumentUse]:
-        """Every time that a piece of the document is read up to the end of the state's pass, in order.
+        """Every time that a piece of the document is read up to the end of the state's pass, in order: of a record that
+        was split those of its parts, and of all documents of this id where several have it.
 
         Empty where no step reads it; raises LoaderError where no dataset has such a document. Reads the ids of all
         documents, so it takes a pass over the sidecars.
@@ -221,19 +226,19 @@ class Trace:
         names: dict[tuple[int, int], str] = {}
         for shard, documents in wanted.items():
             chosen = sorted(documents)
-            ids = self._ids(shard).take(pa.array(chosen, pa.int64())).to_pylist()
+            ids = self._documents(shard, "id").column("id").take(pa.array(chosen, pa.int64())).to_pylist()
             names.update({(shard, document): str(one) for document, one in zip(chosen, ids, strict=True)})
         return names
 
     def _find(self, name: str) -> Iterator[tuple[int, int]]:
         for number in range(sum(dataset.layout.shards for dataset in self._sources.datasets)):
-            row = pc.index(self._ids(number), pa.scalar(name, pa.string())).as_py()
-            if row >= 0:
+            # several where ids are not unique, or where a stage split the record
+            for row in np.flatnonzero(rows_named(self._documents(number, "id", "part"), name)).tolist():
                 yield number, row
 
-    def _ids(self, number: int) -> Any:
+    def _documents(self, number: int, *columns: str) -> pa.Table:
         dataset, entry = self._sources.entry(number)
-        return read_table(dataset.store, entry.documents, ["id"]).column("id")
+        return read_table(dataset.store, entry.documents, columns)
 
 
 def _as_read(dataset: TokenDataset | str | os.PathLike[str], bound: Mapping[str, Any]) -> TokenDataset:

@@ -69,6 +69,27 @@ def test_a_step_before_the_journal_or_of_no_samples_does_not_exist():
             timeline.step(number)
 
 
+def test_a_world_size_that_came_back_before_a_step_was_made_cuts_nothing_short():
+    there, elsewhere = Cut(2, 1, LastBatch.DROP), Cut(3, 1, LastBatch.DROP)
+    timeline = Timeline(10, [Recut(0, 0, there), Recut(0, 0, elsewhere), Recut(0, 0, there)])
+    assert timeline.reading(5) == Reading(2, 0, 0, 1)
+
+
+def test_a_step_of_a_pass_far_away_is_found_at_once_and_one_behind_the_last_position_does_not_exist():
+    timeline = Timeline(10, [Recut(10, 3, Cut(3, 1, LastBatch.DROP)), Skipped(14, 9)])
+    # 4 samples of pass 1 make one step, 7 of pass 2 two, and each pass behind them makes three
+    assert [timeline.step(number).positions[0] for number in (3, 4, 5, 6, 9)] == [10, 23, 26, 30, 40]
+    far = timeline.step(6 + 3 * 10**15 + 1)
+    assert (far.pass_, far.positions.tolist()) == (3 + 10**15, [30 + 10**16 + place for place in (3, 4, 5)])
+    with pytest.raises(IndexError, match="positions end at 9223372036854775807"):
+        timeline.step(10**20)
+
+
+def test_passes_that_were_skipped_whole_do_not_end_the_steps():
+    timeline = Timeline(4, [Recut(0, 0, Cut(2, 1, LastBatch.DROP)), Skipped(0, 4), Skipped(4, 4), Skipped(8, 4)])
+    assert timeline.step(1).positions.tolist() == [14, 15]
+
+
 @given(
     samples=st.integers(5, 60),
     first=st.integers(0, 59),

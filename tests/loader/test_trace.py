@@ -5,11 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from headrace.loader.batches import Loader, Source
 from headrace.loader.errors import LoaderError, StateMismatch
 from headrace.loader.trace import Trace, trace_document, trace_step
+from headrace.store.shards import table_to_parquet
 
 Logged = dict[int, dict[tuple[int, int], tuple[int, list[str]]]]
 
@@ -123,3 +125,38 @@ def test_a_dataset_that_moved_is_found_where_the_caller_says(tmp_path: Path, mak
     moved = tmp_path / "moved"
     Path(uri).rename(moved)
     assert len(trace_step(state, 3, [Source(str(moved))]).rows) == 2
+
+
+def named(uri: str, columns: dict[str, Any]) -> None:
+    """Give the documents of the first shard these columns."""
+    table = pa.table(columns)
+    manifest = json.loads((Path(uri) / "manifest.json").read_text())
+    (Path(uri) / manifest["shards"][0]["documents"]).write_bytes(table_to_parquet(table))
+
+
+@pytest.mark.parametrize("kind", ["ids that several have", "parts of a record"])
+def test_a_name_of_several_documents_is_traced_to_the_steps_of_all(make_dataset: Callable[..., str], kind: str):
+    uri = make_dataset()
+    loader = Loader(uri, batch_size=2, last="pad")
+    expected = []
+    for batch in loader:
+        bounds = zip(batch["cu_seqlens"][:-1].tolist(), batch["documents"].tolist(), strict=True)
+        # of those of the first shard, each second one
+        rows = [start // 16 for start, (shard, document) in bounds if shard == 0 and document % 2]
+        expected += [(int(batch["state"][2]) - 1, row) for row in rows]
+    count = json.loads((Path(uri) / "manifest.json").read_text())["shards"][0]["records"]
+    if kind == "parts of a record":
+        parts = [number // 2 if number % 2 else None for number in range(count)]
+        ids = ["twice" if part is None else f"several/{part}" for part in parts]
+        named(uri, {"id": ids, "part": pa.array(parts, pa.int32())})
+    else:
+        named(uri, {"id": ["several" if number % 2 else "several/0" for number in range(count)]})
+    assert [(use.step, use.row) for use in trace_document(loader.state_dict(), "several")] == sorted(expected)
+    assert len(expected) > 2
+
+
+def test_an_order_that_makes_no_sense_is_a_malformed_state(tiny_dataset: str):
+    state = Loader(tiny_dataset, batch_size=2).state_dict()
+    for wrong in ({"seed": -1}, {"order": {**state["order"], "window_blocks": "x"}}):
+        with pytest.raises(LoaderError, match="the state is malformed"):
+            trace_step({**state, **wrong}, 0)
