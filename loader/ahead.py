@@ -8,12 +8,14 @@ needed; so the first batch waits for the blocks of one window, and not for whole
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 
+from headrace.loader.fetch import Pool
 from headrace.loader.mixture import Mixture
 from headrace.loader.order import BLOCK_ROWS_DEFAULT, I64, WINDOW_BLOCKS_DEFAULT, distinct
 from headrace.loader.plan import Hosted
@@ -109,7 +111,9 @@ class Ahead:
         self._closed = False
         #: whether the first stage was looked at, or never will be
         self._has_planned = False
-        self.error: Exception | None = None
+        self._pool = Pool(SHARDS_AT_ONCE, name="headrace ahead shard")
+        #: shards of a stage that are not asked for yet
+        self._left = 0
         self._caches = [dataset.cache for dataset in sources.datasets if dataset.cache is not None]
         for cache in self._caches:
             cache.look_at_disk()
@@ -168,7 +172,6 @@ class Ahead:
         return {name: next_use(self._mixture, number, self._position) for name, number in known.items()}
 
     def _run(self) -> None:
-        pool = ThreadPoolExecutor(SHARDS_AT_ONCE, thread_name_prefix="headrace ahead")
         try:
             while True:
                 with self._changed:
@@ -181,11 +184,10 @@ class Ahead:
                 stage = self._next_stage(position)
                 self._planned_once()
                 while not self._closed and stage is not None:
-                    for _ in pool.map(self._ask, stage):
-                        pass
+                    self._ask_all(stage)
                     stage = self._next_stage(position)
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # also where planning fails: the reader then goes on without
             self._planned_once()
 
     def _planned_once(self) -> None:
@@ -221,7 +223,6 @@ class Ahead:
             stage.append(one)
         if end == self._planned:
             return None
-        stage = [one for one in stage if one.first < end]
         self._until.update({one.shard: one.last for one in stage})
         for one in stage:
             dataset, entry = self._sources.entry(one.shard)
@@ -233,10 +234,22 @@ class Ahead:
     def _is_closed(self) -> bool:
         return self._closed
 
+    def _ask_all(self, stage: Sequence[Needed]) -> None:
+        """Return when all of a stage was asked for, some shards at once, or this was closed meanwhile."""
+        with self._changed:
+            self._left = len(stage)
+        for needed in stage:
+            self._pool.submit(partial(self._ask, needed))
+        with self._changed:
+            # without a deadline on purpose: what each of them waits for has one
+            self._changed.wait_for(lambda: self._closed or not self._left)
+
     def _ask(self, needed: Needed) -> None:
-        if self._closed:
-            return
-        try:
-            self._sources.shard(needed.shard, self._is_closed).want(needed.rows, self._is_closed, needed.reach)
-        except Exception as error:  # noqa: BLE001 - the reader meets the same error where it needs the shard
-            self.error = error
+        if not self._closed:
+            # the reader meets the same error where it needs the shard, and says it
+            with suppress(Exception):
+                self._sources.shard(needed.shard, self._is_closed).want(needed.rows, self._is_closed, needed.reach)
+        with self._changed:
+            self._left -= 1
+            if not self._left:
+                self._changed.notify_all()

@@ -21,6 +21,8 @@ from headrace.store.objects import ObjectStore
 PART_BYTES: Final = 8 << 20
 #: threads that read parts, over all objects that one cache fetches at once
 THREADS_DEFAULT: Final = 16
+#: how long a thread waits for another job before it ends
+IDLE_S_MAX: Final = 10.0
 #: a part is hedged when it takes this many times the median part, and no sooner than this
 HEDGE_FACTOR: Final = 3.0
 HEDGE_S_MIN: Final = 0.25
@@ -32,10 +34,14 @@ FETCH_S_MAX: Final = 600.0
 
 
 class Pool:
-    """Daemon threads that run jobs; a process may end while a store hangs."""
+    """Up to `threads` daemon threads that run jobs, and end when there were none for `IDLE_S_MAX`.
 
-    def __init__(self, threads: int = THREADS_DEFAULT) -> None:
+    So a process may end while a store hangs, which those of `concurrent.futures` would wait for.
+    """
+
+    def __init__(self, threads: int = THREADS_DEFAULT, *, name: str = "headrace fetch") -> None:
         self._threads_max = threads
+        self._name = name
         self._threads = 0
         self._idle = 0
         self._jobs: deque[Callable[[], None]] = deque()
@@ -47,16 +53,18 @@ class Pool:
             self._jobs.appendleft(job) if first else self._jobs.append(job)
             if self._idle < len(self._jobs) and self._threads < self._threads_max:
                 self._threads += 1
-                threading.Thread(target=self._run, name="headrace fetch", daemon=True).start()
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
             self._changed.notify()
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 self._idle += 1
-                # without a deadline on purpose: an idle daemon thread waits for work as long as the process lives
-                self._changed.wait_for(lambda: self._jobs)
+                has_job = self._changed.wait_for(lambda: self._jobs, IDLE_S_MAX)
                 self._idle -= 1
+                if not has_job:
+                    self._threads -= 1
+                    return
                 job = self._jobs.popleft()
             job()
             # what it holds must not wait for the next job: an open shard is not evicted

@@ -1,5 +1,6 @@
 """Limits of fetching: how much is asked for twice, what a store that gives too little is taken for, what is let go."""
 
+import subprocess
 import sys
 import threading
 import time
@@ -10,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.loader import ahead
+from headrace.loader import ahead, fetch
 from headrace.loader.batches import Loader
 from headrace.loader.cache import ShardCache
 from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
-from headrace.loader.fetch import HEDGE_EVERY
+from headrace.loader.fetch import HEDGE_EVERY, Pool
 from headrace.loader.spans import Spans, _Span
 from headrace.loader.sparse import Sparse
 from headrace.store.errors import StoreUnavailable
@@ -164,3 +165,51 @@ def test_the_bytes_that_are_said_to_have_come_from_the_store_are_those_of_the_sh
     size = sum(path.stat().st_size for path in shards)
     # on a loaded machine something may be asked for twice
     assert size * 0.99 <= dataset.cache.statistics().fetched_bytes <= size * 1.3
+
+
+def test_threads_that_fetch_end_when_there_is_nothing_to_do_and_others_begin(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fetch, "IDLE_S_MAX", 0.01)
+    pool, ran, threads = Pool(3), threading.Semaphore(0), list[threading.Thread]()
+
+    def job() -> None:
+        threads.append(threading.current_thread())
+        ran.release()
+
+    for _ in range(2):
+        for _ in range(10):
+            pool.submit(job)
+        for _ in range(10):
+            assert ran.acquire(timeout=60)
+        assert len(set(threads)) <= 3
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        threads.clear()
+
+
+HANGING = """
+import sys, threading
+sys.path.insert(0, sys.argv[3])
+from store_kit import RemoteStore
+from headrace.loader.batches import Loader
+from headrace.loader.cache import ShardCache
+from headrace.loader.dataset import dataset_in
+
+asked = threading.Event()
+
+def hang(key, offset, attempt):
+    if key.startswith("shards"):
+        asked.set()
+        threading.Event().wait()
+
+batches = iter(Loader(dataset_in(RemoteStore(sys.argv[1], hang), cache=ShardCache(sys.argv[2])), batch_size=4))
+threading.Thread(target=lambda: next(batches), daemon=True).start()
+assert asked.wait(60)
+print("over")
+"""
+
+
+def test_a_process_ends_though_a_store_hangs_at_which_the_loader_has_asked(large_dataset: str, tmp_path: Path):
+    arguments = [large_dataset, str(tmp_path), str(Path(__file__).parent)]
+    done = subprocess.run([sys.executable, "-c", HANGING, *arguments], timeout=60, stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (0, b"over\n")
