@@ -114,7 +114,8 @@ class Ahead:
         self._pool = Pool(SHARDS_AT_ONCE, name="headrace ahead shard")
         #: shards of a stage that are not asked for yet
         self._left = 0
-        self._caches = [dataset.cache for dataset in sources.datasets if dataset.cache is not None]
+        # several datasets may share one
+        self._caches = list(dict.fromkeys(one.cache for one in sources.datasets if one.cache is not None))
         for cache in self._caches:
             cache.look_at_disk()
         remote = [dataset for dataset in sources.datasets if dataset.cache is not None]
@@ -127,7 +128,7 @@ class Ahead:
         checksums = [one for dataset in sources.datasets for one in dataset.manifest.shards.checksums]
         self._by_hash = {one.rpartition(":")[2]: number for number, one in enumerate(checksums)}
         for cache in self._caches:
-            cache.plan = self._plan
+            cache.add_plan(self._plan)
         self._thread = threading.Thread(target=self._run, name="headrace ahead", daemon=True)
         self._thread.start()
 
@@ -149,6 +150,8 @@ class Ahead:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        for cache in self._caches:
+            cache.remove_plan(self._plan)
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_S_MAX)
 

@@ -11,8 +11,8 @@ must be. The rules, all held by the kernel's `flock`, which a killed process let
   saves an fsync a shard;
 - the files lie in a directory of the user's own with mode 0700, and one that belongs to somebody else is refused.
 
-What is needed latest goes first: `plan` tells when a shard is needed next. Files that are in no plan go before all
-others, oldest first. A disk that is full before the cache has `bytes_max` bytes is as a smaller bound
+What is needed latest goes first: a `Plan` of each loop that reads through the cache tells when a shard is needed next.
+Files that are in no plan go before all others, oldest first. A disk that is full before the cache has `bytes_max` bytes is as a smaller bound
 (`headrace.loader.room` says when room is waited for).
 """
 
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from headrace.loader.errors import LoaderError
 from headrace.loader.fetch import Fetch, FetchCounts, Pool
@@ -48,6 +48,8 @@ WAIT_S_MAX: Final = 600.0
 POLL_S: Final = 0.01
 #: a mode that gives group and others nothing
 _PRIVATE: Final = 0o700
+#: of some shards, named by the hash in their checksum, in how many samples those that are known are needed next
+Plan: TypeAlias = Callable[[list[str]], Mapping[str, int]]
 
 
 class Held:
@@ -95,8 +97,7 @@ class ShardCache:
         self._boot = _boot()
         #: files from before the machine's last boot, by the name of their shard
         self._old: dict[str, list[Path]] = {}
-        #: when shards are needed next, by the hash in their checksum: a larger number is later
-        self.plan: Callable[[list[str]], Mapping[str, int]] = lambda _: {}
+        self._plans: tuple[Plan, ...] = ()
 
     @classmethod
     def default(cls) -> "ShardCache":
@@ -110,6 +111,24 @@ class ShardCache:
     def replica(self) -> "ShardCache":
         """The same cache for another process."""
         return ShardCache(self.directory, self.bytes_max)
+
+    def add_plan(self, plan: Plan) -> None:
+        """Heed when a loop needs shards next, until `remove_plan`; any thread may ask it, also after that."""
+        with self._lock:
+            self._plans = (*self._plans, plan)
+
+    def remove_plan(self, plan: Plan) -> None:
+        """Heed it no more; a second call does nothing."""
+        with self._lock:
+            self._plans = tuple(one for one in self._plans if one != plan)
+
+    def _next_uses(self, names: list[str]) -> dict[str, int]:
+        """When the soonest of all loops needs each shard that one of them knows."""
+        found: dict[str, int] = {}
+        for plan in self._plans:
+            for name, use in plan(names).items():
+                found[name] = min(use, found.get(name, use))
+        return found
 
     @property
     def room_bytes(self) -> int:
@@ -325,7 +344,7 @@ class ShardCache:
         held = cached = sum(size for _, size, _ in entries)
         if held + needed <= self.bytes_max and _allocate(part, needed):
             return
-        uses = self.plan([entry.partition(".")[0] for entry, _, _ in entries])
+        uses = self._next_uses([entry.partition(".")[0] for entry, _, _ in entries])
         # not planned first and oldest first, then by the next use, latest first
         entries.sort(key=lambda entry: (-uses.get(entry[0].partition(".")[0], 1 << 63), entry[2]))
         in_use: list[Path] = []

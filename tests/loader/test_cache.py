@@ -159,13 +159,45 @@ def test_what_is_needed_latest_goes_first_and_what_is_in_no_plan_before_it(tiny_
     stranger = tmp_path / f"user-{os.getuid()}" / "00ff.boot"
     stranger.write_bytes(b"x")
     cache.bytes_max = size + needed
-    cache.plan = lambda names: {name: [10, 0, 30, 20][hashes.index(name)] for name in names if name in hashes}
+    cache.add_plan(lambda names: {name: [10, 0, 30, 20][hashes.index(name)] for name in names if name in hashes})
     cache.hold(dataset.store, one.tokens, one.checksum)
     assert set(cache.cached()) == set(hashes)
     cache.bytes_max -= 1
     os.unlink(cache._root / cache._final(hashes[1]))
     cache.hold(dataset.store, one.tokens, one.checksum)
     assert set(cache.cached()) == set(hashes) - {hashes[2]}
+
+
+def test_of_several_loops_that_share_a_cache_the_one_that_needs_a_shard_soonest_is_heeded_until_it_ends(
+    tiny_dataset: str, tmp_path: Path
+):
+    cache = ShardCache(tmp_path)
+    dataset = remote(tiny_dataset, cache)
+    entries = [dataset.manifest.shards[number] for number in (0, 2, 3)]
+    hashes = [entry.checksum.partition(":")[2] for entry in entries]
+    for entry in entries[1:]:
+        cache.hold(dataset.store, entry.tokens, entry.checksum)
+    training, trial = {hashes[1]: 1, hashes[2]: 9}, {hashes[1]: 20, hashes[2]: 10}
+    plans = [lambda names, uses=uses: {name: uses[name] for name in names if name in uses} for uses in (training, trial)]
+    for plan in plans:
+        cache.add_plan(plan)
+    assert cache._next_uses(hashes) == training
+    cache.remove_plan(plans[0])
+    assert cache._next_uses(hashes) == trial
+    cache.bytes_max = sum(cache.cached().values()) + 1
+    cache.hold(dataset.store, entries[0].tokens, entries[0].checksum)
+    assert hashes[2] in cache.cached()
+    assert hashes[1] not in cache.cached()
+
+
+def test_a_loop_that_has_ended_leaves_no_plan_in_the_cache(tiny_dataset: str, tmp_path: Path):
+    cache = ShardCache(tmp_path)
+    loader = Loader(remote(tiny_dataset, cache), **SHAPE)
+    batches = iter(loader)
+    next(batches)
+    assert len(cache._plans) == 1
+    loader.close()
+    assert cache._plans == ()
 
 
 def test_the_next_use_of_a_shard_lies_ahead_and_near_where_it_is_read(thousand_dataset: str):

@@ -124,7 +124,7 @@ def test_a_shard_takes_the_room_of_what_is_needed_later_where_the_disk_is_full_b
         cache = ShardCache(disk)
         dataset = remote(uri, cache)
         hashes = [entry.checksum.partition(":")[2] for entry in dataset.manifest.shards]
-        cache.plan = lambda names: {name: [20, 0, 10][hashes.index(name)] for name in names}
+        cache.add_plan(lambda names: {name: [20, 0, 10][hashes.index(name)] for name in names})
         for number in (0, 2, 1):
             entry = dataset.manifest.shards[number]
             cache.hold(dataset.store, entry.tokens, entry.checksum)
