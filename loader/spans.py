@@ -160,15 +160,17 @@ class Spans:
 
         Raises the store's errors, and LoaderError after `wait_s`.
         """
-        began = time.monotonic()
+        began, is_asked = time.monotonic(), False
         while missing := _missing(sparse, wanted):
+            error = sparse.take_error(missing)
             with sparse.lock:
-                error, sparse.error = sparse.error, None
                 sparse.awaited.update(missing)
                 # what came just now woke nobody
                 sparse.awaited.difference_update(at for at in missing if sparse.present[at])
-            if error is not None:
+            # one of before may be over by now, and who waited for it has gone
+            if error is not None and is_asked:
                 raise error
+            is_asked = True
             now = time.monotonic()
             if now - began > wait_s:
                 raise LoaderError(
@@ -176,8 +178,12 @@ class Spans:
                 )
             self.want(sparse, wanted, urgent=True, forced=now - began > CLAIM_S_MAX)
             self._hedge(now)
-            with self.counts.changed:
-                self.counts.changed.wait_for(lambda: not sparse.awaited or sparse.error is not None, POLL_S)
+            self._pause(sparse, missing)
+
+    def _pause(self, sparse: Sparse, missing: list[int]) -> None:
+        """Return when some of these blocks may be there or not come, and soon in any case."""
+        with self.counts.changed:
+            self.counts.changed.wait_for(lambda: not sparse.awaited or sparse.has_failed(missing), POLL_S)
 
     def _hedge(self, now: float) -> None:
         limit = HEDGE_S_MIN * 4
@@ -200,10 +206,13 @@ class Spans:
                 is_claimed = sparse.claim(span.first, span.end)
             if span.is_hedge or is_claimed or span.is_forced or coming is not None:
                 self._fetch(span)
+            if sparse.has_all(0, sparse.table.count):
+                self.finished(sparse)
         except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits
             # what was asked for ahead is asked for again by whoever needs a part of it, and perhaps not the bad one
             if span.is_urgent and not sparse.has_all(span.first, span.end):
-                sparse.error = error if isinstance(error, StoreError | LoaderError) else _unexpected(sparse, error)
+                known = isinstance(error, StoreError | LoaderError)
+                sparse.fail(span.first, span.end, error if known else _unexpected(sparse, error))
         finally:
             self._running.remove(span)
             if coming is not None:
@@ -211,8 +220,6 @@ class Spans:
                 self._turns.release()
             if is_claimed:
                 sparse.let_go(span.first, span.end)
-            if sparse.has_all(0, sparse.table.count):
-                self.finished(sparse)
             with sparse.lock:
                 if not span.is_hedge:
                     sparse.flying[span.first : span.end] = 0
@@ -253,7 +260,7 @@ class Spans:
             with self.counts.changed:
                 self.counts.bytes += piece.nbytes
             moved = span.moved_at = now
-            if span.at >= span.end or (span.is_hedged | span.is_hedge and sparse.has_all(span.at, span.end)):
+            if span.at >= span.end or ((span.is_hedged or span.is_hedge) and sparse.has_all(span.at, span.end)):
                 return
         if span.at < span.end:
             raise StoreUnavailable(

@@ -89,7 +89,8 @@ class Sparse:
         self.flying: NDArray[np.uint8] = np.zeros(table.count, np.uint8)
         #: blocks that some thread waits for; who writes the last of them wakes it
         self.awaited: set[int] = set()
-        self.error: Exception | None = None
+        #: what spans failed with that a thread waits for, by their first block and their end
+        self._errors: dict[tuple[int, int], Exception] = {}
         self.whole = False
 
     def write(self, first: int, data: Buffer) -> None:
@@ -113,6 +114,25 @@ class Sparse:
     def has_all(self, first: int, end: int) -> bool:
         """Whether the blocks `first` to `end` are there."""
         return bool(self.present[first:end].all())
+
+    def fail(self, first: int, end: int, error: Exception) -> None:
+        """Leave the error of a span of the blocks `first` to `end` for whoever waits for one of them."""
+        with self.lock:
+            self._errors[first, end] = error
+
+    def has_failed(self, blocks: Sequence[int]) -> bool:
+        """Whether there is an error of a span that was to bring one of these blocks."""
+        with self.lock:
+            return self._failed(blocks) is not None
+
+    def take_error(self, blocks: Sequence[int]) -> Exception | None:
+        """An error of a span that was to bring one of these blocks; each is told once."""
+        with self.lock:
+            span = self._failed(blocks)
+            return None if span is None else self._errors.pop(span)
+
+    def _failed(self, blocks: Sequence[int]) -> tuple[int, int] | None:
+        return next((span for span in self._errors if any(span[0] <= at < span[1] for at in blocks)), None)
 
     def claim(self, first: int, end: int) -> bool:
         """Take these blocks, or answer that another process has some of them."""

@@ -317,6 +317,70 @@ def test_a_span_is_asked_for_three_times(large_dataset: str, tmp_path: Path, fai
             dataset.rows(1, np.array([489]))
 
 
+def test_who_waits_for_good_blocks_is_not_told_of_bad_ones_that_another_waits_for(
+    large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked, answered, looked = threading.Event(), threading.Event(), threading.Semaphore(0)
+
+    def hold(key: str, offset: int, attempt: int) -> None:
+        if offset > 1_000_000:
+            asked.set()
+            assert answered.wait(60)
+
+    def look(_self: spans.Spans, _now: float) -> None:
+        looked.release()
+
+    monkeypatch.setattr(spans.Spans, "_hedge", look)
+    arriving = remote(large_dataset, tmp_path, hold).shard(1).arriving
+    assert arriving is not None
+    told: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            arriving.wait(np.array([489]))
+        except StoreUnavailable as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert asked.wait(60)
+    arriving.sparse.fail(3, 5, StoreUnavailable("of other blocks"))
+    for _ in range(5):
+        assert looked.acquire(timeout=60)
+    answered.set()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert told == []
+
+
+def test_what_a_store_failed_with_when_somebody_else_asked_is_asked_for_again(large_dataset: str, tmp_path: Path):
+    dataset = remote(large_dataset, tmp_path)
+    arriving = dataset.shard(1).arriving
+    assert arriving is not None
+    arriving.sparse.fail(0, arriving.sparse.table.count, StoreUnavailable("some time ago"))
+    assert np.array_equal(dataset.rows(1, np.array([489])), open_dataset(large_dataset).rows(1, np.array([489])))
+
+
+def test_a_whole_shard_that_cannot_be_named_so_is_read_all_the_same(large_dataset: str, tmp_path: Path):
+    dataset = remote(large_dataset, tmp_path)
+    arriving, cache = dataset.shard(1).arriving, dataset.cache
+    assert arriving is not None
+    assert cache is not None
+    refused = threading.Event()
+
+    def refuse(_sparse: object) -> None:
+        refused.set()
+        raise OSError("too many open files")
+
+    cache.spans.finished = refuse
+    assert np.array_equal(dataset.rows(1, np.arange(490)), open_dataset(large_dataset).rows(1, np.arange(490)))
+    assert refused.wait(60)
+    deadline = time.monotonic() + 60
+    while arriving.sparse.flying.any() or cache.spans._running:
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.001)
+
+
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[3])
