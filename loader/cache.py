@@ -12,11 +12,10 @@ must be. The rules, all held by the kernel's `flock`, which a killed process let
 - the files lie in a directory of the user's own with mode 0700, and one that belongs to somebody else is refused.
 
 What is needed latest goes first: a `Plan` of each loop that reads through the cache tells when a shard is needed next.
-Files that are in no plan go before all others, oldest first. A disk that is full before the cache has `bytes_max` bytes is as a smaller bound
-(`headrace.loader.room` says when room is waited for).
+Files that are in no plan go before all others, oldest first. A disk that is full before the cache has `bytes_max` bytes
+is as a smaller bound (`headrace.loader.room` says when room is waited for).
 """
 
-import errno
 import fcntl
 import os
 import stat
@@ -28,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from headrace.loader.cached_files import allocate, evict_file, hold_file, lock_file, write_at
 from headrace.loader.errors import LoaderError
 from headrace.loader.fetch import Fetch, FetchCounts, Pool
 from headrace.loader.head import parse_blocks, read_head
@@ -44,8 +44,6 @@ CACHE_BYTES_DEFAULT: Final = 64 << 30
 DIRECTORY_VARIABLE: Final = "HEADRACE_CACHE"
 #: how long to wait for another process that fetches the shard, or for room
 WAIT_S_MAX: Final = 600.0
-#: between two looks at a lock that somebody else holds
-POLL_S: Final = 0.01
 #: a mode that gives group and others nothing
 _PRIVATE: Final = 0o700
 #: of some shards, named by the hash in their checksum, in how many samples those that are known are needed next
@@ -181,7 +179,7 @@ class ShardCache:
             if held is not None:
                 self._counts["hits"] += 1
                 return held
-            part = _lock_file(self._root / f"{name}.part", deadline)
+            part = lock_file(self._root / f"{name}.part", deadline)
             if part is None:
                 break
             try:
@@ -236,11 +234,11 @@ class ShardCache:
         path = self._root / self._final(name)
         if not path.exists():
             self._adopt(name, checksum)
-        descriptor = _hold_file(path)
+        descriptor = hold_file(path)
         if descriptor is not None:
             os.utime(descriptor)
             return Held(Opened(descriptor, store.uri))
-        descriptor = _hold_file(self._root / (self._final(name) + SPARSE))
+        descriptor = hold_file(self._root / (self._final(name) + SPARSE))
         if descriptor is None:
             return None
         opened = Opened(descriptor, store.uri)
@@ -263,7 +261,7 @@ class ShardCache:
         head = (self.spans.begin(store, key) if whole else None) or read_head(store, key)
         if head is None:
             return None
-        self._fetched.bytes += head.size
+        self._fetched.came(head.size)
         try:
             self._reserve(part, file_bytes(head.table), name)
             sparse = Sparse(Opened(os.dup(part), store.uri), head.table, store, key)
@@ -297,7 +295,7 @@ class ShardCache:
             self._reserve(part, info.size, name)
 
             def write(offset: int, data: bytes) -> None:
-                os.pwrite(part, data, offset)
+                write_at(part, [memoryview(data)], offset)
 
             Fetch(store, key, info.size, write, self._pool, self._fetched).run()
             found, _ = file_checksum(str(path))
@@ -342,19 +340,19 @@ class ShardCache:
         os.ftruncate(part, 0)
         entries = [entry for entry in self._entries() if entry[0] != own]
         held = cached = sum(size for _, size, _ in entries)
-        if held + needed <= self.bytes_max and _allocate(part, needed):
+        if held + needed <= self.bytes_max and allocate(part, needed):
             return
         uses = self._next_uses([entry.partition(".")[0] for entry, _, _ in entries])
         # not planned first and oldest first, then by the next use, latest first
         entries.sort(key=lambda entry: (-uses.get(entry[0].partition(".")[0], 1 << 63), entry[2]))
         in_use: list[Path] = []
         for entry, size, _ in entries:
-            if not _evict(self._root / entry):
+            if not evict_file(self._root / entry):
                 in_use.append(self._root / entry)
                 continue
             held -= size
             self._counts["evicted"] += 1
-            if held + needed <= self.bytes_max and _allocate(part, needed):
+            if held + needed <= self.bytes_max and allocate(part, needed):
                 if cached + needed <= self.bytes_max:
                     self._disk_bytes = held + needed
                 return
@@ -397,24 +395,6 @@ class ShardCache:
         return found
 
 
-def _lock_file(path: Path, deadline: float) -> int | None:
-    """Open `path` under an exclusive lock, made if it is not there; None when it was not to be had by the deadline."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with suppress(FileNotFoundError):
-                # whoever had it before may have renamed or removed it: then the lock is on a file of the past
-                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                    return descriptor
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(descriptor)
-                return None
-            time.sleep(POLL_S)
-        os.close(descriptor)
-
-
 def _whole_checksum(path: Path) -> str:
     """The checksum of the shard in a file, without the map that may follow it."""
     with path.open("rb") as file:
@@ -425,54 +405,6 @@ def _whole_checksum(path: Path) -> str:
     except FormatError:
         return "damaged"
     return file_checksum(str(path), size_max=None if table is None else table.size)[0]
-
-
-def _hold_file(path: Path) -> int | None:
-    """The file, open under a shared lock, or None where it is gone."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    fcntl.flock(descriptor, fcntl.LOCK_SH)  # an exclusive lock here lasts only as long as an unlink
-    if os.fstat(descriptor).st_nlink == 0:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _allocate(part: int, size: int) -> bool:
-    """Take the bytes from the disk now, so that a fetch does not fail half-way; False where it has fewer."""
-    if not size:
-        return True
-    try:
-        os.posix_fallocate(part, 0, size)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        # where the kernel cannot take them at once, some were written
-        os.ftruncate(part, 0)
-        return False
-    return True
-
-
-def _evict(path: Path) -> bool:
-    """Remove the file unless somebody uses it."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with suppress(FileNotFoundError):
-            # a part that its writer gave up is removed by that one, and the next writes another under its name
-            if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return False
-            path.unlink()
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 def _make_private(path: Path) -> None:

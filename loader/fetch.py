@@ -75,7 +75,6 @@ class Pool:
 class FetchCounts:
     """What fetching did since it began; shared by all fetches of one cache."""
 
-    objects: int = 0
     bytes: int = 0
     hedges: int = 0
     retries: int = 0
@@ -83,6 +82,11 @@ class FetchCounts:
     part_s: deque[float] = field(default_factory=lambda: deque(maxlen=256))
     #: notified when blocks arrived that somebody waits for
     changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def came(self, size: int) -> None:
+        """Count bytes that were read from a store; any thread may."""
+        with self.changed:
+            self.bytes += size
 
 
 @dataclass(slots=True)
@@ -128,8 +132,7 @@ class Fetch:
             with self._changed:
                 self._error = self._error or LoaderError(f"{self._key!r}: nobody waits for it any more")
             raise
-        self._counts.objects += 1
-        self._counts.bytes += self._size
+        self._counts.came(self._size)
 
     def _await(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

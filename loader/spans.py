@@ -257,8 +257,7 @@ class Spans:
             span.at += count
             now = time.monotonic()
             self._gaps_s.append(now - moved)
-            with self.counts.changed:
-                self.counts.bytes += piece.nbytes
+            self.counts.came(piece.nbytes)
             moved = span.moved_at = now
             if span.at >= span.end or ((span.is_hedged or span.is_hedge) and sparse.has_all(span.at, span.end)):
                 return

@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.loader.cached_files import write_at
 from headrace.store.blocks import BlockTable
 from headrace.store.objects import Buffer, ObjectInfo, ObjectStore
 
@@ -101,14 +102,7 @@ class Sparse:
 
     def put(self, parts: Sequence[memoryview], offset: int, first: int, end: int) -> None:
         """Write checked bytes at `offset`, and then mark the blocks `first` to `end`, of which none is missing."""
-        parts = list(parts)
-        while parts:
-            written = os.pwritev(self.opened.descriptor, parts, offset)
-            offset += written
-            while parts and written >= parts[0].nbytes:
-                written -= parts.pop(0).nbytes
-            if written:
-                parts[0] = parts[0][written:]
+        write_at(self.opened.descriptor, parts, offset)
         self._map[first:end] = b"\1" * (end - first)
 
     def has_all(self, first: int, end: int) -> bool:

@@ -15,7 +15,8 @@ import pytest
 from headrace.loader import fetch
 from headrace.loader.ahead import SAMPLED_ROWS, next_use
 from headrace.loader.batches import Loader
-from headrace.loader.cache import CacheFull, ShardCache, _evict
+from headrace.loader.cache import CacheFull, ShardCache
+from headrace.loader.cached_files import evict_file
 from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.loader.errors import LoaderError
 from headrace.loader.fetch import Fetch, FetchCounts, Pool
@@ -107,10 +108,10 @@ def test_a_part_that_is_written_anew_between_a_look_and_an_eviction_stays(
         flock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", locked)
-    assert not _evict(part)
+    assert not evict_file(part)
     assert part.read_bytes() == b"the next"
     monkeypatch.undo()
-    assert _evict(part)
+    assert evict_file(part)
     assert not part.exists()
 
 
@@ -178,7 +179,9 @@ def test_of_several_loops_that_share_a_cache_the_one_that_needs_a_shard_soonest_
     for entry in entries[1:]:
         cache.hold(dataset.store, entry.tokens, entry.checksum)
     training, trial = {hashes[1]: 1, hashes[2]: 9}, {hashes[1]: 20, hashes[2]: 10}
-    plans = [lambda names, uses=uses: {name: uses[name] for name in names if name in uses} for uses in (training, trial)]
+    plans = [
+        lambda names, uses=uses: {name: uses[name] for name in names if name in uses} for uses in (training, trial)
+    ]
     for plan in plans:
         cache.add_plan(plan)
     assert cache._next_uses(hashes) == training
