@@ -138,7 +138,7 @@ class Prefetcher(Generic[T]):
         return None
 
     def _begin(self, *, is_ahead: bool) -> _Begun[T] | None:
-        if not self._waiting or self._closed:
+        if not self._waiting or self._closed or self._failed:
             return None
         begun = _Begun(self._waiting.popleft(), is_ahead=is_ahead)
         self._begun.append(begun)

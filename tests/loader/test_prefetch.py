@@ -1,5 +1,8 @@
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import pytest
 
@@ -74,6 +77,21 @@ def test_no_more_is_made_ahead_than_the_depth_and_the_one_in_hand():
     prefetcher.close()
 
 
+def test_an_item_that_weighs_more_than_the_depth_comes_where_nothing_else_is_held():
+    prefetcher = Prefetcher(each([7, 8]), 4, lambda item: item)
+    assert [prefetcher.take(PATIENCE_S), prefetcher.take(PATIENCE_S)] == [7, 8]
+    prefetcher.close()
+
+
+def test_a_depth_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least 1 item, got 0"):
+        Prefetcher(each([]), 0)
+
+
+def test_a_job_that_does_not_say_that_it_is_ready_is_run_by_the_thread_alone():
+    assert not Job(list[int]).is_ready()
+
+
 def test_an_error_of_the_source_comes_after_the_items_before_it():
     def source() -> Iterator[int]:
         yield 1
@@ -139,6 +157,46 @@ def test_an_interrupt_in_a_job_that_the_taker_runs_waits_for_nothing():
     with pytest.raises(KeyboardInterrupt):
         prefetcher.take()
     prefetcher.close()
+
+
+def test_behind_a_job_that_failed_no_other_is_run_though_the_source_gives_more():
+    failed, ran = threading.Event(), list[int]()
+
+    def fail() -> list[int]:
+        raise OSError("the disk is gone")
+
+    def source() -> Iterator[list[Job[int]]]:
+        yield [Job(lambda: [1]), Job(fail, ready)]
+        assert failed.wait(PATIENCE_S)
+        yield [Job(lambda: ran.append(2) or [2])]
+
+    prefetcher = Prefetcher(source(), 4)
+    assert prefetcher.take() == 1
+    with pytest.raises(OSError, match="the disk is gone"):
+        prefetcher.take()
+    failed.set()
+    prefetcher._thread.join(PATIENCE_S)
+    assert not prefetcher.alive
+    assert ran == []
+    with pytest.raises(OSError, match="the disk is gone"):
+        prefetcher.take()
+    prefetcher.close()
+
+
+def test_an_iteration_that_is_closed_lets_go_of_what_was_made_and_what_was_not():
+    class Item:
+        pass
+
+    made, waits = Item(), Item()
+    seen, given = (weakref.ref(one) for one in (made, waits))
+    jobs = deque([[Job(partial(list[Item], [made])), Job(partial(list[Item], [waits]))]])
+    del made, waits
+    prefetcher = Prefetcher(iter(jobs.popleft, None), 1)  # type: ignore[arg-type]
+    with prefetcher._changed:
+        assert prefetcher._changed.wait_for(lambda: prefetcher._held == 1, PATIENCE_S)
+    prefetcher.close()
+    assert not prefetcher.alive
+    assert seen() is given() is None
 
 
 def test_who_takes_does_not_run_ahead_without_end_while_the_thread_is_at_the_first_item():
