@@ -415,7 +415,7 @@ def _make_private(path: Path) -> None:
         status = path.lstat()
     except OSError as error:
         raise LoaderError(
-            f"the cache {path} cannot be made: {os.strerror(error.errno or 0)}; name a folder that user {os.getuid()} "
+            f"the cache {path} cannot be made: {error.strerror or error}; name a folder that user {os.getuid()} "
             f"may write to in {DIRECTORY_VARIABLE}, or by ShardCache(directory)"
         ) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:

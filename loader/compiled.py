@@ -24,8 +24,9 @@ from headrace.loader.order import I64, U64, Loops, Windowed, distinct
 from headrace.loader.segments import Shards
 from headrace.loader.shard import PieceTable, Shard
 
-#: how long the end of the process waits for loops that are being compiled: LLVM must not run while it is taken down
-EXIT_S_MAX: Final = 60.0
+#: how long the end of the process, and a fork, wait for loops that are being loaded: LLVM must not run while it is
+#: taken down, and what a module is imported under is locked in the child for good where the thread that had it is gone
+LOADED_S_MAX: Final = 60.0
 
 
 class Kernels:
@@ -53,7 +54,7 @@ class Kernels:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._load, name="headrace kernels", daemon=True)
                 self._thread.start()
-                atexit.register(self._thread.join, EXIT_S_MAX)
+                atexit.register(self.wait_loading)
 
     def wait(self, timeout_s: float) -> bool:
         """Load them and wait; whether they are there."""
@@ -61,6 +62,12 @@ class Kernels:
         assert self._thread is not None
         self._thread.join(timeout_s)
         return self._module is not None
+
+    def wait_loading(self) -> None:
+        """Return when they are being loaded no more, by another thread than this one."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(LOADED_S_MAX)
 
     def _load(self) -> None:
         try:
@@ -81,7 +88,7 @@ def _after_fork() -> None:
     KERNELS._module = module
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=KERNELS.wait_loading, after_in_child=_after_fork)
 
 
 class CompiledWalk:

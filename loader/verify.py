@@ -20,7 +20,7 @@ from typing import Final
 import xxhash
 
 from headrace.loader.errors import LoaderError
-from headrace.store.errors import ChecksumMismatch, ObjectMissing, StoreError, StoreUnavailable
+from headrace.store.errors import ChecksumMismatch, ObjectMissing, StoreUnavailable
 from headrace.store.objects import ObjectStore
 from headrace.store.shards import verify_object
 
@@ -163,9 +163,9 @@ class Verifier:
                 with self._changed:
                     self.bytes += size
                     self.shards += self._closings == closings
-            except StoreError as error:
-                self.error = error
             except OSError as error:
                 self.error = StoreUnavailable(
-                    f"{self._store.uri}: cannot read {key!r}: {os.strerror(error.errno or 0)}"
+                    f"{self._store.uri}: cannot read {key!r}: {error.strerror or error}"
                 )
+            except Exception as error:  # noqa: BLE001 - it belongs to the thread that reads on or waits
+                self.error = error

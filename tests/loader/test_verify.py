@@ -85,3 +85,13 @@ def test_a_store_that_refuses_a_check_is_told_and_not_waited_for(
     shards.ask()
     with pytest.raises(StoreRefused, match="may not be read"):
         shards.verifier.wait(PATIENCE_S)
+
+
+def test_a_check_that_breaks_off_is_told_and_not_waited_for(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_off(*_: object) -> int:
+        raise MemoryError("no room for the buffer")
+
+    monkeypatch.setattr(verify, "check_shard", break_off)
+    shards.ask()
+    with pytest.raises(MemoryError, match="no room"):
+        shards.verifier.wait(PATIENCE_S)
