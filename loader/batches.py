@@ -26,7 +26,7 @@ from headrace.loader.fields import Batch, chosen_fields
 from headrace.loader.local import checked_ranks, local_ranks_of
 from headrace.loader.mixture import Mixture, Shuffle, period_counts
 from headrace.loader.order import BLOCK_ROWS_DEFAULT, WINDOW_BLOCKS_DEFAULT, Order, OrderMode
-from headrace.loader.plan import Cut, Event, Hosted, LastBatch, Offered, Recut, Revised, Reweighted, Skipped
+from headrace.loader.plan import Cut, Event, Hosted, LastBatch, Offered, Recut, Revised, Reweighted, Skipped, pass_max
 from headrace.loader.prefetch import Prefetcher
 from headrace.loader.produce import Made, Share, Task, prefetch_of, produce
 from headrace.loader.resume import Grown, Reading, resume
@@ -113,6 +113,10 @@ class Loader:
         self._pass_samples = pass_samples
         self._samples = pass_samples or sum(dataset.layout.samples for dataset in datasets)
         self._require_step(self._samples)
+        if pass_ > pass_max(self._samples):
+            raise ValueError(
+                f"pass_ is at most {pass_max(self._samples)} for passes of {self._samples} samples, got {pass_}"
+            )
         self._shuffle.order(datasets[0].layout, 0, pass_)  # raises what is wrong with the arguments
         begin = pass_ * self._samples
         self._events: tuple[Event, ...] = (Revised(begin, self.sources.versions), Recut(begin, 0, self._cut))

@@ -13,7 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from headrace.loader.order import I64
+from headrace.loader.order import I64, SAMPLES_MAX
+
+#: absolute positions lie below, so that those of the pass behind the last fit 63 bits too
+POSITIONS_MAX: Final = SAMPLES_MAX
 
 #: the last absolute position, since arrays of them are int64
 POSITION_MAX: Final = (1 << 63) - 1
@@ -43,6 +46,11 @@ class Cut:
     def steps(self, left: int) -> int:
         """Steps that `left` samples make."""
         return left // self.stride if self.last is LastBatch.DROP else -(-left // self.stride)
+
+
+def pass_max(samples: int) -> int:
+    """The highest number that a pass of so many samples may have."""
+    return POSITIONS_MAX // max(samples, 1) - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,19 @@ from typing import Any, Final
 import numpy as np
 
 from headrace.loader.errors import Difference, LoaderError, StateMismatch
-from headrace.loader.plan import Cut, Event, Grew, LastBatch, Offered, Recut, Revised, Reweighted, Skipped
+from headrace.loader.plan import (
+    POSITIONS_MAX,
+    Cut,
+    Event,
+    Grew,
+    LastBatch,
+    Offered,
+    Recut,
+    Revised,
+    Reweighted,
+    Skipped,
+    pass_max,
+)
 
 STATE_FORMAT: Final = 1
 #: entries in a journal; a journal is edited by hand and by changes of the world size, not by steps
@@ -39,11 +51,10 @@ class Place:
 
 
 def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> Place:
-    """Where a saved state stands, or StateMismatch with each field that differs from `ours`.
+    """Where a saved state of this format stands, or StateMismatch with each field that differs from `ours`.
 
-    Raises LoaderError where it is no state, or one that only a newer version can follow.
+    Raises LoaderError where it is malformed, or one that only a newer version can follow.
     """
-    require_format(state)
     differences = [
         Difference(field, state.get(field), ours.get(field))
         for field in _BINDING
@@ -93,14 +104,14 @@ def place_of(state: Mapping[str, Any]) -> Place:
     """Where a state stands; raises LoaderError where it is malformed."""
     samples = _whole(state, "samples")
     return Place(
-        _whole(state, "pass"),
+        _whole(state, "pass", pass_max(samples)),
         _whole(state, "position", samples),
         _whole(state, "step"),
         parse_journal(state.get("journal")),
     )
 
 
-def _whole(state: Mapping[str, Any], field: str, most: int = (1 << 64) - 1) -> int:
+def _whole(state: Mapping[str, Any], field: str, most: int = POSITIONS_MAX) -> int:
     value = state.get(field)
     if type(value) is not int or not 0 <= value <= most:
         raise LoaderError(f"the state's {field} is {value!r}; it must be a whole number from 0 to {most}")

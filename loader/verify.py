@@ -10,7 +10,6 @@ read 64 MiB for a row of 8 KiB, hundreds of times at the start of a windowed pas
   no checkpoint holds what an unchecked row taught.
 """
 
-import os
 import threading
 import time
 from collections import deque
@@ -164,8 +163,6 @@ class Verifier:
                     self.bytes += size
                     self.shards += self._closings == closings
             except OSError as error:
-                self.error = StoreUnavailable(
-                    f"{self._store.uri}: cannot read {key!r}: {error.strerror or error}"
-                )
+                self.error = StoreUnavailable(f"{self._store.uri}: cannot read {key!r}: {error.strerror or error}")
             except Exception as error:  # noqa: BLE001 - it belongs to the thread that reads on or waits
                 self.error = error

@@ -28,6 +28,7 @@ from headrace.store.objects import open_store
         ({"seed": 1 << 64}, ValueError, "seed must lie in"),
         ({"prefetch": -1}, ValueError, "prefetch is at least 0, got -1"),
         ({"pass_": -1}, ValueError, "pass_ is at least 0, got -1"),
+        ({"pass_": (1 << 62) // 17}, ValueError, "pass_ is at most 271275648142787522 for passes of 17 samples"),
         ({"window_blocks": 0}, ValueError, "window_blocks is at least 1, got 0"),
         ({"order": "random"}, ValueError, "order is one of 'sequential', 'windowed', 'full'; got 'random'"),
         ({"last": "keep"}, ValueError, "last is one of 'drop', 'pad'; got 'keep'"),
@@ -111,6 +112,55 @@ def test_another_dataset_is_said_by_its_place_and_a_moved_one_is_none(
     assert tiny_dataset in str(caught.value)
     (tmp_path / "moved").symlink_to(tiny_dataset)
     Loader(tmp_path / "moved", batch_size=2).load_state_dict(state)
+
+
+def test_of_a_mixture_the_datasets_that_are_others_are_said_and_those_that_moved_are_not(
+    tiny_dataset: str, make_dataset: Callable[..., str], tmp_path: Path
+):
+    second, third = (make_dataset(seed=seed) for seed in (1, 2))
+    (tmp_path / "moved").symlink_to(tiny_dataset)
+
+    def mixed(*uris: str | Path) -> Loader:
+        return Loader([Source(uri) for uri in uris], batch_size=2, pass_samples=20)
+
+    state = mixed(tiny_dataset, second).state_dict()
+    mixed(tmp_path / "moved", second).load_state_dict(state)
+    for others, fields in (
+        ((tmp_path / "moved", third), ["sources[1].uri", "sources[1].layout_root"]),
+        ((tiny_dataset,), ["samples", "weights", *_of(0), *_of(1)]),
+        ((tiny_dataset, second, third), ["weights", *_of(2)]),
+    ):
+        loader = mixed(*others) if len(others) > 1 else Loader(*others, batch_size=2)
+        with pytest.raises(StateMismatch) as caught:
+            loader.load_state_dict(state)
+        assert [one.field for one in caught.value.differences] == fields
+
+
+def _of(number: int) -> list[str]:
+    return [f"sources[{number}].{field}" for field in ("uri", "layout_root", "samples")]
+
+
+def test_where_the_order_alone_differs_the_dataset_is_not_named(tiny_dataset: str, tmp_path: Path):
+    (tmp_path / "moved").symlink_to(tiny_dataset)
+    with pytest.raises(StateMismatch) as caught:
+        Loader(tmp_path / "moved", batch_size=2, seed=1).load_state_dict(
+            Loader(tiny_dataset, batch_size=2).state_dict()
+        )
+    assert [one.field for one in caught.value.differences] == ["seed"]
+
+
+def test_a_state_at_the_very_end_of_a_pass_is_taken_and_one_behind_it_is_not(tiny_dataset: str):
+    loader = Loader(tiny_dataset, batch_size=17)
+    assert len(list(loader)) == 1
+    state = loader.state_dict()
+    assert state["position"] == 17
+    again = Loader(tiny_dataset, batch_size=17)
+    again.load_state_dict(state)
+    assert list(again) == []
+    assert next(iter(again))["state"].tolist() == [1, 17, 2]
+    for field, value in (("position", 18), ("pass", (1 << 62) // 17), ("step", 1 << 63)):
+        with pytest.raises(LoaderError, match=f"the state's {field} is {value}; it must be a whole number from 0 to"):
+            again.load_state_dict({**state, field: value})
 
 
 @pytest.mark.parametrize(

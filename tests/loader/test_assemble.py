@@ -1,6 +1,7 @@
 """The fields of a batch against a slow reference that walks token by token."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headrace.loader.assemble import assemble
@@ -18,7 +19,17 @@ from headrace.loader.compiled import KERNELS, CompiledAssembly
 from headrace.loader.dataset import TokenDataset, open_dataset
 from headrace.loader.fields import FIELDS, Batch, Placed, chosen_fields
 
+sys.path.insert(0, str(Path(__file__).parent))
+from shards_kit import write_dataset
+
 ARRAYS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "documents", "positions")
+
+
+@pytest.fixture(scope="module")
+def long_dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Rows of 1,000 tokens, of which pieces repeat some."""
+    root = tmp_path_factory.mktemp("long") / "data"
+    return str(write_dataset(root, sequences=(6, 5), seq_len=1000, repeats=True))
 
 
 def reference_row(arrays: dict[str, np.ndarray], shard: int, row: int) -> tuple[list[Any], ...]:
@@ -89,6 +100,20 @@ def test_a_batch_of_any_rows_equals_the_slow_reference(tiny_dataset: str, picked
     assert_same(batch, reference(tiny_dataset, dataset, picked, batch_size))
 
 
+@given(picked=st.lists(st.integers(0, 10), max_size=5))
+# a row that begins with one token of padding, one with none, and a last segment behind others
+@example(picked=[3, 9, 4, 0, 8])
+@settings(max_examples=15, deadline=None)
+def test_a_batch_of_long_segments_equals_the_slow_reference(long_dataset: str, picked: list[int]):
+    dataset = open_dataset(long_dataset)
+    shards, rows = dataset.layout.split(np.array(picked, dtype=np.int64))
+    samples = list(zip(shards.tolist(), rows.tolist(), strict=True))
+    batch = assemble(dataset, np.arange(len(picked)), shards, rows, 5)
+    assert_same(batch, reference(long_dataset, dataset, samples, 5))
+
+
+# rows without padding, and padding behind them
+@example(seed=0, seq_len=1, picked=[3, 4])
 @given(seed=st.integers(0, 10**6), seq_len=st.integers(1, 40), picked=st.lists(st.integers(0, 6), max_size=9))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_packing_equals_the_slow_reference_by_numpy_and_by_compiled_loops(

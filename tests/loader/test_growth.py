@@ -83,6 +83,28 @@ def test_a_state_from_either_side_of_the_boundary_is_resumed_at_any_world_size(v
     assert again.state_dict() == grown
 
 
+def test_a_loader_that_finishes_a_pass_takes_its_own_states_back_without_a_choice(versions: tuple[str, str]):
+    loader = Loader(versions[1], **SHAPE)
+    loader.load_state_dict(saved(versions[0]), grown="finish")
+    tokens(loader, 2)
+    finishing = loader.state_dict()
+    rest = tokens(loader, 3)
+    loader.load_state_dict(finishing)
+    assert loader.state_dict() == finishing
+    assert tokens(loader, 3) == rest
+    tokens(loader)
+    assert tokens(loader) == tokens(Loader(versions[1], **SHAPE, pass_=1))
+
+
+def test_a_loader_that_finishes_a_pass_takes_states_over_all_shards(versions: tuple[str, str]):
+    state = saved(versions[1])
+    loader = Loader(versions[1], **SHAPE)
+    loader.load_state_dict(saved(versions[0]), grown="finish")
+    loader.load_state_dict(state)
+    assert loader.state_dict() == state
+    assert tokens(loader) == tokens(Loader(versions[1], **SHAPE))[5:]
+
+
 def test_a_loader_in_another_process_finishes_the_same_pass_and_goes_on_with_all_shards(versions: tuple[str, str]):
     loader = Loader(versions[1], **SHAPE)
     loader.load_state_dict(saved(versions[0]), grown="finish")
