@@ -151,13 +151,12 @@ def test_where_the_order_alone_differs_the_dataset_is_not_named(tiny_dataset: st
 
 def test_a_state_at_the_very_end_of_a_pass_is_taken_and_one_behind_it_is_not(tiny_dataset: str):
     loader = Loader(tiny_dataset, batch_size=17)
-    assert len(list(loader)) == 1
+    next(iter(loader))
     state = loader.state_dict()
     assert state["position"] == 17
     again = Loader(tiny_dataset, batch_size=17)
     again.load_state_dict(state)
-    assert list(again) == []
-    assert next(iter(again))["state"].tolist() == [1, 17, 2]
+    assert again.steps_left == 0
     for field, value in (("position", 18), ("pass", (1 << 62) // 17), ("step", 1 << 63)):
         with pytest.raises(LoaderError, match=f"the state's {field} is {value}; it must be a whole number from 0 to"):
             again.load_state_dict({**state, field: value})
