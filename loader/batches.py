@@ -33,7 +33,7 @@ from headrace.loader.resume import Grown, Reading, resume
 from headrace.loader.sequence import binding_of, mixture_of
 from headrace.loader.sources import Source, Sources
 from headrace.loader.state import STATE_FORMAT, journal_to_json
-from headrace.loader.statistics import LoaderStatistics, SourceShare
+from headrace.loader.statistics import LoaderStatistics, Received, SourceShare
 from headrace.loader.verify import WAIT_S_MAX
 
 T = TypeVar("T")
@@ -136,8 +136,8 @@ class Loader:
         self._iterations = 0
         self._prefetcher: Prefetcher[list[Made[Any]]] | None = None
         self._ahead: Ahead | None = None
-        self._counts = {"batches": 0, "samples": 0}
-        self._seconds = {"wait": 0.0, "assemble": 0.0}
+        #: what the caller received, also by way of other processes
+        self.counts = Received()
 
     def _require_step(self, samples: int) -> None:
         if self._cut.steps(samples) == 0:
@@ -213,7 +213,7 @@ class Loader:
                     paused = False
                 for one in chunk:
                     check()
-                    received(one, now_s() - before)
+                    received(one, before, now_s())
                     yield one.item
                     if iteration != self._iterations:
                         raise LoaderClosed("this iteration was ended by close, a change of state or a newer iteration")
@@ -258,16 +258,13 @@ class Loader:
         batch_bytes = self._cut.batch_size * self.sources.seq_len * self._buffers.fields.token_bytes
         return prefetch_of(batch_bytes, by_worker=self._is_worker)
 
-    def _received(self, one: Made[Any], waited_s: float) -> None:
+    def _received(self, one: Made[Any], asked_s: float, came_s: float) -> None:
         self._position = one.position - self._pass * self._samples
         self._step = one.step
         self._is_moved = False
         if self._share.of > 1:
             self._share = Share(self._share.of - 1, self._share.of)
-        self._counts["batches"] += 1
-        self._counts["samples"] += one.samples
-        self._seconds["wait"] += waited_s
-        self._seconds["assemble"] += one.assemble_s
+        self.counts.count(one.samples, asked_s, came_s, one.assemble_s)
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the last batch that the caller received: plain JSON, equal on each rank.
@@ -376,11 +373,12 @@ class Loader:
         # datasets may share one cache
         caches = {id(dataset.cache): dataset.cache.statistics() for dataset in datasets if dataset.cache is not None}
         return LoaderStatistics(
-            batches=self._counts["batches"],
-            samples=self._counts["samples"],
-            tokens=self._counts["samples"] * self.sources.seq_len,
-            data_wait_s=self._seconds["wait"],
-            assemble_s=self._seconds["assemble"],
+            batches=self.counts.batches,
+            samples=self.counts.samples,
+            tokens=self.counts.samples * self.sources.seq_len,
+            data_wait_s=self.counts.wait_s,
+            assemble_s=self.counts.assemble_s,
+            elapsed_s=self.counts.elapsed_s,
             verified_shards=sum(dataset.verified_shards for dataset in datasets),
             verified_bytes=sum(dataset.verified_bytes for dataset in datasets),
             cache_hits=sum(cache.hits for cache in caches.values()),

@@ -27,8 +27,13 @@ class Source:
 
     dataset: TokenDataset | str | os.PathLike[str]
     weight: float = 1.0
-    #: the dataset's own name by default
+    #: the dataset's own name by default; where several have one name, it is followed by the source's number: "plain[1]"
     name: str = ""
+
+
+def told_apart(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, with its number behind each that several have: those of all datasets of one pipeline are the same."""
+    return tuple(f"{name}[{at}]" if names.count(name) > 1 else name for at, name in enumerate(names))
 
 
 class Sources:
@@ -42,8 +47,8 @@ class Sources:
             for source in sources
         ]
         self.weights = tuple(float(source.weight) for source in sources)
-        self.names = tuple(
-            source.name or dataset.manifest.dataset for source, dataset in zip(sources, self.datasets, strict=True)
+        self.names = told_apart(
+            [source.name or dataset.manifest.dataset for source, dataset in zip(sources, self.datasets, strict=True)]
         )
         first = self.datasets[0].manifest
         for dataset in self.datasets[1:]:

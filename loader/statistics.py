@@ -30,7 +30,7 @@ class LoaderStatistics:
     tokens: int
     #: how long the caller waited for batches, in seconds
     data_wait_s: float
-    #: how long assembling the received batches took, on whichever thread, in seconds
+    #: how long assembling the received batches took, on whichever thread of this process, in seconds
     assemble_s: float
     verified_shards: int
     verified_bytes: int
@@ -41,12 +41,45 @@ class LoaderStatistics:
     store_bytes: int = 0
     #: parts asked for a second time because the first answer took too long
     hedged_reads: int = 0
+    #: from when the first batch was asked for to when the last one came, whatever the caller did between, in seconds
+    elapsed_s: float = 0.0
     shares: tuple[SourceShare, ...] = ()
+
+    @property
+    def tokens_s(self) -> float:
+        """Tokens a second over all that time: the pace of the loop, and not what the loader could do."""
+        return self.tokens / self.elapsed_s if self.elapsed_s else 0.0
 
     @property
     def data_wait_s_a_step(self) -> float:
         """How long the caller waited for a batch, on average, in seconds."""
         return self.data_wait_s / self.batches if self.batches else 0.0
+
+
+class Received:
+    """Counts what a loop receives. Moments are those of `time.perf_counter`."""
+
+    __slots__ = ("_first_s", "_last_s", "assemble_s", "batches", "samples", "wait_s")
+
+    def __init__(self) -> None:
+        self.batches = self.samples = 0
+        self.wait_s = self.assemble_s = 0.0
+        self._first_s = self._last_s = 0.0
+
+    def count(self, samples: int, asked_s: float, came_s: float, assemble_s: float = 0.0) -> None:
+        """A batch came that was asked for at `asked_s`."""
+        if not self.batches:
+            self._first_s = asked_s
+        self._last_s = came_s
+        self.batches += 1
+        self.samples += samples
+        self.wait_s += came_s - asked_s
+        self.assemble_s += assemble_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """From when the first batch was asked for to when the last one came."""
+        return self._last_s - self._first_s
 
 
 class Counted(Protocol):
@@ -62,7 +95,7 @@ _COUNTERS = {
     "samples": "Sequences that the training loop received.",
     "tokens": "Tokens that the training loop received; its rate is tokens a second.",
     "data_wait_s": "Seconds that the training loop waited for batches.",
-    "assemble_s": "Seconds spent assembling batches, on whichever thread.",
+    "assemble_s": "Seconds spent assembling batches, on whichever thread of this process.",
     "verified_bytes": "Bytes read to check checksums.",
     "cache_hits": "Shards found in the local cache.",
     "cache_misses": "Shards fetched into the local cache.",

@@ -7,6 +7,7 @@ loop sees the same sequence; but only the loop knows what it received. So every 
 `StatefulDataLoader` keeps a state a worker; `loader_state` finds the one place in it that any world size can load.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, cast
 
@@ -94,6 +95,8 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
             )
         self._is_within = True
         for batch in self.loader.iterate(_tensors):
+            # whoever calls wait_verified in the loop's process learns nothing of the checks in this one
+            self.loader.wait_verified()
             self._worker = place
             yield batch
         self._worker = None
@@ -165,16 +168,23 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
         batches = iter(DataLoader(self, batch_size=None, num_workers=num_workers, **options))
         # it counts, whenever its workers begin
         self._told += 1
+        asked_s = time.perf_counter()
         for batch in batches:
             # without workers the loader itself knows, and to be told would end its iteration
             if num_workers:
-                self.received(batch)
+                self._received(batch, asked_s)
             yield batch
+            asked_s = time.perf_counter()
         if num_workers:
             self.load_state_dict({**self.state_dict(), "ended": True})
 
     def received(self, batch: Mapping[str, Any]) -> None:
         """Take note that the training loop received a batch that came through worker processes."""
+        self._received(batch, time.perf_counter())
+
+    def _received(self, batch: Mapping[str, Any], asked_s: float) -> None:
+        rows = int((batch["positions"] >= 0).sum())
+        self.loader.counts.count(rows, asked_s, time.perf_counter())
         self._told += 1
         self.loader.load_state_dict(self.state_dict(batch))
 
@@ -216,11 +226,13 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
         self._is_placed, self._is_within = info is not None, False
 
     def statistics(self) -> LoaderStatistics:
-        """See `Loader.statistics`."""
+        """See `Loader.statistics`: of what came through `over_workers` the batches and the waits for them; what worker
+        processes assembled, checked and fetched is counted in each of them alone.
+        """
         return self.loader.statistics()
 
     def wait_verified(self, timeout_s: float = WAIT_S_MAX) -> None:
-        """See `Loader.wait_verified`."""
+        """See `Loader.wait_verified`. Worker processes give no batch before all that they read has been checked."""
         self.loader.wait_verified(timeout_s)
 
     def close(self) -> None:

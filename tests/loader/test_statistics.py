@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.loader.batches import Loader
-from headrace.loader.statistics import LoaderCollector
+from headrace.loader.batches import Loader, Source
+from headrace.loader.statistics import LoaderCollector, LoaderStatistics, Received
 
 
 def test_prometheus_sees_what_statistics_say(tiny_dataset: str):
@@ -15,6 +15,36 @@ def test_prometheus_sees_what_statistics_say(tiny_dataset: str):
     assert registry.get_sample_value("headrace_loader_tokens_total", {"rank": "3"}) == 4 * 4 * 16
     assert registry.get_sample_value("headrace_loader_data_wait_seconds_total", {"rank": "3"}) > 0
     assert registry.get_sample_value("headrace_loader_share", {"rank": "3", "source": "tiny"}) == 1.0
+
+
+def test_the_pace_of_a_loop_is_its_tokens_over_the_time_from_the_first_batch_asked_for_to_the_last():
+    counts = Received()
+    counts.count(4, 10.0, 11.5)
+    counts.count(2, 14.0, 14.5, 0.25)
+    assert (counts.batches, counts.samples, counts.wait_s, counts.assemble_s) == (2, 6, 2.0, 0.25)
+    assert counts.elapsed_s == 4.5
+    none = LoaderStatistics(0, 0, 0, 0.0, 0.0, 0, 0)
+    assert (none.tokens_s, none.data_wait_s_a_step) == (0.0, 0.0)
+    some = LoaderStatistics(2, 6, 90, counts.wait_s, counts.assemble_s, 0, 0, elapsed_s=counts.elapsed_s)
+    assert (some.tokens_s, some.data_wait_s_a_step) == (20.0, 1.0)
+
+
+def test_sources_of_one_name_are_told_apart_by_their_numbers(make_dataset, tiny_dataset: str):
+    client = pytest.importorskip("prometheus_client")
+    same = [Source(tiny_dataset, 0.5), Source(make_dataset(seed=1), 0.3), Source(make_dataset(seed=2), 0.2, "other")]
+    loader = Loader(same, batch_size=10)
+    next(iter(loader))
+    registry = client.CollectorRegistry()
+    registry.register(LoaderCollector(loader))
+    names = loader.sources.names
+    shares = {name: registry.get_sample_value("headrace_loader_share", {"source": name}) for name in names}
+    assert shares == {"tiny[0]": 0.5, "tiny[1]": 0.3, "other": 0.2}
+    again = Loader(same, batch_size=10)
+    state = loader.state_dict()
+    # as states were before there were numbers
+    again.load_state_dict({**state, "sources": [{**one, "name": "tiny"} for one in state["sources"]]})
+    assert again.replica().sources.names == names
+    loader.close()
 
 
 def test_a_large_local_shard_is_checked_behind_the_reader_and_a_checkpoint_can_wait_for_it(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from headrace.loader import verify
 from headrace.loader.batches import Loader
 from headrace.loader.errors import LoaderError
 
@@ -359,3 +360,24 @@ def test_after_a_kill_nothing_is_read_twice_or_left_out(thousand_dataset: str, t
     after = made(thousand_dataset, batch_size=9, last="pad")
     after.load_state_dict(lines[-1][1])
     assert seen + [p for batch in after for p in positions(batch)] == list(range(1003))
+
+
+def test_statistics_count_what_came_through_workers(thousand_dataset: str):
+    loader = made(thousand_dataset, batch_size=150, last="pad")
+    assert len(list(loader.over_workers(2, timeout=TIMEOUT_S))) == 7
+    statistics = loader.statistics()
+    assert (statistics.batches, statistics.samples, statistics.tokens) == (7, 1003, 1003 * 8)
+    assert 0 < statistics.data_wait_s <= statistics.elapsed_s
+
+
+def test_a_worker_gives_no_batch_of_a_shard_that_it_has_not_checked(
+    make_dataset: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+):
+    uri = make_dataset(sequences=(40,))
+    # a shard that is checked behind the reader; its damage lies behind all rows
+    monkeypatch.setattr(verify, "FIRST_BYTES_MAX", 0)
+    (path,) = (Path(uri) / "shards/0").glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:-1] + b"\x55")
+    for batches in (plain(made(uri, batch_size=1), 2), made(uri, batch_size=1).over_workers(2, timeout=TIMEOUT_S)):
+        with pytest.raises(RuntimeError, match="Caught ChecksumMismatch in DataLoader worker"):
+            next(batches)

@@ -1,5 +1,6 @@
 """The training example: two processes over gloo, killed and started again, against a run that was not."""
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -70,6 +71,26 @@ def test_a_killed_run_goes_on_along_the_curve_of_one_that_was_not(make_dataset: 
     picture = ET.parse(killed / "losses.svg").getroot()
     lines = [line.attrib["points"].split() for line in picture.iter("{http://www.w3.org/2000/svg}polyline")]
     assert [len(line) for line in lines] == [STEPS, max(STEPS, reached + 2)]
+
+
+def test_a_plot_leaves_out_what_is_no_number_and_lines_that_a_death_tore(tmp_path: Path):
+    spec = importlib.util.spec_from_file_location("train_example", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    path = tmp_path / "losses.jsonl"
+    path.write_text('{"step": 0, "loss": NaN}\n')
+    example.plot(tmp_path, None)
+    assert not (tmp_path / "losses.svg").exists()
+    path.write_text("""{"step": 0, "loss": 3.5}
+{"step": 1, "lo{"step": 1, "loss": 3.0}
+{"step": 2, "loss": NaN}
+{"step": 3, "loss": 2.5}
+""")
+    assert example.losses(tmp_path) == {0: 3.5, 3: 2.5}
+    example.plot(tmp_path, None)
+    assert (tmp_path / "losses.svg").exists()
 
 
 def ranks(parent: int) -> list[int]:
