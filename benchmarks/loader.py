@@ -1,6 +1,6 @@
 """How fast the loader is: tokens a second, resume, memory, reads from a store with latency, and a GPU's wait.
 
-    python benchmarks/loader.py --json [--dataset URI] [--peers DIRECTORY] [--only local resume s3 paced gpu]
+    python benchmarks/loader.py --json [--dataset URI] [--peers DIRECTORY] [--only local resume s3 disk paced gpu]
 
 Method
 ------
@@ -23,6 +23,7 @@ first batch in hand. Memory is the resident size then, less that of a process th
 gets the same objects whole with one and with four threads, into memory (summed or not) and into files.
 `--s3 seaweedfs` starts a real server on this machine, `--s3 URI` takes a store elsewhere; without it each read of a
 directory waits. Without `--dataset` one of 20 shards and 600 MB is made, or of `--shards`.
+*disk*: `benchmarks/loader_disk.py`: local shards that are larger than the memory a cgroup leaves, against a scan.
 *paced*: `benchmarks/loader_paced.py`: a loop of 25 ms a step that leaves the processor alone, as a GPU's step does; how
 long it waits for batches, and the processor time of its process.
 *gpu*: needs a CUDA device: the share of a step's time that the loop waits, and the CPU time a rank.
@@ -81,10 +82,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from loader_disk import from_disk
 from loader_paced import paced
 from loader_store import SHARDS, from_store
 
-PARTS = ["local", "resume", "s3", "paced", "gpu"]
+PARTS = ["local", "resume", "s3", "disk", "paced", "gpu"]
 SEQ_LEN = 2048
 BATCH = 32
 TURNS = 5
@@ -455,12 +457,13 @@ def main() -> None:
         print(json.dumps(run_peer(asked.peer, asked.flat, asked.dtype, asked.eos)))
         return
     only = asked.only or PARTS
-    if not asked.dataset and set(only) - {"resume", "s3"}:
-        parser.error("--dataset is needed for all but --only resume s3")
+    if not asked.dataset and set(only) - {"resume", "s3", "disk"}:
+        parser.error("--dataset is needed for all but --only resume s3 disk")
     parts: dict[str, Callable[[], Any]] = {
         "local": lambda: local(asked.dataset, asked.peers),
         "resume": resume,
         "s3": lambda: from_store(asked.dataset, asked.s3, BATCH, TURNS, asked.link, asked.shards),
+        "disk": from_disk,
         "paced": lambda: paced(asked.dataset, asked.s3, BATCH, asked.link),
         "gpu": lambda: gpu(asked.dataset),
     }

@@ -29,6 +29,7 @@ from headrace.loader.order import BLOCK_ROWS_DEFAULT, WINDOW_BLOCKS_DEFAULT, Ord
 from headrace.loader.plan import Cut, Event, Hosted, LastBatch, Offered, Recut, Revised, Reweighted, Skipped, pass_max
 from headrace.loader.prefetch import Prefetcher
 from headrace.loader.produce import Made, Share, Task, prefetch_of, produce
+from headrace.loader.readahead import Readahead
 from headrace.loader.resume import Grown, Reading, resume
 from headrace.loader.sequence import binding_of, mixture_of
 from headrace.loader.sources import Source, Sources
@@ -135,7 +136,7 @@ class Loader:
         self._ended = self._is_moved = False
         self._iterations = 0
         self._prefetcher: Prefetcher[list[Made[Any]]] | None = None
-        self._ahead: Ahead | None = None
+        self._followers: list[Ahead | Readahead] = []
         #: what the caller received, also by way of other processes
         self.counts = Received()
 
@@ -196,7 +197,7 @@ class Loader:
             raise LoaderClosed("this iteration was ended before it began; iterate the loader anew")
         if self._ended or not (self._is_moved or self.steps_left):
             self._advance()
-        made, prefetcher, ahead = self._begin(transform)
+        made, prefetcher, followers = self._begin(transform)
         paused = True
         check, received, now_s = self.sources.check, self._received, time.perf_counter
         try:
@@ -223,8 +224,8 @@ class Loader:
         finally:
             if prefetcher:
                 prefetcher.close()
-            if ahead:
-                ahead.close()
+            for follower in followers:
+                follower.close()
 
     def _end_pass(self) -> None:
         """Stand behind the last step of the pass, also where others made it (`share_steps`)."""
@@ -237,20 +238,32 @@ class Loader:
 
     def _begin(
         self, transform: Callable[[Batch], T]
-    ) -> tuple[Iterator[list[Made[T]]], Prefetcher[list[Made[T]]] | None, Ahead | None]:
+    ) -> tuple[Iterator[list[Made[T]]], Prefetcher[list[Made[T]]] | None, list[Ahead | Readahead]]:
         # the first batch comes sooner if nothing else reads meanwhile
         self.sources.pause_checks()
-        cached = any(dataset.cache is not None for dataset in self.sources.datasets)
         depth = self._depth()
-        ahead = Ahead(self.sources, self._mixture, self._hosted()) if cached and depth else None
+        followers = self._follow(depth)
+
+        def moved(position: int) -> None:
+            for follower in followers:
+                follower.moved(position)
+
         task = Task(
             self.sources, self._mixture, self._cut, self.rank, self._offered(), self._step, self._pass, self._share,
             max(1, depth), self._buffers,
         )  # fmt: skip
-        jobs = produce(task, transform, ahead.moved if ahead else _ignore)
+        jobs = produce(task, transform, moved)
         prefetcher = Prefetcher(jobs, depth, len) if depth else None
-        self._prefetcher, self._ahead = prefetcher, ahead
-        return (made for some in jobs for job in some for made in job.run()), prefetcher, ahead
+        self._prefetcher, self._followers = prefetcher, followers
+        return (made for some in jobs for job in some for made in job.run()), prefetcher, followers
+
+    def _follow(self, depth: int) -> list[Ahead | Readahead]:
+        """Those who have read what the next positions need: from remote stores, and from disks."""
+        found: list[Ahead | Readahead] = []
+        if depth and any(dataset.cache is not None for dataset in self.sources.datasets):
+            found.append(Ahead(self.sources, self._mixture, self._hosted()))
+        found.append(Readahead(self.sources, self._mixture, self._hosted()))
+        return found
 
     def _depth(self) -> int:
         if self._prefetch is not None:
@@ -462,10 +475,10 @@ class Loader:
 
     def _end_iteration(self) -> None:
         self._iterations += 1
-        for running in (self._prefetcher, self._ahead):
+        for running in (self._prefetcher, *self._followers):
             if running is not None:
                 running.close()
-        self._prefetcher = self._ahead = None
+        self._prefetcher, self._followers = None, []
 
     def _binding(self) -> dict[str, Any]:
         layouts = [dataset.layout for dataset in self.sources.datasets]
@@ -481,7 +494,3 @@ def _rebuilt(plain: Mapping[str, Any]) -> Loader:
 
 def _same(batch: Batch) -> Batch:
     return batch
-
-
-def _ignore(position: int) -> None:
-    del position

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from headrace.loader.cache import Held, ShardCache
 from headrace.loader.errors import LoaderError
 from headrace.loader.manifest import MANIFEST_KEY, Manifest, ShardEntry, parse_manifest
+from headrace.loader.mapped import mapped_rows
 from headrace.loader.order import I64, Layout
 from headrace.loader.room import CacheFull, RoomWait
 from headrace.loader.shard import Pieces, Shard
@@ -133,6 +134,12 @@ class TokenDataset:
         found = self._open.get(number)
         return self._opened(number, stopped) if found is None else found
 
+    def at_hand(self, number: int) -> Shard | None:
+        """The shard where nothing has to be fetched for it: of a local store, or open."""
+        if self.cache is None and not self.store.is_remote:
+            return self.shard(number)
+        return self._open.get(number)
+
     def _opened(self, number: int, stopped: Callable[[], bool]) -> Shard:
         with self._changed:
             if not self._changed.wait_for(lambda: number not in self._loading, LOAD_S_MAX):
@@ -188,11 +195,16 @@ class TokenDataset:
                 arriving = self._arriving(self.cache, held, entry, header)
             shard = self._made(entry, read_shard(local, entry.tokens, header))
             shard.held, shard.arriving = held, arriving
+            shard.mapped = mapped_rows(local.open_local(entry.tokens), shard.tokens)
             self.verifier.count(number, held.size)
             return shard
         if self.verify:
             self.verifier.first(number, entry.tokens, entry.checksum)
-        return self._made(entry, read_shard(self.store, entry.tokens))
+        shard = self._made(entry, read_shard(self.store, entry.tokens))
+        shard.mapped = mapped_rows(self.store.open_local(entry.tokens), shard.tokens)
+        if shard.mapped is not None:
+            shard.mapped.scatter()
+        return shard
 
     def _arriving(self, cache: ShardCache, sparse: Sparse, entry: ShardEntry, header: ShardHeader) -> Arriving:
         """The rows of a shard that is on its way; everything else of it is there."""

@@ -38,6 +38,16 @@ class Reach:
         return self.takes_whole(requests, covered * row_bytes, sequences * row_bytes)
 
 
+def joined(first: I64, end: I64, gap: int) -> list[tuple[int, int]]:
+    """Ranges first[k] to end[k], sorted by where they begin, as runs: those at most `gap` apart are one."""
+    if not first.size:
+        return []
+    end = np.maximum.accumulate(end)
+    cuts = np.flatnonzero(first[1:] - end[:-1] > gap)
+    starts, stops = first[np.append(0, cuts + 1)], end[np.append(cuts, end.size - 1)]
+    return list(zip(starts.tolist(), stops.tolist(), strict=True))
+
+
 #: of what a request would buy here, each of the other hosts has the store read as much
 AMONG_HOSTS: Final = Reach(256 << 10, 0.9)
 #: for bytes that may have been evicted before they are read: it is only their time on the way that is saved
@@ -47,3 +57,6 @@ CROWDED: Final = Reach(2 << 20, 0.25)
 #: 100 MB/s, it costs 3 MB of what the connection might have brought. So the first batch waits for at most four times
 #: what it would by parts, and later ones for nothing
 ROOMY: Final = Reach(4 << 20, 0.25, 4 << 20)
+#: on a local disk, where what a run costs beside its bytes is one read; a block of the default order, of which a window
+#: reads every row, is one run
+ON_DISK: Final = Reach(128 << 10, 1.0)

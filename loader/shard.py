@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.loader.mapped import MappedRows, mapping_of
 from headrace.loader.order import I64
 from headrace.loader.reach import Reach
 from headrace.loader.spans import Arriving
@@ -64,6 +65,7 @@ class Shard:
         "held",
         "key",
         "line",
+        "mapped",
         "tokens",
         "view",
     )
@@ -90,6 +92,8 @@ class Shard:
         self.held: object = None
         #: what has the rows fetched, where the shard comes block by block
         self.arriving: Arriving | None = None
+        #: the local file behind the tokens, where they are mapped from one
+        self.mapped: MappedRows | None = None
         self._arrays = self._checked_arrays(arrays)
         #: rows of the documents table whose pieces are not listed: where they lie is padding
         self._retracted = np.array(sorted(retracted), dtype=np.int32)
@@ -205,11 +209,9 @@ class Shard:
 
     def _forget_pages(self) -> None:
         """Unmap what the scan has read: a hundred open shards must not count as a hundred scans' memory."""
-        base: Any = self.tokens
-        while base is not None and not isinstance(base, mmap.mmap):
-            base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
-        if base is not None:
-            base.madvise(mmap.MADV_DONTNEED)
+        mapping = mapping_of(self.tokens)
+        if mapping is not None:
+            mapping.madvise(mmap.MADV_DONTNEED)
 
     def _build_index(self, indexer: Indexer | None) -> tuple[memoryview, I64, PieceTable]:
         arrays = self._arrays

@@ -95,6 +95,11 @@ class Sources:
         source = bisect_right(self._starts, number) - 1
         return self.datasets[source].shard(number - self._starts[source], stopped)
 
+    def at_hand(self, number: int) -> Shard | None:
+        """The shard of that number where nothing has to be fetched for it: local, or open."""
+        source = bisect_right(self._starts, number) - 1
+        return self.datasets[source].at_hand(number - self._starts[source])
+
     def entry(self, number: int) -> tuple[TokenDataset, ShardEntry]:
         """The dataset of a shard, and what its manifest says of it."""
         source = bisect_right(self._starts, number) - 1

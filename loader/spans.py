@@ -31,7 +31,7 @@ from headrace.loader.fetch import (
 )
 from headrace.loader.head import Head, head_and_rest
 from headrace.loader.order import I64
-from headrace.loader.reach import Reach
+from headrace.loader.reach import Reach, joined
 from headrace.loader.sparse import Sparse, runs
 from headrace.store.blocks import BLOCK_BYTES
 from headrace.store.errors import ChecksumMismatch, StoreError, StoreUnavailable
@@ -318,13 +318,7 @@ class Arriving:
         return begin // table.block_bytes, -(-(begin + self._row_bytes) // table.block_bytes)
 
     def _blocks(self, rows: I64, gap_bytes: int) -> list[tuple[int, int]]:
-        first, end = self._bounds(np.sort(rows))
-        if not first.size:
-            return []
-        end = np.maximum.accumulate(end)
-        cuts = np.flatnonzero((first[1:] - end[:-1]) * self.sparse.table.block_bytes > gap_bytes)
-        starts, stops = first[np.append(0, cuts + 1)], end[np.append(cuts, end.size - 1)]
-        return list(zip(starts.tolist(), stops.tolist(), strict=True))
+        return joined(*self._bounds(np.sort(rows)), gap_bytes // self.sparse.table.block_bytes)
 
 
 def _missing(sparse: Sparse, wanted: list[tuple[int, int]]) -> list[int]:
