@@ -112,6 +112,7 @@ def _say_document(state: dict[str, Any], document: str, sources: "list[Source] |
 
 def loader_state_in(path: str) -> dict[str, Any]:
     """The loader's state in a file: JSON or a checkpoint that torch wrote, the state itself or somewhere in it."""
+    from headrace.loader.errors import LoaderError
     from headrace.loader.state import find_state
 
     try:
@@ -121,7 +122,10 @@ def loader_state_in(path: str) -> dict[str, Any]:
             data += b"" if is_torch else file.read()
     except OSError as error:
         raise CliError(f"cannot read the checkpoint {path!r}: {error.strerror}") from error
-    state = find_state(_of_torch(path) if is_torch else _of_json(path, data))
+    try:
+        state = find_state(_of_torch(path) if is_torch else _of_json(path, data))
+    except LoaderError as error:
+        raise CliError(f"{path!r}: {error}") from error
     if state is None:
         raise CliError(f"{path!r} holds no state of a loader: save loader.state_dict() in it, as it is or as JSON")
     return state

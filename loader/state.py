@@ -39,6 +39,9 @@ _SINCE: Final = "_steps_since_snapshot"
 #: and whether the loop came to its end
 _FINISHED: Final = "_iterator_finished"
 
+#: what tells the states of several loaders in one checkpoint apart
+_LOADER: Final = ("uri", "seed", "order", "weights")
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -185,9 +188,21 @@ def _parse_event(fields: Any) -> Event:
 
 
 def find_state(value: object) -> dict[str, Any] | None:
-    """The loader's state somewhere in a checkpoint, also as JSON text; of several, as workers have, the furthest."""
+    """The loader's state somewhere in a checkpoint, also as JSON text; of several, as workers have, the furthest.
+
+    Raises LoaderError where they are of several loaders, as of training and validation: either may be meant.
+    """
     found: list[dict[str, Any]] = []
     _look(value, found)
+    # not the layout, in which workers differ for a while when a dataset grew
+    loaders = {json.dumps([one.get(field) for field in _LOADER], sort_keys=True, default=str): one for one in found}
+    if len(loaders) > 1:
+        each = "; ".join(
+            f"of {one.get('uri')}, seed {one.get('seed')}, at step {one.get('step')}" for one in loaders.values()
+        )
+        raise LoaderError(
+            f"the states of {len(loaders)} loaders lie in it ({each}): give that of one alone, in a file as JSON"
+        )
     return max(found, key=lambda one: (one.get("pass", 0), one.get("position", 0)), default=None)
 
 

@@ -244,7 +244,8 @@ def loader_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """The loader's state in that of a `StatefulDataLoader`: of all its workers', the one that is furthest, and the
     steps that came since, where it looks at its workers every `snapshot_every_n_steps`.
 
-    It can be loaded at any world size, batch size and number of workers. Raises LoaderError where there is none.
+    It can be loaded at any world size, batch size and number of workers. Raises LoaderError where there is none, and
+    where there are those of several loaders.
     """
     found = find_state(state)
     if found is None:

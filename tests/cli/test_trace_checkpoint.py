@@ -92,6 +92,17 @@ def test_the_state_is_found_wherever_a_trainer_keeps_it(
         assert said(capsys, "--checkpoint", str(tmp_path / "checkpoint.pt"), "--step", "2") == expected
 
 
+def test_a_checkpoint_with_the_states_of_two_loaders_is_refused_since_either_may_be_meant(
+    state: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    other = Loader(str(write_dataset(tmp_path / "validation", seed=1)), batch_size=2, seed=7).state_dict()
+    checkpoint = kept(tmp_path, {"training": state, "validation": json.dumps(other)})
+    refused = said(capsys, "--checkpoint", checkpoint, "--step", "0", code=1)
+    assert "the states of 2 loaders lie in it" in refused
+    assert f"of {state['uri']}, seed 0, at step 3; of {other['uri']}, seed 7, at step 0" in refused
+    assert "give that of one alone, in a file as JSON" in refused
+
+
 def test_a_dataset_that_moved_is_traced_where_it_lies_now(
     state: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
