@@ -3,10 +3,12 @@
 Construction
 ------------
 Weights become whole numbers of a *period* of at most `PERIOD_MAX` positions: exactly where they are decimal fractions
-of a common denominator (0.7, 0.2, 0.1 have the period 10), else by largest remainders. Within a period a source of c
-positions would like its j-th at (j + phase) / c of the way; sorting all these wishes gives the schedule. The phase is a
-source's own (multiples of the golden ratio), so that many sources of equal weight do not bunch. Everything repeats by
-period, so source and how-manieth of any position are a division and a look-up, and so is the way back.
+of a common denominator (0.7, 0.2, 0.1 have the period 10) or numbers of samples, else by largest remainders. The list
+of sources is halved again and again. Of the n positions that a part of the list has, its left half, which is to have
+a of every b, has the whole number nearest to n * a / b; so each half counts its own positions, and so on down to one
+source. Each halving is off by half a position at most, so a source is off by as many halves as there are halvings above
+it. Source and how-manieth of any position are one division for each of these, and so is the way back; nothing is stored
+but the sources' counts, and a table where the period is short.
 
 The n-th sample of a source of N samples is position n mod N of its pass n div N: a source that is read more often than
 it has samples is shuffled anew for each time, and how often that happened is counted. Weights may change at any
@@ -31,14 +33,18 @@ from headrace.loader.order import I64, Layout, Loops, Order, OrderMode, derive_k
 from headrace.loader.passes import Passes
 from headrace.loader.plan import Reweighted
 
-#: positions after which a schedule repeats, at most; also the accuracy of weights that fit no smaller period
-PERIOD_MAX: Final = 1 << 14
+#: changes whenever the same weights give another sequence of sources; states of mixtures carry it
+SCHEDULE: Final = 2
+#: positions after which a schedule repeats, at most; also the accuracy of weights that fit no smaller period. The
+#: product of two such numbers fits 62 bits
+PERIOD_MAX: Final = 1 << 30
+#: periods of which a table is made: it is looked up in a third of the time, and made in less than a job of batches
+TABLE_MAX: Final = 1 << 12
 SOURCES_MAX: Final = 1024
 #: orders kept: a source has two when a batch holds its last samples of one pass and its first of the next
 _ORDERS_A_SOURCE: Final = 2
 #: stretches of located positions that are kept: those read, and what is fetched ahead of them, each over a pass's end
 KEPT_MAX: Final = 4
-_GOLDEN_RATIO: Final = 0.6180339887498949
 _LEVEL_SOURCE: Final = 4
 
 
@@ -81,28 +87,73 @@ def period_counts(weights: Sequence[float]) -> I64:
 class Schedule:
     """One period: whose each position is, and which of that source's."""
 
-    __slots__ = ("counts", "nth", "owner", "period", "places", "starts")
+    __slots__ = ("_ends", "_table", "counts", "period")
 
     def __init__(self, weights: Sequence[float]) -> None:
         self.counts = period_counts(weights)
-        sources = np.arange(self.counts.size)
-        owner = np.repeat(sources, self.counts)
-        self.starts: I64 = np.cumsum(self.counts) - self.counts
-        within = np.arange(owner.size) - self.starts[owner]
-        phases = (0.5 + sources * _GOLDEN_RATIO) % 1.0
-        wishes = (within + phases[owner]) / self.counts[owner]
-        sorting = np.lexsort((owner, wishes))
-        self.owner: I64 = owner[sorting]
-        self.nth: I64 = within[sorting]
-        self.period = int(owner.size)
-        #: positions in the period, source by source and in order
-        self.places: I64 = np.empty(self.period, dtype=np.int64)
-        self.places[sorting] = np.arange(self.period)
+        #: positions of the first k sources, for each k: Python's ints, which do not overflow on the way back
+        self._ends = [0, *np.cumsum(self.counts).tolist()]
+        self.period: int = self._ends[-1]
+        #: all that `at` can give, where the period is short
+        self._table: tuple[I64, I64] | None = None
+
+    def _halved(self, low: int, high: int) -> tuple[int, int, int]:
+        """Sources `low` to `high` in two halves: where the second begins, positions of the first, and of both."""
+        middle = (low + high) // 2
+        return middle, self._ends[middle] - self._ends[low], self._ends[high] - self._ends[low]
+
+    def at(self, places: I64) -> tuple[I64, I64]:
+        """(source [k], which of its positions in the period [k]) at places [k] of the period."""
+        if self.period > TABLE_MAX:
+            return self._computed(places)
+        if self._table is None:
+            self._table = self._computed(np.arange(self.period))
+        return self._table[0][places], self._table[1][places]
+
+    def _computed(self, places: I64) -> tuple[I64, I64]:
+        owner, nth = np.zeros_like(places), places.copy()
+        parts = [(0, self.counts.size, np.arange(places.size))]
+        while parts:
+            low, high, chosen = parts.pop()
+            if high - low == 1 or not chosen.size:
+                owner[chosen] = low
+                continue
+            middle, left, both = self._halved(low, high)
+            mine = nth[chosen]
+            before, rest = np.divmod(mine * left + both // 2, both)
+            is_left = rest + left >= both
+            nth[chosen] = np.where(is_left, before, mine - before)
+            parts += [(low, middle, chosen[is_left]), (middle, high, chosen[~is_left])]
+        return owner, nth
 
     def count(self, positions: int) -> I64:
         """How many of the first `positions` positions are each source's [sources]."""
         whole, rest = divmod(positions, self.period)
-        return whole * self.counts + np.bincount(self.owner[:rest], minlength=self.counts.size)
+        found = whole * self.counts
+        parts = [(0, self.counts.size, rest)]
+        while parts:
+            low, high, given = parts.pop()
+            if high - low == 1:
+                found[low] += given
+            elif given:
+                middle, left, both = self._halved(low, high)
+                before = (given * left + both // 2) // both
+                parts += [(low, middle, before), (middle, high, given - before)]
+        return found
+
+    def place(self, source: int, nth: int) -> int:
+        """The place in the period of a source's `nth` position there; the source has a weight."""
+        low, high, halvings = 0, self.counts.size, []
+        while high - low > 1:
+            middle, left, both = self._halved(low, high)
+            halvings.append((source < middle, left, both))
+            low, high = (low, middle) if source < middle else (middle, high)
+        for is_left, left, both in reversed(halvings):
+            if is_left:
+                nth = -((both // 2 - (nth + 1) * both) // left) - 1
+            else:
+                nth = (nth * both + both // 2) // (both - left)
+        return nth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,9 +257,9 @@ class Mixture:
             chosen = np.flatnonzero(which == number)
             stretch = self._stretches[number]
             whole, rest = np.divmod(positions[chosen] - stretch.start, stretch.schedule.period)
-            owner = stretch.schedule.owner[rest]
+            owner, nth = stretch.schedule.at(rest)
             source[chosen] = owner
-            index[chosen] = stretch.given[owner] + whole * stretch.schedule.counts[owner] + stretch.schedule.nth[rest]
+            index[chosen] = stretch.given[owner] + whole * stretch.schedule.counts[owner] + nth
         return source, index
 
     def locate_ahead(self, positions: I64) -> tuple[I64, I64]:
@@ -290,5 +341,4 @@ class Mixture:
         if count == 0:
             return None
         whole, rest = divmod(index - int(stretch.given[source]), count)
-        place = int(stretch.schedule.places[int(stretch.schedule.starts[source]) + rest])
-        return stretch.start + whole * stretch.schedule.period + place
+        return stretch.start + whole * stretch.schedule.period + stretch.schedule.place(source, rest)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.loader.errors import Difference, LoaderError, StateMismatch
-from headrace.loader.mixture import Growth, Mixture, Shuffle
+from headrace.loader.mixture import SCHEDULE, Growth, Mixture, Shuffle
 from headrace.loader.order import CONSTRUCTION, Layout, OrderMode
 from headrace.loader.plan import Event, Grew, Reweighted
 from headrace.loader.sources import Sources
@@ -81,6 +81,7 @@ def binding_of(sources: Sources, layouts: Sequence[Layout], shuffle: Shuffle, sa
         },
     }
     if len(layouts) > 1:
+        binding["schedule"] = SCHEDULE
         binding["weights"] = list(sources.weights)
         binding["sources"] = [
             {"name": name, "uri": dataset.store.uri, "layout_root": layout.root, "samples": layout.samples}

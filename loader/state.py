@@ -65,6 +65,8 @@ def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> Place:
     ]
     differences += _nested("order", state.get("order"), ours["order"])
     theirs, mine = state.get("sources") or [], ours.get("sources") or []
+    if theirs and mine and state.get("schedule") != ours["schedule"]:
+        differences.append(Difference("schedule", state.get("schedule"), ours["schedule"]))
     for number in range(max(len(theirs), len(mine))):
         pair = [sources[number] if number < len(sources) else None for sources in (theirs, mine)]
         differences += _nested(f"sources[{number}]", pair[0], {} if pair[1] is None else pair[1])

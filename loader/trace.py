@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.loader.dataset import TokenDataset, open_dataset
 from headrace.loader.errors import Difference, LoaderError, StateMismatch
 from headrace.loader.growth import known_part
-from headrace.loader.mixture import Shuffle
+from headrace.loader.mixture import SCHEDULE, Shuffle
 from headrace.loader.order import CONSTRUCTION, OrderMode
 from headrace.loader.plan import Timeline, versions_at
 from headrace.loader.sequence import mixture_of
@@ -98,6 +98,8 @@ class Trace:
             raise LoaderError(f"the state is malformed: {error!r}") from error
         if order.get("construction") != CONSTRUCTION:
             raise StateMismatch([Difference("order.construction", order.get("construction"), CONSTRUCTION)])
+        if len(listed) > 1 and state.get("schedule") != SCHEDULE:
+            raise StateMismatch([Difference("schedule", state.get("schedule"), SCHEDULE)])
         # as they lie: what of it a step saw depends on the version that was read then
         self._sources = Sources(
             [replace(one, dataset=_as_read(one.dataset, bound)) for one, bound in zip(sources, listed, strict=True)]

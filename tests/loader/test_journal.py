@@ -9,6 +9,7 @@ import pytest
 
 from headrace.loader.batches import Loader, Source
 from headrace.loader.errors import LoaderError, StateMismatch
+from headrace.loader.trace import Trace
 
 
 def positions(loader: Loader, steps: int | None = None) -> list[int]:
@@ -45,6 +46,17 @@ def rows(loaders: list[Loader], steps: int | None = None) -> list[tuple[int, byt
     for loader in loaders:
         loader.close()
     return found
+
+
+def test_a_state_of_a_mixture_by_another_schedule_is_refused(mixed: Callable[..., Loader]):
+    loader = mixed()
+    positions(loader, 2)
+    state = loader.state_dict()
+    del state["schedule"]
+    with pytest.raises(StateMismatch, match="schedule: the state has None, this loader has 2"):
+        loader.load_state_dict(state)
+    with pytest.raises(StateMismatch, match="schedule: the state has None, this loader has 2"):
+        Trace(state)
 
 
 def test_a_mixture_is_resumed_at_any_world_size(mixed: Callable[..., Loader]):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.loader.mixture import KEPT_MAX, PERIOD_MAX, Mixture, Schedule, Shuffle, period_counts
+from headrace.loader.mixture import KEPT_MAX, PERIOD_MAX, TABLE_MAX, Mixture, Schedule, Shuffle, period_counts
 from headrace.loader.order import Layout, Order, OrderMode
 from headrace.loader.plan import Reweighted
 
@@ -22,8 +22,12 @@ def test_decimal_weights_have_the_period_of_their_common_denominator():
     assert period_counts([3, 1]).tolist() == [3, 1]
 
 
-def test_weights_without_a_small_period_are_met_to_one_in_sixteen_thousand():
-    counts = period_counts([np.pi, np.e, 1e-9])
+def test_weights_that_are_numbers_of_samples_are_met_exactly():
+    assert period_counts([900_000_001, 20_011, 3]).tolist() == [900_000_001, 20_011, 3]
+
+
+def test_weights_without_a_small_period_are_met_to_one_in_a_thousand_million():
+    counts = period_counts([np.pi, np.e, 1e-12])
     assert counts.sum() == PERIOD_MAX
     assert counts[2] == 1
     assert abs(counts[0] / PERIOD_MAX - np.pi / (np.pi + np.e)) < 2 / PERIOD_MAX
@@ -39,10 +43,48 @@ def test_weights_that_make_no_sense_are_refused(weights: list[float]):
 @settings(deadline=None)
 def test_each_prefix_holds_each_source_to_a_few_samples_of_its_share(weights: list[float]):
     schedule = Schedule(weights)
-    share = schedule.counts / schedule.period
-    reached = np.cumsum(np.eye(len(weights))[schedule.owner], axis=0)
-    ideal = np.arange(1, schedule.period + 1)[:, None] * share
-    assert np.abs(reached - ideal).max() <= 1 + len(weights) / 2
+    owner, _ = schedule.at(np.arange(schedule.period))
+    reached = np.cumsum(np.eye(len(weights))[owner], axis=0)
+    ideal = np.arange(1, schedule.period + 1)[:, None] * (np.array(weights) / sum(weights))
+    # half a position for each halving of the list of sources
+    assert np.abs(reached - ideal).max() <= 0.5 * np.ceil(np.log2(len(weights))) + 1e-6
+
+
+long_weights = st.lists(st.floats(0, 1e6), min_size=1, max_size=40).filter(any)
+
+
+@given(weights=long_weights, data=st.data())
+@settings(deadline=None)
+def test_a_long_period_counts_on_as_each_source_gives_one_sample_after_another(
+    weights: list[float], data: st.DataObject
+):
+    schedule = Schedule(weights)
+    first = data.draw(st.integers(0, schedule.period - 1))
+    places = np.arange(first, min(first + 500, schedule.period))
+    owner, nth = schedule.at(places)
+    before = schedule.count(first)
+    off = np.abs(before - first * (schedule.counts / schedule.period))
+    assert off.max() <= 0.5 * np.ceil(np.log2(len(weights))) + 1e-6
+    for place, source, number in zip(places.tolist(), owner.tolist(), nth.tolist(), strict=True):
+        assert number == before[source]
+        before[source] += 1
+        assert schedule.place(source, number) == place
+    assert schedule.count(int(places[-1]) + 1).tolist() == before.tolist()
+    assert schedule.count(schedule.period).tolist() == schedule.counts.tolist()
+
+
+def test_sources_in_proportion_to_their_samples_are_each_read_once_in_a_pass():
+    samples = [100_000, 301, 2]
+    mixed = Mixture([layout(one) for one in samples], SHUFFLE, [float(one) for one in samples], sum(samples))
+    assert sum(samples) > TABLE_MAX
+    source, index = mixed.sources(np.arange(sum(samples)))
+    assert np.bincount(source).tolist() == samples
+    assert [index[source == number].max() for number in range(3)] == [one - 1 for one in samples]
+
+
+def test_the_sources_of_given_weights_never_change():
+    assert Schedule([0.7, 0.2, 0.1]).at(np.arange(10))[0].tolist() == [0, 1, 0, 0, 0, 2, 0, 0, 1, 0]
+    assert Schedule([1.0] * 8).at(np.arange(8))[0].tolist() == [0, 4, 2, 6, 1, 5, 3, 7]
 
 
 def mixture(*changes: Reweighted) -> Mixture:
