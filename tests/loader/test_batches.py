@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headrace.loader import produce
 from headrace.loader.batches import Loader
+from headrace.loader.compiled import KERNELS
 from headrace.loader.dataset import open_dataset
 from headrace.loader.errors import LoaderClosed, LoaderError, StateMismatch
 from headrace.store.errors import ChecksumMismatch
@@ -302,3 +304,28 @@ def test_a_state_that_is_loaded_after_the_end_of_a_pass_is_gone_on_from(thousand
     loader.load_state_dict(states[6])
     assert [int(batch["positions"][0]) for batch in loader] == [700, 800, 900]
     assert (loader.pass_, loader.step) == (0, 10)
+
+
+def test_a_batch_of_a_later_pass_says_its_place_in_that_pass(thousand_dataset: str):
+    loader = Loader(thousand_dataset, batch_size=10, pass_=2)
+    first, second, *_ = loader
+    assert second["positions"].tolist() == list(range(10, 20))
+    assert (first["state"].tolist(), second["state"].tolist()) == ([2, 10, 1], [2, 20, 2])
+    loader.close()
+
+
+def test_padding_is_counted_as_no_sample_of_the_rank_that_has_it(tiny_dataset: str):
+    ranks = [Loader(tiny_dataset, batch_size=2, rank=rank, world_size=3, last="pad") for rank in range(3)]
+    real = [sum(int((batch["positions"] >= 0).sum()) for batch in rank) for rank in ranks]
+    assert real == [rank.statistics().samples for rank in ranks] == [6, 6, 5]
+
+
+def test_a_job_of_a_few_batches_loads_no_compiled_loops_and_a_longer_one_does(
+    thousand_dataset: str, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[str] = []
+    monkeypatch.setattr(KERNELS, "request", lambda: asked.append("the loops"))
+    for tokens, times in ((produce.KERNEL_TOKENS, 0), (500 * 8, 1)):
+        monkeypatch.setattr(produce, "KERNEL_TOKENS", tokens)
+        assert len(list(Loader(thousand_dataset, batch_size=10))) == 100
+        assert bool(asked) == bool(times)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.loader.ahead import COMING_SHARE_MIN, coming_share, needed_by
@@ -31,6 +31,11 @@ def requests_for(rows: np.ndarray, reach: Reach) -> tuple[int, int]:
     st.integers(0, 5000),
     st.sampled_from(REACHES),
 )
+# as far apart as one request reaches, a row further, one row, and two of which the whole is a little more
+@example([0, 33], 0, AMONG_HOSTS)
+@example([0, 34], 0, AMONG_HOSTS)
+@example([0], 0, AMONG_HOSTS)
+@example([0, 5], 1, AMONG_HOSTS)
 def test_a_shard_is_taken_whole_where_its_parts_cost_the_share_of_it(rows: list[int], more: int, reach: Reach):
     sequences = (rows[-1] + 1 if rows else 1) + more
     wanted = np.array(rows, dtype=np.int64)

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,67 @@ def test_of_many_threads_that_wait_one_says_so(listen: Callable[..., Listener]):
     for _ in range(3):
         said.say(CacheFull("it is full"), 4.0)
     assert listener.said == ["the loader has waited 4 s for room in its cache, and waits up to 120 s: it is full"]
+
+
+class Clock:
+    """Time that passes where somebody sleeps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        self.slept: list[float] = []
+        monkeypatch.setattr(room, "time", self)
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds
+
+
+def waited(clock: Clock, wait: room.RoomWait, full: CacheFull) -> float:
+    """How long `wait` goes on, in seconds."""
+    began = clock.now_s
+    with suppress(CacheFull):
+        while True:
+            wait.go_on(full)
+    return clock.now_s - began
+
+
+def test_room_in_use_is_waited_for_two_minutes_ever_more_slowly_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, listen: Callable[..., Listener]
+):
+    clock, listener = Clock(monkeypatch), listen(lambda: None)
+    took_s = waited(clock, room.RoomWait(room.Said(), lambda: False), CacheFull("it is full"))
+    assert room.ROOM_S_MAX < took_s <= room.ROOM_S_MAX + room.LOOK_S_MAX
+    assert clock.slept[:6] == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.25])
+    assert set(clock.slept[5:]) == {room.LOOK_S_MAX}
+    assert len(listener.said) == 1
+    assert listener.said[0].startswith("the loader has waited 3 s for room")
+
+
+def test_room_that_nobody_uses_is_waited_for_a_moment_from_when_that_is_so(
+    monkeypatch: pytest.MonkeyPatch, listen: Callable[..., Listener]
+):
+    clock, listener = Clock(monkeypatch), listen(lambda: None)
+    wait = room.RoomWait(room.Said(), lambda: False)
+    for _ in range(4):
+        wait.go_on(CacheFull("it is full", in_use=False))
+    # somebody takes a shard, and lets go of it again
+    wait.go_on(CacheFull("it is full"))
+    took_s = waited(clock, wait, CacheFull("it is full", in_use=False))
+    assert room.EVICTED_S_MAX <= took_s <= room.EVICTED_S_MAX + room.LOOK_S_MAX
+    assert listener.said == []
+
+
+def test_what_was_said_is_said_again_after_two_minutes(
+    monkeypatch: pytest.MonkeyPatch, listen: Callable[..., Listener]
+):
+    clock, listener, said = Clock(monkeypatch), listen(lambda: None), room.Said()
+    for seconds, times in ((0.0, 1), (room.ROOM_S_MAX, 1), (0.1, 2), (1.0, 2)):
+        clock.now_s += seconds
+        said.say("it is full", 4.0)
+        assert len(listener.said) == times
 
 
 def test_where_room_is_tight_each_shard_is_opened_once_for_the_pieces_of_all_its_rows(tiny_dataset: str):
