@@ -70,7 +70,6 @@ class RoomWait:
         self._stopped = stopped
         self._began = time.monotonic()
         self._stuck: float | None = None
-        self._is_said = False
         self._look_s = LOOK_S_MIN
 
     def go_on(self, full: CacheFull) -> None:
@@ -83,8 +82,7 @@ class RoomWait:
         is_vain = self._stuck is not None and now - self._stuck >= EVICTED_S_MAX
         if is_vain or now - self._began > ROOM_S_MAX or self._stopped():
             raise full
-        if not self._is_said and now - self._began > SAID_AFTER_S:
-            self._is_said = True
+        if now - self._began > SAID_AFTER_S:
             self._said.say(full, now - self._began)
         time.sleep(self._look_s)
         self._look_s = min(self._look_s * 2, LOOK_S_MAX)
