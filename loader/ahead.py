@@ -32,7 +32,8 @@ SHARDS_AT_ONCE: Final = 8
 COMING_SHARE_MIN: Final = 0.5
 #: rows of a shard whose next use stands for all; a block of the default order has 64
 SAMPLED_ROWS: Final = 64
-CLOSE_S_MAX: Final = 10.0
+#: how long `close` waits for threads that a store may keep; they are daemons, and end by themselves
+CLOSE_S_MAX: Final = 0.25
 #: how long the producer waits for a plan, which takes milliseconds
 PLAN_S_MAX: Final = 60.0
 
@@ -99,7 +100,7 @@ class Ahead:
     """
 
     def __init__(self, sources: Sources, mixture: Mixture, hosted: Hosted) -> None:
-        self._sources = sources
+        self._sources = sources.until(self._is_closed)
         self._mixture = mixture
         self._hosted = hosted
         self._changed = threading.Condition()
@@ -143,7 +144,7 @@ class Ahead:
         with self._changed:
             self._position = position
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._has_planned, PLAN_S_MAX)
+            self._changed.wait_for(lambda: self._has_planned or self._closed, PLAN_S_MAX)
 
     def close(self) -> None:
         """End the thread; shards on their way arrive in the cache and are let go of."""
@@ -154,6 +155,8 @@ class Ahead:
             cache.remove_plan(self._plan)
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_S_MAX)
+            with self._changed:
+                self._changed.wait_for(lambda: not self._left, CLOSE_S_MAX)
 
     def _held_max(self) -> int:
         """Bytes of shards that may be held at once, of which the disk has its say."""
@@ -251,7 +254,7 @@ class Ahead:
         if not self._closed:
             # the reader meets the same error where it needs the shard, and says it
             with suppress(Exception):
-                self._sources.shard(needed.shard, self._is_closed).want(needed.rows, self._is_closed, needed.reach)
+                self._sources.shard(needed.shard).want(needed.rows, self._is_closed, needed.reach)
         with self._changed:
             self._left -= 1
             if not self._left:

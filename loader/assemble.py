@@ -128,7 +128,7 @@ class Assembly:
     def _ready(self, number: int, rows: I64) -> memoryview | NDArray[Any]:
         """The tokens of a shard, flat where a copy need not widen them, once these rows [k] of it are there."""
         shard = self._dataset.shard(number)
-        shard.wait(rows)
+        shard.wait(rows, self._dataset.stopped)
         return shard.view if shard.line is None else shard.line
 
     def _gather_rows(self, first: int, end: int, wide: Wide) -> None:
@@ -137,7 +137,7 @@ class Assembly:
         for number in distinct(shards).tolist():
             chosen = np.flatnonzero(shards == number)
             shard = self._dataset.shard(number)
-            shard.wait(rows[chosen])
+            shard.wait(rows[chosen], self._dataset.stopped)
             wide.tokens[chosen] = shard.view[rows[chosen]]
             # a cache with room for one shard could not open the next
             del shard

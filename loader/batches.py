@@ -11,6 +11,7 @@ Every rank makes the same number of steps. Where fewer than W*B samples are left
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -137,6 +138,7 @@ class Loader:
         self._iterations = 0
         self._prefetcher: Prefetcher[list[Made[Any]]] | None = None
         self._followers: list[Ahead | Readahead] = []
+        self._stop = threading.Event()  # of the running iteration: ends its waits
         #: what the caller received, also by way of other processes
         self.counts = Received()
 
@@ -197,7 +199,8 @@ class Loader:
             raise LoaderClosed("this iteration was ended before it began; iterate the loader anew")
         if self._ended or not (self._is_moved or self.steps_left):
             self._advance()
-        made, prefetcher, followers = self._begin(transform)
+        self._stop = stop = threading.Event()
+        made, prefetcher, followers = self._begin(transform, stop.is_set)
         paused = True
         check, received, now_s = self.sources.check, self._received, time.perf_counter
         try:
@@ -222,6 +225,7 @@ class Loader:
                 # the last batch must not keep its memory from being used again
                 del chunk, one
         finally:
+            stop.set()
             if prefetcher:
                 prefetcher.close()
             for follower in followers:
@@ -237,7 +241,7 @@ class Loader:
         self._ended = True
 
     def _begin(
-        self, transform: Callable[[Batch], T]
+        self, transform: Callable[[Batch], T], stopped: Callable[[], bool]
     ) -> tuple[Iterator[list[Made[T]]], Prefetcher[list[Made[T]]] | None, list[Ahead | Readahead]]:
         # the first batch comes sooner if nothing else reads meanwhile
         self.sources.pause_checks()
@@ -249,8 +253,8 @@ class Loader:
                 follower.moved(position)
 
         task = Task(
-            self.sources, self._mixture, self._cut, self.rank, self._offered(), self._step, self._pass, self._share,
-            max(1, depth), self._buffers,
+            self.sources.until(stopped), self._mixture, self._cut, self.rank, self._offered(), self._step,
+            self._pass, self._share, max(1, depth), self._buffers,
         )  # fmt: skip
         jobs = produce(task, transform, moved)
         prefetcher = Prefetcher(jobs, depth, len) if depth else None
@@ -262,8 +266,7 @@ class Loader:
         found: list[Ahead | Readahead] = []
         if depth and any(dataset.cache is not None for dataset in self.sources.datasets):
             found.append(Ahead(self.sources, self._mixture, self._hosted()))
-        found.append(Readahead(self.sources, self._mixture, self._hosted()))
-        return found
+        return [*found, Readahead(self.sources, self._mixture, self._hosted())]
 
     def _depth(self) -> int:
         if self._prefetch is not None:
@@ -475,9 +478,9 @@ class Loader:
 
     def _end_iteration(self) -> None:
         self._iterations += 1
-        for running in (self._prefetcher, *self._followers):
-            if running is not None:
-                running.close()
+        self._stop.set()
+        for running in filter(None, (self._prefetcher, *self._followers)):
+            running.close()
         self._prefetcher, self._followers = None, []
 
     def _binding(self) -> dict[str, Any]:

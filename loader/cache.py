@@ -29,8 +29,8 @@ from typing import Any, Final, TypeAlias
 
 from headrace.loader.cached_files import allocate, evict_file, hold_file, lock_file, write_at
 from headrace.loader.errors import LoaderError
-from headrace.loader.fetch import Fetch, FetchCounts, Pool
-from headrace.loader.head import parse_blocks, read_head
+from headrace.loader.fetch import Fetch, FetchCounts, Pool, not_wanted
+from headrace.loader.head import parse_blocks
 from headrace.loader.room import CacheFull, Said, users_of
 from headrace.loader.spans import Spans
 from headrace.loader.sparse import SPARSE, Opened, Sparse, file_bytes
@@ -162,14 +162,15 @@ class ShardCache:
         *,
         whole: bool = False,
         needed: int = 0,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> Held | Sparse:
         """The local copy of the object: whole and checked, or with its header's blocks as they come by `spans`.
 
         With `whole` the request that brings the head goes on with what follows it, where the shard is not there.
         `needed` is what CacheFull has told: the store is not asked again until there is room for so many bytes.
 
-        Raises CacheFull where all that is cached is in use or the disk has no room, LoaderError after `wait_s`, and the
-        store's errors.
+        Raises CacheFull where all that is cached is in use or the disk has no room, LoaderError after `wait_s`, the
+        store's errors, and LoaderClosed once `stopped`.
         """
         self._make()
         name = checksum.rpartition(":")[2]
@@ -179,17 +180,19 @@ class ShardCache:
             if held is not None:
                 self._counts["hits"] += 1
                 return held
-            part = lock_file(self._root / f"{name}.part", deadline)
+            part = lock_file(self._root / f"{name}.part", deadline, stopped)
             if part is None:
+                if stopped():
+                    raise not_wanted(key)
                 break
             try:
                 if self._is_there(name):
                     continue
                 if needed:
                     self._require_room(part, needed, name)
-                sparse = self._begin(part, name, store, key, whole)
+                sparse = self._begin(part, name, store, key, whole, stopped)
                 if sparse is None:
-                    self._fill(part, name, store, key, checksum)
+                    self._fill(part, name, store, key, checksum, stopped)
                 self._counts["misses"] += 1
                 if sparse is not None:
                     return sparse
@@ -256,9 +259,11 @@ class ShardCache:
                 else:
                     old.unlink()
 
-    def _begin(self, part: int, name: str, store: ObjectStore, key: str, whole: bool) -> Sparse | None:
+    def _begin(
+        self, part: int, name: str, store: ObjectStore, key: str, whole: bool, stopped: Callable[[], bool]
+    ) -> Sparse | None:
         """Make the file of a shard that has checksums of its blocks; None for one of before. `part` is the lock."""
-        head = (self.spans.begin(store, key) if whole else None) or read_head(store, key)
+        head = self.spans.begin(store, key, whole=whole, stopped=stopped)
         if head is None:
             return None
         self._fetched.came(head.size)
@@ -286,7 +291,9 @@ class ShardCache:
             with self._names_still(), suppress(FileNotFoundError):
                 (self._root / name).rename(self._root / name.removesuffix(SPARSE))
 
-    def _fill(self, part: int, name: str, store: ObjectStore, key: str, checksum: str) -> None:
+    def _fill(
+        self, part: int, name: str, store: ObjectStore, key: str, checksum: str, stopped: Callable[[], bool]
+    ) -> None:
         info = store.head(key)
         if info is None:
             raise ObjectMissing(key, store.uri)
@@ -297,7 +304,7 @@ class ShardCache:
             def write(offset: int, data: bytes) -> None:
                 write_at(part, [memoryview(data)], offset)
 
-            Fetch(store, key, info.size, write, self._pool, self._fetched).run()
+            Fetch(store, key, info.size, write, self._pool, self._fetched).run(stopped=stopped)
             found, _ = file_checksum(str(path))
             if found != checksum:
                 raise ChecksumMismatch(key, store.uri, checksum, found)

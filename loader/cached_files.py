@@ -4,7 +4,7 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -15,10 +15,10 @@ POLL_S: Final = 0.01
 _PRIVATE: Final = 0o700
 
 
-def lock_file(path: Path, deadline: float) -> int | None:
+def lock_file(path: Path, deadline: float, stopped: Callable[[], bool] = lambda: False) -> int | None:
     """A descriptor of `path`, made if it is not there, under an exclusive lock; None when that was not to be had.
 
-    `deadline` is in seconds of the monotonic clock.
+    `deadline` is in seconds of the monotonic clock; `stopped` ends the wait before it.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -30,7 +30,7 @@ def lock_file(path: Path, deadline: float) -> int | None:
             if is_mine:
                 return descriptor
         except BlockingIOError:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or stopped():
                 return None
             time.sleep(POLL_S)
         finally:

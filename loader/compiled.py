@@ -180,7 +180,7 @@ class CompiledAssembly:
     def _wait(self, first: int, end: int) -> None:
         """Return when rows `first` to `end` are there."""
         for at in self._arriving:
-            self._held[at].wait(self._rows[first:end][self._which[first:end] == at])
+            self._held[at].wait(self._rows[first:end][self._which[first:end] == at], self._dataset.stopped)
         self._arriving = [at for at in self._arriving if self._held[at].arriving is not None]
 
     def batches(self, first: int, count: int) -> list[Batch]:

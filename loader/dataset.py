@@ -1,6 +1,7 @@
 """Reading a dataset's token shards, in numpy: through the manifest, mapped into memory, checked once."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from headrace.loader.cache import Held, ShardCache
 from headrace.loader.errors import LoaderError
+from headrace.loader.fetch import LOOK_S, not_wanted
 from headrace.loader.manifest import MANIFEST_KEY, Manifest, ShardEntry, parse_manifest
 from headrace.loader.mapped import mapped_rows
 from headrace.loader.order import I64, Layout
@@ -115,6 +117,10 @@ class TokenDataset:
         """Shards whose checksum was checked."""
         return self.verifier.shards
 
+    def stopped(self) -> bool:
+        """Whether nobody waits for rows any more: who reads a dataset by itself waits until they come."""
+        return False
+
     def rows(self, shard: int, rows: I64) -> NDArray[Any]:
         """Tokens [k, seq_len] of `rows` [k] of a shard, copied, in the shard's own dtype; padding for the retracted."""
         opened = self.shard(shard)
@@ -130,7 +136,7 @@ class TokenDataset:
         return self.shard(shard).pieces(rows)
 
     def shard(self, number: int, stopped: Callable[[], bool] = _never) -> Shard:
-        """The shard, opened if it was not; `stopped` ends a wait for room in the cache. Raises the store's errors."""
+        """The shard, opened if it was not; `stopped` ends each wait. Raises the store's errors, LoaderClosed."""
         found = self._open.get(number)
         return self._opened(number, stopped) if found is None else found
 
@@ -142,8 +148,13 @@ class TokenDataset:
 
     def _opened(self, number: int, stopped: Callable[[], bool]) -> Shard:
         with self._changed:
-            if not self._changed.wait_for(lambda: number not in self._loading, LOAD_S_MAX):
-                raise LoaderError(f"{self.manifest.shards[number].tokens} did not open within {LOAD_S_MAX:.0f} s")
+            deadline = time.monotonic() + LOAD_S_MAX
+            while number in self._loading:
+                if stopped():
+                    raise not_wanted(self.manifest.shards[number].tokens)
+                if time.monotonic() > deadline:
+                    raise LoaderError(f"{self.manifest.shards[number].tokens} did not open within {LOAD_S_MAX:.0f} s")
+                self._changed.wait(LOOK_S)
             found = self._open.get(number)
             if found is not None:
                 return found
@@ -192,7 +203,7 @@ class TokenDataset:
             arriving, local = None, cast("ObjectStore", held.opened)
             header = read_header(local, entry.tokens)
             if isinstance(held, Sparse) and not held.has_all(0, held.table.count):
-                arriving = self._arriving(self.cache, held, entry, header)
+                arriving = self._arriving(self.cache, held, entry, header, stopped)
             shard = self._made(entry, read_shard(local, entry.tokens, header))
             shard.held, shard.arriving = held, arriving
             shard.mapped = mapped_rows(local.open_local(entry.tokens), shard.tokens)
@@ -206,14 +217,22 @@ class TokenDataset:
             shard.mapped.scatter()
         return shard
 
-    def _arriving(self, cache: ShardCache, sparse: Sparse, entry: ShardEntry, header: ShardHeader) -> Arriving:
+    def _arriving(
+        self,
+        cache: ShardCache,
+        sparse: Sparse,
+        entry: ShardEntry,
+        header: ShardHeader,
+        stopped: Callable[[], bool],
+    ) -> Arriving:
         """The rows of a shard that is on its way; everything else of it is there."""
         tensors = header.tensors
         tokens = tensors.get("tokens")
         if tokens is None:
             raise FormatError(f"{entry.tokens}: the shard has no tokens; it is no token shard of Headrace")
         others = [one for name, one in tensors.items() if name != "tokens" and one.size]
-        cache.spans.wait(sparse, [sparse.table.covering(one.offset, one.offset + one.size) for one in others])
+        wanted = [sparse.table.covering(one.offset, one.offset + one.size) for one in others]
+        cache.spans.wait(sparse, wanted, stopped=stopped)
         return Arriving(sparse, cache.spans, tokens.offset, tokens.size // max(entry.sequences, 1))
 
     def _made(self, entry: ShardEntry, arrays: dict[str, NDArray[Any]]) -> Shard:
@@ -225,7 +244,7 @@ class TokenDataset:
         wait, needed = RoomWait(cache.said, stopped), 0
         while True:
             try:
-                return cache.hold(self.store, entry.tokens, entry.checksum, whole=whole, needed=needed)
+                return cache.hold(self.store, entry.tokens, entry.checksum, whole=whole, needed=needed, stopped=stopped)
             except CacheFull as full:
                 needed = full.needed
                 with self._changed:

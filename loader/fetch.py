@@ -12,10 +12,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from headrace.loader.errors import LoaderError
-from headrace.store.errors import StoreError, StoreUnavailable
+from headrace.loader.errors import LoaderClosed, LoaderError
+from headrace.store.errors import StoreError, StoreStalled, StoreUnavailable
 from headrace.store.objects import ObjectStore
 
 PART_BYTES: Final = 8 << 20
@@ -31,6 +31,16 @@ HEDGE_EVERY: Final = 8
 #: attempts a part whose store does not answer
 ATTEMPTS_MAX: Final = 3
 FETCH_S_MAX: Final = 600.0
+#: after so long without a job a thread ends: a process may open many caches
+IDLE_S_MAX: Final = 5.0
+#: between two looks at whether anybody still wants what is asked for
+LOOK_S: Final = 0.05
+
+T = TypeVar("T")
+
+
+def _never() -> bool:
+    return False
 
 
 class Pool:
@@ -80,6 +90,10 @@ class FetchCounts:
     retries: int = 0
     #: seconds of the parts, newest last; the median decides when to hedge
     part_s: deque[float] = field(default_factory=lambda: deque(maxlen=256))
+    #: the same of what `Asked` asked for
+    asked_s: deque[float] = field(default_factory=lambda: deque(maxlen=256))
+    #: requests that may be hedged
+    asked: int = 0
     #: notified when blocks arrived that somebody waits for
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -87,6 +101,86 @@ class FetchCounts:
         """Count bytes that were read from a store; any thread may."""
         with self.changed:
             self.bytes += size
+
+
+def not_wanted(key: str) -> LoaderClosed:
+    """What a wait for something of an object raises once the loop that needs it has ended."""
+    return LoaderClosed(f"{key!r}: the iteration that needs it was ended; iterate the loader anew")
+
+
+class Asked(Generic[T]):
+    """One answer of a store, asked for again where it is late or breaks off; `first` returns what comes first.
+
+    `ask` runs on threads of `pool`, so that who waits can stop waiting, and `drop` is given an answer that comes when
+    there is one already, or when nobody waits any more.
+    """
+
+    def __init__(self, pool: Pool, counts: FetchCounts, ask: Callable[[], T], drop: Callable[[T], None]) -> None:
+        self._pool, self._counts, self._ask, self._drop = pool, counts, ask, drop
+        self._changed = threading.Condition()
+        self._answers: list[T] = []
+        self._errors: list[Exception] = []
+        self._is_over = False
+        self._began: list[float] = []
+
+    def first(self, key: str, stopped: Callable[[], bool] = _never) -> T:
+        """The answer. Raises what the last attempt met, and LoaderClosed once `stopped`."""
+        self._counts.asked += 1
+        with self._changed:
+            try:
+                self._submit()
+                while not self._answers:
+                    self._look(key, stopped)
+                return self._answers[0]
+            finally:
+                self._is_over = True
+
+    def _look(self, key: str, stopped: Callable[[], bool]) -> None:
+        if stopped():
+            raise not_wanted(key)
+        failed, asked = len(self._errors), len(self._began)
+        if failed == asked:
+            error = self._errors[-1]
+            # a store that has stalled was asked many times, for as long as it is given to start again
+            is_final = not isinstance(error, StoreUnavailable) or isinstance(error, StoreStalled)
+            if is_final or failed >= ATTEMPTS_MAX:
+                raise error
+            self._counts.retries += 1
+            self._submit()
+        elif asked - failed == 1 and asked < ATTEMPTS_MAX and self._is_late():
+            self._counts.hedges += 1
+            self._submit()
+        self._changed.wait(LOOK_S)
+
+    def _is_late(self) -> bool:
+        times = list(self._counts.asked_s)
+        limit = max(HEDGE_S_MIN, HEDGE_FACTOR * statistics.median(times)) if times else HEDGE_S_MIN * 4
+        may = self._counts.hedges <= self._counts.asked // HEDGE_EVERY
+        return may and time.monotonic() - self._began[-1] > limit
+
+    def _submit(self) -> None:
+        self._began.append(time.monotonic())
+        self._pool.submit(self._run, first=True)
+
+    def _run(self) -> None:
+        if self._is_over:
+            return
+        began = time.monotonic()
+        try:
+            answer = self._ask()
+        except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits in first
+            with self._changed:
+                self._errors.append(error)
+                self._changed.notify_all()
+            return
+        with self._changed:
+            is_late = self._is_over or bool(self._answers)
+            if not is_late:
+                self._answers.append(answer)
+                self._counts.asked_s.append(time.monotonic() - began)
+                self._changed.notify_all()
+        if is_late:
+            self._drop(answer)
 
 
 @dataclass(slots=True)
@@ -121,12 +215,15 @@ class Fetch:
         self._error: Exception | None = None
         self._changed = threading.Condition()
 
-    def run(self, timeout_s: float = FETCH_S_MAX) -> None:
-        """Read all parts; each is passed to `write(offset, data)` once. Raises the store's errors, LoaderError."""
+    def run(self, timeout_s: float = FETCH_S_MAX, stopped: Callable[[], bool] = _never) -> None:
+        """Read all parts; each is passed to `write(offset, data)` once.
+
+        Raises the store's errors, LoaderError, and LoaderClosed once `stopped`.
+        """
         try:
             for part in self._parts:
                 self._submit(part)
-            self._await(timeout_s)
+            self._await(timeout_s, stopped)
         except BaseException:
             # what `write` writes to is its caller's, and will be closed
             with self._changed:
@@ -134,17 +231,20 @@ class Fetch:
             raise
         self._counts.came(self._size)
 
-    def _await(self, timeout_s: float) -> None:
+    def _await(self, timeout_s: float, stopped: Callable[[], bool]) -> None:
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while self._open and self._error is None:
                 now = time.monotonic()
+                if stopped():
+                    self._error = not_wanted(self._key)
+                    break
                 if now > deadline:
                     self._error = LoaderError(
                         f"{self._store.uri}: {self._key!r} ({self._size} bytes) did not arrive within {timeout_s:.0f} s"
                     )
                     break
-                self._changed.wait(min(self._hedge(now), deadline - now))
+                self._changed.wait(min(self._hedge(now), deadline - now, LOOK_S))
         if self._error is not None:
             raise self._error
 

@@ -12,8 +12,9 @@ T = TypeVar("T")
 
 #: how long the consumer waits for one item before it says that nothing comes
 STALL_S_MAX: Final = 300.0
-#: how long `close` waits for the item being made; the thread is a daemon, so a process can end sooner
-CLOSE_S_MAX: Final = 10.0
+#: how long `close` waits for the item being made. A thread that a store keeps waiting longer ends by itself, or with
+#: the process, since it is a daemon
+CLOSE_S_MAX: Final = 0.5
 #: with fewer ready jobs waiting the source is asked for more, which the consumer may run meanwhile
 READY_JOBS_MIN: Final = 8
 

@@ -32,6 +32,10 @@ class Shards(Protocol):
         """The shard of that number, open."""
         ...
 
+    def stopped(self) -> bool:
+        """Whether nobody waits for rows any more."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:

@@ -108,14 +108,17 @@ class Shard:
         if self.arriving is not None and not self.arriving.is_whole:
             self.arriving.want(rows, stopped, reach)
 
-    def wait(self, rows: I64) -> None:
-        """Return when the tokens of `rows` [k] may be read. Raises the store's errors, LoaderError."""
+    def wait(self, rows: I64, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Return when the tokens of `rows` [k] may be read.
+
+        Raises the store's errors, LoaderError, and LoaderClosed once `stopped`.
+        """
         arriving = self.arriving  # another thread may find that all is there
         if arriving is not None:
             if arriving.is_whole:
                 self.arriving = None
             else:
-                arriving.wait(rows)
+                arriving.wait(rows, stopped)
 
     def pieces(self, rows: I64) -> Pieces:
         """The pieces of `rows` [k] (each may be named more than once)."""

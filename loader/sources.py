@@ -4,6 +4,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from headrace.loader.dataset import SHARDS_OPEN_MAX, TokenDataset, open_dataset
@@ -68,6 +69,18 @@ class Sources:
         if len(self.datasets) == 1:
             self.shard = self.datasets[0].shard  # type: ignore[method-assign]
 
+    def until(self, stopped: Callable[[], bool]) -> "Sources":
+        """The same open datasets, for one loop: its waits for shards and rows end once `stopped`."""
+        found = Sources.__new__(Sources)
+        found.__dict__.update(self.__dict__, stopped=stopped)
+        if len(self.datasets) == 1:
+            found.shard = partial(self.datasets[0].shard, stopped=stopped)  # type: ignore[method-assign]
+        return found
+
+    def stopped(self) -> bool:
+        """Whether nobody waits for rows any more; see `until`."""
+        return False
+
     def __getstate__(self) -> Any:
         raise TypeError("make the loader's sources anew in the other process: Sources(loader.sources.plain())")
 
@@ -90,10 +103,10 @@ class Sources:
             self._before[key] = None if part is None else part.layout
         return self._before[key]
 
-    def shard(self, number: int, stopped: Callable[[], bool] = lambda: False) -> Shard:
+    def shard(self, number: int) -> Shard:
         """The shard of that number, counted through all datasets; see `TokenDataset.shard`."""
         source = bisect_right(self._starts, number) - 1
-        return self.datasets[source].shard(number - self._starts[source], stopped)
+        return self.datasets[source].shard(number - self._starts[source], self.stopped)
 
     def at_hand(self, number: int) -> Shard | None:
         """The shard of that number where nothing has to be fetched for it: local, or open."""

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,15 +27,17 @@ from headrace.loader.fetch import (
     HEDGE_FACTOR,
     HEDGE_S_MIN,
     THREADS_DEFAULT,
+    Asked,
     FetchCounts,
     Pool,
+    not_wanted,
 )
-from headrace.loader.head import Head, head_and_rest
+from headrace.loader.head import Head, head_and_rest, read_head
 from headrace.loader.order import I64
 from headrace.loader.reach import Reach, joined
 from headrace.loader.sparse import Sparse, runs
 from headrace.store.blocks import BLOCK_BYTES
-from headrace.store.errors import ChecksumMismatch, StoreError, StoreUnavailable
+from headrace.store.errors import ChecksumMismatch, StoreError, StoreStalled, StoreUnavailable
 from headrace.store.objects import ObjectStore, Stream, stream
 
 #: one request asks for at most this; a shard of the usual size is one request
@@ -86,24 +89,30 @@ class Spans:
     _running: list[_Span] = field(default_factory=list)
     #: seconds between two pieces, newest last
     _gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=256))
-    _started: int = 0
     #: requests that brought a shard's head and go on with its blocks: no more than threads that can read them
     _turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(THREADS_DEFAULT))
 
-    def begin(self, store: ObjectStore, key: str) -> Head | None:
-        """The head of a shard, with what follows it on its way; `read_on` or `give_up` must follow.
+    #: for heads, and for what is asked for again: those that read blocks may all be stalled
+    _spare: Pool = field(default_factory=Pool)
 
-        None where no turn is to be had soon, or where `read_head` has to say what the shard is. Raises the store's
-        errors.
+    def begin(
+        self, store: ObjectStore, key: str, *, whole: bool = False, stopped: Callable[[], bool] = _never
+    ) -> Head | None:
+        """The head of a shard; with `whole` what follows it is on its way. `read_on` or `give_up` must follow.
+
+        None where it has no checksums of its blocks. Raises the store's errors, and LoaderClosed once `stopped`.
         """
         head = None
-        if self._turns.acquire(timeout=TURN_S_MAX):
+        if whole and self._turns.acquire(timeout=TURN_S_MAX):
             try:
-                head = head_and_rest(store, key, SPAN_BYTES_MAX, PIECE_BYTES)
+                head = self._asked(lambda: head_and_rest(store, key, SPAN_BYTES_MAX, PIECE_BYTES)).first(key, stopped)
             finally:
                 if head is None:
                     self._turns.release()
-        return head
+        return head or self._asked(lambda: read_head(store, key)).first(key, stopped)
+
+    def _asked(self, ask: Callable[[], Head | None]) -> Asked[Head | None]:
+        return Asked(self._spare, self.counts, ask, _drop)
 
     def read_on(self, sparse: Sparse, head: Head) -> None:
         """Write what follows the head, where that is on its way."""
@@ -116,7 +125,7 @@ class Spans:
         span = _Span(sparse, head.blocks, end, head.blocks, coming=rest)
         sparse.claim(span.first, span.end)
         sparse.flying[span.first : span.end] = 1
-        self._started += 1
+        self.counts.asked += 1
         self.pool.submit(lambda: self._run(span), first=True)
 
     def give_up(self, head: Head) -> None:
@@ -152,16 +161,24 @@ class Spans:
                     # at once: runs may overlap, as where several small arrays lie in one block
                     sparse.flying[first + begin : first + stop] = 1
         for span in reversed(spans) if urgent else spans:
-            self._started += 1
+            self.counts.asked += 1
             self.pool.submit(lambda span=span: self._run(span), first=urgent)  # type: ignore[misc]
 
-    def wait(self, sparse: Sparse, wanted: list[tuple[int, int]], wait_s: float = WAIT_S_MAX) -> None:
+    def wait(
+        self,
+        sparse: Sparse,
+        wanted: list[tuple[int, int]],
+        wait_s: float = WAIT_S_MAX,
+        stopped: Callable[[], bool] = _never,
+    ) -> None:
         """Return when these blocks are there, and have them fetched if nobody does.
 
-        Raises the store's errors, and LoaderError after `wait_s`.
+        Raises the store's errors, LoaderError after `wait_s`, and LoaderClosed once `stopped`.
         """
         began, is_asked = time.monotonic(), False
         while missing := _missing(sparse, wanted):
+            if stopped():
+                raise not_wanted(sparse.key)
             error = sparse.take_error(missing)
             with sparse.lock:
                 sparse.awaited.update(missing)
@@ -176,7 +193,7 @@ class Spans:
                 raise LoaderError(
                     f"{sparse.remote.uri}: {len(missing)} blocks of {sparse.key!r} did not arrive within {wait_s:.0f} s"
                 )
-            self.want(sparse, wanted, urgent=True, forced=now - began > CLAIM_S_MAX)
+            self.want(sparse, wanted, urgent=True, forced=now - began > CLAIM_S_MAX, stopped=stopped)
             self._hedge(now)
             self._pause(sparse, missing)
 
@@ -191,11 +208,15 @@ class Spans:
             limit = max(HEDGE_S_MIN, HEDGE_FACTOR * statistics.median(list(self._gaps_s)))
         for span in list(self._running):
             late = span.moved_at is not None and span.moved_at + limit < now
-            if late and not (span.is_hedge or span.is_hedged) and self.counts.hedges <= self._started // HEDGE_EVERY:
+            if (
+                late
+                and not (span.is_hedge or span.is_hedged)
+                and self.counts.hedges <= self.counts.asked // HEDGE_EVERY
+            ):
                 span.is_hedged = True
                 self.counts.hedges += 1
                 other = _Span(span.sparse, span.at, span.end, span.at, is_urgent=span.is_urgent, is_hedge=True)
-                self.pool.submit(lambda other=other: self._run(other), first=True)  # type: ignore[misc]
+                self._spare.submit(lambda other=other: self._run(other), first=True)  # type: ignore[misc]
 
     def _run(self, span: _Span) -> None:
         sparse, coming = span.sparse, span.coming
@@ -227,14 +248,15 @@ class Spans:
                 self.counts.changed.notify_all()
 
     def _fetch(self, span: _Span) -> None:
-        failures = 0
+        failures, at = 0, span.at
         while True:
             try:
                 self._stream(span)
                 return
-            except (StoreUnavailable, ChecksumMismatch):
-                failures += 1
-                if failures >= ATTEMPTS_MAX:
+            except (StoreUnavailable, ChecksumMismatch) as error:
+                # what breaks off, but further on each time, gets there in the end
+                failures, at = failures + 1 if span.at == at else 1, span.at
+                if failures >= ATTEMPTS_MAX or isinstance(error, StoreStalled) or span.stopped():
                     raise
                 with self.counts.changed:
                     self.counts.retries += 1
@@ -249,18 +271,20 @@ class Spans:
         moved = span.moved_at = time.monotonic()
         offset, length = table.span(span.at, span.end)
         pieces = pieces or stream(sparse.remote, sparse.key, offset, length, PIECE_BLOCKS * table.block_bytes)
-        for piece in pieces:
-            count = _check(sparse, span.at, piece)
-            sparse.write(span.at, piece)
-            if sparse.awaited:
-                self._wake(sparse, span.at, span.at + count)
-            span.at += count
-            now = time.monotonic()
-            self._gaps_s.append(now - moved)
-            self.counts.came(piece.nbytes)
-            moved = span.moved_at = now
-            if span.at >= span.end or ((span.is_hedged or span.is_hedge) and sparse.has_all(span.at, span.end)):
-                return
+        # at once, and not when an error is collected that holds it: its connection would be closed in the pool
+        with closing(pieces):
+            for piece in pieces:
+                count = _check(sparse, span.at, piece)
+                sparse.write(span.at, piece)
+                if sparse.awaited:
+                    self._wake(sparse, span.at, span.at + count)
+                span.at += count
+                now = time.monotonic()
+                self._gaps_s.append(now - moved)
+                self.counts.came(piece.nbytes)
+                moved = span.moved_at = now
+                if span.at >= span.end or ((span.is_hedged or span.is_hedge) and sparse.has_all(span.at, span.end)):
+                    return
         if span.at < span.end:
             raise StoreUnavailable(
                 f"{sparse.remote.uri}: {sparse.key!r} ended before byte {offset + length}; the object was cut short, "
@@ -302,14 +326,14 @@ class Arriving:
             wanted = [(0, table.count)]
         self._spans.want(self.sparse, wanted, stopped=stopped)
 
-    def wait(self, rows: I64) -> None:
-        """Return when these rows [k] are there. Raises the store's errors, LoaderError."""
+    def wait(self, rows: I64, stopped: Callable[[], bool] = _never) -> None:
+        """Return when these rows [k] are there. Raises the store's errors, LoaderError, LoaderClosed once `stopped`."""
         first, end = self._bounds(np.asarray(rows, dtype=np.int64))
         present = self.sparse.present
         # a row lies in one block or in two, unless it is longer than a block
         if present[first].all() and present[end - 1].all() and int((end - first).max(initial=0)) <= 2:
             return
-        self._spans.wait(self.sparse, self._blocks(rows, 0))
+        self._spans.wait(self.sparse, self._blocks(rows, 0), stopped=stopped)
 
     def _bounds(self, rows: I64) -> tuple[I64, I64]:
         """The blocks (first [k], end [k]) of rows [k]."""
@@ -319,6 +343,12 @@ class Arriving:
 
     def _blocks(self, rows: I64, gap_bytes: int) -> list[tuple[int, int]]:
         return joined(*self._bounds(np.sort(rows)), gap_bytes // self.sparse.table.block_bytes)
+
+
+def _drop(head: Head | None) -> None:
+    """Close what came too late."""
+    if head is not None and head.rest is not None:
+        head.rest.close()
 
 
 def _missing(sparse: Sparse, wanted: list[tuple[int, int]]) -> list[int]:
