@@ -479,8 +479,9 @@ class Loader:
     def _end_iteration(self) -> None:
         self._iterations += 1
         self._stop.set()
-        for running in filter(None, (self._prefetcher, *self._followers)):
-            running.close()
+        for running in (self._prefetcher, *self._followers):
+            if running is not None:
+                running.close()
         self._prefetcher, self._followers = None, []
 
     def _binding(self) -> dict[str, Any]:

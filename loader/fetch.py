@@ -31,8 +31,6 @@ HEDGE_EVERY: Final = 8
 #: attempts a part whose store does not answer
 ATTEMPTS_MAX: Final = 3
 FETCH_S_MAX: Final = 600.0
-#: after so long without a job a thread ends: a process may open many caches
-IDLE_S_MAX: Final = 5.0
 #: between two looks at whether anybody still wants what is asked for
 LOOK_S: Final = 0.05
 
