@@ -11,16 +11,20 @@ from numpy.typing import NDArray
 from headrace.loader.cache import Held, ShardCache
 from headrace.loader.errors import LoaderError
 from headrace.loader.fetch import LOOK_S, not_wanted
+from headrace.loader.head import parse_blocks
 from headrace.loader.manifest import MANIFEST_KEY, Manifest, ShardEntry, parse_manifest
-from headrace.loader.mapped import mapped_rows
+from headrace.loader.mapped import mapped_rows, mapping_of
 from headrace.loader.order import I64, Layout
 from headrace.loader.room import CacheFull, RoomWait
+from headrace.loader.rowblocks import Checking, RowBlocks
 from headrace.loader.shard import Pieces, Shard
 from headrace.loader.spans import Arriving
 from headrace.loader.sparse import Sparse
-from headrace.loader.verify import WAIT_S_MAX, Verifier
+from headrace.loader.verify import FIRST_BYTES_MAX, WAIT_S_MAX, Verifier
 from headrace.store import files as _files  # noqa: F401 - imported when the loader is, not when a resume is timed
+from headrace.store.blocks import BlockTable
 from headrace.store.errors import FormatError, ObjectMissing
+from headrace.store.header import malformed
 from headrace.store.objects import ObjectStore, open_store
 from headrace.store.shards import ShardHeader, read_header, read_shard
 from headrace.store.words import counted
@@ -66,6 +70,8 @@ class TokenDataset:
         self._retracted = manifest.retracted_at(self.version)
         self.verify = verify
         self.verifier = Verifier(store)
+        #: whether large local shards are checked by blocks, before their rows, and not as a whole, behind them
+        self._by_blocks = False
         self._changed = threading.Condition()
         #: in order of opening; those opened first are let go of first
         self._open: dict[int, Shard] = {}
@@ -81,9 +87,14 @@ class TokenDataset:
         return _reopened, (self.store.uri, self.manifest, self.verify, self.cache, self.version)
 
     def replica(self) -> "TokenDataset":
-        """The same dataset with threads, locks and open shards of its own: for a process that was forked."""
-        cache = None if self.cache is None else self.cache.replica()
-        return self._with(cache, self.version)
+        """The same dataset with threads, locks and open shards of its own: for a process that was forked.
+
+        It checks a row's own blocks before it gives the row, and reads through no large shard behind the reader, since
+        another process, which knows nothing of that, is to believe what it gives.
+        """
+        found = self._with(None if self.cache is None else self.cache.replica(), self.version)
+        found._by_blocks = True
+        return found
 
     def at_version(self, version: int) -> "TokenDataset":
         """The same shards as an older version shows them: what was retracted later is there."""
@@ -209,13 +220,43 @@ class TokenDataset:
             shard.mapped = mapped_rows(local.open_local(entry.tokens), shard.tokens)
             self.verifier.count(number, held.size)
             return shard
-        if self.verify:
+        header = read_header(self.store, entry.tokens)
+        table = self._blocks(entry) if self.verify and self._by_blocks else None
+        if self.verify and table is None:
             self.verifier.first(number, entry.tokens, entry.checksum)
-        shard = self._made(entry, read_shard(self.store, entry.tokens))
+        shard = self._made(entry, read_shard(self.store, entry.tokens, header))
+        if table is not None:
+            shard.arriving = self._checking(entry, header, table, shard)
         shard.mapped = mapped_rows(self.store.open_local(entry.tokens), shard.tokens)
         if shard.mapped is not None:
             shard.mapped.scatter()
         return shard
+
+    def _blocks(self, entry: ShardEntry) -> BlockTable | None:
+        """The checksums of a large local shard's blocks; None of a small one's, which is checked whole."""
+        info = self.store.head(entry.tokens)
+        if info is None or info.size <= FIRST_BYTES_MAX or self.store.open_local(entry.tokens) is None:
+            return None
+        length = int.from_bytes(self.store.get(entry.tokens, 0, 8), "little")
+        try:
+            return parse_blocks(self.store.get(entry.tokens, 0, 8 + length))
+        except FormatError as error:
+            raise malformed(self.store, entry.tokens, str(error)) from error
+
+    def _checking(self, entry: ShardEntry, header: ShardHeader, table: BlockTable, shard: Shard) -> Checking | None:
+        """What checks the rows of a local shard; everything else of it was."""
+        mapping, tokens = mapping_of(shard.tokens), header.tensors["tokens"]
+        if mapping is None:
+            return None
+        rows = RowBlocks(table, tokens.offset, tokens.size // max(entry.sequences, 1))
+        count = self.verifier.count_part
+        checking = Checking(
+            rows, memoryview(mapping), self.store.uri, entry.tokens, lambda size, is_last: count(size, is_last=is_last)
+        )
+        for name, one in header.tensors.items():
+            if name != "tokens" and one.size:
+                checking.check(*table.covering(one.offset, one.offset + one.size))
+        return checking
 
     def _arriving(
         self,

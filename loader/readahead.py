@@ -22,6 +22,7 @@ from headrace.loader.order import BLOCK_ROWS_DEFAULT, WINDOW_BLOCKS_DEFAULT
 from headrace.loader.plan import Hosted
 from headrace.loader.reach import ON_DISK
 from headrace.loader.sources import Sources
+from headrace.loader.spans import Arriving
 
 #: asked for together: a window of the default order, within which every row of a block is read
 WINDOW_POSITIONS: Final = BLOCK_ROWS_DEFAULT * WINDOW_BLOCKS_DEFAULT
@@ -120,5 +121,5 @@ class Readahead:
             if self._closed:
                 return
             shard = self._sources.at_hand(needed.shard)
-            if shard is not None and shard.mapped is not None and shard.arriving is None:
+            if shard is not None and shard.mapped is not None and not isinstance(shard.arriving, Arriving):
                 shard.mapped.read_ahead(needed.rows, needed.reach)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headrace.loader.mapped import MappedRows, mapping_of
 from headrace.loader.order import I64
 from headrace.loader.reach import Reach
+from headrace.loader.rowblocks import Checking
 from headrace.loader.spans import Arriving
 from headrace.store.errors import FormatError
 
@@ -90,8 +91,8 @@ class Shard:
         self.line = self.view.reshape(-1).data if self.view.dtype == np.int32 and tokens.size else None
         #: whatever must live as long as the mapping, such as the lock on a cached file
         self.held: object = None
-        #: what has the rows fetched, where the shard comes block by block
-        self.arriving: Arriving | None = None
+        #: what has the rows fetched or checked, where that is done block by block
+        self.arriving: Arriving | Checking | None = None
         #: the local file behind the tokens, where they are mapped from one
         self.mapped: MappedRows | None = None
         self._arrays = self._checked_arrays(arrays)

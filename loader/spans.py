@@ -34,7 +34,8 @@ from headrace.loader.fetch import (
 )
 from headrace.loader.head import Head, head_and_rest, read_head
 from headrace.loader.order import I64
-from headrace.loader.reach import Reach, joined
+from headrace.loader.reach import Reach
+from headrace.loader.rowblocks import RowBlocks, wrong_block
 from headrace.loader.sparse import Sparse, runs
 from headrace.store.blocks import BLOCK_BYTES
 from headrace.store.errors import ChecksumMismatch, StoreError, StoreStalled, StoreUnavailable
@@ -302,13 +303,12 @@ class Spans:
 class Arriving:
     """The rows of a shard that is on its way: `offset` is where row 0 begins in the file, in bytes."""
 
-    __slots__ = ("_offset", "_row_bytes", "_spans", "sparse")
+    __slots__ = ("_rows", "_spans", "sparse")
 
     def __init__(self, sparse: Sparse, spans: Spans, offset: int, row_bytes: int) -> None:
         self.sparse = sparse
         self._spans = spans
-        self._offset = offset
-        self._row_bytes = row_bytes
+        self._rows = RowBlocks(sparse.table, offset, row_bytes)
 
     @property
     def is_whole(self) -> bool:
@@ -320,7 +320,7 @@ class Arriving:
     def want(self, rows: I64, stopped: Callable[[], bool], reach: Reach) -> None:
         """Have these rows [k] fetched, and beside them what is in `reach`, unless `stopped` before."""
         table = self.sparse.table
-        wanted = self._blocks(rows, reach.gap_bytes)
+        wanted = self._rows.runs(rows, reach.gap_bytes)
         wanted_bytes = sum(end - first for first, end in wanted) * table.block_bytes
         if wanted and reach.takes_whole(len(wanted), wanted_bytes, table.count * table.block_bytes):
             wanted = [(0, table.count)]
@@ -328,21 +328,12 @@ class Arriving:
 
     def wait(self, rows: I64, stopped: Callable[[], bool] = _never) -> None:
         """Return when these rows [k] are there. Raises the store's errors, LoaderError, LoaderClosed once `stopped`."""
-        first, end = self._bounds(np.asarray(rows, dtype=np.int64))
+        first, end = self._rows.bounds(np.asarray(rows, dtype=np.int64))
         present = self.sparse.present
         # a row lies in one block or in two, unless it is longer than a block
         if present[first].all() and present[end - 1].all() and int((end - first).max(initial=0)) <= 2:
             return
-        self._spans.wait(self.sparse, self._blocks(rows, 0), stopped=stopped)
-
-    def _bounds(self, rows: I64) -> tuple[I64, I64]:
-        """The blocks (first [k], end [k]) of rows [k]."""
-        table = self.sparse.table
-        begin = self._offset - table.body + rows * self._row_bytes
-        return begin // table.block_bytes, -(-(begin + self._row_bytes) // table.block_bytes)
-
-    def _blocks(self, rows: I64, gap_bytes: int) -> list[tuple[int, int]]:
-        return joined(*self._bounds(np.sort(rows)), gap_bytes // self.sparse.table.block_bytes)
+        self._spans.wait(self.sparse, self._rows.runs(rows), stopped=stopped)
 
 
 def _drop(head: Head | None) -> None:
@@ -359,8 +350,7 @@ def _check(sparse: Sparse, first: int, piece: memoryview) -> int:
     """How many blocks this piece holds, all of them right. Raises ChecksumMismatch."""
     wrong, count = sparse.table.first_wrong(first, piece)
     if wrong is not None:
-        expected, found = f"xxh3-64 of block {wrong} in its header", "another"
-        raise ChecksumMismatch(sparse.key, sparse.remote.uri, expected, found)
+        raise wrong_block(sparse.remote.uri, sparse.key, wrong)
     return count
 
 

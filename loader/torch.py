@@ -95,7 +95,7 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
             )
         self._is_within = True
         for batch in self.loader.iterate(_tensors):
-            # whoever calls wait_verified in the loop's process learns nothing of the checks in this one
+            # whoever calls wait_verified in the loop's process learns nothing of checks behind the reader in this one
             self.loader.wait_verified()
             self._worker = place
             yield batch
@@ -232,7 +232,7 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
         return self.loader.statistics()
 
     def wait_verified(self, timeout_s: float = WAIT_S_MAX) -> None:
-        """See `Loader.wait_verified`. Worker processes give no batch before all that they read has been checked."""
+        """See `Loader.wait_verified`. Worker processes give no row that they have not checked."""
         self.loader.wait_verified(timeout_s)
 
     def close(self) -> None:

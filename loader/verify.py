@@ -4,6 +4,8 @@ The manifest has one checksum a shard, and it covers the whole object. To check 
 read 64 MiB for a row of 8 KiB, hundreds of times at the start of a windowed pass. So what is promised is this:
 
 - a shard of up to `FIRST_BYTES_MAX`, and every shard that comes through the cache, is checked before its first row;
+- in a worker process of a `DataLoader` a larger shard is checked by the blocks of its rows, before these
+  (`headrace.loader.rowblocks`);
 - any other shard is opened at once and read through by a thread behind the reader, in the order of first use; the
   next batch after a mismatch is refused by ChecksumMismatch, and so is the end of the pass;
 - `Verifier.wait` returns when everything that was used has been checked: call it before a checkpoint is written, and
@@ -99,6 +101,12 @@ class Verifier:
                 self._asked.add(number)
                 self.shards += 1
                 self.bytes += size
+
+    def count_part(self, size: int, *, is_last: bool) -> None:
+        """Bytes of a shard were checked by whoever reads them, and with the last of them all of it."""
+        with self._changed:
+            self.bytes += size
+            self.shards += is_last
 
     def pause(self) -> None:
         """Let shards queue up, since a reader waits for its first batch."""

@@ -226,7 +226,7 @@ def test_a_damaged_block_takes_no_good_batch_along_that_is_made_with_it(
     arriving = dataset.shard(0).arriving
     assert arriving is not None
     begin, length = arriving.sparse.table.span(block, block + 1)
-    first, end = (arriving._bounds(np.arange(500))[side] for side in (0, 1))
+    first, end = (arriving._rows.bounds(np.arange(500))[side] for side in (0, 1))
     needing = int(np.flatnonzero((first <= block) & (block < end))[0])
     path = Path(uri) / dataset.manifest.shards[0].tokens
     damaged = bytearray(path.read_bytes())
