@@ -24,7 +24,7 @@ from headrace.loader.verify import FIRST_BYTES_MAX, WAIT_S_MAX, Verifier
 from headrace.store import files as _files  # noqa: F401 - imported when the loader is, not when a resume is timed
 from headrace.store.blocks import BlockTable
 from headrace.store.errors import FormatError, ObjectMissing
-from headrace.store.header import malformed
+from headrace.store.header import malformed, read_plain_header
 from headrace.store.objects import ObjectStore, open_store
 from headrace.store.shards import ShardHeader, read_header, read_shard
 from headrace.store.words import counted
@@ -220,10 +220,10 @@ class TokenDataset:
             shard.mapped = mapped_rows(local.open_local(entry.tokens), shard.tokens)
             self.verifier.count(number, held.size)
             return shard
-        header = read_header(self.store, entry.tokens)
         table = self._blocks(entry) if self.verify and self._by_blocks else None
         if self.verify and table is None:
             self.verifier.first(number, entry.tokens, entry.checksum)
+        header = read_header(self.store, entry.tokens)
         shard = self._made(entry, read_shard(self.store, entry.tokens, header))
         if table is not None:
             shard.arriving = self._checking(entry, header, table, shard)
@@ -237,9 +237,9 @@ class TokenDataset:
         info = self.store.head(entry.tokens)
         if info is None or info.size <= FIRST_BYTES_MAX or self.store.open_local(entry.tokens) is None:
             return None
-        length = int.from_bytes(self.store.get(entry.tokens, 0, 8), "little")
+        plain = read_plain_header(self.store, entry.tokens)
         try:
-            return parse_blocks(self.store.get(entry.tokens, 0, 8 + length))
+            return parse_blocks(self.store.get(entry.tokens, 0, plain.body))
         except FormatError as error:
             raise malformed(self.store, entry.tokens, str(error)) from error
 

@@ -88,7 +88,7 @@ def test_who_waits_is_woken_by_the_last_block_and_by_an_error_without_another_lo
 
 def test_what_is_wanted_comes_though_nobody_waits_for_it(large_dataset: str, tmp_path: Path):
     arriving, _ = on_its_way(remote(large_dataset, tmp_path))
-    first, end = (int(side[0]) for side in arriving._bounds(np.array([300])))
+    first, end = (int(side[0]) for side in arriving._rows.bounds(np.array([300])))
     for share, blocks in ((2.0, (first, end)), (0.0, (0, arriving.sparse.table.count))):
         arriving.want(np.array([300]), lambda: False, Reach(0, share))
         deadline = time.monotonic() + PATIENCE_S
@@ -104,7 +104,7 @@ def test_a_row_longer_than_a_block_waits_for_the_blocks_between_its_first_and_la
     uri = make_dataset(sequences=(0, 8), seq_len=40_000)
     dataset = remote(uri, tmp_path / "cache")
     arriving, fetching = on_its_way(dataset)
-    firsts, ends = arriving._bounds(np.arange(8))
+    firsts, ends = arriving._rows.bounds(np.arange(8))
     row = int(np.flatnonzero(ends - firsts == 3)[-1])
     first, end = int(firsts[row]), int(ends[row])
     fetching.wait(arriving.sparse, [(first, first + 1), (end - 1, end)])
