@@ -12,6 +12,8 @@ T = TypeVar("T")
 
 #: how long the consumer waits for one item before it says that nothing comes
 STALL_S_MAX: Final = 300.0
+#: how long one wait of the consumer lasts: an interrupt that comes just before it is seen behind it
+SIGNAL_S_MAX: Final = 0.5
 #: how long `close` waits for the item being made. A thread that a store keeps waiting longer ends by itself, or with
 #: the process, since it is a daemon
 CLOSE_S_MAX: Final = 0.5
@@ -98,8 +100,11 @@ class Prefetcher(Generic[T]):
                 if begun is not None and begun.error is not None:
                     raise begun.error
                 mine = self._begin(is_ahead=False) if self._may_help() else None
-                if mine is None and not self._changed.wait(deadline - time.monotonic()):
-                    raise LoaderError(f"no batch came for {stall_s:.0f} s; the dataset's storage does not answer")
+                if mine is None:
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0:
+                        raise LoaderError(f"no batch came for {stall_s:.0f} s; the dataset's storage does not answer")
+                    self._changed.wait(min(left_s, SIGNAL_S_MAX))
             if mine is not None:
                 self._carry_out(mine)
 

@@ -63,8 +63,8 @@ class Checking:
     def want(self, rows: I64, stopped: Callable[[], bool], reach: Reach) -> None:
         """Everything is there."""
 
-    def wait(self, rows: I64, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Check what was not of the blocks of these rows [k], which takes no time to be stopped. Raises ChecksumMismatch."""
+    def wait(self, rows: I64, stopped: Callable[[], bool] = lambda: False) -> None:  # noqa: ARG002
+        """Check what was not of the blocks of these rows [k]; nobody has to stop it. Raises ChecksumMismatch."""
         for first, end in self._rows.runs(np.asarray(rows, dtype=np.int64)):
             self.check(first, end)
 
