@@ -17,6 +17,7 @@ is as a smaller bound (`headrace.loader.room` says when room is waited for).
 """
 
 import fcntl
+import logging
 import os
 import stat
 import threading
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from headrace.loader.cached_files import allocate, evict_file, hold_file, lock_file, write_at
 from headrace.loader.errors import LoaderError
@@ -36,8 +37,10 @@ from headrace.loader.spans import Spans
 from headrace.loader.sparse import SPARSE, Opened, Sparse, file_bytes
 from headrace.loader.verify import file_checksum
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
-from headrace.store.header import HEADER_BYTES_MAX
+from headrace.store.header import HEADER_BYTES_MAX, data_end
 from headrace.store.objects import ObjectStore
+
+logger = logging.getLogger("headrace.loader")
 
 CACHE_BYTES_DEFAULT: Final = 64 << 30
 #: overrides where the cache lies; the user's own directory is made below it
@@ -96,6 +99,8 @@ class ShardCache:
         #: files from before the machine's last boot, by the name of their shard
         self._old: dict[str, list[Path]] = {}
         self._plans: tuple[Plan, ...] = ()
+        #: name and inode of files that this process made or checked: they are not checked when they are opened again
+        self._trusted: set[tuple[str, int]] = set()
 
     @classmethod
     def default(cls) -> "ShardCache":
@@ -237,17 +242,38 @@ class ShardCache:
         path = self._root / self._final(name)
         if not path.exists():
             self._adopt(name, checksum)
-        descriptor = hold_file(path)
-        if descriptor is not None:
-            os.utime(descriptor)
-            return Held(Opened(descriptor, store.uri))
-        descriptor = hold_file(self._root / (self._final(name) + SPARSE))
-        if descriptor is None:
-            return None
-        opened = Opened(descriptor, store.uri)
-        table = parse_blocks(opened.get("", 0, 8 + int.from_bytes(opened.get("", 0, 8), "little")))
-        assert table is not None, f"{name} was made for its blocks"
-        return Sparse(opened, table, store, key)
+        for one in (path, self._root / (self._final(name) + SPARSE)):
+            descriptor = hold_file(one)
+            if descriptor is not None:
+                os.utime(descriptor)
+                found = self._found(one, Opened(descriptor, store.uri), store, key)
+                if found is not None:
+                    return found
+        return None
+
+    def _found(self, path: Path, opened: Opened, store: ObjectStore, key: str) -> Held | Sparse | None:
+        """What a file holds; None for one that is not as it was written, which is removed."""
+        identity = (path.name.partition(".")[0], os.fstat(opened.descriptor).st_ino)
+        size = opened.head(key).size
+        try:
+            table = parse_blocks(opened.get(key, 0, min(size, 8 + int.from_bytes(opened.get(key, 0, 8), "little"))))
+            if table is None and path.suffix != SPARSE and size == data_end(cast("ObjectStore", opened), key):
+                return Held(opened)
+            if table is not None and size >= file_bytes(table):
+                sparse = Sparse(opened, table, store, key)
+                if identity not in self._trusted and sparse.present.any():
+                    sparse.unchecked = sparse.present.copy()
+                    sparse.checked = lambda: self._trusted.add(identity)
+                return sparse
+            if table is not None and size == table.size and path.suffix != SPARSE:
+                return Held(opened)
+            problem = f"it has {size} bytes"
+        except FormatError as error:
+            problem = str(error)
+        logger.warning("%s in the cache is not as it was written, and is fetched anew: %s", path, problem)
+        with self._names_still():
+            path.unlink(missing_ok=True)
+        return None
 
     def _adopt(self, name: str, checksum: str) -> None:
         """Take over a file from before the machine's last boot, if its bytes are right."""
@@ -270,6 +296,7 @@ class ShardCache:
         try:
             self._reserve(part, file_bytes(head.table), name)
             sparse = Sparse(Opened(os.dup(part), store.uri), head.table, store, key)
+            self._trusted.add((name, os.fstat(part).st_ino))
             sparse.put(head.parts, 0, 0, head.blocks)
             self.spans.read_on(sparse, head)
         except BaseException:

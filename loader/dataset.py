@@ -213,7 +213,9 @@ class TokenDataset:
                 self._whole.discard(number)
             arriving, local = None, cast("ObjectStore", held.opened)
             header = read_header(local, entry.tokens)
-            if isinstance(held, Sparse) and not held.has_all(0, held.table.count):
+            if isinstance(held, Sparse) and not self.verify:
+                held.unchecked = None
+            if isinstance(held, Sparse) and not held.is_whole:
                 arriving = self._arriving(self.cache, held, entry, header, stopped)
             shard = self._made(entry, read_shard(local, entry.tokens, header))
             shard.held, shard.arriving = held, arriving

@@ -6,6 +6,7 @@ longer than parts usually do is *hedged*: asked for again, and whichever answer 
 "The tail at scale", 2013). Answers that come too late are dropped.
 """
 
+import os
 import statistics
 import threading
 import time
@@ -50,6 +51,10 @@ class Pool:
     def __init__(self, threads: int = THREADS_DEFAULT, *, name: str = "headrace fetch") -> None:
         self._threads_max = threads
         self._name = name
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._threads = 0
         self._idle = 0
         self._jobs: deque[Callable[[], None]] = deque()
@@ -57,6 +62,9 @@ class Pool:
 
     def submit(self, job: Callable[[], None], *, first: bool = False) -> None:
         """Run `job`, which must not raise, on one of the threads; `first` puts it before those that wait."""
+        if self._process != os.getpid():
+            # no thread came along into a forked process, and a lock may have come along locked
+            self._begin()
         with self._changed:
             self._jobs.appendleft(job) if first else self._jobs.append(job)
             if self._idle < len(self._jobs) and self._threads < self._threads_max:

@@ -9,6 +9,7 @@ What a request costs beside its bytes (some tens of milliseconds far away, a mil
 `GAP_BYTES` of a connection's bytes. So blocks that lie nearer to each other than that are asked for in one request.
 """
 
+import logging
 import statistics
 import threading
 import time
@@ -53,6 +54,9 @@ POLL_S: Final = 0.02
 #: blocks that another process has claimed are fetched here too after this long
 CLAIM_S_MAX: Final = 20.0
 WAIT_S_MAX: Final = 600.0
+
+
+logger = logging.getLogger("headrace.loader")
 
 
 def _never() -> bool:
@@ -197,6 +201,27 @@ class Spans:
             self.want(sparse, wanted, urgent=True, forced=now - began > CLAIM_S_MAX, stopped=stopped)
             self._hedge(now)
             self._pause(sparse, missing)
+        if sparse.unchecked is not None:
+            self._check_found(sparse, wanted, stopped)
+
+    def _check_found(self, sparse: Sparse, wanted: list[tuple[int, int]], stopped: Callable[[], bool]) -> None:
+        """Check what of these blocks stood in the file already; what a disk has damaged since is fetched anew."""
+        unchecked = sparse.unchecked
+        if unchecked is None:
+            return  # another thread came to its end
+        for first, end in wanted:
+            for block in (np.flatnonzero(unchecked[first:end]) + first).tolist():
+                unchecked[block] = 0
+                if not sparse.is_right(block):
+                    logger.warning(
+                        "block %d of %s was damaged in the cache and is fetched anew; see whether the disk fails",
+                        block,
+                        sparse.key,
+                    )
+                    self.wait(sparse, [(block, block + 1)], stopped=stopped)
+        if not unchecked.any():
+            sparse.unchecked = None
+            sparse.checked()
 
     def _pause(self, sparse: Sparse, missing: list[int]) -> None:
         """Return when some of these blocks may be there or not come, and soon in any case."""
@@ -313,9 +338,7 @@ class Arriving:
     @property
     def is_whole(self) -> bool:
         """Whether every row is there."""
-        if not self.sparse.whole:
-            self.sparse.whole = bool(self.sparse.present.all())
-        return self.sparse.whole
+        return self.sparse.is_whole
 
     def want(self, rows: I64, stopped: Callable[[], bool], reach: Reach) -> None:
         """Have these rows [k] fetched, and beside them what is in `reach`, unless `stopped` before."""
@@ -328,11 +351,12 @@ class Arriving:
 
     def wait(self, rows: I64, stopped: Callable[[], bool] = _never) -> None:
         """Return when these rows [k] are there. Raises the store's errors, LoaderError, LoaderClosed once `stopped`."""
-        first, end = self._rows.bounds(np.asarray(rows, dtype=np.int64))
-        present = self.sparse.present
-        # a row lies in one block or in two, unless it is longer than a block
-        if present[first].all() and present[end - 1].all() and int((end - first).max(initial=0)) <= 2:
-            return
+        if self.sparse.unchecked is None:
+            first, end = self._rows.bounds(np.asarray(rows, dtype=np.int64))
+            present = self.sparse.present
+            # a row lies in one block or in two, unless it is longer than a block
+            if present[first].all() and present[end - 1].all() and int((end - first).max(initial=0)) <= 2:
+                return
         self._spans.wait(self.sparse, self._rows.runs(rows), stopped=stopped)
 
 

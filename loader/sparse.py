@@ -18,7 +18,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,6 +93,10 @@ class Sparse:
         #: what spans failed with that a thread waits for, by their first block and their end
         self._errors: dict[tuple[int, int], Exception] = {}
         self.whole = False
+        #: uint8 [blocks]: 1 where a block stood in the file when it was found, and was not checked since; None for none
+        self.unchecked: NDArray[np.uint8] | None = None
+        #: told when there are no such blocks any more
+        self.checked: Callable[[], None] = lambda: None
 
     def write(self, first: int, data: Buffer) -> None:
         """Put checked blocks into the file, from block `first` on."""
@@ -104,6 +108,21 @@ class Sparse:
         """Write checked bytes at `offset`, and then mark the blocks `first` to `end`, of which none is missing."""
         write_at(self.opened.descriptor, parts, offset)
         self._map[first:end] = b"\1" * (end - first)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every block is there and was checked."""
+        if not self.whole:
+            self.whole = self.unchecked is None and bool(self.present.all())
+        return self.whole
+
+    def is_right(self, block: int) -> bool:
+        """Whether the file has what the block must be; what it has not is marked as not there."""
+        offset, length = self.table.span(block, block + 1)
+        found = self.table.is_right(block, os.pread(self.opened.descriptor, length, offset))
+        if not found:
+            self._map[block : block + 1] = b"\0"
+        return found
 
     def has_all(self, first: int, end: int) -> bool:
         """Whether the blocks `first` to `end` are there."""

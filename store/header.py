@@ -43,6 +43,15 @@ def read_plain_header(store: ObjectStore, key: str) -> PlainHeader:
         raise malformed(store, key, f"{type(error).__name__}: {error}") from error
 
 
+def data_end(store: ObjectStore, key: str) -> int:
+    """Where the arrays of a token shard end, in bytes. Raises `ObjectMissing`, `FormatError`."""
+    plain = read_plain_header(store, key)
+    try:
+        return plain.body + max((int(entry["data_offsets"][1]) for entry in plain.tensors.values()), default=0)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise malformed(store, key, f"{type(error).__name__}: {error}") from error
+
+
 def malformed(store: ObjectStore, key: str, problem: str) -> FormatError:
     """The error of an object that is no token shard."""
     return FormatError(
