@@ -51,19 +51,20 @@ And on two cores of an Intel Xeon (docs/loader.md, What depends on the processor
              times LitData, as it comes: tokens alone 6.3, every field 7.3; in one thread: 4.9 and 5.4
              MosaicML streaming 0.13.0: tokens 19 M, every field 13 M
     resume   1 % 72 ms, 50 % 71 ms, 99 % 69 ms, the slowest of fifteen 75 ms; 26 MB held
-    s3       817 MB/s against 882 MB/s of the plain client: ratio 0.88, in a second run 0.94; 1,169 MB/s of four threads:
-             0.67 and 0.65; into files 1,084 MB/s: 0.73 and 0.70; over 2.4 GB (--shards 80) 722 MB/s against 850 MB/s:
+    s3       817 MB/s against 882 MB/s of the plain client: ratio 0.88, in a second run 0.94; 1,169 MB/s of four
+             threads: 0.67 and 0.65; into files 1,084 MB/s: 0.73 and 0.70; over 2.4 GB (--shards 80) 722 MB/s against 850 MB/s:
              0.86, four threads 0.61; behind a link of 2 Gbit/s 221 MB/s against 239 MB/s: 0.92
     disk     616 MB/s of shards of 1.9 GB with 700 MB of memory, a scan 1,199 MB/s: 0.51; the first pass 347 MB/s
-    paced    a step of 25 ms: local shards 0.8 % of the time waited, 0.04 of a core; behind a link of 2 Gbit/s, cache cold,
-             0.3 % and 0.03, the first batch after 0.66 s
+    paced    a step of 25 ms: local shards 0.8 % of the time waited, 0.04 of a core; behind a link of 2 Gbit/s, cache
+             cold, 0.3 % and 0.03, the first batch after 0.66 s
 
 Five times the best peer is met by the loader as it comes, and on the EPYC in one thread. There, in one thread, a batch
 of 65,536 tokens with every field takes 54 us of processor, 15 of them the caller's sum, 27 the loop that fills it, and
 12 its plan and Python; tokens alone take 39. With the thread the two cores must be free.
 
-Against the store the goal of 0.8 is met beside the plain client, at 620 MB and at 2.4 GB, and not beside four threads of
-it. On the EPYC a pass of 623 MB takes 0.85 to 0.9 s of processor, 0.4 of it in the server; the plain client takes 0.55 with the server, and 0.61 where it sums. Batches come when nearly all is there (the
+Against the store the goal of 0.8 is met beside the plain client, at 620 MB and at 2.4 GB, and not beside four threads
+of it. On the EPYC a pass of 623 MB takes 0.85 to 0.9 s of processor, 0.4 of it in the server; the plain client takes
+0.55 with the server, and 0.61 where it sums. Batches come when nearly all is there (the
 first after 0.34 to 0.38 s of 0.53), since a window of the default order reads from all twenty shards, and asking for
 its blocks alone costs more: some 3 ms of both processors a request. So assembling, some 0.15 s, adds to fetching.
 New pages of the cache's files are what varies most: on a virtual machine whose host has taken back its free memory,
