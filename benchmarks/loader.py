@@ -52,8 +52,8 @@ And on two cores of an Intel Xeon (docs/loader.md, What depends on the processor
              MosaicML streaming 0.13.0: tokens 19 M, every field 13 M
     resume   1 % 72 ms, 50 % 71 ms, 99 % 69 ms, the slowest of fifteen 75 ms; 26 MB held
     s3       817 MB/s against 882 MB/s of the plain client: ratio 0.88, in a second run 0.94; 1,169 MB/s of four
-             threads: 0.67 and 0.65; into files 1,084 MB/s: 0.73 and 0.70; over 2.4 GB (--shards 80) 722 MB/s against 850 MB/s:
-             0.86, four threads 0.61; behind a link of 2 Gbit/s 221 MB/s against 239 MB/s: 0.92
+             threads: 0.67 and 0.65; into files 1,084 MB/s: 0.73 and 0.70; over 2.4 GB (--shards 80) 722 MB/s against
+             850 MB/s: 0.86, four threads 0.61; behind a link of 2 Gbit/s 221 MB/s against 239 MB/s: 0.92
     disk     616 MB/s of shards of 1.9 GB with 700 MB of memory, a scan 1,199 MB/s: 0.51; the first pass 347 MB/s
     paced    a step of 25 ms: local shards 0.8 % of the time waited, 0.04 of a core; behind a link of 2 Gbit/s, cache
              cold, 0.3 % and 0.03, the first batch after 0.66 s
