@@ -6,6 +6,7 @@ the fewer requests it takes. What a stage reads of each shard is asked for in th
 needed; so the first batch waits for the blocks of one window, and not for whole shards.
 """
 
+import logging
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +22,8 @@ from headrace.loader.order import BLOCK_ROWS_DEFAULT, I64, WINDOW_BLOCKS_DEFAULT
 from headrace.loader.plan import Hosted
 from headrace.loader.reach import AMONG_HOSTS, CROWDED, ROOMY, Reach
 from headrace.loader.sources import HELD_SHARE, SHARD_BYTES_MIN, TOKEN_BYTES_MAX, Sources
+
+logger = logging.getLogger("headrace.loader")
 
 FIRST_POSITIONS: Final = BLOCK_ROWS_DEFAULT * WINDOW_BLOCKS_DEFAULT
 STAGE_POSITIONS: Final = 4 * FIRST_POSITIONS
@@ -220,11 +223,14 @@ class Ahead:
         stage: list[Needed] = []
         reaches = [self._reach(source, self._planned) for source in range(len(self._sources.datasets))]
         held, held_max = sum(map(self._bytes_of, self._until)), self._held_max()
-        for one in needed_by(self._mixture, self._hosted.positions(self._planned, end), reaches):
+        needed = needed_by(self._mixture, self._hosted.positions(self._planned, end), reaches)
+        for one in needed:
             held += 0 if one.shard in self._until else self._bytes_of(one.shard)
             if held > held_max and (stage or self._until):
                 # those that come later in this stage are asked for when there is room
                 end = one.first
+                if end < position + FIRST_POSITIONS:
+                    self._say_crowded(needed, position)
                 break
             stage.append(one)
         if end == self._planned:
@@ -236,6 +242,22 @@ class Ahead:
                 self._sources.fetch_whole(one.shard)
         self._planned = end
         return stage
+
+    def _say_crowded(self, needed: Sequence[Needed], position: int) -> None:
+        """Say once a cache that it holds less than a window reads."""
+        unsaid = [cache for cache in self._caches if not cache.is_crowded]
+        for cache in unsaid:
+            cache.is_crowded = True
+        if unsaid:
+            shards = {one.shard for one in needed if one.first < position + FIRST_POSITIONS} | set(self._until)
+            logger.warning(
+                "the cache in %s holds %d MB of shards at once, and the next %d samples lie in shards of %d MB: what "
+                "is evicted is fetched again, at worst for each batch; raise its bytes_max, or lower window_blocks",
+                unsaid[0].directory,
+                self._held_max() // 10**6,
+                FIRST_POSITIONS,
+                sum(map(self._bytes_of, shards)) // 10**6,
+            )
 
     def _is_closed(self) -> bool:
         return self._closed

@@ -88,6 +88,8 @@ class ShardCache:
         self._disk_bytes = bytes_max
         #: of waits for room
         self.said = Said()
+        #: whether it was said to hold less than a window reads
+        self.is_crowded = False
         self._root = Path(directory).expanduser().absolute() / f"user-{os.getuid()}"
         self._is_made = False
         self._lock = threading.Lock()

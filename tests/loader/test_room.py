@@ -321,3 +321,22 @@ def test_the_processes_that_use_a_file_are_named(tmp_path: Path):
         assert users_of([free]) == []
         holder.stdin.close()
         assert holder.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("room_bytes", [5 << 20, 64 << 20])
+def test_a_cache_that_holds_less_than_a_window_reads_is_said_to_once(
+    large_dataset: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, room_bytes: int
+):
+    cache = ShardCache(tmp_path, bytes_max=room_bytes)
+    loader = Loader(remote(large_dataset, cache), batch_size=50)
+    with caplog.at_level(logging.WARNING, "headrace.loader"):
+        for _ in range(2):
+            assert sum(1 for _ in loader) == 19
+    loader.close()
+    said = [record.getMessage() for record in caplog.records]
+    if room_bytes > 8 << 20:
+        assert said == []
+    else:
+        (only,) = said
+        assert f"the cache in {tmp_path} holds 2 MB of shards at once" in only
+        assert "lie in shards of 3 MB" in only
