@@ -48,7 +48,7 @@ def harm(text, stage):
     if what == "eat":
         held = []
         for _ in range(10):
-            held.append(bytearray(b"1" * (40 << 20)))
+            held.append(bytearray(b"1") * (40 << 20))
         while True:
             time.sleep(0.05)
 
@@ -99,7 +99,8 @@ def write_corpus(folder: Path, harmful: dict[int, str]) -> None:
 
 def command(folder: Path, *arguments: str) -> list[str]:
     parameters = ("-p", f"input={folder}/*.jsonl", "-p", f"output={folder}/out")
-    limits = ("--record-seconds", "1", "--task-memory", "350")
+    # to eat takes a second where the machine's host has to find the pages
+    limits = ("--record-seconds", "2", "--task-memory", "350")
     return headrace("run", str(folder / "poison.py"), *parameters, *limits, *arguments, "--json")
 
 
@@ -147,7 +148,7 @@ HARM = {
     "abort": (350, "first:abort", "signal 6"),
     "segfault in a batch": (5, "second:segfault", "signal 11"),
     "exit": (RECORDS - 1, "first:exit", "exit code 3"),
-    "hang": (150, "second:hang", "it did not return within 1 s"),
+    "hang": (150, "second:hang", "it did not return within 2 s"),
     "memory": (151, "first:eat", "of memory, the cap of a task is 350 MiB"),
     "reader": (300, "reader:abort", "signal 6"),
     "sink": (450, "writer:abort", "signal 6"),
