@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headrace.loader.cache import Held, ShardCache
 from headrace.loader.errors import LoaderError
-from headrace.loader.fetch import LOOK_S, not_wanted
+from headrace.loader.fetch import LOOK_S, never, not_wanted
 from headrace.loader.head import parse_blocks
 from headrace.loader.manifest import MANIFEST_KEY, Manifest, ShardEntry, parse_manifest
 from headrace.loader.mapped import mapped_rows, mapping_of
@@ -35,10 +35,6 @@ SHARDS_OPEN_MAX: Final = 512
 LOAD_S_MAX: Final = 900.0
 
 __all__ = ["Manifest", "Pieces", "Shard", "ShardEntry", "TokenDataset", "open_dataset"]
-
-
-def _never() -> bool:
-    return False
 
 
 class TokenDataset:
@@ -146,7 +142,7 @@ class TokenDataset:
         """The pieces of `rows` [k] of a shard."""
         return self.shard(shard).pieces(rows)
 
-    def shard(self, number: int, stopped: Callable[[], bool] = _never) -> Shard:
+    def shard(self, number: int, stopped: Callable[[], bool] = never) -> Shard:
         """The shard, opened if it was not; `stopped` ends each wait. Raises the store's errors, LoaderClosed."""
         found = self._open.get(number)
         return self._opened(number, stopped) if found is None else found
@@ -237,7 +233,8 @@ class TokenDataset:
     def _blocks(self, entry: ShardEntry) -> BlockTable | None:
         """The checksums of a large local shard's blocks; None of a small one's, which is checked whole."""
         info = self.store.head(entry.tokens)
-        if info is None or info.size <= FIRST_BYTES_MAX or self.store.open_local(entry.tokens) is None:
+        is_large = info is not None and info.size > FIRST_BYTES_MAX
+        if not is_large or not entry.sequences or self.store.open_local(entry.tokens) is None:
             return None
         plain = read_plain_header(self.store, entry.tokens)
         try:
@@ -245,19 +242,17 @@ class TokenDataset:
         except FormatError as error:
             raise malformed(self.store, entry.tokens, str(error)) from error
 
-    def _checking(self, entry: ShardEntry, header: ShardHeader, table: BlockTable, shard: Shard) -> Checking | None:
+    def _checking(self, entry: ShardEntry, header: ShardHeader, table: BlockTable, shard: Shard) -> Checking:
         """What checks the rows of a local shard; everything else of it was."""
         mapping, tokens = mapping_of(shard.tokens), header.tensors["tokens"]
-        if mapping is None:
-            return None
+        assert mapping is not None, f"{entry.tokens} is a local file with rows"
         rows = RowBlocks(table, tokens.offset, tokens.size // max(entry.sequences, 1))
         count = self.verifier.count_part
         checking = Checking(
             rows, memoryview(mapping), self.store.uri, entry.tokens, lambda size, is_last: count(size, is_last=is_last)
         )
-        for name, one in header.tensors.items():
-            if name != "tokens" and one.size:
-                checking.check(*table.covering(one.offset, one.offset + one.size))
+        for first, end in _beside_tokens(header, table):
+            checking.check(first, end)
         return checking
 
     def _arriving(
@@ -269,13 +264,10 @@ class TokenDataset:
         stopped: Callable[[], bool],
     ) -> Arriving:
         """The rows of a shard that is on its way; everything else of it is there."""
-        tensors = header.tensors
-        tokens = tensors.get("tokens")
+        tokens = header.tensors.get("tokens")
         if tokens is None:
             raise FormatError(f"{entry.tokens}: the shard has no tokens; it is no token shard of Headrace")
-        others = [one for name, one in tensors.items() if name != "tokens" and one.size]
-        wanted = [sparse.table.covering(one.offset, one.offset + one.size) for one in others]
-        cache.spans.wait(sparse, wanted, stopped=stopped)
+        cache.spans.wait(sparse, _beside_tokens(header, sparse.table), stopped=stopped)
         return Arriving(sparse, cache.spans, tokens.offset, tokens.size // max(entry.sequences, 1))
 
     def _made(self, entry: ShardEntry, arrays: dict[str, NDArray[Any]]) -> Shard:
@@ -296,6 +288,12 @@ class TokenDataset:
                         continue
                 # in use by other threads and processes, which let go as they move on
                 wait.go_on(full)
+
+
+def _beside_tokens(header: ShardHeader, table: BlockTable) -> list[tuple[int, int]]:
+    """The blocks (first, end) of each array but the tokens."""
+    others = [one for name, one in header.tensors.items() if name != "tokens" and one.size]
+    return [table.covering(one.offset, one.offset + one.size) for one in others]
 
 
 def open_dataset(uri: str, *, verify: bool = True, cache: ShardCache | None = None) -> TokenDataset:

@@ -38,7 +38,8 @@ LOOK_S: Final = 0.05
 T = TypeVar("T")
 
 
-def _never() -> bool:
+def never() -> bool:
+    """What says whether to stop, where nobody does."""
     return False
 
 
@@ -129,7 +130,7 @@ class Asked(Generic[T]):
         self._is_over = False
         self._began: list[float] = []
 
-    def first(self, key: str, stopped: Callable[[], bool] = _never) -> T:
+    def first(self, key: str, stopped: Callable[[], bool] = never) -> T:
         """The answer. Raises what the last attempt met, and LoaderClosed once `stopped`."""
         self._counts.asked += 1
         with self._changed:
@@ -221,7 +222,7 @@ class Fetch:
         self._error: Exception | None = None
         self._changed = threading.Condition()
 
-    def run(self, timeout_s: float = FETCH_S_MAX, stopped: Callable[[], bool] = _never) -> None:
+    def run(self, timeout_s: float = FETCH_S_MAX, stopped: Callable[[], bool] = never) -> None:
         """Read all parts; each is passed to `write(offset, data)` once.
 
         Raises the store's errors, LoaderError, and LoaderClosed once `stopped`.

@@ -31,6 +31,7 @@ from headrace.loader.fetch import (
     Asked,
     FetchCounts,
     Pool,
+    never,
     not_wanted,
 )
 from headrace.loader.head import Head, head_and_rest, read_head
@@ -59,10 +60,6 @@ WAIT_S_MAX: Final = 600.0
 logger = logging.getLogger("headrace.loader")
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(slots=True, eq=False)
 class _Span:
     sparse: Sparse
@@ -71,7 +68,7 @@ class _Span:
     #: the next block
     at: int
     #: whether nobody wants it any more
-    stopped: Callable[[], bool] = _never
+    stopped: Callable[[], bool] = never
     #: whether somebody waits for just these blocks, and is told of an error
     is_urgent: bool = False
     #: whether other processes' claims are overridden
@@ -101,7 +98,7 @@ class Spans:
     _spare: Pool = field(default_factory=Pool)
 
     def begin(
-        self, store: ObjectStore, key: str, *, whole: bool = False, stopped: Callable[[], bool] = _never
+        self, store: ObjectStore, key: str, *, whole: bool = False, stopped: Callable[[], bool] = never
     ) -> Head | None:
         """The head of a shard; with `whole` what follows it is on its way. `read_on` or `give_up` must follow.
 
@@ -147,7 +144,7 @@ class Spans:
         *,
         urgent: bool = False,
         forced: bool = False,
-        stopped: Callable[[], bool] = _never,
+        stopped: Callable[[], bool] = never,
     ) -> None:
         """Have the blocks of these runs fetched, except what is there or on its way here, or, unless `forced`, in
         another process; `urgent` before all else; not those that did not begin when `stopped`.
@@ -174,12 +171,19 @@ class Spans:
         sparse: Sparse,
         wanted: list[tuple[int, int]],
         wait_s: float = WAIT_S_MAX,
-        stopped: Callable[[], bool] = _never,
+        stopped: Callable[[], bool] = never,
     ) -> None:
-        """Return when these blocks are there, and have them fetched if nobody does.
+        """Return when these blocks are there and right, and have them fetched if nobody does.
 
         Raises the store's errors, LoaderError after `wait_s`, and LoaderClosed once `stopped`.
         """
+        self._wait_there(sparse, wanted, wait_s, stopped)
+        if sparse.unchecked is not None:
+            self._check_found(sparse, wanted, wait_s, stopped)
+
+    def _wait_there(
+        self, sparse: Sparse, wanted: list[tuple[int, int]], wait_s: float, stopped: Callable[[], bool]
+    ) -> None:
         began, is_asked = time.monotonic(), False
         while missing := _missing(sparse, wanted):
             if stopped():
@@ -201,24 +205,27 @@ class Spans:
             self.want(sparse, wanted, urgent=True, forced=now - began > CLAIM_S_MAX, stopped=stopped)
             self._hedge(now)
             self._pause(sparse, missing)
-        if sparse.unchecked is not None:
-            self._check_found(sparse, wanted, stopped)
 
-    def _check_found(self, sparse: Sparse, wanted: list[tuple[int, int]], stopped: Callable[[], bool]) -> None:
-        """Check what of these blocks stood in the file already; what a disk has damaged since is fetched anew."""
+    def _check_found(
+        self, sparse: Sparse, wanted: list[tuple[int, int]], wait_s: float, stopped: Callable[[], bool]
+    ) -> None:
+        """Check what of these blocks stood in the file already; what a disk has damaged since is fetched anew.
+
+        A block counts as checked once it was, and not before: another thread that needs it checks it too.
+        """
         unchecked = sparse.unchecked
         if unchecked is None:
             return  # another thread came to its end
         for first, end in wanted:
             for block in (np.flatnonzero(unchecked[first:end]) + first).tolist():
-                unchecked[block] = 0
                 if not sparse.is_right(block):
                     logger.warning(
                         "block %d of %s was damaged in the cache and is fetched anew; see whether the disk fails",
                         block,
                         sparse.key,
                     )
-                    self.wait(sparse, [(block, block + 1)], stopped=stopped)
+                    self._wait_there(sparse, [(block, block + 1)], wait_s, stopped)
+                unchecked[block] = 0
         if not unchecked.any():
             sparse.unchecked = None
             sparse.checked()
@@ -349,7 +356,7 @@ class Arriving:
             wanted = [(0, table.count)]
         self._spans.want(self.sparse, wanted, stopped=stopped)
 
-    def wait(self, rows: I64, stopped: Callable[[], bool] = _never) -> None:
+    def wait(self, rows: I64, stopped: Callable[[], bool] = never) -> None:
         """Return when these rows [k] are there. Raises the store's errors, LoaderError, LoaderClosed once `stopped`."""
         if self.sparse.unchecked is None:
             first, end = self._rows.bounds(np.asarray(rows, dtype=np.int64))

@@ -124,6 +124,23 @@ def test_what_was_fetched_or_checked_here_is_not_checked_again(
     assert len(checked) == count
 
 
+def test_a_block_counts_as_checked_once_it_was_and_not_before(
+    large_dataset: str, filled: Path, monkeypatch: pytest.MonkeyPatch
+):
+    is_right = Sparse.is_right
+    during: list[bool] = []
+
+    def watched(sparse: Sparse, block: int) -> bool:
+        # another thread that needs the block meanwhile must not take it as it is
+        during.append(sparse.unchecked is not None and bool(sparse.unchecked[block]) and not sparse.is_whole)
+        return is_right(sparse, block)
+
+    monkeypatch.setattr(Sparse, "is_right", watched)
+    batches(cached(RemoteStore(large_dataset), filled))
+    assert during
+    assert all(during)
+
+
 def test_who_trusts_the_bytes_has_none_checked(large_dataset: str, filled: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Sparse, "is_right", lambda *_: pytest.fail("a block was checked"))
     store = RemoteStore(large_dataset)

@@ -153,38 +153,45 @@ def test_a_host_asks_for_what_its_own_ranks_read(
     assert sorted(disk.asked) == sorted(mine)
 
 
-def test_a_reader_waits_until_what_it_reads_now_was_asked_for(
-    thousand_dataset: str, disk: Disk, follow: Callable[..., tuple[Readahead, Loader]], monkeypatch: pytest.MonkeyPatch
-):
-    gate, at_gate = threading.Event(), threading.Event()
+@pytest.fixture
+def gate(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """(set when something is asked for, lets it go on)."""
+    at_gate, opened = threading.Event(), threading.Event()
 
-    def held(*asked: Any) -> None:
+    def held(rows_of: MappedRows, rows: I64, reach: Reach) -> None:
         at_gate.set()
-        assert gate.wait(WAIT_S)
-        disk.note(*asked)
+        assert opened.wait(WAIT_S)
+        disk.note(rows_of, rows, reach)
 
     monkeypatch.setattr(MappedRows, "read_ahead", held)
+    return at_gate, opened
+
+
+def test_a_reader_waits_until_what_it_reads_now_was_asked_for(
+    thousand_dataset: str,
+    disk: Disk,
+    follow: Callable[..., tuple[Readahead, Loader]],
+    gate: tuple[threading.Event, threading.Event],
+):
+    at_gate, opened = gate
     follower, loader = follow(thousand_dataset)
     disk.reads += 1
     moved = threading.Thread(target=follower.moved, args=(0,))
     moved.start()
     assert at_gate.wait(WAIT_S)
     assert moved.is_alive()
-    gate.set()
+    opened.set()
     moved.join(WAIT_S)
     assert set(disk.asked) >= places(loader, 0, WINDOW)
 
 
 def test_closing_lets_go_of_a_reader_that_waits_and_ends_the_thread(
-    thousand_dataset: str, disk: Disk, follow: Callable[..., tuple[Readahead, Loader]], monkeypatch: pytest.MonkeyPatch
+    thousand_dataset: str,
+    disk: Disk,
+    follow: Callable[..., tuple[Readahead, Loader]],
+    gate: tuple[threading.Event, threading.Event],
 ):
-    gate, at_gate = threading.Event(), threading.Event()
-
-    def held(*_: object) -> None:
-        at_gate.set()
-        assert gate.wait(WAIT_S)
-
-    monkeypatch.setattr(MappedRows, "read_ahead", held)
+    at_gate, opened = gate
     follower, _ = follow(thousand_dataset)
     disk.reads += 1
     moved = threading.Thread(target=follower.moved, args=(0,))
@@ -194,7 +201,7 @@ def test_closing_lets_go_of_a_reader_that_waits_and_ends_the_thread(
     closing.start()
     moved.join(WAIT_S)
     assert not moved.is_alive()
-    gate.set()
+    opened.set()
     closing.join(WAIT_S)
     assert not [one for one in threading.enumerate() if one.name == "headrace readahead"]
     disk.reads += 1
