@@ -1,11 +1,11 @@
 """The part of `benchmarks/loader.py` that stands in for a GPU: a loop whose step leaves the processor alone.
 
 A step on a GPU is a wait, seen from the host. Here it is one of `STEP_S` by the clock, behind each batch of
-`TorchLoader` on the CPU, so that the loop takes `BATCH` rows of 2,048 tokens every 25 ms, 2.6 million tokens a second, for
-which a model of a billion parameters would take 16 PFLOP/s (6 a parameter and token). Measured over a pass of the dataset or
-`STEPS_MAX` steps are the share of the time in which the loop waited for its batch, once the first is there, the longest
-such wait, and how many cores the whole process kept busy. *local* reads local shards; *store*, with `--s3`, reads
-through a cold cache, behind a link where `--link` says so. What it does not show is the copy to a device.
+`TorchLoader` on the CPU, so that the loop takes 32 rows of 2,048 tokens every 25 ms, 2.6 million tokens a second,
+for which a model of a billion parameters would take 16 PFLOP/s (6 a parameter and token). Measured over a pass of the
+dataset or `STEPS_MAX` steps are the share of the time in which the loop waited for its batch, once the first is there,
+the longest such wait, and how many cores the whole process kept busy. *local* reads local shards; *store*, with `--s3`,
+reads through a cold cache, behind a link where `--link` says so. What it does not show is the copy to a device.
 """
 
 import contextlib
