@@ -21,6 +21,7 @@ from headrace.cli.embedded import AGAIN, DEATH_S, START_S, Embedded, begun_or_ne
 from headrace.cli.errors import EXIT_INTERRUPTED, CliError
 from headrace.stages.inherited import inherited_by
 from headrace.stages.vocabulary import keep_parsed
+from headrace.transport.signals import heard
 
 if TYPE_CHECKING:
     from headrace.cli.client import Client, RunOptions
@@ -229,15 +230,18 @@ def _deaths_explained(embedded: Embedded) -> Iterator[None]:
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[Interrupts]:
-    """Count SIGINT and SIGTERM instead of dying of them; a third one ends the process as usual."""
+    """Count SIGINT and SIGTERM instead of dying of them; a third one ends the process as usual.
+
+    What whoever started this process has it ignore stays ignored.
+    """
     interrupts = Interrupts()
 
-    def heard(_number: int, _frame: Any) -> None:
+    def count(_number: int, _frame: Any) -> None:
         interrupts.asked += 1
         if interrupts.asked > 2:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, count) for number in heard()}
     try:
         yield interrupts
     finally:

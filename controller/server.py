@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import logging
 import os
-import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from headrace.store.objects import below, open_store
 from headrace.store.release import release
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
+from headrace.transport.signals import heard
 from headrace.transport.ticket import KEY_BYTES_MIN
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _listen_for_the_end(lifeline_fd: int) -> asyncio.Event:
     """What is set by SIGTERM, SIGINT, or the end of the lifeline."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in heard():
         loop.add_signal_handler(number, told.set)
 
     def let_go() -> None:

@@ -6,8 +6,12 @@ draws fresh examples, ten times as many; what it finds becomes an `@example` of 
 And what runs beside what, where pytest-xdist runs the suite in two processes, as `make test` has it: one begins with
 the tests that start whole runs and clusters, the other with those that are one process, until they meet. So for most of
 the time there is one whole run at a time, and neither process is idle at the end.
+
+And which signals are heard. A shell without job control has what it starts in the background ignore Ctrl-C, and what
+that starts in turn. The programs that tests start are to meet signals as a user's do, however the suite was started.
 """
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +25,22 @@ if TYPE_CHECKING:
 #: Folders whose tests start whole runs and clusters, those that take longest first.
 WHOLE_RUNS = ("tests/live/", "tests/run/", "tests/cluster/", "tests/inputs/", "tests/cli/")
 
+#: Signals that tests send to programs which they have started.
+SENT = (signal.SIGINT, signal.SIGTERM)
+
+
+def be_heard() -> None:
+    """Have programs that are started from now on meet these signals as usual.
+
+    A signal with a handler has its usual effect again on a program that is started; an ignored one stays ignored. The
+    handler does nothing, so that the suite itself goes on ignoring what it was started to ignore.
+    """
+    for number in SENT:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+be_heard()
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=1_000, deadline=None)
 settings.load_profile("same")

@@ -16,7 +16,6 @@ import itertools
 import json
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Iterable, Sequence
@@ -34,6 +33,7 @@ from headrace.transport.errors import LinkRefusedError
 from headrace.transport.log_lines import about, caused_by, current_cause
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
+from headrace.transport.signals import heard
 from headrace.worker.addresses import host_id, own_addresses
 from headrace.worker.attendance import Attendance
 from headrace.worker.core import supervisor as core
@@ -335,7 +335,7 @@ async def work(
     """Attend until a signal, the lifeline's end, or a refusal; the exit code."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in heard():
         loop.add_signal_handler(number, told.set)
 
     def let_go() -> None:

@@ -24,6 +24,7 @@ import setproctitle
 from headrace.store.entries import EntryError
 from headrace.store.errors import FormatError, StoreError
 from headrace.store.log_state import FoldError
+from headrace.transport.signals import heard
 from headrace.worker.spool import SEGMENT_AGE_S, SEGMENT_BYTES, Spool, SpoolClosedError, SpoolFullError
 
 #: Bytes of one push.
@@ -145,7 +146,7 @@ def main(arguments: list[str]) -> int:
         print(f"headrace: {error}", file=sys.stderr)
         return 1
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in heard():
         signal.signal(number, lambda *_: stop.set())
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": _TICK_S}, daemon=True).start()
     print(f"spool serves on {host}:{server.server_address[1]}", flush=True)

@@ -1,6 +1,12 @@
 """Ctrl-C at any moment: the first stops, the second cancels, and none is lost."""
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, cast
+
+import pytest
 
 from headrace.cli.client import Client
 from headrace.cli.progress_lines import Progress
@@ -47,3 +53,46 @@ def test_the_first_ctrl_c_stops_and_the_second_cancels() -> None:
 
 def test_a_ctrl_c_that_comes_while_the_first_is_obeyed_is_obeyed_next() -> None:
     assert obeyed(cast("Any", Pressed()), 4) == [False, True]
+
+
+WAITS = """
+import signal, sys, threading
+from headrace.cli.run import catch_signals
+
+with catch_signals() as interrupts:
+    print("waits", flush=True)
+    while not interrupts.asked:
+        threading.Event().wait(0.05)
+    print(interrupts.asked)
+"""
+
+
+@pytest.mark.parametrize(("ignored", "first"), [("", signal.SIGINT), ("INT", signal.SIGTERM)])
+def test_a_run_in_the_background_of_a_script_ignores_ctrl_c_and_is_stopped_by_sigterm(
+    ignored: str, first: signal.Signals
+) -> None:
+    shell = ["sh", "-c", f"trap '' {ignored}; exec \"$@\"" if ignored else 'exec "$@"', "sh"]
+    with subprocess.Popen([*shell, sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        if ignored:
+            process.send_signal(signal.SIGINT)
+        process.send_signal(first)
+        try:
+            assert process.communicate(timeout=60)[0] == "1\n"
+        finally:
+            process.kill()
+
+
+def test_every_signal_that_ends_is_heard_by_the_one_list() -> None:
+    """A handler that is set for SIGINT or SIGTERM by name would undo that they are ignored."""
+    root = Path(__file__).resolve().parents[2]
+    setting = ("signal.signal(signal.SIG", "add_signal_handler(signal.SIG", "in (signal.SIG")
+    found = [
+        f"{file.relative_to(root)}: {line.strip()}"
+        for folder in ("cli", "controller", "worker", "transport")
+        for file in (root / folder).rglob("*.py")
+        for line in file.read_text().splitlines()
+        if any(words in line for words in setting) and "SIG_IGN" not in line
+    ]
+    assert found == []

@@ -29,6 +29,7 @@ NO_LINKS = {
         "logbook",
         "metrics_page",
         "notify",
+        "signals",
         "ticket",
         "token",
     )

@@ -86,13 +86,18 @@ def test_a_bucket_that_is_not_there_ends_the_run_with_one_line(home: pathlib.Pat
 
 def test_credentials_that_are_wrong_end_the_run_with_one_line(home: pathlib.Path, server: S3Server, given: str) -> None:
     wrong = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
-    reader = {"AWS_ACCESS_KEY_ID": READER_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": READER_SECRET_KEY}
-    for keys, arguments, words in (
-        (wrong, (f"{given}?endpoint={server.endpoint}", "out"), "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
-        (wrong, ("in.jsonl", server.uri()), "the endpoint does not know the access key"),
-        (reader, ("in.jsonl", server.uri()), "these credentials have no right to this"),
+    for arguments, words in (
+        ((f"{given}?endpoint={server.endpoint}", "out"), "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        (("in.jsonl", server.uri()), "the endpoint does not know the access key"),
     ):
-        assert words in kit.the_line(kit.run(home, *arguments, environment=keys))
+        assert words in kit.the_line(kit.run(home, *arguments, environment=wrong))
+
+
+def test_credentials_without_the_right_to_write_end_the_run_with_one_line(home: pathlib.Path, server: S3Server) -> None:
+    server.need_own_users()
+    reader = {"AWS_ACCESS_KEY_ID": READER_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": READER_SECRET_KEY}
+    done = kit.run(home, "in.jsonl", server.uri(), environment=reader)
+    assert "these credentials have no right to this" in kit.the_line(done)
 
 
 def test_a_store_that_cannot_be_reached_ends_the_run_with_one_line(home: pathlib.Path) -> None:

@@ -403,8 +403,7 @@ USES: dict[str, Callable[[S3Store], object]] = {
 
 @pytest.fixture
 def as_user(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    if not s3_server.is_ours:
-        pytest.skip("needs users of its own")
+    s3_server.need_own_users()
 
     def become(access: str, secret: str) -> None:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", access)
