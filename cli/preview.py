@@ -42,7 +42,8 @@ def preview_file(path: Path, given: list[str], limit: int, *, as_json: bool) -> 
 
 def _to_dict(pipeline: Pipeline, result: Preview) -> dict[str, Any]:
     removed = {key: asdict(item) for key, item in result.removed.items()}
-    balanced = result.records_read == result.kept + result.filtered + result.duplicate + result.quarantined
+    lost = result.filtered + result.duplicate + result.quarantined
+    balanced = result.records_read == result.kept + lost and lost == sum(item.count for item in result.removed.values())
     return {"pipeline": pipeline.name, "preview": True, **asdict(result), "removed": removed, "balanced": balanced}
 
 
@@ -71,6 +72,7 @@ def _show(out: Console, pipeline: Pipeline, result: Preview) -> None:
 def _show_reason(out: Console, key: str, item: Removed, read: int) -> None:
     out.print()
     share = percent(item.count, read)
+    share += f", {counted(item.parts, 'part')} of split records" if item.parts else ""
     out.print(Text.assemble(f"  {item.verdict} ", (safe(key), ACCENT), f"  {number(item.count)}  ", (share, FAINT)))
     show_samples(out, item.samples)
 

@@ -14,7 +14,7 @@ from headrace.stages.batch import ROW, Batch, parts_of, reason_class, row_keys, 
 from headrace.stages.build import build_stage, process_safely
 from headrace.stages.contract import FragmentEnd, Source
 from headrace.stages.samples import rank
-from headrace.stages.sidecars import count_fates
+from headrace.stages.sidecars import count_fates, fates_of_lost
 from headrace.store.intervals import UNBOUNDED, Gap
 
 #: Samples that are shown of each reason, of what is kept, and characters of each.
@@ -32,18 +32,23 @@ class Sample:
 
 @dataclass(slots=True)
 class Removed:
-    """Records that one stage removed for one reason: how many, and some of them."""
+    """Records that one stage removed for one reason: how many, and some of them.
+
+    `count` is of records: one that was split counts once, by the fate that speaks for it, and not at all where a part
+    of it is kept. `parts` are those of split records that were removed, whatever became of the rest of their records.
+    """
 
     stage: str
     verdict: str
     reason: str
     count: int = 0
+    parts: int = 0
     samples: list[Sample] = field(default_factory=list[Sample])
 
 
 @dataclass(slots=True)
 class Preview:
-    """What became of the first records.
+    """What became of the first records: each has one verdict, and `kept` and the counts of `removed` are all of them.
 
     `removed` is keyed `stage/reason`, `edited` by stage, `counters` by `stage/name`.
     """
@@ -131,19 +136,23 @@ def _below(table: pa.RecordBatch, column: str, end: int) -> pa.RecordBatch:
 
 
 def _note_removed(result: Preview, batch: Batch, before: Batch | None) -> None:
-    """Count the verdicts of `batch` that `before` did not have."""
+    """Note the verdicts of `batch` that `before` did not have, but for the records that they amount to."""
     known = set(verdict_keys(before.verdicts).tolist()) if before is not None else set()
     keys = verdict_keys(batch.verdicts).tolist()
     for key, row in zip(keys, batch.verdicts.to_pylist(), strict=True):
         if key in known:
             continue
-        reason = reason_class(row["reason"])
-        entry = result.removed.setdefault(f"{row['stage']}/{reason}", Removed(row["stage"], row["verdict"], reason))
-        entry.count += 1
+        entry = _removed(result, row["stage"], row["verdict"], row["reason"])
+        entry.parts += row["part"] is not None
         if row["raw"] is not None or len(entry.samples) < SAMPLES_MAX:
             raw = (row["raw"] or b"")[: 4 * SAMPLE_CHARACTERS_MAX].decode("utf-8", "replace")
             entry.samples.append(Sample(row["id"], raw[:SAMPLE_CHARACTERS_MAX]))
             entry.samples = sorted(entry.samples, key=lambda sample: rank(sample.id))[:SAMPLES_MAX]
+
+
+def _removed(result: Preview, stage: str, verdict: str, reason: str | None) -> Removed:
+    words = reason_class(reason)
+    return result.removed.setdefault(f"{stage}/{words}", Removed(stage, verdict, words))
 
 
 def _texts(batch: Batch) -> dict[int, str]:
@@ -157,6 +166,8 @@ def _note_kept(result: Preview, batch: Batch, texts: dict[int, str]) -> None:
     result.filtered += counts.filtered
     result.quarantined += counts.quarantined
     result.duplicate += counts.duplicate
+    for fate in fates_of_lost(batch):
+        _removed(result, *fate).count += 1
     for total, new in ((result.edited, counts.edited), (result.counters, counts.counters)):
         total.update({key: total.get(key, 0) + count for key, count in new.items()})
     if "tokens" in batch.rows.schema.names:

@@ -51,18 +51,12 @@ class Finding:
 
 
 def check_run(outcome: Outcome, rounds: int = 1) -> list[Finding]:
-    """Whether the run came to its end, anything was done to it, and nothing of it is left."""
-    starts, fired = len(outcome.starts), len(outcome.fired)
-    done = len({(item.planned.fault, item.planned.nth) for item in outcome.fired})
+    """Whether the run came to its end, all that was planned was done to it, and nothing of it is left."""
+    starts = len(outcome.starts)
     ended = f"the command was started {starts} times and ended complete after {outcome.seconds:.1f} s"
     return [
         Finding("the run came to its end", not outcome.problem, outcome.problem or ended),
-        Finding(
-            "faults were fired",
-            fired > 0,
-            f"{done} of {done + len(outcome.waiting)} planned{f', in {rounds} rounds' if rounds > 1 else ''}"
-            + ("" if fired else ": the run was over before the first; give it more input, or let faults come earlier"),
-        ),
+        _all_fired(outcome, rounds),
         Finding(
             "no process is left",
             not outcome.left,
@@ -70,6 +64,24 @@ def check_run(outcome: Outcome, rounds: int = 1) -> list[Finding]:
             outcome.left,
         ),
     ]
+
+
+def _all_fired(outcome: Outcome, rounds: int) -> Finding:
+    """Whether each fault that was planned was fired, but for those that the scenario calls optional."""
+    done = len({(item.planned.fault, item.planned.nth) for item in outcome.fired})
+    missing = [item for item in outcome.waiting if not item.optional]
+    excused = len(outcome.waiting) - len(missing)
+    said = f"{done} of {done + len(outcome.waiting)} planned{f', in {rounds} rounds' if rounds > 1 else ''}"
+    said += f"; {excused} that were not are optional" if excused else ""
+    if missing or not done:
+        early = "was over before the rest" if done else "was over before the first"
+        said += f": the run {early}; give it more input or --rounds, or let faults come earlier"
+    return Finding(
+        "all planned faults were fired",
+        bool(done) and not missing,
+        said,
+        tuple(f"not fired: {item.words()}{' (optional)' if item.optional else ''}" for item in outcome.waiting),
+    )
 
 
 def numb_ways(target: str, struck: Counter[Struck]) -> list[tuple[Struck, ...]]:

@@ -303,6 +303,8 @@ class Conductor:
             self.reach.strike(planned, elsewhere)
             return False
         victims, handles = self._strike(planned, chosen)
+        if not victims:
+            return False  # whoever was found is gone by now
         self._note(planned, victims, handles)
         return True
 

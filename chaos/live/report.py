@@ -41,11 +41,17 @@ class ChaosReport:
         """Whether no question was answered with no."""
         return all(finding.passed is not False for finding in self.findings)
 
+    @property
+    def unasked(self) -> tuple[str, ...]:
+        """The questions that could not be asked, of which nothing is proved."""
+        return tuple(finding.name for finding in self.findings if finding.passed is None)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON: the object of `headrace chaos run --json`."""
         outcome = self.outcome
         return {
             "verdict": "passed" if self.passed else "failed",
+            "not_asked": list(self.unasked),
             "scenario": self.scenario.name,
             "seed": self.seed,
             "replay": shlex.join(self.replay),
@@ -93,6 +99,8 @@ def page(facts: Mapping[str, Any], about: str = "") -> str:
         ],
     )
     lines += ["", "## Verdict", ""]
+    if facts["not_asked"]:
+        lines += [f"Nothing is proved of what was not asked: {'; '.join(facts['not_asked'])}.", ""]
     lines += _table(
         ("question", "", "answer"), [(f["name"], _WORDS[f["passed"]], f["said"]) for f in facts["findings"]]
     )
@@ -115,7 +123,7 @@ def page(facts: Mapping[str, Any], about: str = "") -> str:
         ],
     )
     if facts["not_fired"]:
-        lines += ["", f"{len(facts['not_fired'])} more were planned; the last round was done before their time."]
+        lines += ["", f"{len(facts['not_fired'])} more were planned, and not fired: see the verdict."]
     lines += ["", "## Starts of the command", ""]
     lines += _table(
         ("", "at", "until", "exit code", "said"),

@@ -459,7 +459,8 @@ def _show(report: ChaosReport, page: pathlib.Path, folder: pathlib.Path | None) 
     for finding in report.findings:
         print(f"{words[finding.passed]} {finding.name}: {finding.said}", *finding.details, sep="\n       ")
     facts = report.to_dict()
-    print(f"{report.scenario.name}: {facts['verdict']}, report in {page}")
+    unasked = f"; not asked: {', '.join(report.unasked)}" if report.unasked else ""
+    print(f"{report.scenario.name}: {facts['verdict']}{unasked}, report in {page}")
     if not report.passed:
         print(f"again: {facts['replay']}")
     if folder is not None:

@@ -107,7 +107,8 @@ class Span:
 class Fault:
     """One table `[[fault]]` of a scenario. `after` and `every` are in `unit`.
 
-    `follows` is the number of the fault whose firings this one's are counted from; -1: none.
+    `follows` is the number of the fault whose firings this one's are counted from; -1: none. A run passes without the
+    firings of an `optional` one.
     """
 
     kind: Kind
@@ -120,6 +121,7 @@ class Fault:
     follows: int = -1
     share: Span = Span(1.0, 1.0)
     delay_s: Span = Span(0.0, 0.0)
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,13 @@ class Planned:
     base: tuple[int, int] | None = None
     share: float = 1.0
     delay_s: float = 0.0
+    optional: bool = False
+
+    def words(self) -> str:
+        """Which firing of which fault it is, and when it was to be."""
+        times = f"{self.after:g} {self.unit.value}" if self.unit is Unit.COMMITS else f"{self.after:.1f} s"
+        since = "the start" if self.base is None else f"firing {self.base[1] + 1} of fault {self.base[0]}"
+        return f"fault {self.fault}, firing {self.nth + 1}: {self.kind.value} of {self.target}, {times} behind {since}"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -214,6 +223,7 @@ class Planned:
             "pick": round(self.pick, 6),
             "share": round(self.share, 6),
             "delay_s": round(self.delay_s, 6),
+            "optional": self.optional,
         }
 
 
@@ -230,6 +240,19 @@ def draw(scenario: Scenario, seed: int) -> tuple[Planned, ...]:
             pick, share = chance.random(), fault.share.draw(chance, whole=False)
             delay_s = fault.delay_s.draw(chance, whole=False)
             planned.append(
-                Planned(number, nth, fault.kind, fault.target, fault.unit, after, for_s, pick, base, share, delay_s)
+                Planned(
+                    number,
+                    nth,
+                    fault.kind,
+                    fault.target,
+                    fault.unit,
+                    after,
+                    for_s,
+                    pick,
+                    base,
+                    share,
+                    delay_s,
+                    fault.optional,
+                )
             )
     return tuple(planned)

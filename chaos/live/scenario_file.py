@@ -37,7 +37,7 @@ _RUN_KEYS = frozenset({"fuse", "replicas", "place"})
 _CLUSTER_COUNTS = frozenset({"controllers", "workers", "cores"})
 _CLUSTER_KEYS = _CLUSTER_COUNTS | {"spread", "namespaces", "place"}
 _MOMENT_KEYS = frozenset({"after_commits", "after_s", "every_commits", "every_s", "count", "follows"})
-_FAULT_KEYS = frozenset({"kind", "target", "for_s", "share", "delay_s"}) | _MOMENT_KEYS
+_FAULT_KEYS = frozenset({"kind", "target", "for_s", "share", "delay_s", "optional"}) | _MOMENT_KEYS
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -67,6 +67,11 @@ def scenario_of(data: Mapping[str, Any], where: str) -> Scenario:
             raise UsageError(
                 f"{where}, fault {number}: follows is {fault.follows}; it names a fault further up, counted from 0, "
                 "that is fired as often or more"
+            )
+        if fault.follows >= 0 and faults[fault.follows].optional and not fault.optional:
+            raise UsageError(
+                f"{where}, fault {number}: it follows fault {fault.follows}, which is optional; without that one it is "
+                "never fired: say optional = true here too, or there no more"
             )
     firings = sum(fault.count for fault in faults)
     if firings > FIRINGS_MAX:
@@ -156,8 +161,11 @@ def _fault(table: Any, where: str) -> Fault:
     follows = table.get("follows", -1)
     if not isinstance(follows, int) or isinstance(follows, bool):
         raise UsageError(f"{where}: follows is {follows!r}, expected the number of a fault further up, from 0")
+    optional = table.get("optional", False)
+    if not isinstance(optional, bool):
+        raise UsageError(f"{where}: optional is {optional!r}, expected true or false")
     share, delay_s = _share(table, kind, where), _delay(table, kind, where)
-    return Fault(kind, target, unit, after, every, count, for_s, follows, share, delay_s)
+    return Fault(kind, target, unit, after, every, count, for_s, follows, share, delay_s, optional)
 
 
 def _target(table: Mapping[str, Any], kind: Kind, where: str) -> str:

@@ -25,7 +25,8 @@ from headrace.chaos.gates.weather import Struck
 from headrace.chaos.live.checker import Finding, _same_fates, check_dataset, check_run, felt_on_network
 from headrace.chaos.live.conductor import Fired, Outcome
 from headrace.chaos.live.evidence import Fate, Fates, compare, read_fates
-from headrace.chaos.live.scenario import Kind, Planned, Unit
+from headrace.chaos.live.scenario import Kind, Planned, Unit, draw
+from headrace.chaos.live.scenario_file import scenario_of
 from headrace.cli.load import load
 from headrace.store.objects import below, open_store
 
@@ -177,6 +178,28 @@ def test_a_cut_that_no_link_datagram_met_is_said_to_prove_nothing_of_links() -> 
     (finding,) = felt_on_network([late, cut])
     assert finding.passed
     assert "worker: 4 link datagrams between workers, 3 pieces of control sessions" in finding.said
+
+
+@pytest.mark.parametrize(("optional", "passes"), [(False, False), (True, True)])
+def test_a_planned_fault_that_was_not_fired_is_named_and_passes_only_where_it_is_optional(
+    optional: bool, passes: bool
+) -> None:
+    table = {"kind": "kill", "target": "task", "after_commits": 2, "count": 3, "optional": optional}
+    first, *waiting = draw(scenario_of({"fault": [table]}, "x.toml"), 0)
+    fired = Fired(first, 0.0, 2, ("headrace task p/read.0",), 0.0)
+    outcome = Outcome((fired,), tuple(waiting), (), (), {}, (), 1.0)
+    _, finding, _ = check_run(outcome)
+    assert finding.passed is passes
+    assert "1 of 3 planned" in finding.said
+    assert [detail.partition(":")[2].split(",")[1].split(":")[0] for detail in finding.details] == [
+        " firing 2", " firing 3",
+    ]  # fmt: skip
+
+
+def test_a_run_in_which_nothing_was_done_proves_nothing_even_where_all_was_optional() -> None:
+    table = {"kind": "kill", "target": "task", "after_s": 5, "optional": True}
+    outcome = Outcome((), draw(scenario_of({"fault": [table]}, "x.toml"), 0), (), (), {}, (), 1.0)
+    assert [finding.passed for finding in check_run(outcome)] == [True, False, True]
 
 
 def test_a_run_in_which_nothing_was_done_proves_nothing() -> None:

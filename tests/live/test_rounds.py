@@ -103,5 +103,5 @@ def test_a_run_that_is_over_too_soon_is_run_again_until_the_fault_is_fired(home:
     assert [fired["commits"] >= 5 for fired in report["fired"]] == [True]
     assert report["rounds"] > 1
     asked = {finding["name"]: finding["said"] for finding in report["findings"]}
-    assert f"1 of 1 planned, in {report['rounds']} rounds" in asked["faults were fired"]
+    assert f"1 of 1 planned, in {report['rounds']} rounds" in asked["all planned faults were fired"]
     assert f"{report['rounds']}: " in asked["each record stands in the dataset once"]

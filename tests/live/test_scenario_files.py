@@ -32,6 +32,14 @@ def test_a_seed_draws_the_same_schedule_each_time_and_another_seed_another(path:
     json.dumps([planned.to_dict() for planned in draw(scenario, 7)])
 
 
+def test_what_follows_an_optional_fault_is_optional_too_and_says_so() -> None:
+    follower = {"kind": "kill", "target": "sink", "follows": 0, "after_s": 1}
+    assert "fault 1: it follows fault 0, which is optional" in refusal({**KILL, "optional": True}, follower)
+    scenario = scenario_of({"fault": [{**KILL, "optional": True}, {**follower, "optional": True}]}, "x.toml")
+    assert [planned.optional for planned in draw(scenario, 1)] == [True, True]
+    assert "optional is 1, expected true or false" in refusal({**KILL, "optional": 1})
+
+
 def test_moments_lie_in_their_ranges_and_later_firings_count_from_the_one_before() -> None:
     scenario = scenario_of({"fault": [{**KILL, "every_commits": 2, "count": 3}]}, "x.toml")
     first, *later = draw(scenario, 1)

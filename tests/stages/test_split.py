@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ import pytest
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
+from headrace.stages import library
 from headrace.stages.batch import PART, QUARANTINED, ROW, Batch, join_verdicts, make_verdicts
 from headrace.stages.build import build_stage, process_safely
 from headrace.stages.errors import StageContractError
 from headrace.stages.library import map_batches, map_records
 from headrace.stages.preflight import preflight
+from headrace.stages.preview import preview
 from headrace.stages.sidecars import count_fates
 from headrace.store.parts import broken_rows, keys_of
 from headrace.worker.coverage import ConservationError, fates
@@ -40,6 +43,12 @@ def short(record):
     return record if len(record["text"]) < 3 else None
 """
 MODULES = {"split_stage": TEXT}
+BOOM = """
+def short_or_boom(record):
+    if record["text"] == "boom":
+        raise ValueError("a bad part")
+    return short(record)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -139,3 +148,26 @@ def test_a_record_is_split_once_on_its_way() -> None:
     second = replace(first, name="second", after=("first",))
     with pytest.raises(PipelineError, match='"second" splits records that stage "first" has split: do both in one'):
         preflight(Pipeline("p", "d", (first, second), modules=MODULES))
+
+
+def test_a_preview_counts_a_record_that_was_split_once(write_jsonl: Callable[..., Path]) -> None:
+    # Kept in part, lost whole in four parts, lost whole by the graver of two reasons, kept whole, and lost unsplit.
+    texts = ["aa bbb cc dddd", "xxx yyyy zzz wwww", "qqqq boom", "ab", "bad"]
+    path = write_jsonl(*({"id": text, "text": text} for text in texts))
+    write = library.write_documents()
+    stages = (
+        library.read_jsonl(str(path)),
+        map_records("split_stage:words", splits=True),
+        map_records("split_stage:short_or_boom", name="short"),
+        write,
+    )
+    pipeline = replace(Pipeline.chain("x", "d", *stages), modules={**MODULES, "split_stage": TEXT + BOOM})
+    found = preview(pipeline, len(texts))
+    assert (found.records_read, found.kept, found.filtered, found.quarantined) == (5, 2, 1, 2)
+    counts = {key: (item.count, item.parts) for key, item in found.removed.items()}
+    assert counts == {
+        "words/ValueError": (1, 0),
+        "short/function returned None": (1, 7),
+        "short/ValueError": (1, 1),
+    }
+    assert found.kept + sum(item.count for item in found.removed.values()) == found.records_read
