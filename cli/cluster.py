@@ -13,6 +13,7 @@ from pathlib import Path
 from headrace.cli.arguments import check_address
 from headrace.cli.errors import CliError, UsageError
 from headrace.controller.cluster_files import CLUSTER_KEY_BYTES, CONTROLLER, OPERATOR, ClusterFiles, ClusterFilesError
+from headrace.store import disk
 from headrace.transport.certificates import Role, create_authority, create_node, fingerprint
 from headrace.transport.credential_files import AUTHORITY, write_credentials, write_public, write_secret
 from headrace.transport.token import IDENTIFIER_BYTES, JoinToken, encode_token
@@ -37,7 +38,7 @@ def make_cluster(folder: Path, name: str, controllers: list[str]) -> ClusterFile
     _check_name("--name", name)
     if folder.exists() and any(folder.iterdir()):
         raise CliError(f"{folder} is not empty: a cluster is made once; for another token use `headrace cluster token`")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    disk.make_folder(folder, 0o700)
     folder.chmod(0o700)
     now = datetime.now(UTC)
     authority = create_authority(name, now)

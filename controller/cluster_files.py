@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.controller.core.tokens import SPENT
+from headrace.store import disk
 from headrace.transport.certificates import Credentials
-from headrace.transport.credential_files import AUTHORITY, read_credentials, sync_folder, write_secret
+from headrace.transport.credential_files import AUTHORITY, read_credentials, write_secret
 
 CONTROLLER = "controller"
 OPERATOR = "operator"
@@ -63,14 +64,13 @@ class ClusterFiles:
 
     def _spend(self, token: str, key: str) -> str:
         path = self.folder / "spent" / token
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        disk.make_folder(path.parent, 0o700)
         temporary = path.with_name(f".{token}.{os.getpid()}.{key[:8]}")
         write_secret(temporary, key.encode())
         try:
-            os.link(temporary, path)
+            disk.link(temporary, path)
         except FileExistsError:
             return "" if path.read_text(encoding="ascii") == key else SPENT
         finally:
             temporary.unlink()
-        sync_folder(path.parent)
         return ""

@@ -21,6 +21,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 
+from headrace.store import disk
 from headrace.store.drafts import Draft
 from headrace.store.errors import (
     InvalidKey,
@@ -100,7 +101,7 @@ class FileStore:
             self._make_directory(os.path.dirname(path))
             with self._temporary() as (descriptor, temp):
                 _write_all(descriptor, parts)
-                os.fsync(descriptor)
+                disk.sync(descriptor)
                 return self._link(temp, key, path)
         except OSError as error:
             raise self._unavailable("create", key, error, size=_size_of(parts)) from error
@@ -115,7 +116,7 @@ class FileStore:
                 def create(key: str) -> bool:
                     path = self._path(key)
                     try:
-                        os.fsync(descriptor)
+                        disk.sync(descriptor)
                         self._make_directory(os.path.dirname(path))
                         return self._link(temp, key, path)
                     except OSError as error:
@@ -138,9 +139,8 @@ class FileStore:
             self._make_directory(os.path.dirname(path))
             with self._temporary() as (descriptor, temp):
                 _write_all(descriptor, parts)
-                os.fsync(descriptor)
-                os.replace(temp, path)
-            _sync_directory(os.path.dirname(path))
+                disk.sync(descriptor)
+                disk.rename(temp, path)
         except OSError as error:
             raise self._unavailable("replace", key, error, size=_size_of(parts)) from error
 
@@ -179,7 +179,7 @@ class FileStore:
         path = self._path(key)
         try:
             os.unlink(path)
-            _sync_directory(os.path.dirname(path))
+            disk.sync_folder(os.path.dirname(path))
         except OSError as error:
             if error.errno not in _ABSENT:
                 raise self._unavailable("delete", key, error) from error
@@ -197,10 +197,9 @@ class FileStore:
     def _link(self, temp: str, key: str, path: str) -> bool:
         """Give a synced temporary file its name, durably, unless another has it."""
         try:
-            os.link(temp, path)
+            disk.link(temp, path)
         except FileExistsError:
             return self._refuse(key, path)
-        _sync_directory(os.path.dirname(path))
         return True
 
     def _refuse(self, key: str, path: str) -> bool:
@@ -209,7 +208,7 @@ class FileStore:
                 f"{self.uri}: cannot create {key!r}: other objects lie below it; a key must not be another's folder"
             )
         # The winner may not have synced the directory yet, and our caller may rely on the object from now on.
-        _sync_directory(os.path.dirname(path))
+        disk.sync_folder(os.path.dirname(path))
         return False
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
@@ -268,7 +267,7 @@ class FileStore:
             os.mkdir(path)
         # Synced even where the directory stood already: another process may have made it and died before its sync.
         try:
-            _sync_directory(parent)
+            disk.sync_folder(parent)
         except PermissionError:
             if not outside:
                 raise
@@ -305,12 +304,12 @@ class FileStore:
     def _room(self) -> str:
         """What is left on the disk, in words: bytes, or files where those have run out."""
         try:
-            disk = os.statvfs(self._root)
+            room = os.statvfs(self._root)
         except OSError:
             return ""
-        if disk.f_files and not disk.f_favail:
+        if room.f_files and not room.f_favail:
             return " (no more files: the file system has no free inode)"
-        return f" ({disk.f_bavail * disk.f_frsize} bytes are free)"
+        return f" ({room.f_bavail * room.f_frsize} bytes are free)"
 
 
 def _info(key: str, status: os.stat_result) -> ObjectInfo:
@@ -323,14 +322,6 @@ def _boot_id() -> str:
             return file.read(8)
     except OSError:
         return "00000000"
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:

@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from headrace.store import disk
 from headrace.transport.certificates import (
     CertificateError,
     Credentials,
@@ -70,7 +71,7 @@ def join(text: str, folder: Path) -> Membership:
         if ours != token.authority:
             raise JoinError(f"this node is a member of another cluster ({ours[:16]}); give it another --state folder")
         return member
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    disk.make_folder(folder, 0o700)
     key = _key(folder)
     refusals: list[str] = []
     for address in token.controllers:

@@ -12,6 +12,7 @@ once.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -25,6 +26,7 @@ from pathlib import Path
 import orjson
 
 from headrace.stages.spool import CLOSED
+from headrace.store import disk
 from headrace.store.errors import StoreError
 from headrace.worker.spool_shed import ShedLog
 
@@ -83,7 +85,7 @@ class Spool:
         #: Whether what the disk holds of the open segment is not known any more.
         self._broken = False
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            disk.make_folder(folder)
             self._guard = os.open(folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._recover()
@@ -117,7 +119,9 @@ class Spool:
             taken = Taken(len(lines))
             self._append(body, key, taken)
             if self._end >= self._segment_bytes:
-                self._seal()
+                # What was taken is durable, whatever becomes of the name of its segment: the next push tries again.
+                with contextlib.suppress(OSError):
+                    self._seal()
             return taken
 
     def tick(self) -> None:
@@ -139,7 +143,7 @@ class Spool:
         with self._lock:
             self._seal_all()
             os.close(os.open(self._folder / CLOSED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
-            self._sync_folder()
+            disk.sync_folder(self._folder)
 
     def release(self, segments: Collection[str]) -> int:
         """Delete sealed segments by their files' names: what they held is closed elsewhere. How many there were."""
@@ -186,15 +190,15 @@ class Spool:
         journal_end = os.fstat(self._journal).st_size
         try:
             _write(self._segment, body)
-            os.fdatasync(self._segment)
+            disk.sync_data(self._segment)
             _write(self._journal, orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
-            os.fdatasync(self._journal)
+            disk.sync_data(self._journal)
         except OSError:
             # Nothing was acknowledged. The journal goes first: a segment is cut to what its journal says.
             self._broken = True
             for descriptor, end in ((self._journal, journal_end), (self._segment, self._end)):
                 os.ftruncate(descriptor, end)
-                os.fdatasync(descriptor)
+                disk.sync_data(descriptor)
             self._broken = False
             raise
         self._end += len(body)
@@ -202,20 +206,24 @@ class Spool:
 
     def _begin(self) -> None:
         self._number += 1
-        self._name = name = f"{self._number:012d}"
+        name = f"{self._number:012d}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._journal = os.open(self._folder / (name + _JOURNAL), flags, 0o644)
-        self._segment = os.open(self._folder / (name + _OPEN), flags, 0o644)
-        self._sync_folder()
+        with contextlib.ExitStack() as undo:
+            journal = os.open(self._folder / (name + _JOURNAL), flags, 0o644)
+            undo.callback(os.close, journal)
+            segment = os.open(self._folder / (name + _OPEN), flags, 0o644)
+            undo.callback(os.close, segment)
+            disk.sync_folder(self._folder)
+            undo.pop_all()
+        self._journal, self._segment, self._name = journal, segment, name
         self._end, self._born_at = 0, time.monotonic()
 
     def _seal(self) -> None:
+        """Seal the open segment. After an OSError it is open as before."""
+        disk.rename(self._folder / (self._name + _OPEN), self._folder / (self._name + _SEALED))
         os.close(self._segment)
         os.close(self._journal)
         self._segment = self._journal = -1
-        name = self._name
-        os.rename(self._folder / (name + _OPEN), self._folder / (name + _SEALED))
-        self._sync_folder()
 
     def _recover(self) -> None:
         for journal in sorted(self._folder.glob("*" + _JOURNAL)):
@@ -231,6 +239,9 @@ class Spool:
                 self._remember(entry["key"], Taken(entry["records"]))
             segment = self._folder / (name + _OPEN)
             if segment.exists():
+                # Who died before its sync answered nobody; from now on a client that asks again is answered by it.
+                with open(journal, "rb") as file:
+                    disk.sync(file.fileno())
                 self._mend(segment, end)
         for number, noted in self._shed.recover():
             self._number = max(self._number, number)
@@ -240,12 +251,11 @@ class Spool:
         """Cut an open segment of an earlier process to what was committed, and seal it."""
         with open(segment, "r+b") as file:
             file.truncate(end)
-            os.fsync(file.fileno())
+            disk.sync(file.fileno())
         if end:
-            os.rename(segment, segment.with_suffix(""))
+            disk.rename(segment, segment.with_suffix(""))
         else:
             segment.unlink()
-        self._sync_folder()
 
     def _remember(self, key: str, taken: Taken) -> None:
         if key:
@@ -256,13 +266,6 @@ class Spool:
     def _used_bytes(self) -> int:
         with os.scandir(self._folder) as entries:
             return sum(entry.stat().st_size for entry in entries if entry.name.endswith((_OPEN, _SEALED)))
-
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _write(descriptor: int, data: bytes) -> None:

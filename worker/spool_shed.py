@@ -14,6 +14,8 @@ from typing import Any
 
 import orjson
 
+from headrace.store import disk
+
 _OPEN, _SEALED = ".shed.open", ".shed"
 
 
@@ -25,6 +27,8 @@ class ShedLog:
         self._segment = -1
         self._name = ""
         self._end = 0
+        #: Whether the name of the open segment is durable.
+        self._named = False
         self.born_at = 0.0
 
     @property
@@ -39,11 +43,15 @@ class ShedLog:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._segment = os.open(self._folder / (self._name + _OPEN), flags, 0o644)
             self._end, self.born_at = 0, time.monotonic()
+            self._named = False
         line = orjson.dumps({"records": records, "bytes": size, "key": key}, option=orjson.OPT_APPEND_NEWLINE)
         try:
             if os.write(self._segment, line) < len(line):
                 raise OSError(28, "the disk is full")
-            os.fdatasync(self._segment)
+            disk.sync_data(self._segment)
+            if not self._named:
+                disk.sync_folder(self._folder)
+                self._named = True
         except OSError:
             os.ftruncate(self._segment, self._end)
             raise
@@ -54,7 +62,7 @@ class ShedLog:
         if self.open:
             os.close(self._segment)
             self._segment = -1
-            os.rename(self._folder / (self._name + _OPEN), self._folder / (self._name + _SEALED))
+            disk.rename(self._folder / (self._name + _OPEN), self._folder / (self._name + _SEALED))
 
     def recover(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """The lines of every segment with its number; one that an earlier process left open is mended and sealed."""
@@ -64,7 +72,7 @@ class ShedLog:
             if path.name.endswith(_OPEN):
                 with open(path, "r+b") as file:
                     file.truncate(len(whole))
-                    os.fsync(file.fileno())
-                os.rename(path, self._folder / (path.name.removesuffix(_OPEN) + _SEALED))
+                    disk.sync(file.fileno())
+                disk.rename(path, self._folder / (path.name.removesuffix(_OPEN) + _SEALED))
             for line in whole.splitlines():
                 yield number, orjson.loads(line)

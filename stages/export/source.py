@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.stages.errors import InputError
+from headrace.store import disk
 from headrace.store.dataset import Dataset, ShardRecord
 from headrace.store.shards import read_shard, read_table
 
@@ -104,14 +105,15 @@ def new_folder(place: str) -> Iterator[pathlib.Path]:
     target = pathlib.Path(os.path.abspath(os.path.expanduser(place.removeprefix("file://"))))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{str(target)!r} exists: name a new folder, or remove it")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(target.parent)
     partial = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         yield partial
         partial.chmod(0o755)
+        disk.sync_tree(partial)
         if target.exists():
             target.rmdir()
-        partial.rename(target)
+        disk.rename(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
