@@ -14,13 +14,15 @@ from headrace.cli.load import load
 from headrace.cli.page import FAINT, console, facts_page, title
 from headrace.cli.plan import show_plan
 from headrace.cli.progress_lines import closed_line, input_bytes_read, progress_on
-from headrace.cli.report import balance_of, read_ledger
+from headrace.cli.report import read_ledger
 from headrace.cli.run import Interrupts, catch_signals, watch_to_end
 from headrace.cli.status_tables import links_table, tasks_table, workers_table
 from headrace.cli.words import megabytes, number, safe
+from headrace.controller.counts import balance_from
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.stages.environment import ENVIRONMENT_OF
+from headrace.store.balance import balance_of
 
 #: States of a run that the same command again may join.
 GOING_ON = ("opening", "running", "pausing", "paused", "publishing")
@@ -142,6 +144,7 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
         ("fragments", f"{number(status.fragments_done)} of {number(status.fragments)} closed"),
         ("ledger", closed_line(status)),
     ]
+    facts += [("open", words) for words in (balance_from(status.balance).open_words,) if words and status.fragments]
     facts += [("to change", words) for words in status.changes]
     facts += [("not changed", status.refused_change)] if status.refused_change else []
     facts += [("environment", words) for words in environments(status)]

@@ -10,10 +10,10 @@ from typing import Any
 
 from headrace.cli.errors import EXIT_FAULT, CliError
 from headrace.cli.page import FAINT, balance_page, console, facts_page, place, plain_table, title
-from headrace.cli.report import balance_of, main_sink
 from headrace.cli.samples import print_samples
 from headrace.cli.words import megabytes, number, padding, safe
 from headrace.stages.samples import read_samples
+from headrace.store.balance import balance_of, main_sink
 from headrace.store.dataset import Dataset
 from headrace.store.log import Log
 from headrace.store.objects import ObjectStore, below, open_store
@@ -47,7 +47,6 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, as_json: bool) ->
         "pad_id": described.pad_id,
         **balance.to_dict(),
         "bytes": _bytes(dataset),
-        "fragments": len(dataset.state.fragments),
         "given_up": list(_given_up(dataset)),
         "retracted": sum(len(rows) for _, _, rows in dataset.state.retracted),
         "ledger_entries": dataset.state.number + 1,
@@ -174,6 +173,8 @@ def list_datasets(root: str, *, as_json: bool) -> int:
                 "pipeline": str(dataset.state.pipeline.get("name", "")),
                 "version": balance.version,
                 "records_read": balance.records_read,
+                "records_closed": balance.records_closed,
+                "records_open": balance.records_open,
                 "kept": balance.counts.kept,
                 "tokens": balance.counts.tokens,
                 "shards": balance.shards,

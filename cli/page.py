@@ -11,8 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.report import MB, REASONS_SHOWN, Balance, RunReport, StageSpeed
+from headrace.cli.report import MB, REASONS_SHOWN, RunReport, StageSpeed
 from headrace.cli.words import megabytes, number, padding, percent, safe, seconds
+from headrace.store.balance import Balance
 from headrace.store.words import counted
 
 ACCENT = "cyan"
@@ -85,10 +86,12 @@ class _BalancePage:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Padding(_balance_table(self._balance, options.max_width), (0, 0, 0, 2), expand=False)
         yield _verdict_line(self._balance)
+        if words := self._balance.open_words:
+            yield Text.assemble(("  open  ", "bold yellow"), (safe(words), "yellow"))
 
 
 def balance_page(balance: Balance) -> RenderableType:
-    """Read = kept + filtered by reason + duplicate + quarantined."""
+    """Closed = kept + filtered by reason + duplicate + quarantined, and what is open."""
     return _BalancePage(balance)
 
 
@@ -98,7 +101,9 @@ def _balance_table(balance: Balance, width: int) -> Table:
     table.add_column(min_width=max(NAMES_MIN, min(46, width - 25)), overflow="fold")
     table.add_column(justify="right", min_width=11)
     table.add_column(justify="right", min_width=6)
-    table.add_row(Text("read", "bold"), Text(number(balance.records_read), "bold"), "")
+    # Where nothing is open, all that was read is closed.
+    whole = "read" if balance.complete else "closed"
+    table.add_row(Text(whole, "bold"), Text(number(balance.records_closed), "bold"), "")
     rows: tuple[tuple[str, int, Mapping[str, int], str], ...] = (
         ("kept", counts.kept, {}, GOOD),
         ("filtered", counts.filtered, counts.filtered_by, ""),
@@ -106,7 +111,7 @@ def _balance_table(balance: Balance, width: int) -> Table:
         ("quarantined", counts.quarantined, counts.quarantined_by, "yellow" if counts.quarantined else ""),
     )
     for name, value, reasons, style in rows:
-        share = percent(value, balance.records_read)
+        share = percent(value, balance.records_closed)
         table.add_row(Text(f"  {name}", style), Text(number(value), style), Text(share, FAINT))
         for reason, count in _ranked(reasons):
             table.add_row(Text(f"    {safe(reason)}", FAINT), Text(number(count), FAINT), "")
@@ -127,14 +132,10 @@ def _add_counters(table: Table, counters: Mapping[str, int]) -> None:
 
 
 def _verdict_line(balance: Balance) -> Text:
-    counts = balance.counts
-    parts = (counts.kept, counts.filtered, counts.duplicate, counts.quarantined)
-    sums = f"{number(balance.records_read)} = " + " + ".join(number(part) for part in parts)
     if not balance.balanced:
-        return Text(f"  ✗ NOT balanced  {sums}; run `headrace dataset verify`", style=f"bold {BAD}")
-    if not balance.complete:
-        return Text.assemble(("  ✓ balanced so far  ", GOOD), (sums, FAINT), ("  more input is open", "yellow"))
-    line = Text.assemble(("  ✓ balanced  ", f"bold {GOOD}"), (sums, FAINT))
+        return Text(f"  ✗ NOT balanced  {balance.equation}; run `headrace dataset verify`", style=f"bold {BAD}")
+    said = "balanced" if balance.complete else "balanced so far"
+    line = Text.assemble((f"  ✓ {said}  ", f"bold {GOOD}"), (balance.equation, FAINT))
     if balance.fragments_dropped:
         line.append(f"  the rest of {counted(balance.fragments_dropped, 'fragment')} is given up", style="yellow")
     return line

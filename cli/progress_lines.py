@@ -11,8 +11,9 @@ from collections import deque
 from types import TracebackType
 from typing import IO, Protocol, Self
 
-from headrace.cli.report import MB, closed_balance
+from headrace.cli.report import MB
 from headrace.cli.words import megabytes, padding, safe
+from headrace.controller.counts import balance_from
 from headrace.protos import control_pb2 as pb
 from headrace.store.words import counted
 
@@ -170,9 +171,9 @@ def share(done: int, whole: int) -> str:
 
 def closed_line(status: pb.PipelineStatus) -> str:
     """What the ledger holds by now."""
-    balance = closed_balance(status)
+    balance = balance_from(status.balance)
     counts = balance.counts
-    found = ((counts.records, "record"), (counts.tokens, "token"), (status.shards, "shard"))
+    found = ((balance.records_closed, "record"), (counts.tokens, "token"), (balance.shards, "shard"))
     line = ", ".join(counted(count, word) for count, word in found)
     return line + (f", {padding(balance)} padding" if counts.sequences else "")
 

@@ -251,7 +251,8 @@ def catch_signals() -> Iterator[Interrupts]:
 
 def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
     from headrace.cli.progress_lines import input_bytes_read
-    from headrace.cli.report import RunReport, balance_of, read_ledger, speeds, unjudged
+    from headrace.cli.report import RunReport, read_ledger, speeds, unjudged
+    from headrace.store.balance import balance_of
 
     status = ended.status
     first = ended.applied_after_s + status.first_batch_s if status.first_batch_s > 0 else 0.0

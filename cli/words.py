@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.cli.report import MB, Balance
+from headrace.cli.report import MB
+from headrace.store.balance import Balance
 
 
 def safe(text: str) -> str:

@@ -44,15 +44,20 @@ def _of_ledgers(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
     closed = GaugeMetricFamily(
         "headrace_closed_records", "Records of the dataset by verdict.", labels=["pipeline", "sink", "verdict"]
     )
+    unclosed = GaugeMetricFamily(
+        "headrace_open_records", "Records that were read to the end of their fragment and are not closed.",
+        labels=["pipeline"],
+    )  # fmt: skip
     still = GaugeMetricFamily("headrace_open_fragments", "Fragments that are not closed.", labels=["pipeline"])
     shards = GaugeMetricFamily("headrace_shards", "Shards that the ledger names.", labels=["pipeline"])
     for item in pipelines:
         still.add_metric([item.pipeline], item.fragments - item.fragments_done)
         shards.add_metric([item.pipeline], item.shards)
+        unclosed.add_metric([item.pipeline], item.balance.records_open)
         for sink, counts in item.counts.items():
             for verdict in ("kept", "filtered", "duplicate", "quarantined"):
                 closed.add_metric([item.pipeline, sink, verdict], getattr(counts, verdict))
-    return [closed, still, shards]
+    return [closed, unclosed, still, shards]
 
 
 def _of_tasks(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:

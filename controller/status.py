@@ -8,10 +8,11 @@ import time
 from headrace.controller.core.placement import NOTHING
 from headrace.controller.core.roster import Task, TaskState
 from headrace.controller.core.run import Run
-from headrace.controller.counts import counts_to
+from headrace.controller.counts import balance_to, counts_to
 from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Shell
 from headrace.protos import control_pb2 as pb
+from headrace.store.balance import balance_of
 
 
 def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
@@ -75,6 +76,7 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
         refused_change=run.refused_change,
         waits=_waits(run, progress),
         notes=run.listing.notes(),
+        balance=balance_to(balance_of(run.ledger)),
         held_by_dead=progress.held_by_dead({(task.plan.name, task.attempt) for task in run.crew or ()}),
     )
     for sink, counts in run.ledger.counts.items():

@@ -121,6 +121,88 @@ class Counts(_message.Message):
     counters: _containers.ScalarMap[str, int]
     def __init__(self, kept: _Optional[int] = ..., filtered: _Optional[int] = ..., duplicate: _Optional[int] = ..., quarantined: _Optional[int] = ..., filtered_by: _Optional[_Mapping[str, int]] = ..., quarantined_by: _Optional[_Mapping[str, int]] = ..., edited: _Optional[_Mapping[str, int]] = ..., tokens: _Optional[int] = ..., sequences: _Optional[int] = ..., padding: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
+class Balance(_message.Message):
+    __slots__ = ("records_read", "records_closed", "records_open", "kept", "filtered", "filtered_by", "duplicate", "quarantined", "quarantined_by", "edited", "counters", "balanced", "complete", "fragments", "fragments_open", "fragments_unended", "fragments_dropped", "open_at", "tokens", "sequences", "padding", "padding_share", "shards", "version", "seq_len")
+    class FilteredByEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class QuarantinedByEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class EditedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class CountersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    RECORDS_READ_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_OPEN_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_BY_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_BY_FIELD_NUMBER: _ClassVar[int]
+    EDITED_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    BALANCED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTS_OPEN_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTS_UNENDED_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTS_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    OPEN_AT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    PADDING_SHARE_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SEQ_LEN_FIELD_NUMBER: _ClassVar[int]
+    records_read: int
+    records_closed: int
+    records_open: int
+    kept: int
+    filtered: int
+    filtered_by: _containers.ScalarMap[str, int]
+    duplicate: int
+    quarantined: int
+    quarantined_by: _containers.ScalarMap[str, int]
+    edited: _containers.ScalarMap[str, int]
+    counters: _containers.ScalarMap[str, int]
+    balanced: bool
+    complete: bool
+    fragments: int
+    fragments_open: int
+    fragments_unended: int
+    fragments_dropped: int
+    open_at: _containers.RepeatedScalarFieldContainer[str]
+    tokens: int
+    sequences: int
+    padding: int
+    padding_share: float
+    shards: int
+    version: int
+    seq_len: int
+    def __init__(self, records_read: _Optional[int] = ..., records_closed: _Optional[int] = ..., records_open: _Optional[int] = ..., kept: _Optional[int] = ..., filtered: _Optional[int] = ..., filtered_by: _Optional[_Mapping[str, int]] = ..., duplicate: _Optional[int] = ..., quarantined: _Optional[int] = ..., quarantined_by: _Optional[_Mapping[str, int]] = ..., edited: _Optional[_Mapping[str, int]] = ..., counters: _Optional[_Mapping[str, int]] = ..., balanced: _Optional[bool] = ..., complete: _Optional[bool] = ..., fragments: _Optional[int] = ..., fragments_open: _Optional[int] = ..., fragments_unended: _Optional[int] = ..., fragments_dropped: _Optional[int] = ..., open_at: _Optional[_Iterable[str]] = ..., tokens: _Optional[int] = ..., sequences: _Optional[int] = ..., padding: _Optional[int] = ..., padding_share: _Optional[float] = ..., shards: _Optional[int] = ..., version: _Optional[int] = ..., seq_len: _Optional[int] = ...) -> None: ...
+
 class LinkEnd(_message.Message):
     __slots__ = ("link", "stage", "peer", "sends", "ticket", "addresses", "peer_worker", "generation", "relays", "knock")
     LINK_FIELD_NUMBER: _ClassVar[int]
@@ -1137,7 +1219,7 @@ class LinkStatus(_message.Message):
     def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., receiver: _Optional[str] = ..., transport: _Optional[str] = ..., generation: _Optional[int] = ..., trouble: _Optional[str] = ..., via: _Optional[str] = ...) -> None: ...
 
 class PipelineStatus(_message.Message):
-    __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed", "changes", "refused_change", "waits", "held_by_dead", "notes")
+    __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed", "changes", "refused_change", "waits", "held_by_dead", "balance", "notes")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1175,6 +1257,7 @@ class PipelineStatus(_message.Message):
     REFUSED_CHANGE_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
     HELD_BY_DEAD_FIELD_NUMBER: _ClassVar[int]
+    BALANCE_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     dataset: str
@@ -1199,8 +1282,9 @@ class PipelineStatus(_message.Message):
     refused_change: str
     waits: _containers.RepeatedScalarFieldContainer[str]
     held_by_dead: int
+    balance: Balance
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ..., changes: _Optional[_Iterable[str]] = ..., refused_change: _Optional[str] = ..., waits: _Optional[_Iterable[str]] = ..., held_by_dead: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ..., changes: _Optional[_Iterable[str]] = ..., refused_change: _Optional[str] = ..., waits: _Optional[_Iterable[str]] = ..., held_by_dead: _Optional[int] = ..., balance: _Optional[_Union[Balance, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StatusReply(_message.Message):
     __slots__ = ("workers", "pipelines", "controller", "version", "standby", "leader", "term", "trouble", "allows_chaos")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from headrace.store.entries import Closed, Counts, EntryError, StoredObject
+from headrace.store.balance import Balance, balance_of
+from headrace.store.entries import Closed, EntryError, StoredObject
 from headrace.store.errors import FormatError, InvalidUri
-from headrace.store.fold import FoldError, FragmentState, LedgerState
+from headrace.store.fold import FoldError, LedgerState
 from headrace.store.folding import fold_log
 from headrace.store.header import read_plain_header
 from headrace.store.log import Log
@@ -66,25 +67,6 @@ class Description:
     eos_id: int | None
     #: The hash that names the pipeline applied last.
     pipeline_version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """What became of the records of one sink: read = kept + filtered + duplicate + quarantined."""
-
-    counts: Counts
-    #: Records of all fragments whose end is logged, and those closed of what was given up.
-    records_ended: int
-    fragments: int
-    #: Fragments of which something is not closed, or whose end is not logged.
-    fragments_open: int
-    #: Fragments of which the rest was given up, since their object changed or vanished.
-    fragments_dropped: int
-
-    @property
-    def balanced(self) -> bool:
-        """Whether each record of each listed fragment, but for what was given up, has its one verdict."""
-        return self.fragments_open == 0 and self.counts.records == self.records_ended
 
 
 def fold_ledger(store: ObjectStore, state: LedgerState | None = None) -> LedgerState:
@@ -149,20 +131,8 @@ class Dataset:
         )
 
     def balance(self, sink: str | None = None) -> Balance:
-        """Count what became of the records of `sink`; it may be left out where there is one at most."""
-        if sink is None:
-            names = sorted(self.state.counts)
-            if len(names) > 1:
-                raise ValueError(f"{self.uri} has the sinks {', '.join(names)}; name one")
-            sink = names[0] if names else ""
-        fragments = self.state.fragments.values()
-        return Balance(
-            counts=self.state.counts.get(sink, Counts()),
-            records_ended=sum(_ended(fragment, sink) for fragment in fragments),
-            fragments=len(fragments),
-            fragments_open=sum(not _done(fragment, sink) for fragment in fragments),
-            fragments_dropped=sum(fragment.dropped is not None for fragment in fragments),
-        )
+        """What became of the records, by the word of `sink`; without one, by that of the main sink."""
+        return balance_of(self.state, sink)
 
     def manifest(self) -> dict[str, Any]:
         """Return `manifest.json`: the shards of the newest published version, or all where none was published."""
@@ -223,14 +193,6 @@ class Dataset:
 
 
 _TOKENIZER_NAMES = ("tokenizer_sha256", "tokenizer_hash", "tokenizer")
-
-
-def _done(fragment: FragmentState, sink: str) -> bool:
-    return fragment.done((sink,))
-
-
-def _ended(fragment: FragmentState, sink: str) -> int:
-    return 0 if fragment.count is None and fragment.dropped is None else fragment.records_due(sink)
 
 
 def _integer(value: Any) -> int | None:

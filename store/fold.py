@@ -30,6 +30,7 @@ from headrace.store.entries import (
 from headrace.store.intervals import UNBOUNDED, Gap, IntervalSet
 from headrace.store.keys import epoch_of
 from headrace.store.log_state import FoldError, LogState
+from headrace.store.totals import Totals
 
 __all__ = ["ClosedShard", "FoldError", "FragmentState", "LedgerState"]
 
@@ -48,6 +49,11 @@ class FragmentState:
     closed: dict[str, IntervalSet] = field(default_factory=dict[str, IntervalSet])
     #: Records that dedup let through to a sink and that were not kept: nothing may lean on them.
     released: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+
+    @property
+    def given_up(self) -> bool:
+        """Whether what was open of it was given up."""
+        return self.dropped is not None
 
     def of(self, sink: str) -> IntervalSet:
         """The closed intervals of one sink."""
@@ -108,6 +114,8 @@ class LedgerState(LogState):
     retracted: list[list[Any]] = field(default_factory=list[list[Any]])
     #: The dataset was removed, and no pipeline has begun another in its place.
     removed: bool = False
+    #: What the fragments above come to; it follows from them.
+    totals: Totals = field(default_factory=Totals, compare=False)
 
     def conflicts(self, closed: Closed) -> list[Range]:
         """The parts of a proposal's ranges that its sink has closed already, or that were given up."""
@@ -156,6 +164,7 @@ class LedgerState(LogState):
             if fragment.id in self.fragments:
                 raise FoldError(f"entry {number} lists {fragment.uri} again: a fragment is never cut anew")
             self.fragments[fragment.id] = FragmentState(fragment)
+            self.totals.listed(1)
 
     def _ended(self, number: int, change: FragmentEnded) -> None:
         state = self._known(number, change.fragment)
@@ -164,6 +173,8 @@ class LedgerState(LogState):
         for intervals in state.closed.values():
             if intervals.overlap(change.count, UNBOUNDED):
                 raise FoldError(f"entry {number}: {state.fragment.uri} ends at {change.count}, closed beyond it")
+        if state.count is None and not state.given_up:
+            self.totals.ended(state.closed, change.count)
         state.count = change.count
 
     def _dropped(self, number: int, change: FragmentDropped) -> None:
@@ -171,6 +182,7 @@ class LedgerState(LogState):
         if state.dropped is not None:
             raise FoldError(f"entry {number} gives up {state.fragment.uri} a second time")
         state.dropped = change
+        self.totals.dropped(state)
 
     def _closed(self, number: int, change: Closed) -> None:
         if sum(item.count for item in change.ranges) != change.counts.records:
@@ -188,6 +200,7 @@ class LedgerState(LogState):
             if held:
                 raise FoldError(f"entry {number} closes records {held[:4]} of {state.fragment.uri} a second time")
             closed.add(item.first, item.end, item.offset, item.stop)
+            self.totals.closed(change.sink, closed, item.count, state.count)
         for stored in change.objects:
             if (epoch_of(stored.key) or self.epoch) < self.epoch:
                 raise FoldError(f"entry {number} names {stored.key}, which a collection may have deleted")

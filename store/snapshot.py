@@ -32,6 +32,7 @@ from headrace.store.errors import FormatError
 from headrace.store.fold import ClosedShard, FragmentState, LedgerState
 from headrace.store.intervals import IntervalSet
 from headrace.store.log_state import LogState
+from headrace.store.totals import Totals
 
 MAGIC = b"HRSNAP01"
 #: The version of what the header and the arrays hold.
@@ -50,8 +51,8 @@ _LEDGER_FIELDS = (
     "retracted",
     "removed",
 )
-#: Every field of a fold stands in a snapshot; a test holds this to the classes.
-LEDGER_COVERED = {*_LOG_FIELDS, *_LEDGER_FIELDS, "fragments", "shards", "accepted", "counts"}
+#: Every field of a fold stands in a snapshot, but for `totals`, counted anew; a test holds this to the classes.
+LEDGER_COVERED = {*_LOG_FIELDS, *_LEDGER_FIELDS, "fragments", "shards", "accepted", "counts", "totals"}
 CLUSTER_COVERED = {*_LOG_FIELDS, "workers", "runs", "tokens", "drained"}
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -231,6 +232,7 @@ def _ledger(tables: Any, arrays: Arrays) -> LedgerState:
     accepted = [bytes(item) for item in arrays["accepted.id"].tolist()]
     state.accepted = dict(zip(accepted, arrays["accepted.number"].tolist(), strict=True))
     state.counts = {sink: counts_of(row) for sink, row in tables["counts"].items()}
+    state.totals = Totals.of(state.fragments.values())
     return state
 
 

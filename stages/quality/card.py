@@ -18,8 +18,8 @@ import orjson
 import pyarrow as pa
 
 from headrace.stages.samples import read_samples
+from headrace.store.balance import Balance, balance_of, main_sink
 from headrace.store.dataset import Dataset
-from headrace.store.entries import Counts
 from headrace.store.shards import SCORE_PREFIX, read_table
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -50,6 +50,8 @@ class Facts:
     scores: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict[str, Any])
     #: Id and beginning of some texts that were removed, by `stage/reason`.
     samples: dict[str, list[tuple[str, str]]] = field(default_factory=dict[str, Any])
+    #: What of the input is open, in words; all numbers are of what is closed.
+    still_open: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ def check(facts: Facts, limits: dict[str, Any]) -> list[Broken]:
 def collect(uri: str) -> Facts:
     """Read what the scorecard tells, by the word of the sink that wrote the most tokens."""
     dataset = Dataset.open(uri)
-    sink = max(sorted(dataset.state.counts), key=lambda name: dataset.state.counts[name].tokens, default="")
+    sink = main_sink(dataset.state.counts)
+    balance = balance_of(dataset.state)
     shards = [shard for shard in dataset.shards if shard.closed.sink == sink]
     scores: dict[str, list[Any]] = {}
     lengths: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
@@ -112,8 +115,8 @@ def collect(uri: str) -> Facts:
             kind = table.schema.field(name).type
             if name.startswith(SCORE_PREFIX) and (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
                 scores.setdefault(name.removeprefix(SCORE_PREFIX), []).append(table.column(name).drop_null().to_numpy())
-    counts = dataset.state.counts.get(sink, Counts())
-    numbers = _numbers(counts, np.concatenate(lengths), dataset.describe().seq_len)
+    counts = balance.counts
+    numbers = _numbers(balance, np.concatenate(lengths), dataset.describe().seq_len)
     numbers |= {f"language.{name}": count / sum(languages.values()) for name, count in languages.items() if name}
     reasons = {**counts.filtered_by, **counts.quarantined_by}
     numbers |= {f"removed.{name}": count / max(1, counts.records) for name, count in reasons.items()}
@@ -134,6 +137,7 @@ def collect(uri: str) -> Facts:
         stages=tuple(_stages(dataset.state.pipeline, reasons)),
         scores={name: np.concatenate(found).astype(np.float64) for name, found in sorted(scores.items())},
         samples=samples,
+        still_open=balance.open_words,
     )
 
 
@@ -152,10 +156,12 @@ def _languages(table: Any) -> list[str]:
     return [str((orjson.loads(entry) if entry else {}).get("language") or "") for entry in packed]
 
 
-def _numbers(counts: Any, tokens: npt.NDArray[np.int64], seq_len: int | None) -> dict[str, float]:
+def _numbers(balance: Balance, tokens: npt.NDArray[np.int64], seq_len: int | None) -> dict[str, float]:
+    counts = balance.counts
     records = max(1, counts.records)
     numbers: dict[str, float] = {
-        "records": counts.records,
+        "records": balance.records_closed,
+        "records_open": balance.records_open,
         "kept": counts.kept,
         "kept_share": counts.kept / records,
         "filtered_share": counts.filtered / records,
@@ -175,7 +181,10 @@ def _numbers(counts: Any, tokens: npt.NDArray[np.int64], seq_len: int | None) ->
 
 def to_markdown(facts: Facts) -> str:
     """The scorecard as Markdown."""
-    lines = [f"# {_cell(facts.dataset)}", "", "| number | value |", "|---|---|"]
+    lines = [f"# {_cell(facts.dataset)}", ""]
+    if facts.still_open:
+        lines += [f"Not complete: {_cell(facts.still_open)}. All numbers are of what is closed.", ""]
+    lines += ["| number | value |", "|---|---|"]
     plain = {name: value for name, value in facts.numbers.items() if "." not in name}
     lines += [f"| {name} | {shown(name, value)} |" for name, value in plain.items()]
     for heading, rows in tables(facts):

@@ -16,7 +16,7 @@ SAMPLE_CHARACTERS = 300
 SCORES_MAX = 40
 _BINS = 32
 _TILES = {
-    "records": "records read",
+    "records": "records closed",
     "kept_share": "kept",
     "tokens": "tokens",
     "tokens_p50": "tokens in the median document",
@@ -82,8 +82,9 @@ def to_html(facts: Facts) -> str:
     """The scorecard as one page that needs nothing else."""
     name = html.escape(facts.title or facts.dataset)
     version = f" <small>version {facts.version}</small>" if facts.version else ""
+    still = f"Not complete: {facts.still_open}. All numbers are of what is closed." if facts.still_open else ""
     parts = [
-        f"<header><h1>{name}{version}</h1><p>{html.escape(facts.dataset)}</p></header>",
+        f"<header><h1>{name}{version}</h1><p>{html.escape(facts.dataset)}</p><p>{html.escape(still)}</p></header>",
         _section("", "", f'<div class="numbers">{_tiles(facts)}</div>'),
     ]
     if any(lost for _, lost in facts.stages):
@@ -132,7 +133,7 @@ def _funnel(facts: Facts) -> str:
     """A row a stage that removed something: what goes on, and what was removed, of all records."""
     left = int(facts.numbers["records"])
     whole, kept = max(1, left), int(facts.numbers.get("kept", 0))
-    rows = [_row("read", _part(left, whole), f"{left:,}")]
+    rows = [_row("closed", _part(left, whole), f"{left:,}")]
     removed = sum(lost for _, lost in facts.stages)
     for name, lost in (*facts.stages, ("duplicates", left - removed - kept)):
         if lost > 0:

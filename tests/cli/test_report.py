@@ -15,14 +15,17 @@ from headrace.cli.progress_lines import (
     START_S,
     Lines,
     Meter,
+    closed_line,
     input_bytes_read,
     input_bytes_stored,
     progress_on,
     start_line,
 )
-from headrace.cli.report import Balance, RunReport, StageSpeed, balance_of, unjudged
+from headrace.cli.report import RunReport, StageSpeed, unjudged
 from headrace.cli.words import safe, seconds
+from headrace.controller.counts import balance_from, balance_to
 from headrace.protos import control_pb2 as pb
+from headrace.store.balance import Balance, balance_of
 from headrace.store.entries import (
     Closed,
     Counts,
@@ -60,6 +63,10 @@ def closed(first: int, counts: Counts) -> Closed:
     return Closed("write", "v", 0, (Range(FRAGMENT.id, first, counts.records),), (), counts)
 
 
+def complete(counts: Counts) -> Balance:
+    return Balance(counts, shards=1, version=1, complete=True)
+
+
 def report(**changes: object) -> RunReport:
     balance = balance_of(ledger(closed(0, COUNTS), FragmentEnded(FRAGMENT.id, 10), VersionPublished(1, "completed")))
     made = RunReport(
@@ -93,7 +100,20 @@ def test_a_closed_fragment_balances_and_is_complete() -> None:
 
 def test_records_that_a_source_counted_and_no_sink_closed_are_open() -> None:
     balance = balance_of(ledger(closed(0, COUNTS), FragmentEnded(FRAGMENT.id, 12)))
-    assert (balance.records_read, balance.balanced, balance.complete) == (12, True, False)
+    assert (balance.records_read, balance.records_closed, balance.records_open) == (12, 10, 2)
+    assert (balance.balanced, balance.complete) == (True, False)
+
+
+def test_the_equation_and_the_shares_are_of_what_is_closed_and_what_is_open_has_a_line_of_its_own() -> None:
+    text = shown(report(balance=balance_of(ledger(closed(0, COUNTS), FragmentEnded(FRAGMENT.id, 12)))))
+    for words in (
+        "closed",
+        "60.0%",
+        "balanced so far  10 = 6 + 3 + 0 + 1",
+        "open  2 records read and not closed; 1 fra",
+    ):
+        assert words in text, text
+    assert " 12 " not in text
 
 
 def test_a_dataset_with_nothing_in_it_is_not_complete() -> None:
@@ -140,7 +160,7 @@ def test_a_narrow_terminal_breaks_names_and_no_number(width: int) -> None:
     counts = Counts(
         kept=123_456_789, filtered=1_234_567, filtered_by={"a-long-stage/for a reason that is long": 1_234_567}
     )
-    balance = Balance(124_691_356, counts, 1, 1, balanced=True, complete=True)
+    balance = complete(counts)
     text = shown(replace(report(), balance=balance), width)
     for words in ("124,691,356", " 99.0%", " 1.0%", "123,456,789", "1,234,567"):
         assert words in text.replace("\n", " "), text
@@ -157,16 +177,16 @@ def test_the_end_of_a_run_says_how_what_is_quarantined_can_be_seen() -> None:
     words = " ".join(shown(report()).split())
     assert "note 1 record is quarantined: `headrace dataset show file:///data/out --quarantine` shows them" in words
     nothing = Counts(quarantined=3, quarantined_by={"read/no text": 3})
-    bare = shown(replace(report(), balance=Balance(3, nothing, 1, 1, balanced=True, complete=True)))
+    bare = shown(replace(report(), balance=complete(nothing)))
     assert "note nothing was kept; 3 records are quarantined: " in " ".join(bare.split())
-    clean = shown(replace(report(), balance=Balance(1, Counts(kept=1), 1, 1, balanced=True, complete=True)))
+    clean = shown(replace(report(), balance=complete(Counts(kept=1))))
     assert "quarantined:" not in clean
 
 
 def test_text_of_records_cannot_command_the_terminal() -> None:
     assert safe("a\x1b[2Jb\x07") == "a\\x1b[2Jb\\x07"
     counts = Counts(kept=1, filtered=1, filtered_by={"f/[bold]x\x1b[31m": 1})
-    text = shown(replace(report(), balance=Balance(2, counts, 1, 1, balanced=True, complete=True)))
+    text = shown(replace(report(), balance=complete(counts)))
     assert "[bold]x\\x1b[31m" in text
 
 
@@ -230,6 +250,14 @@ def test_a_meter_foretells_the_end_once_it_has_seen_enough() -> None:
     assert meter.left_s(3.0, 500) == 5
 
 
+def test_a_status_shows_the_balance_of_the_ledger_and_what_is_open() -> None:
+    balance = balance_of(ledger(closed(0, COUNTS), FragmentEnded(FRAGMENT.id, 12)))
+    told = pb.PipelineStatus(pipeline="p", shards=1, balance=balance_to(balance))
+    assert plain(told)["balance"].items() >= balance.to_dict().items()
+    assert balance_from(told.balance) == balance
+    assert closed_line(told) == "10 records, 900 tokens, 1 shard, 10.00% padding"
+
+
 def status() -> pb.PipelineStatus:
     made = pb.PipelineStatus(pipeline="p", state="running", input_bytes=200, shards=1, facts={"bytes_resumed": "50"})
     made.tasks.append(pb.TaskStatus(task="p/read.0", stages=["read", "words"], state="ready"))
@@ -238,7 +266,8 @@ def status() -> pb.PipelineStatus:
     for stage in ("read", "words", "write"):
         stored = 40 if stage == "read" else 0
         made.stages.append(pb.StageProgress(stage=stage, records=5, bytes=100, stored_bytes=stored, busy_s=0.5))
-    made.counts["write"].kept = 5
+    made.counts["write"].kept = made.balance.kept = 5
+    made.balance.shards = 1
     return made
 
 

@@ -11,8 +11,9 @@ import pytest
 from dataset_writer import FATES, FRAGMENT, SEQ_LEN, Writer
 
 from headrace.store import shards
+from headrace.store.balance import Balance
 from headrace.store.building import safetensors_parts
-from headrace.store.dataset import Balance, Dataset, fold_ledger, write_manifest
+from headrace.store.dataset import Dataset, fold_ledger, write_manifest
 from headrace.store.entries import (
     Closed,
     Counts,
@@ -42,42 +43,48 @@ def test_a_place_without_a_ledger_holds_no_dataset(tmp_path: Path) -> None:
         Dataset.open(str(tmp_path))
 
 
-def test_the_balance_closes_when_the_fragment_is_tiled_and_its_end_is_known(store: FileStore, writer: Writer) -> None:
+def test_the_dataset_is_complete_when_the_fragment_is_tiled_and_its_end_is_known(
+    store: FileStore, writer: Writer
+) -> None:
     writer.entry(writer.shard(FATES))
-    assert Dataset.open(store.uri).balance().balanced is False
+    assert not Dataset.open(store.uri).balance().complete
     writer.entry(writer.shard([1, 1], first=9))
     writer.entry(FragmentEnded(FRAGMENT.id, 11))
     assert Dataset.open(store.uri).balance().fragments_open == 1
     writer.entry(writer.shard(["duplicate"], first=8))
     balance = Dataset.open(store.uri).balance("write")
     assert balance.balanced
-    assert (balance.records_ended, balance.counts.records, balance.fragments) == (11, 11, 1)
+    assert balance.complete
+    assert (balance.records_read, balance.records_closed, balance.fragments) == (11, 11, 1)
     assert (balance.counts.kept, balance.counts.filtered_by) == (6, {"s/r": 2})
 
 
-def test_a_fragment_without_records_is_balanced_by_its_end_alone(store: FileStore, writer: Writer) -> None:
-    assert Dataset.open(store.uri).balance() == Balance(Counts(), 0, 1, 1, 0)
+def test_a_fragment_without_records_is_complete_by_its_end_alone(store: FileStore, writer: Writer) -> None:
+    assert Dataset.open(store.uri).balance() == Balance(Counts(), 0, 1, 1, 1)
     writer.entry(FragmentEnded(FRAGMENT.id, 0))
-    assert Dataset.open(store.uri).balance().balanced
+    assert Dataset.open(store.uri).balance().complete
 
 
 def test_what_was_given_up_is_balanced_by_what_is_closed_of_it(store: FileStore, writer: Writer) -> None:
     writer.entry(writer.shard(FATES), FragmentEnded(FRAGMENT.id, len(FATES) + 5))
-    assert not Dataset.open(store.uri).balance().balanced
+    assert Dataset.open(store.uri).balance().records_open == 5
     writer.entry(FragmentDropped(FRAGMENT.id, "gone", False))
     balance = Dataset.open(store.uri).balance()
-    assert balance.balanced
-    assert (balance.records_ended, balance.fragments_open, balance.fragments_dropped) == (len(FATES), 0, 1)
+    assert balance.complete
+    assert (balance.records_read, balance.fragments_open, balance.fragments_dropped) == (len(FATES), 0, 1)
 
 
-def test_two_sinks_are_balanced_by_name(store: FileStore, writer: Writer) -> None:
+def test_two_sinks_are_balanced_each_and_a_dataset_is_complete_when_both_are(store: FileStore, writer: Writer) -> None:
     closed = writer.shard(FATES)
-    writer.entry(closed, dataclasses.replace(closed, sink="other"), FragmentEnded(FRAGMENT.id, len(FATES)))
+    other = dataclasses.replace(closed, sink="other", ranges=(Range(FRAGMENT.id, 0, 2),), counts=Counts(kept=2))
+    writer.entry(closed, other, FragmentEnded(FRAGMENT.id, len(FATES)))
     dataset = Dataset.open(store.uri)
-    with pytest.raises(ValueError, match="has the sinks other, write"):
-        dataset.balance()
-    assert dataset.balance("other").balanced
-    assert not dataset.balance("unknown").balanced
+    assert (dataset.balance().records_open, dataset.balance("other").records_open) == (0, len(FATES) - 2)
+    assert dataset.balance() == dataset.balance("write")
+    assert not dataset.balance().complete
+    assert dataset.balance().open_at == ("other",)
+    assert "not at other" in dataset.balance().open_words
+    assert dataset.balance("unknown").fragments_open == 1
 
 
 def test_the_manifest_names_each_shard_with_checksum_and_counts(store: FileStore, writer: Writer) -> None:
