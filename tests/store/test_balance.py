@@ -151,9 +151,8 @@ def test_the_balance_of_a_random_ledger_is_what_its_fragments_say_after_each_ent
 def test_page_object_and_status_show_the_same_true_equation_of_a_random_ledger(seed: int) -> None:
     for balance in Random(seed).grow():
         text, told = page_of(balance), balance.to_dict()
-        whole, *parts = [
-            int(part.replace(",", "")) for part in re.findall(r"[\d,]+", re.findall(r"[\d,]+ = .*", text)[0])
-        ]
+        equation = re.findall(r"[\d,]+ = .*", text)[0]
+        whole, *parts = [int(digits.replace(",", "")) for digits in re.findall(r"[\d,]+", equation)]
         assert whole == sum(parts[:4]) == told["records_closed"]
         assert parts[:4] == [told[name] for name in ("kept", "filtered", "duplicate", "quarantined")]
         shares = [float(share) for share in re.findall(r"([\d.]+)%", text)]
@@ -166,9 +165,7 @@ def test_page_object_and_status_show_the_same_true_equation_of_a_random_ledger(s
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_scorecard_of_a_random_ledger_is_of_what_is_closed_and_names_what_is_open(
-    seed: int, tmp_path: Path
-) -> None:
+def test_the_scorecard_of_a_random_ledger_says_what_is_closed_and_open(seed: int, tmp_path: Path) -> None:
     made = Random(seed)
     *_, balance = made.grow()
     log = Log(FileStore(tmp_path))
