@@ -88,7 +88,9 @@ def daemons(folder: Path, *, standby: bool = False) -> Iterator[tuple[Client, li
         for name in ("controller", "standby")[: 1 + standby]:
             log = stack.enter_context(open(folder / f"{name}.log", "wb"))
             root = ("--root", str(folder / "root")) if standby else ()
-            controllers.append(Marked(_command("controller", "--listen", "127.0.0.1:0", *root), folder))
+            controllers.append(
+                Marked(_command("controller", "--listen", f"unix:{folder}/sockets/{name}.sock", *root), folder)
+            )
             process = _started(stack, controllers[-1], log)
             addresses.append(_address(folder / f"{name}.log", process))
             _wait_for(Client(addresses[0]), 0)

@@ -17,7 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard 
 ControllerAddress = Annotated[
     str,
     typer.Option(
-        "--controller", metavar="HOST:PORT", help="The controller; else HEADRACE_CONTROLLER, else 127.0.0.1:7420."
+        "--controller", metavar="ADDRESS", help="The controller; else HEADRACE_CONTROLLER, else this user's here."
     ),
 ]
 ClusterFolder = Annotated[
@@ -30,6 +30,16 @@ def check_address(option: str, address: str, *, host_needed: bool = True) -> Non
     found = _ADDRESS.fullmatch(address if host_needed or ":" in address else f"127.0.0.1:{address}")
     if found is None or int(found[2]) > _PORT_MAX:
         raise UsageError(f"{option} {address!r}: give HOST:PORT, such as 127.0.0.1:7420")
+
+
+def check_without_cluster(option: str, address: str) -> None:
+    """Raises UsageError for an address at which nothing is said without mutual TLS."""
+    from headrace.transport.control_address import AddressError, check_plain
+
+    try:
+        check_plain(address)
+    except AddressError as error:
+        raise UsageError(f"{option} {error}") from error
 
 
 def check_pairs(option: str, given: Sequence[str]) -> None:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
-from headrace.cli.errors import CliError, UsageError
+from headrace.cli.arguments import check_without_cluster
+from headrace.cli.errors import CliError
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
+from headrace.transport.control_address import INSECURE, AddressError, to_call, usual_address
 
 if TYPE_CHECKING:
     from headrace.transport.certificates import Credentials
@@ -39,11 +41,8 @@ WATCH_S = 0.25
 MESSAGE_BYTES_MAX = 64 << 20
 #: States in which a run stays.
 ENDED = ("completed", "stopped", "cancelled", "failed")
-DEFAULT_CONTROLLER = "127.0.0.1:7420"
 #: No pipeline: a status of it is short.
 _NOBODY = "/"
-#: Plain text is spoken to controllers of this host only.
-LOOPBACK = ("127.", "localhost", "[::1]")
 
 
 class ApplyRefused(CliError):  # noqa: N818 - named after what is so
@@ -78,7 +77,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class ControllerAt:
-    """Where a controller is, and what to show it: None in plain text, on loopback."""
+    """Where a controller is, and what to show it: None without a cluster."""
 
     address: str
     credentials: Credentials | None = None
@@ -264,7 +263,10 @@ class Client:
         self.address = address
         own = self._credentials
         if own is None:
-            self._channel = grpc.insecure_channel(address, options=options)
+            try:
+                self._channel = grpc.insecure_channel(to_call(address), options=options)
+            except (AddressError, OSError) as error:
+                raise ControllerSilent(f"no controller is asked at {address}: {error}") from error
         else:
             from headrace.transport.certificates import Role, role_host
 
@@ -275,11 +277,17 @@ class Client:
 
     def _try_another(self, hint: str) -> None:
         """Turn to the controller that is said to lead, or else to the next one, after a moment."""
+        if hint and not self._may_follow(hint):
+            hint = ""
         if hint and hint not in self.addresses:
             self.addresses.append(hint)
         following = self.addresses[(self.addresses.index(self.address) + 1) % len(self.addresses)]
         self._connect(hint if hint and hint != self.address else following)
         time.sleep(BETWEEN_S)
+
+    def _may_follow(self, hint: str) -> bool:
+        """Whether somebody else's word leads there: into plain TCP only who was sent there by the user goes."""
+        return not hint.startswith(INSECURE) or any(item.startswith(INSECURE) for item in self.addresses)
 
     def _call(self, method: str, request: Any, within_s: float) -> Any:
         try:
@@ -308,11 +316,6 @@ def _silence(address: str, error: Any) -> ControllerSilent:
     return ControllerSilent(f"the controller at {address} answered {code}: {details}")
 
 
-def controller_address(given: str) -> str:
-    """The address on the command line, else of HEADRACE_CONTROLLER, else the usual one."""
-    return given or os.environ.get("HEADRACE_CONTROLLER", "") or DEFAULT_CONTROLLER
-
-
 def cluster_folder(given: str) -> str:
     """The cluster's folder on the command line, else of HEADRACE_CLUSTER, else none."""
     return given or os.environ.get("HEADRACE_CLUSTER", "")
@@ -322,15 +325,9 @@ def controller_at(address: str, cluster: str) -> ControllerAt:
     """The controller that is meant, and an operator's credentials for it. Raises CliError."""
     folder = cluster_folder(cluster)
     if not folder:
-        found = controller_address(address)
+        found = usual_address(address)
         for part in found.split(","):
-            if not part.strip().rpartition(":")[2].isdigit():
-                raise UsageError(f"--controller {part.strip()!r}: give HOST:PORT, such as {DEFAULT_CONTROLLER}")
-        if not all(part.strip().startswith(LOOPBACK) for part in found.split(",")):
-            raise CliError(
-                f"plain text is allowed on loopback only, and the controller is at {found}: "
-                "name the cluster's folder with --cluster or HEADRACE_CLUSTER"
-            )
+            check_without_cluster("--controller", part.strip())
         return ControllerAt(found)
     from headrace.transport.credential_files import read_credentials
 

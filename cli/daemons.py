@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.arguments import ClusterFolder, ControllerAddress, check_address, check_pairs
+from headrace.cli.arguments import ClusterFolder, ControllerAddress, check_address, check_pairs, check_without_cluster
 from headrace.cli.help import Application
 
 Metrics = Annotated[
@@ -33,7 +33,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def controller(
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to serve; port 0: any.")] = "127.0.0.1:7420",
+    listen: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where: unix:PATH, or HOST:PORT of a cluster; else HEADRACE_LISTEN.")
+    ] = "",
     cluster: ClusterFolder = "",
     root: Annotated[str, typer.Option(metavar="URI", help="Store of the cluster's log; others of it stand by.")] = "",
     metrics: Metrics = "",
@@ -49,7 +51,9 @@ def controller(
     from headrace.transport.logbook import logs_folder
 
     folder = cluster_folder(cluster)
-    check_address("--listen", listen)
+    listen = listen or os.environ.get("HEADRACE_LISTEN", "")
+    if listen:
+        (check_address if folder else check_without_cluster)("--listen", listen)
     if advertise:
         check_address("--advertise", advertise)
     arguments = ["--listen", listen, "--root", root or os.environ.get("HEADRACE_ROOT", "")]
@@ -85,12 +89,14 @@ def worker(
     import socket
 
     from headrace.cli.embedded import usable_cores
+    from headrace.transport.control_address import usual_address
     from headrace.transport.logbook import logs_folder
     from headrace.worker.daemon import main as work
 
     check_pairs("--label", label)
-    for address in controller.split(",") if controller else ():
-        check_address("--controller", address.strip())
+    if not (join or state or os.environ.get("HEADRACE_STATE")):
+        for address in usual_address(controller).split(","):
+            check_without_cluster("--controller", address.strip())
     arguments = ["--name", name or socket.gethostname(), "--cores", str(cores or usable_cores())]
     arguments += ["--controller", controller or os.environ.get("HEADRACE_CONTROLLER", "")]
     arguments += [argument for item in label for argument in ("--label", item)]

@@ -18,7 +18,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,9 +27,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from headrace.cli.errors import ControllerDied, ProcessDied
+from headrace.cli.errors import CliError, ControllerDied, ProcessDied
 from headrace.stages.inherited import TERSE
+from headrace.transport.control_address import SOCKET, SOCKET_NAME
 from headrace.transport.forked import Process, fork, may_fork
+from headrace.transport.private_folder import Nook
 
 if TYPE_CHECKING:
     from headrace.stages.inherited import Inherited
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 START_S = 30.0
 #: Seconds that both have to end by themselves before they are killed.
 END_S = 10.0
-#: Where a run's controller serves.
-LOOPBACK = "127.0.0.1"
 #: Seconds in which a process whose connection broke is seen to be dead.
 DEATH_S = 2.0
 #: Workers that are started in the place of dead ones, in one run.
@@ -76,17 +75,19 @@ class _Child:
 class Embedded:
     """Starts a controller and a worker on this machine, and ends them with the `with` block.
 
-    With `forks` both are forked, for which this process must have one thread.
+    With `forks` both are forked, for which this process must have one thread. Raises OSError where there is no folder
+    for their socket that is this user's alone.
     """
 
     def __init__(self, cores: int, *, forks: bool = False) -> None:
         self.started_at = time.monotonic()
+        #: Where the controllers of this run serve, one after the other: nobody else of this host may enter.
+        self._nook = Nook("run")
         self._address = ""
         self._lifeline_read, self._lifeline = os.pipe()
         self._ready = self._held = -1
         #: What the worker's nursery reads.
         self._shared: list[int] = []
-        self._port = _kept_port()
         told_read, self._told = os.pipe()
         self._restarts = 0
         self._cores, self._worker_restarts = cores, 0
@@ -193,8 +194,7 @@ class Embedded:
 
     def _listening(self) -> list[str]:
         """Where a controller of this run serves, the first as well as one that takes its place."""
-        host, port = self._port.getsockname()
-        return ["--listen", f"{host}:{port}", "--port-kept"]
+        return ["--listen", f"{SOCKET}{self._nook.path / SOCKET_NAME}"]
 
     def _served(self) -> str:
         """Wait until the controller serves; where. Raises ProcessDied."""
@@ -255,7 +255,7 @@ class Embedded:
             child.process.wait()
             child.log.close()
         self._children.clear()
-        self._port.close()
+        self._nook.close()
 
     def _start(self, name: str, module: str, arguments: list[str], *pipes: int) -> None:
         """A process in a session of its own: Ctrl-C is for this one, which decides what becomes of them."""
@@ -338,8 +338,11 @@ def begin() -> None:
 
 
 def begun_or_new() -> Embedded:
-    """Those that were begun, or others."""
-    return _begun.pop() if _begun else Embedded(usable_cores())
+    """Those that were begun, or others. Raises CliError where none can be."""
+    try:
+        return _begun.pop() if _begun else Embedded(usable_cores())
+    except OSError as error:
+        raise CliError(f"the run cannot have processes of its own: {error}") from error
 
 
 def _ends(process: Process, within_s: float) -> bool:
@@ -375,19 +378,3 @@ def seconds_since_start() -> float:
 def usable_cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0))
-
-
-def _kept_port() -> socket.socket:
-    """A socket that keeps a port of this host for the controllers of a run, one after the other, and never listens.
-
-    The kernel gives a port that nobody has to any connection that leaves this host: while a controller is dead, its
-    port would be free.
-    """
-    kept = socket.socket()
-    try:
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        kept.bind((LOOPBACK, 0))
-    except BaseException:
-        kept.close()
-        raise
-    return kept

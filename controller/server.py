@@ -1,6 +1,6 @@
 """The controller as a process: a gRPC server around the shell.
 
-    python -m headrace.controller --listen 127.0.0.1:7420
+    python -m headrace.controller
     python -m headrace.controller --listen 10.0.0.1:7420 --cluster DIR
 
 With `--ready-fd` it writes the address it serves to a file descriptor; with `--lifeline-fd` it ends when that
@@ -33,6 +33,7 @@ from headrace.protos import control_pb2_grpc as rpc
 from headrace.store.errors import StoreError
 from headrace.store.objects import below, open_store
 from headrace.store.release import release
+from headrace.transport.control_address import INSECURE, SOCKET, AddressError, default_address, to_listen
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
 from headrace.transport.signals import heard
@@ -51,8 +52,8 @@ MESSAGE_BYTES_MAX = 64 << 20
 #: The folder of the cluster's own log, below the root.
 LOG_FOLDER = "controller"
 EVERYWHERE = ("0.0.0.0", "[::]", "")  # noqa: S104 - recognised, not listened on
-#: Plain text is allowed here only.
-LOOPBACK = ("127.", "localhost", "[::1]")
+#: Where a controller of a cluster serves, if nobody says otherwise.
+LISTEN_TLS = "127.0.0.1:7420"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Service:
 
     listen: str
     root: str = ""
-    #: What mutual TLS is spoken with; None: plain text, on loopback only.
+    #: What mutual TLS is spoken with; None: a socket of this user's, or plain text where that is asked for by name.
     cluster: ClusterFiles | None = None
     ready_fd: int = -1
     lifeline_fd: int = -1
@@ -74,20 +75,11 @@ class Service:
     advertise: str = ""
     #: Whether operators may have faults done to it.
     allow_chaos: bool = False
-    #: Whether who started it keeps the port by a socket of its own, which listens to nobody.
-    port_kept: bool = False
 
 
 async def serve(service: Service) -> int:
     """Serve until a signal or the lifeline's end; the exit code."""
     listen, cluster = service.listen, service.cluster
-    if cluster is None and not listen.startswith(LOOPBACK):
-        logger.error(
-            "plain text is allowed on loopback only: listen on 127.0.0.1 and not on %s, or make a cluster with "
-            "`headrace cluster init` and give its folder with --cluster",
-            listen,
-        )
-        return 2
     try:
         log = open_store(below(service.root, LOG_FOLDER)).uri if service.root else ""
     except StoreError as error:
@@ -100,15 +92,21 @@ async def serve(service: Service) -> int:
     options = [
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.so_reuseport", int(service.port_kept)),
+        ("grpc.so_reuseport", 0),
     ]
     server = grpc.aio.server(options=options, interceptors=_guards(cluster))
     rpc.add_ControlServicer_to_server(Servicer(shell), server)  # type: ignore[no-untyped-call]
     try:
-        port = _add_port(server, listen, cluster)
-        door = await _open_door(service, shell, port)
-    except (RuntimeError, OSError):
+        place = _take_place(server, listen, cluster)
+        door = await _open_door(service, shell, place.port)
+    except AddressError as error:
+        logger.error("--listen: %s", error)
+        return 2
+    except (RuntimeError, BlockingIOError):
         logger.error("cannot listen on %s: another process does; choose another address with --listen", listen)
+        return 1
+    except OSError as error:
+        logger.error("cannot listen on %s: %s", listen, error)
         return 1
     try:
         scraped = _serve_metrics(service.metrics, shell)
@@ -119,9 +117,9 @@ async def serve(service: Service) -> int:
     # Before anybody can know that it serves, and tell it to end.
     told = _listen_for_the_end(service.lifeline_fd)
     await server.start()
-    address = f"{listen.rsplit(':', 1)[0]}:{port}"
+    address = place.address
     logger.info("controller serves on %s", address)
-    shell.begin(service.advertise or _advertised(listen, port))
+    shell.begin(service.advertise or _advertised(place))
     if service.ready_fd >= 0:
         os.write(service.ready_fd, f"{address}\n".encode())
         os.close(service.ready_fd)
@@ -137,6 +135,7 @@ async def serve(service: Service) -> int:
         await door.close()
     await server.stop(grace=0.2)
     await shell.close()
+    place.leave()
     return 0
 
 
@@ -149,13 +148,35 @@ def _guards(cluster: ClusterFiles | None) -> list[grpc.aio.ServerInterceptor]:
     return [Guard(cluster.authority.certificate())]
 
 
-def _add_port(server: grpc.aio.Server, listen: str, cluster: ClusterFiles | None) -> int:
-    """Listen, with mutual TLS in a cluster; the port."""
-    if cluster is None:
-        return int(server.add_insecure_port(listen))
-    from headrace.controller.guard import server_credentials
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where this controller serves: `held` keeps a socket's place for this process, -1 for TCP."""
 
-    return int(server.add_secure_port(listen, server_credentials(cluster.controller)))
+    address: str
+    port: int
+    held: int
+
+    def leave(self) -> None:
+        """Let another controller have the place."""
+        if self.held >= 0:
+            os.close(self.held)
+
+
+def _take_place(server: grpc.aio.Server, listen: str, cluster: ClusterFiles | None) -> _Place:
+    """Listen, with mutual TLS in a cluster. Raises AddressError, RuntimeError, OSError."""
+    if cluster is not None:
+        if listen.startswith((SOCKET, INSECURE)):
+            raise AddressError(f"a cluster is served at HOST:PORT with mutual TLS, and not at {listen}")
+        from headrace.controller.guard import server_credentials
+
+        port = int(server.add_secure_port(listen, server_credentials(cluster.controller)))
+        return _Place(f"{listen.rsplit(':', 1)[0]}:{port}", port, -1)
+    target, held = to_listen(listen)
+    port = int(server.add_insecure_port(target))
+    if held >= 0:
+        os.chmod(target.removeprefix(SOCKET), 0o600)
+        return _Place(listen, 0, held)
+    return _Place(f"{INSECURE}{target.rsplit(':', 1)[0]}:{port}", port, -1)
 
 
 def _serve_metrics(address: str, shell: Shell) -> WSGIServer | None:
@@ -184,10 +205,10 @@ async def _open_door(service: Service, shell: Shell, port: int) -> Door | None:
     return door
 
 
-def _advertised(listen: str, port: int) -> str:
+def _advertised(place: _Place) -> str:
     """Where others find this controller: by the host's name if it listens everywhere."""
-    host = listen.rsplit(":", 1)[0]
-    return f"{socket.gethostname() if host in EVERYWHERE else host}:{port}"
+    host, _, port = place.address.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if host in EVERYWHERE else place.address
 
 
 def _listen_for_the_end(lifeline_fd: int) -> asyncio.Event:
@@ -210,7 +231,7 @@ def _listen_for_the_end(lifeline_fd: int) -> asyncio.Event:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and serve."""
     parser = argparse.ArgumentParser(prog="headrace controller", description="Hold topologies and write ledgers.")
-    parser.add_argument("--listen", default="127.0.0.1:7420", help="address and port (port 0: any)")
+    parser.add_argument("--listen", default="", help="unix:PATH, or with --cluster HOST:PORT (port 0: any)")
     parser.add_argument("--cluster", type=Path, help="the folder of `headrace cluster init`: serve with mutual TLS")
     parser.add_argument("--root", default="", help="store of the cluster's log; controllers of one root stand by")
     parser.add_argument("--snapshot-entries", type=int, default=SNAPSHOT_ENTRIES, help=argparse.SUPPRESS)
@@ -219,7 +240,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--logs", default="", help="a folder in which it keeps its log")
     parser.add_argument("--allow-chaos", action="store_true", help="let operators kill and freeze it")
     parser.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
-    parser.add_argument("--port-kept", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     book = keep_logbook("controller", args.logs)
@@ -237,7 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return uvloop.run(
         serve(
             Service(
-                args.listen,
+                args.listen or (LISTEN_TLS if args.cluster else default_address()),
                 args.root,
                 cluster,
                 args.ready_fd,
@@ -247,7 +267,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 book,
                 args.advertise,
                 args.allow_chaos,
-                args.port_kept,
             )
         )
     )

@@ -13,6 +13,7 @@ import grpc
 
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
+from headrace.transport.control_address import INSECURE, AddressError
 from headrace.worker.member import open_channel
 from headrace.worker.membership import Membership
 
@@ -63,7 +64,10 @@ class Attendance:
             address = self._hint or self._addresses[turn % len(self._addresses)]
             turn += not self._hint
             self._hint, self.welcomed = "", False
-            ending = await self._session(address)
+            try:
+                ending = await self._session(address)
+            except (AddressError, OSError) as error:
+                ending = str(error)
             if self.refused:
                 return
             delay = RECONNECT_S if self.welcomed or self._hint else min(RECONNECT_S_MAX, delay * 2)
@@ -120,7 +124,13 @@ class Attendance:
             self._take(message)
 
     def _learn(self, leader: str) -> None:
-        """Who leads, by the word of one that does not; it is tried next."""
+        """Who leads, by the word of one that does not; it is tried next.
+
+        Nobody's word leads into plain TCP but that of whoever started this worker.
+        """
+        if leader.startswith(INSECURE) and not any(item.startswith(INSECURE) for item in self._addresses):
+            logger.warning("the controller names a leader at %s, which this worker was not told to trust", leader)
+            return
         if leader not in self._addresses:
             self._addresses.append(leader)
         self._hint = leader

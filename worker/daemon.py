@@ -1,6 +1,6 @@
 """The worker daemon: attends a controller, and supervises the task processes of one node.
 
-    python -m headrace.worker --controller 127.0.0.1:7420 --name node1
+    python -m headrace.worker --name node1
 
 Tasks talk to it over socket pairs and it passes their words on; what it decides itself (when a process must be killed,
 which links are cut) is decided by worker/core/supervisor.py. When the controller is gone the tasks go on with what
@@ -29,6 +29,7 @@ import uvloop
 from headrace.protos import control_pb2 as pb
 from headrace.stages.inherited import Inherited
 from headrace.store.release import release
+from headrace.transport.control_address import AddressError, check_plain, default_address
 from headrace.transport.errors import LinkRefusedError
 from headrace.transport.log_lines import about, caused_by, current_cause
 from headrace.transport.logbook import Logbook, keep_logbook
@@ -43,7 +44,7 @@ from headrace.worker.core.watching import LOOK_S
 from headrace.worker.cradle import Nursery
 from headrace.worker.faults import FaultDesk, FaultError
 from headrace.worker.log_desk import LogDesk
-from headrace.worker.member import check_plain, membership, network_of
+from headrace.worker.member import membership, network_of
 from headrace.worker.membership import JoinError, Membership
 from headrace.worker.processes import Processes, TaskProcess
 from headrace.worker.relaying import Relaying
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 logger = logging.getLogger("headrace.worker")
-
-DEFAULT_CONTROLLER = "127.0.0.1:7420"
 
 #: Instead of a port: this worker relays for nobody.
 NO_RELAY = -1
@@ -356,8 +355,8 @@ async def work(
     except LinkRefusedError as error:
         logger.error("%s; choose another port with --relay-port", error)
         return 1
-    except FaultError as error:
-        logger.error("%s", error)
+    except (FaultError, OSError) as error:
+        logger.error("this worker cannot make ready: %s", error)
         return 1
     notify(f"READY=1\nSTATUS=looks for a controller at {controller}")
     watched = asyncio.create_task(keep_alive())
@@ -413,7 +412,7 @@ def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> i
     """Parse arguments and work, with this nursery if one is started already."""
     parser = argparse.ArgumentParser(prog="headrace worker", description="Run the tasks of one node.")
     parser.add_argument(
-        "--controller", default="", help=f"the controllers, by commas; else the cluster's, else {DEFAULT_CONTROLLER}"
+        "--controller", default="", help="the controllers, by commas; else the cluster's, else this user's on this host"
     )
     parser.add_argument("--name", default=socket.gethostname(), help="this worker's name; each has its own")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), help="cores to offer")
@@ -430,11 +429,11 @@ def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> i
     book = keep_logbook(f"worker {args.name}", args.logs)
     try:
         member = membership(args.join, args.state)
-        controller = args.controller or (",".join(member.controllers) if member else DEFAULT_CONTROLLER)
+        controller = args.controller or (",".join(member.controllers) if member else default_address())
         if member is None:
             for address in controller.split(","):
                 check_plain(address.strip())
-    except JoinError as error:
+    except (JoinError, AddressError) as error:
         logger.error("%s", error)
         return 1
     name = member.name if member else args.name

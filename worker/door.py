@@ -1,13 +1,14 @@
 """A worker's door: where another worker of this host brings the memory of a link.
 
-The door is a UNIX socket with a name that exists in one network namespace only (an abstract one), made of random bits
-and told to the controller. That two workers are on one host is so proved and not declared: descriptors come through.
-Whoever comes must run as the same user, and brings one packet: the name of the link, its ticket, what describes the
-memory, and the descriptors. The ticket is compared with the one that this worker was given for that link, as over QUIC.
-The answer is one packet too. Then nothing more is said, and the connection stands for as long as both hold the link:
-its end tells each of the other's death.
+The door is a UNIX socket in a folder that only this user may enter; its path is told to the controller. That two
+workers are on one host is so proved and not declared: descriptors come through. Whoever comes must run as the same
+user, by the kernel's word and not by his own, and brings one packet: the name of the link, its ticket, what describes
+the memory, and the descriptors. The ticket is compared with the one that this worker was given for that link, as over
+QUIC. The answer is one packet too. Then nothing more is said, and the connection stands for as long as both hold the
+link: its end tells each of the other's death.
 
-A stranger costs a descriptor and a packet of 8 KiB, for STRANGER_S seconds; STRANGERS_MAX may stand at the door.
+A worker that is sent to a door looks first whether only its own user can have made it. A stranger costs a descriptor
+and a packet of 8 KiB, for STRANGER_S seconds; STRANGERS_MAX may stand at the door.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from __future__ import annotations
 import array
 import asyncio
 import os
-import secrets
 import socket
-import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgpack
 
 from headrace.transport.errors import TransportError
+from headrace.transport.private_folder import Nook, check_socket, peer_user, short_path
 from headrace.transport.ticket import match_ticket
 
 #: One packet at most, in bytes: a ticket, a name and some numbers.
@@ -38,7 +39,9 @@ STRANGERS_MAX = 64
 STRANGER_S = 10.0
 #: Seconds that the other worker has to answer.
 ANSWER_S = 15.0
-_CREDENTIALS = struct.Struct("3i")
+#: Those that are let in, or sent away, in one turn of the loop.
+COME_AT_ONCE = 64
+_SOCKET_NAME = "door.sock"
 
 #: Takes a link's description and descriptors; raises TransportError or OSError where it cannot.
 Take = Callable[[dict[str, Any], list[int], "Tie"], None]
@@ -123,25 +126,28 @@ class Tie:
 
     def peer_user(self) -> int:
         """The user that the other process runs as."""
-        size = _CREDENTIALS.size
-        packed = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        return int(_CREDENTIALS.unpack(packed)[1])
+        return peer_user(self._socket)
 
 
 class Door:
     """The door of one worker. Called on the event loop's thread."""
 
     def __init__(self) -> None:
-        self.name = f"headrace-{secrets.token_hex(16)}"
+        #: Its path, once it is open.
+        self.name = ""
+        self._nook: Nook | None = None
         self._socket: socket.socket | None = None
         self._strangers: set[Tie] = set()
         self._expected: dict[str, _Expected] = {}
         self._brought: dict[str, _Brought] = {}
 
     def open(self) -> None:
-        """Let others come."""
+        """Let others come. Raises OSError, where the folder of sockets is not this user's alone."""
+        self._nook = Nook("door")
+        path = self._nook.path / _SOCKET_NAME
+        self.name = str(path)
         self._socket = _packets()
-        self._socket.bind(b"\0" + self.name.encode())
+        self._socket.bind(short_path(path))
         self._socket.listen(STRANGERS_MAX)
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
@@ -151,6 +157,9 @@ class Door:
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
             self._socket.close()
             self._socket = None
+        if self._nook is not None:
+            self._nook.close()
+            self._nook = None
         for stranger in list(self._strangers):
             self._send_away(stranger)
 
@@ -167,7 +176,8 @@ class Door:
                 over(reason, apart)
 
         try:
-            sock.connect(b"\0" + door.encode())
+            check_socket(Path(door))
+            sock.connect(short_path(Path(door)))
             if tie.peer_user() != os.geteuid():
                 raise PermissionError(f"user {tie.peer_user()} stands behind it, this is user {os.geteuid()}")
             tie.send([link, ticket, description], descriptors)
@@ -192,9 +202,9 @@ class Door:
 
     def _accept(self) -> None:
         assert self._socket is not None
-        while True:
+        for _ in range(COME_AT_ONCE):
             try:
-                sock, _ = self._socket.accept()
+                sock, _whence = self._socket.accept()
             except OSError:
                 return
             sock.setblocking(False)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 
 from headrace.protos import control_pb2 as pb
+from headrace.transport.control_address import INSECURE, SOCKET
 from headrace.transport.errors import LinkRefusedError
 from headrace.worker.addresses import join_address
 from headrace.worker.channel import Channel, ChannelClosed
@@ -87,11 +88,14 @@ class FaultDesk:
         write_on(self._channel)
 
     def way_to(self, address: str) -> str:
-        """Where to find a controller: by a gate, where there are gates."""
-        if not self.gates:
+        """Where to find a controller: by a gate, where there are gates, and a network on the way."""
+        if not self.gates or address.startswith(SOCKET):
             return address
+        bare = address.removeprefix(INSECURE)
+        scheme = address[: len(address) - len(bare)]
         try:
-            return join_address(self.gates.rpartition(":")[0], gate_port(f"{_CONTROL}{address}", self.gates))
+            gate = join_address(self.gates.rpartition(":")[0], gate_port(f"{_CONTROL}{bare}", self.gates))
+            return f"{scheme}{gate}"
         except LinkRefusedError as error:
             logger.warning("no gate before controller %s: %s", address, error)
             return address

@@ -9,11 +9,9 @@ from typing import Any
 import grpc
 
 from headrace.protos import control_pb2 as pb
+from headrace.transport.control_address import to_call
 from headrace.worker.addresses import own_addresses
 from headrace.worker.membership import JoinError, Membership
-
-#: Plain text is spoken to controllers of this host only.
-LOOPBACK = ("127.", "localhost", "[::1]")
 
 
 def membership(token: str, state: Path | None) -> Membership | None:
@@ -33,23 +31,13 @@ def membership(token: str, state: Path | None) -> Membership | None:
     return member
 
 
-def check_plain(address: str) -> None:
-    """Raise JoinError for an address to which nothing is said in plain text."""
-    if not address.startswith(LOOPBACK):
-        raise JoinError(
-            f"plain text is allowed on loopback only, and the controller is at {address}: "
-            "join its cluster with --join TOKEN --state DIR"
-        )
-
-
 def open_channel(address: str, member: Membership | None, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
-    """A channel to a controller: mutual TLS for a member, plain text for others (see `check_plain`)."""
+    """A channel to a controller: mutual TLS for a member, else a socket that is this user's alone.
+
+    Raises AddressError and OSError, where somebody else may have put the socket there.
+    """
     if member is None:
-        if not address.startswith(LOOPBACK):
-            raise JoinError(
-                f"plain text is allowed on loopback only, and the controller is at {address}: join a cluster"
-            )
-        return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.insecure_channel(to_call(address), options=options)
     from headrace.transport.certificates import Role, role_host
 
     credentials = member.credentials

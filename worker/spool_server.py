@@ -1,4 +1,7 @@
-"""Take records by HTTP into a spool: `python -m headrace.worker.spool_server FOLDER --listen 127.0.0.1:8077`.
+"""Take records by HTTP into a spool: `python -m headrace.worker.spool_server FOLDER`.
+
+It listens at a socket that only this user may reach, unless `--listen insecure-tcp:127.0.0.1:8077` lets every user of
+this host push and close.
 
 `POST /records` with lines of JSON as its body is answered with 200 and {"records": n, "shed": 0} when they are durable.
 A header `Idempotency-Key` makes it safe to send the same again. A full spool answers 503 with Retry-After: that is its
@@ -11,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
+import socketserver
 import sys
 import threading
 from dataclasses import asdict
@@ -24,9 +29,21 @@ import setproctitle
 from headrace.store.entries import EntryError
 from headrace.store.errors import FormatError, StoreError
 from headrace.store.log_state import FoldError
+from headrace.transport.control_address import (
+    INSECURE,
+    SOCKET,
+    AddressError,
+    check_plain,
+    host_and_port,
+    loopback,
+    to_listen,
+)
+from headrace.transport.private_folder import runtime_folder
 from headrace.transport.signals import heard
 from headrace.worker.spool import SEGMENT_AGE_S, SEGMENT_BYTES, Spool, SpoolClosedError, SpoolFullError
 
+#: Its socket, in the runtime folder.
+SOCKET_NAME = "spool.sock"
 #: Bytes of one push.
 PUSH_BYTES_MAX = 64 << 20
 #: Seconds after which a client that was refused should try again.
@@ -100,8 +117,24 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing of what went well."""
 
 
-class _Server(ThreadingHTTPServer):
+class _TcpServer(ThreadingHTTPServer):
     daemon_threads = True
+
+
+class _SocketServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+
+def _serve(listen: str, handler: type[_Handler]) -> tuple[_TcpServer | _SocketServer, str]:
+    """The server, and where it listens. Raises AddressError, OSError."""
+    if listen.startswith(SOCKET):
+        target, _ = to_listen(listen)  # what holds the place is held until this process ends
+        server = _SocketServer(target.removeprefix(SOCKET), handler)
+        os.chmod(target.removeprefix(SOCKET), 0o600)
+        return server, listen
+    check_plain(listen)
+    tcp = _TcpServer(host_and_port(loopback(listen.removeprefix(INSECURE))), handler)
+    return tcp, f"{INSECURE}{tcp.server_address[0]!s}:{tcp.server_port}"
 
 
 def _release(spool: Spool, dataset: str, folder: Path, stop: threading.Event) -> None:
@@ -122,16 +155,18 @@ def main(arguments: list[str]) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m headrace.worker.spool_server")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--listen", default="127.0.0.1:8077", help="HOST:PORT; port 0: one that is free")
+    parser.add_argument("--listen", default="", help="unix:PATH, or insecure-tcp:127.0.0.1:PORT (port 0: any)")
     parser.add_argument("--limit-bytes", type=int, default=16 << 30)
     parser.add_argument("--segment-bytes", type=int, default=SEGMENT_BYTES)
     parser.add_argument("--age-seconds", type=float, default=SEGMENT_AGE_S)
     parser.add_argument("--shed", action="store_true", help="shed what a full spool does not take, with a verdict")
     parser.add_argument("--dataset", default="", help="delete segments that this dataset has closed")
     given = parser.parse_args(arguments)
-    host, _, port = given.listen.rpartition(":")
-    if not host or not port.isdigit():
-        parser.error(f"--listen {given.listen}: it must be HOST:PORT")
+    listen = given.listen or f"{SOCKET}{runtime_folder() / SOCKET_NAME}"
+    try:
+        check_plain(listen)
+    except AddressError as error:
+        parser.error(f"--listen {error}")
     setproctitle.setproctitle(f"headrace spool {given.folder}")
     try:
         spool = Spool(
@@ -141,15 +176,18 @@ def main(arguments: list[str]) -> int:
             age_s=given.age_seconds,
             sheds=given.shed,
         )
-        server = _Server((host, int(port)), type("Handler", (_Handler,), {"spool": spool}))
-    except (StoreError, OSError) as error:
+        server, address = _serve(listen, type("Handler", (_Handler,), {"spool": spool}))
+    except BlockingIOError:
+        print(f"headrace: another process listens at {listen}; choose another with --listen", file=sys.stderr)
+        return 1
+    except (StoreError, OSError, AddressError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 1
     stop = threading.Event()
     for number in heard():
         signal.signal(number, lambda *_: stop.set())
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": _TICK_S}, daemon=True).start()
-    print(f"spool serves on {host}:{server.server_address[1]}", flush=True)
+    print(f"spool serves on {address}", flush=True)
     if given.dataset:
         threading.Thread(target=_release, args=(spool, given.dataset, given.folder, stop), daemon=True).start()
     while not stop.wait(_TICK_S):

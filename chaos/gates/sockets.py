@@ -8,11 +8,24 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 _PROC = pathlib.Path("/proc")
 #: Columns of /proc/net/{tcp,udp}: the local and the remote address, the state, and the inode (proc_net_tcp(5)).
 _LOCAL, _REMOTE, _STATE, _INODE = 1, 2, 3, 9
 _LISTEN = "0A"
+#: What the kernel is asked of UNIX sockets, and how it answers (sock_diag(7)).
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _DUMP, _DONE, _ERROR = 4, 20, 0x301, 3, 2
+_SHOW_FILE, _SHOW_PEER, _FILE, _PEER = 2, 4, 1, 2
+_HEADER, _ASKED, _SAID, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BBHIIIII"), "=BBBxI8x", "=HH"
+_EVERY_STATE = 0xFFFFFFFF
+_LISTENS = 10
+_ANSWER_BYTES = 1 << 16
+#: Seconds that the kernel has to answer.
+_KERNEL_S = 5.0
 
 
 def owner_of(protocol: str, port: int, mark: str) -> str:
@@ -38,6 +51,69 @@ def callers(port: int) -> list[int]:
     """The processes that have a TCP socket which is connected to this remote port, on whatever host."""
     rows = [row for name in ("tcp", "tcp6") for row in _rows(name)]
     return _open_in({row[_INODE] for row in rows if _port(row[_REMOTE]) == port and row[_INODE] != "0"})
+
+
+@dataclass(frozen=True, slots=True)
+class _UnixSocket:
+    """One UNIX socket of this host: `file` is the inode of the socket's file, `peer` that of the other end's socket."""
+
+    inode: int
+    listens: bool
+    file: int = 0
+    peer: int = 0
+
+
+def holders_of_socket(path: str) -> list[int]:
+    """The processes that listen at the UNIX socket with this path."""
+    return _open_in({str(item.inode) for item in _at(path) if item.listens})
+
+
+def callers_of_socket(path: str) -> list[int]:
+    """The processes that are connected to the UNIX socket with this path."""
+    return _open_in({str(item.peer) for item in _at(path) if not item.listens and item.peer})
+
+
+def _at(path: str) -> list[_UnixSocket]:
+    """The sockets behind a path: the one that listens, and one for each that is connected to it."""
+    try:
+        file = os.stat(path).st_ino
+    except OSError:
+        return []
+    return [item for item in _unix_sockets() if item.file == file]
+
+
+def _unix_sockets() -> Iterator[_UnixSocket]:
+    """Every UNIX socket of this network namespace, as the kernel tells it."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as kernel:
+        kernel.settimeout(_KERNEL_S)
+        asked = _ASKED.pack(socket.AF_UNIX, 0, 0, _EVERY_STATE, 0, _SHOW_FILE | _SHOW_PEER, 0, 0)
+        kernel.send(_HEADER.pack(_HEADER.size + len(asked), _SOCK_DIAG_BY_FAMILY, _DUMP, 0, 0) + asked)
+        while True:
+            answer = kernel.recv(_ANSWER_BYTES)
+            while len(answer) >= _HEADER.size:
+                size, kind, _, _, _ = _HEADER.unpack_from(answer)
+                if kind in (_DONE, _ERROR) or size < _HEADER.size:
+                    return
+                yield _unix_socket(answer[_HEADER.size : size])
+                answer = answer[_aligned(size) :]
+
+
+def _unix_socket(said: bytes) -> _UnixSocket:
+    _, _, state, inode = struct.unpack_from(_SAID, said)
+    found = {_FILE: 0, _PEER: 0}
+    at = struct.calcsize(_SAID)
+    while at + 4 <= len(said):
+        size, kind = struct.unpack_from(_ATTRIBUTE, said, at)
+        if size < 4:
+            break
+        if kind in found and size >= 8:
+            (found[kind],) = struct.unpack_from("=I", said, at + 4)
+        at += _aligned(size)
+    return _UnixSocket(inode, state == _LISTENS, found[_FILE], found[_PEER])
+
+
+def _aligned(size: int) -> int:
+    return (size + 3) & ~3
 
 
 def _open_in(inodes: set[str]) -> list[int]:

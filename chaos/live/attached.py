@@ -10,10 +10,11 @@ import os
 import signal
 import socket
 
-from headrace.chaos.gates.sockets import callers, holders
+from headrace.chaos.gates.sockets import callers, callers_of_socket, holders, holders_of_socket
 from headrace.chaos.live.processes import Process, Role, every_process, parent_of
 from headrace.cli.client import Client, ControllerAt
 from headrace.cli.errors import CliError
+from headrace.transport.control_address import INSECURE, SOCKET
 
 #: Generations between a task and its worker that are looked through.
 ANCESTORS_MAX = 8
@@ -35,10 +36,9 @@ class Attached:
         self.workers = tuple(sorted(item.worker for item in reply.workers if item.host == here))
         self._known = {item.pid for item in reply.workers if item.host == here}
         self._titles = {f"headrace worker {name}" for name in self.workers}
-        self._called = tuple(int(port) for _, _, port in map(_split, addresses))
+        self._called = tuple(addresses)
         #: The controllers that are named and listen on this host.
-        self.controllers = tuple(address for address in addresses if _is_ours(_split(address)[0]))
-        self._ports = tuple(int(_split(address)[2]) for address in self.controllers)
+        self.controllers = tuple(address for address in addresses if _is_here(address))
         if needed and not self.alive():
             raise CliError(f"nothing of the cluster of {at.address} runs on this host, {here}: go to one where it does")
 
@@ -50,9 +50,9 @@ class Attached:
         """Those that live now, by title."""
         processes = every_process()
         named = {item.pid for item in processes if item.role is Role.WORKER and item.title in self._titles}
-        self._known |= named.intersection(pid for port in self._called for pid in callers(port))
+        self._known |= named.intersection(pid for address in self._called for pid in _calling(address))
         workers = sorted(named & self._known)
-        controllers = {pid for port in self._ports for pid in holders("tcp", port)}
+        controllers = {pid for address in self.controllers for pid in _serving(address)}
         tasks = [
             item.pid for item in processes if item.role in (Role.TASK, Role.NURSERY) and _descends(item.pid, workers)
         ]
@@ -70,9 +70,25 @@ class Attached:
         return killed
 
 
-def _split(address: str) -> tuple[str, str, str]:
-    host, colon, port = address.rpartition(":")
-    return host.strip("[]"), colon, port
+def _serving(address: str) -> list[int]:
+    if address.startswith(SOCKET):
+        return holders_of_socket(address.removeprefix(SOCKET))
+    return holders("tcp", _split(address)[1])
+
+
+def _calling(address: str) -> list[int]:
+    if address.startswith(SOCKET):
+        return callers_of_socket(address.removeprefix(SOCKET))
+    return callers(_split(address)[1])
+
+
+def _is_here(address: str) -> bool:
+    return address.startswith(SOCKET) or _is_ours(_split(address)[0])
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.removeprefix(INSECURE).rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def _is_ours(host: str) -> bool:

@@ -2,15 +2,15 @@
 
 The first task that wants a model starts it; it loads the model once and forks a child for each task that connects, so
 that tasks score side by side and the model's pages are shared (copy-on-write: no library writes to a loaded model).
-It is found by an abstract UNIX socket whose name holds the hash of the model file and of what is asked of it; of two
-that start at once one gets the name and the other ends. It ends when nobody has been connected for LINGER_S. Both ends
-check that the other runs as the same user. A child that dies takes its connection with it and nothing else.
+It is found by a UNIX socket in the folder that only this user may enter (transport/private_folder.py); the name holds
+the hash of the model file and of what is asked of it, and of two that start at once one gets the name and the other
+ends. It ends when nobody has been connected for LINGER_S. Both ends check that the other runs as the same user. A child
+that dies takes its connection with it and nothing else.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import gc
 import json
 import os
@@ -20,6 +20,8 @@ import socket
 import struct
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -28,14 +30,17 @@ import setproctitle
 import xxhash
 
 from headrace.stages.quality.models import Model, load_model
+from headrace.transport.private_folder import claim, peer_user, short_path
 
 #: Seconds without a task after which a host ends.
 LINGER_S = 10.0
+#: Seconds in which a process that has the name listens, and between two looks.
+START_S = 20.0
+_LOOK_S = 0.01
 #: Bytes of one request or answer.
 MESSAGE_BYTES_MAX = 1 << 30
 _HASH_BYTES = 8 << 20
 _LENGTH = struct.Struct("<Q")
-_CREDENTIALS = struct.Struct("3i")
 _PR_SET_PDEATHSIG = 1
 
 
@@ -72,8 +77,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 def is_ours(connection: socket.socket) -> bool:
     """Whether the other end runs as the same user."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
+    return peer_user(connection) == os.geteuid()
 
 
 def file_digest(path: str) -> str:
@@ -86,15 +90,19 @@ def file_digest(path: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve one model: arguments are the socket's name, and as JSON kind, path, digests by path, and options."""
+    """Serve one model: arguments are the socket's path, and as JSON kind, path, digests by path, and options."""
     name, given = arguments
     order = json.loads(given)
-    setproctitle.setproctitle(f"headrace model {os.path.basename(order['path'])} {name[-12:]}")
+    setproctitle.setproctitle(f"headrace model {os.path.basename(order['path'])} {Path(name).stem[-12:]}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind("\0" + name)
+        claim(Path(name))  # held until this process ends, and those that it forks
+        listener.bind(short_path(Path(name)))
+    except BlockingIOError:
+        return _until_it_listens(name)
     except OSError as error:
-        return 0 if error.errno == errno.EADDRINUSE else 1
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
     listener.listen(128)
     # The task that started this waits for the name and no longer; the host is nobody's child.
     if os.fork():
@@ -104,6 +112,17 @@ def main(arguments: list[str]) -> int:
     gc.freeze()
     _serve(listener, model, problem)
     return 0
+
+
+def _until_it_listens(name: str) -> int:
+    """Another process has the name: return 0 once it listens, 1 if it does not within START_S."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
+            probe.connect(short_path(Path(name)))
+            return 0
+        time.sleep(_LOOK_S)
+    return 1
 
 
 def _load(order: dict[str, Any]) -> tuple[Model | None, str]:

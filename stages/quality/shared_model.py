@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from headrace.stages.batch import Batch
 from headrace.stages.quality.model_host import file_digest, is_ours, receive, send
 from headrace.stages.quality.models import PACKAGES
 from headrace.stages.quality.texts import Rule, drop, tag, text_of
+from headrace.transport.private_folder import NotPrivateError, check_socket, runtime_folder, short_path
 
 #: Seconds that a model may take to load, and a batch to be scored.
 LOAD_S_MAX = 600.0
@@ -73,7 +73,8 @@ class SharedModel:
         self._path = path
         self._order = json.dumps({"kind": kind, "path": path, "digests": digests, "options": options})
         same = json.dumps([kind, sorted(digests.values()), options, sys.executable], sort_keys=True)
-        self.socket_name = f"headrace-model-{os.getuid()}-{hashlib.sha256(same.encode()).hexdigest()[:32]}"
+        #: Where the process that has the model is found.
+        self.socket = runtime_folder() / f"model-{hashlib.sha256(same.encode()).hexdigest()[:32]}.sock"
         self._connection: socket.socket | None = None
 
     def scores(self, texts: list[str]) -> npt.NDArray[np.float64]:
@@ -114,11 +115,15 @@ class SharedModel:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connection.settimeout(max(1.0, deadline - time.monotonic()))
             try:
-                connection.connect("\0" + self.socket_name)
+                check_socket(self.socket)
+                connection.connect(short_path(self.socket))
                 if not is_ours(connection):
-                    raise PipelineError(f'stage "{self._stage}": another user holds the socket @{self.socket_name}')
+                    raise PipelineError(f'stage "{self._stage}": another user holds the socket {self.socket}')
                 hello = receive(connection)
-            except (ConnectionError, TimeoutError):
+            except NotPrivateError as error:
+                connection.close()
+                raise PipelineError(f'stage "{self._stage}": {error}') from error
+            except (ConnectionError, TimeoutError, FileNotFoundError):
                 hello = None
             if hello is not None:
                 if hello["problem"]:
@@ -133,7 +138,7 @@ class SharedModel:
         """Start the process that has the model, or find that another task was faster; it listens when this returns."""
         # A session of its own: it outlives the task that started it, for the others.
         started = subprocess.run(  # noqa: S603 (our own module and interpreter)
-            [sys.executable, "-m", "headrace.stages.quality.model_host", self.socket_name, self._order],
+            [sys.executable, "-m", "headrace.stages.quality.model_host", str(self.socket), self._order],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

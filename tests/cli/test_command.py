@@ -40,8 +40,8 @@ def test_wrong_usage_ends_with_two_and_one_line(arguments: tuple[str, ...], word
         (("dataset", "show", "nothing"), "holds no dataset"),
         (("dataset", "verify", "s3://bucket/x"), "s3://"),
         (("dataset", "show", "ftp://x"), "unknown scheme"),
-        (("status", "--controller", "127.0.0.1:1"), "no controller answers at 127.0.0.1:1"),
-        (("stop", "p", "--controller", "127.0.0.1:1"), "headrace controller"),
+        (("status", "--controller", "insecure-tcp:127.0.0.1:1"), "no controller answers at insecure-tcp:127.0.0.1:1"),
+        (("stop", "p", "--controller", "insecure-tcp:127.0.0.1:1"), "headrace controller"),
     ],
 )
 def test_faults_end_with_one_and_a_line_that_names_the_thing(

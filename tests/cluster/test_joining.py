@@ -237,9 +237,9 @@ def test_a_controller_that_has_a_workers_certificate_is_not_talked_to(cluster: C
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["controller", "--listen", "0.0.0.0:7421"], "plain text is allowed on loopback only"),
-        (["worker", "--controller", "10.0.0.1:7420"], "plain text is allowed on loopback only"),
-        (["status", "--controller", "10.0.0.1:7420"], "plain text is allowed on loopback only"),
+        (["controller", "--listen", "0.0.0.0:7421"], "without a cluster nothing on it proves who speaks"),
+        (["worker", "--controller", "10.0.0.1:7420"], "without a cluster nothing on it proves who speaks"),
+        (["status", "--controller", "10.0.0.1:7420"], "without a cluster nothing on it proves who speaks"),
         (["controller", "--cluster", "nowhere"], "nowhere is no cluster's folder"),
         (["worker", "--state", "nowhere"], "nowhere holds no membership: join a cluster with --join TOKEN"),
         (["worker", "--join", "hrj1.x"], "--join needs --state"),

@@ -17,8 +17,8 @@ WATCHDOG_S = 0.4
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
-        (["controller", "--listen", "127.0.0.1:0"], "STATUS=serves on 127.0.0.1:"),
-        (["worker", "--controller", "127.0.0.1:9"], "STATUS=looks for a controller at 127.0.0.1:9"),
+        (["controller", "--listen", "insecure-tcp:127.0.0.1:0"], "STATUS=serves on insecure-tcp:127.0.0.1:"),
+        (["worker", "--controller", "unix:/run/x/c.sock"], "STATUS=looks for a controller at unix:/run/x/c.sock"),
     ],
     ids=["controller", "worker"],
 )

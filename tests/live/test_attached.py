@@ -94,7 +94,7 @@ def test_what_is_not_of_the_cluster_is_not_found(home: Path, tmp_path: Path, liv
 
 def test_where_nothing_of_the_cluster_runs_that_is_said(living: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.chaos.live.attached.socket.gethostname", lambda: "elsewhere")
-    monkeypatch.setattr("headrace.chaos.live.attached._is_ours", lambda host: False)
+    monkeypatch.setattr("headrace.chaos.live.attached._is_here", lambda address: False)
     until(lambda: living.leads("a"), "a leads")
     with pytest.raises(CliError, match=r"nothing of the cluster of .* runs on this host, elsewhere"):
         Attached(ControllerAt(living.known()))
@@ -108,7 +108,7 @@ def test_what_only_a_living_cluster_has_is_refused_without_one(
     kill = '[[fault]]\nkind = "kill"\ntarget = "task"\nafter_s = 0\n'
     for text, more, words in (
         (loss, (), "faults of the network need gates"),
-        (loss, ("--controller", "127.0.0.1:1", "--here"), "faults of the network need gates"),
+        (loss, ("--controller", "insecure-tcp:127.0.0.1:1", "--here"), "faults of the network need gates"),
         (f'[run.place]\nread = "w0"\n{kill}', (), "[run.place] is for a cluster that lives"),
         (f"[run]\nplace = 1\n{kill}", (), "write place as a table [run.place]"),
         (f'[cluster]\n[run.place]\nread = "w0"\n{kill}', (), "with [cluster] write [cluster.place]"),
@@ -121,7 +121,14 @@ def test_what_only_a_living_cluster_has_is_refused_without_one(
 def test_a_scenario_that_brings_a_cluster_of_its_own_is_not_done_to_another(home: Path, tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(f"[cluster]\n{SCENARIO.partition('[[')[1]}{SCENARIO.partition('[[')[2]}")
     done = call(
-        home, "chaos", "run", str(tmp_path / "x.toml"), "small.py", *inputs(home), "--controller", "127.0.0.1:1"
+        home,
+        "chaos",
+        "run",
+        str(tmp_path / "x.toml"),
+        "small.py",
+        *inputs(home),
+        "--controller",
+        "insecure-tcp:127.0.0.1:1",
     )
     assert done.returncode == 2
     assert "brings a cluster of its own" in done.stderr

@@ -52,7 +52,7 @@ def built() -> Iterator[Callable[[Stage], object]]:
 
 def hosts(stage: object) -> list[int]:
     """The processes of a stage's model: the host and its children. Their titles end like its socket."""
-    name = stage._model.socket_name[-12:].encode()
+    name = stage._model.socket.stem[-12:].encode()
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():

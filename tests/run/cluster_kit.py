@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from kill_kit import Marked, headrace
 
-from headrace.chaos.live.house import free_port
 from headrace.cli.client import Client, ControllerSilent, RunOptions
 from headrace.cli.load import load
 from headrace.protos import control_pb2 as pb
@@ -95,7 +94,7 @@ class Cluster:
 
     def add_controller(self, name: str, *, root: str = "") -> Daemon:
         """Another controller of the root, which it may reach by a way of its own; again where it was before."""
-        listen = self.addresses.get(name) or f"127.0.0.1:{free_port()}"
+        listen = self.addresses.get(name) or f"unix:{self.folder}/sockets/{name}.sock"
         daemon = Daemon(self.folder, name, "controller", "--listen", listen, "--root", root or self.root)
         if self.snapshot_entries:
             own = ["-m", "headrace.controller", *daemon.marked.command[5:]]

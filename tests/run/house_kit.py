@@ -4,6 +4,7 @@ import json
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -67,7 +68,7 @@ def a_house(home: Path) -> Iterator[House]:
     """A controller and two workers of one core each, which know it."""
     made = House(home)
     try:
-        controller = made.start("controller", "--listen", "127.0.0.1:0")
+        controller = made.start("controller", "--listen", f"unix:{home}/sockets/{uuid.uuid4().hex}.sock")
         assert controller.stderr is not None
         made.address = next(
             as_text(line).split("serves on", 1)[1].strip() for line in controller.stderr if b"serves on" in line

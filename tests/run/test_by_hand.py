@@ -4,11 +4,10 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 from dataset_kit import fates
 from kill_kit import Marked, headrace
 from run_kit import DEADLINE_S
-
-from headrace.transport.log_lines import as_text
 
 
 def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -16,26 +15,26 @@ def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_controller_two_workers_and_apply_give_the_same_documents_and_verdicts(
-    home: Path, undisturbed: Path, tmp_path: Path
+    home: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = Marked(headrace("controller", "--listen", "127.0.0.1:0"), home)
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(tmp_path / "runtime"))
+    daemon = Marked(headrace("controller"), home)
     controller = daemon.start()
     started, processes = [daemon], [controller]
     try:
-        address = _address(controller)
+        _serves(controller)
         for name in ("one", "two"):
-            worker = Marked(headrace("worker", "--controller", address, "--name", name, "--cores", "1"), home)
+            worker = Marked(headrace("worker", "--name", name, "--cores", "1"), home)
             started.append(worker)
             processes.append(worker.start())
-        _wait_for_workers(home, address, 2)
+        _wait_for_workers(home, 2)
         output = str(tmp_path / "out")
         apply = ("apply", "small.py", "-p", f"input={home}/corpus/*.jsonl", "-p", f"output={output}")
-        at = ("--controller", address)
-        planned = json.loads(call(home, *apply, *at, "--dry-run", "--json").stdout)
-        assert not json.loads(call(home, "status", *at, "--json").stdout)["pipelines"], "a dry run starts nothing"
-        applied = call(home, *apply, *at, "--wait")
+        planned = json.loads(call(home, *apply, "--dry-run", "--json").stdout)
+        assert not json.loads(call(home, "status", "--json").stdout)["pipelines"], "a dry run starts nothing"
+        applied = call(home, *apply, "--wait")
         assert applied.returncode == 0, applied.stderr
-        status = json.loads(call(home, "status", "--controller", address, "--json").stdout)
+        status = json.loads(call(home, "status", "--json").stdout)
         tasks = status["pipelines"][0]["tasks"]
         assert {task["worker"] for task in tasks} == {"one", "two"}
         where = {task["task"]: task["worker"] for task in tasks}
@@ -51,18 +50,15 @@ def test_controller_two_workers_and_apply_give_the_same_documents_and_verdicts(
             process.communicate(timeout=DEADLINE_S)
 
 
-def _address(controller: "subprocess.Popen[bytes]") -> str:
-    """The controller says on standard error where it serves."""
+def _serves(controller: "subprocess.Popen[bytes]") -> None:
+    """Return once the controller says on standard error that it serves."""
     assert controller.stderr is not None
-    for line in controller.stderr:
-        if b"serves on" in line:
-            return as_text(line).split("serves on", 1)[1].strip()
-    raise AssertionError("the controller ended before it served")
+    assert any(b"serves on" in line for line in controller.stderr), "the controller ended before it served"
 
 
-def _wait_for_workers(home: Path, address: str, count: int) -> None:
+def _wait_for_workers(home: Path, count: int) -> None:
     for _ in range(50):
-        answer = call(home, "status", "--controller", address, "--json")
+        answer = call(home, "status", "--json")
         if answer.returncode == 0 and len(json.loads(answer.stdout)["workers"]) == count:
             return
     raise AssertionError(f"{count} workers did not register")

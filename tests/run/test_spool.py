@@ -42,7 +42,7 @@ class Server:
         self.port = 0
 
     def start(self) -> None:
-        command = [*self._command, "--listen", "127.0.0.1:0"]
+        command = [*self._command, "--listen", "insecure-tcp:127.0.0.1:0"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline().rpartition(":")[2])

@@ -54,7 +54,7 @@ class House:
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
     """A controller and a worker."""
-    controller = Marked(headrace("controller", "--listen", "127.0.0.1:0"), tmp_path)
+    controller = Marked(headrace("controller", "--listen", f"unix:{tmp_path}/sockets/controller.sock"), tmp_path)
     started: list[tuple[Marked, subprocess.Popen[bytes]]] = [(controller, controller.start())]
     try:
         stream = started[0][1].stderr

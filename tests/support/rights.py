@@ -17,6 +17,12 @@ def need_namespaces() -> None:
         _pass_over("no root: no network namespaces")
 
 
+def need_other_users() -> None:
+    """Skip unless a process of another user can be started."""
+    if os.geteuid() != 0:
+        _pass_over("no root: nothing can be tried as another user")
+
+
 def need_mounts() -> None:
     """Skip where neither root nor a user namespace gives the right to mount."""
     if os.geteuid() == 0:

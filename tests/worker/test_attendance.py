@@ -58,7 +58,7 @@ async def attended(*script: str) -> AsyncIterator[tuple[Scripted, "asyncio.Queue
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     outbox: asyncio.Queue[pb.FromWorker] = asyncio.Queue()
-    attendance = Attendance([f"127.0.0.1:{port}"], pb.Register, lambda _message: None, outbox)
+    attendance = Attendance([f"insecure-tcp:127.0.0.1:{port}"], pb.Register, lambda _message: None, outbox)
     attending = asyncio.create_task(attendance.attend())
     try:
         yield controller, outbox
