@@ -9,7 +9,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace.cli.errors import EXIT_FAULT, CliError
-from headrace.cli.page import FAINT, balance_page, console, facts_page, place, plain_table, title
+from headrace.cli.page import (
+    FAINT,
+    balance_page,
+    console,
+    facts_page,
+    place,
+    plain_table,
+    ranges_page,
+    recipes_page,
+    title,
+)
+from headrace.cli.recipes import Recipes, ranges_json
 from headrace.cli.samples import print_samples
 from headrace.cli.words import megabytes, number, padding, safe
 from headrace.stages.samples import read_samples
@@ -30,12 +41,14 @@ GIVEN_UP_SHOWN = 10
 OBJECTS_MAX = 1_000_000
 
 
-def show_dataset(uri: str, *, quarantine: bool, samples: bool, as_json: bool) -> int:
+def show_dataset(uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_json: bool) -> int:
     """Show one dataset; the exit code."""
     dataset = Dataset.open(uri)
     balance = balance_of(dataset.state)
     described = dataset.describe()
     records = list(_quarantined(dataset)) if quarantine else []
+    recipes = Recipes.of(dataset.state)
+    closed = ranges_json(dataset.state) if ranges else []
     sampled = read_samples(dataset, main_sink(dataset.state.counts)) if samples else {}
     facts = {
         "dataset": dataset.uri,
@@ -45,6 +58,7 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, as_json: bool) ->
         "seq_len": described.seq_len,
         "eos_id": described.eos_id,
         "pad_id": described.pad_id,
+        "recipes": recipes.to_json(),
         **balance.to_dict(),
         "bytes": _bytes(dataset),
         "given_up": list(_given_up(dataset)),
@@ -54,8 +68,9 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, as_json: bool) ->
         "epoch": dataset.state.epoch,
     }
     if as_json:
-        asked = {"quarantine": records} if quarantine else {}
-        print(json.dumps({**facts, **asked, "samples": sampled} if samples else {**facts, **asked}))
+        asked = {"quarantine": records, "samples": sampled, "ranges": closed}
+        wanted = {"quarantine": quarantine, "samples": samples, "ranges": ranges}
+        print(json.dumps({**facts, **{name: found for name, found in asked.items() if wanted[name]}}))
         return 0
     out = console(sys.stdout)
     out.print(title(str(facts["pipeline"]) or "dataset", f"version {balance.version}", good=balance.balanced))
@@ -70,11 +85,18 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, as_json: bool) ->
         ("shards", sizes),
         ("seq_len", str(described.seq_len)),
         ("tokenizer", f"sha256 {described.tokenizer[:16]}" if described.tokenizer else "unknown"),
+        ("pipeline", f"{described.pipeline_version}{_made_by(recipes)}"),
         ("ledger", f"{counted(dataset.state.number + 1, 'entry', 'entries')}, term {dataset.state.term}"),
     ]
     if facts["retracted"]:
         rows.append(("retracted", f"{counted(int(facts['retracted']), 'document')} of those kept, shown no more"))
     out.print(facts_page(rows))
+    if len(recipes) > 1:
+        out.print()
+        out.print(recipes_page(recipes))
+    if ranges:
+        out.print()
+        out.print(ranges_page(closed))
     for item in list(_given_up(dataset))[:GIVEN_UP_SHOWN]:
         out.print(f"  given up  {safe(item['uri'])}: {safe(item['reason'])}", style="yellow", markup=False)
     if samples:
@@ -83,6 +105,10 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, as_json: bool) ->
         main = main_sink(dataset.state.counts)
         _print_quarantine([record for record in records if record["sink"] == main])
     return 0
+
+
+def _made_by(recipes: Recipes) -> str:
+    return f", in force; {len(recipes)} recipes made the dataset" if len(recipes) > 1 else ""
 
 
 def _bytes(dataset: Dataset) -> int:
@@ -171,6 +197,7 @@ def list_datasets(root: str, *, as_json: bool) -> int:
             {
                 "dataset": dataset.uri,
                 "pipeline": str(dataset.state.pipeline.get("name", "")),
+                "recipes": len(Recipes.of(dataset.state)),
                 "version": balance.version,
                 "records_read": balance.records_read,
                 "records_closed": balance.records_closed,
@@ -189,11 +216,16 @@ def list_datasets(root: str, *, as_json: bool) -> int:
         return 0
     names = ("dataset", "pipeline", "version", "kept", "tokens", "shards")
     cells = [
-        (row["dataset"], row["pipeline"], row["version"], number(row["kept"]), number(row["tokens"]), row["shards"])
+        (row["dataset"], _named(row), row["version"], number(row["kept"]), number(row["tokens"]), row["shards"])
         for row in rows
     ]
     console(sys.stdout).print(plain_table(names, cells, right=(2, 3, 4, 5)))
     return 0
+
+
+def _named(row: dict[str, Any]) -> str:
+    several = f", {row['recipes']} recipes" if row["recipes"] > 1 else ""
+    return f"{row['pipeline']}{several}"
 
 
 def _ledgers(store: ObjectStore) -> Iterator[str]:

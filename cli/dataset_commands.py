@@ -41,6 +41,9 @@ def dataset_show(
     samples: Annotated[
         bool, typer.Option("--samples", help="Show some of what each filter removed, by reason.")
     ] = False,
+    ranges: Annotated[
+        bool, typer.Option("--ranges", help="Show each closed range, and the pipeline that closed it.")
+    ] = False,
     card: Annotated[str, typer.Option(metavar="FOLDER", help="Write the scorecard there, as Markdown and HTML.")] = "",
     json: Json = False,
 ) -> int:
@@ -51,7 +54,7 @@ def dataset_show(
         return write_card(uri, Path(card))
     from headrace.cli.dataset import show_dataset
 
-    return show_dataset(uri, quarantine=quarantine, samples=samples, as_json=json)
+    return show_dataset(uri, quarantine=quarantine, samples=samples, ranges=ranges, as_json=json)
 
 
 @dataset_app.command("verify")

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.recipes import Recipes
 from headrace.cli.report import MB, REASONS_SHOWN, RunReport, StageSpeed
 from headrace.cli.words import megabytes, number, padding, percent, safe, seconds
 from headrace.store.balance import Balance
@@ -22,6 +23,9 @@ BAD = "red"
 FAINT = "dim"
 #: Columns of a page; wider terminals keep the rest empty, so that numbers stay beside their names.
 WIDTH_MAX = 96
+#: Closed ranges, and lines of a difference, that a page shows; `--json` gives all of them.
+RANGES_SHOWN = 40
+DIFFERENCES_SHOWN = 20
 #: Columns of the names of verdicts in a balance, at the least.
 NAMES_MIN = 16
 
@@ -163,6 +167,9 @@ def _run_facts(report: RunReport) -> list[tuple[str, str]]:
     if report.bytes_read == 0 and balance.complete:
         open_ = "nothing was open: the dataset was complete already" if balance.records_read else "the input is empty"
         facts[-1] = ("this run", open_)
+    if len(report.recipes) > 1:
+        said = f"{len(report.recipes)} made the dataset; `headrace dataset show` says which part each, and what changed"
+        facts.append(("recipes", said))
     if report.records_resumed:
         resumed = counted(report.records_resumed, "record was", "records were")
         facts.append(("resumed", f"{resumed} closed before this run"))
@@ -209,3 +216,44 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[Any]], right: Se
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(safe(str(cell))) for cell in row))
     return Padding(table, (0, 0, 0, 2), expand=False)
+
+
+def recipes_page(recipes: Recipes) -> RenderableType:
+    """A row a recipe, and under it what changed; for a dataset of several."""
+    rows = [
+        (
+            f"{index + 1} of {len(recipes)}",
+            recipe.version,
+            number(recipe.counts.records),
+            number(recipe.counts.kept),
+            number(recipe.counts.tokens),
+            number(recipe.shards),
+            "in force" if recipe.in_force else "",
+        )
+        for index, recipe in enumerate(recipes.made)
+    ]
+    names = ("recipe", "pipeline", "closed", "kept", "tokens", "shards", "")
+    parts: list[RenderableType] = [plain_table(names, rows, right=(2, 3, 4, 5))]
+    for index in range(1, len(recipes)):
+        lines = recipes.difference(index) or ["nothing that the ledger knows of"]
+        parts.append(Text(f"  changed from recipe {index} to {index + 1}:"))
+        parts += [Text(f"    {safe(line)}") for line in lines[:DIFFERENCES_SHOWN]]
+        if len(lines) > DIFFERENCES_SHOWN:
+            parts.append(Text(f"    and {len(lines) - DIFFERENCES_SHOWN} more; `--json` gives all", style=FAINT))
+    return Group(*parts)
+
+
+def ranges_page(ranges: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """The first of them as a table."""
+    rows = [
+        (
+            item["version"],
+            f"{number(item['first'])} to {number(item['first'] + item['records'] - 1)}",
+            item["uri"] + (f" from byte {number(item['start'])}" if item["start"] else ""),
+        )
+        for item in ranges[:RANGES_SHOWN]
+    ]
+    parts: list[RenderableType] = [plain_table(("closed by", "records", "of"), rows)]
+    if len(ranges) > RANGES_SHOWN:
+        parts.append(Text(f"  and {number(len(ranges) - RANGES_SHOWN)} more; `--json` gives all of them", style=FAINT))
+    return Group(*parts)

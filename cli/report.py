@@ -61,6 +61,8 @@ class RunReport:
     state: str
     pipeline_version: str
     balance: Balance
+    #: As `Recipes.to_json` gives them.
+    recipes: Sequence[Mapping[str, Any]]
     bytes_read: int
     seconds: float
     first_batch_s: float
@@ -77,6 +79,7 @@ class RunReport:
             "dataset": self.dataset,
             "state": self.state,
             "pipeline_version": self.pipeline_version,
+            "recipes": list(self.recipes),
             **self.balance.to_dict(),
             "bytes_read": self.bytes_read,
             "seconds": round(self.seconds, 3),

@@ -251,6 +251,7 @@ def catch_signals() -> Iterator[Interrupts]:
 
 def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
     from headrace.cli.progress_lines import input_bytes_read
+    from headrace.cli.recipes import Recipes
     from headrace.cli.report import RunReport, read_ledger, speeds, unjudged
     from headrace.store.balance import balance_of
 
@@ -263,6 +264,7 @@ def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
         state=status.state,
         pipeline_version=status.version,
         balance=balance_of(ledger),
+        recipes=Recipes.of(ledger).to_json(),
         bytes_read=input_bytes_read(status),
         seconds=seconds_since_start(),
         first_batch_s=first,

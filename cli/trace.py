@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from headrace.cli.errors import EXIT_FAULT, CliError
 from headrace.cli.page import console, facts_page, place, title
+from headrace.cli.recipes import Recipes
 from headrace.cli.words import safe
 from headrace.store.dataset import Dataset
 from headrace.store.fold import ClosedShard
@@ -25,9 +26,11 @@ def trace_record(uri: str, name: str, *, as_json: bool) -> int:
     """Say what became of the record of this id: file and ordinal, verdict, shard, sequences and offsets."""
     dataset = Dataset.open(uri)
     found = [fact for shard in dataset.state.shards for fact in _in_shard(dataset, shard, name)]
+    recipes = Recipes.of(dataset.state)
     if not found:
         raise CliError(f"no record of {dataset.uri} has the id {name!r}: `headrace dataset show` says what there is")
     for fact in found:
+        fact["recipe"] = recipes.place(fact["pipeline"])
         if fact.get("duplicate_of"):
             fact["kept_as"] = _kept_record(dataset, str(fact["duplicate_of"]))
     if as_json:
@@ -73,12 +76,17 @@ def rebuild_shard(uri: str, shard: str, *, restore: bool, as_json: bool) -> int:
     return 0 if answer.identical else EXIT_FAULT
 
 
+_ROWS = ("stage", "reason", "duplicate_of", "kept_as", "tokens", "lineage", "entry", "shard", "pipeline", "retracted")
+
+
 def _rows(fact: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key in ("stage", "reason", "duplicate_of", "kept_as", "tokens", "lineage", "entry", "shard", "retracted"):
+    for key in _ROWS:
         if fact.get(key) is None:
             continue
         if key == "lineage":
             yield "edited by", ", ".join(json.loads(fact[key])["edited_by"])
+        elif key == "pipeline":
+            yield key, f"{fact[key]}, recipe {fact['recipe']}"
         elif key == "retracted":
             yield key, f"shown no more since version {fact[key]}"
         else:
@@ -95,6 +103,7 @@ def _rows(fact: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def _in_shard(dataset: Dataset, shard: ClosedShard, name: str) -> Iterator[dict[str, Any]]:
     objects = {item.role: item.key for item in shard.closed.objects}
     where = {"sink": shard.closed.sink, "entry": shard.number, "shard": objects.get("tokens")}
+    where |= {"pipeline": shard.closed.version}
     if "documents" in objects:
         documents = read_table(dataset.store, objects["documents"])
         for index in np.flatnonzero(rows_named(documents, name)):

@@ -20,6 +20,8 @@ from headrace.pipeline.errors import PipelineError
 STAGES_MAX = 256
 #: Bytes of source text of the user's own modules that may be shipped.
 MODULES_BYTES_MAX = 4 << 20
+#: Characters of a value in a line of a difference.
+SHOWN_MAX = 80
 
 
 class StageKind(Enum):
@@ -222,13 +224,28 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]
     for key in sorted({*before, *after}):
         old, new = before.get(key, "(absent)"), after.get(key, "(absent)")
         if old != new:
-            lines.append(f"{key}: {_short(old)} -> {_short(new)}")
+            lines.append(f"{key}: {_short(old, new)} -> {_short(new, old)}")
     return lines
 
 
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-    return text if len(text) <= 80 else text[:77] + "..."
+def recipe_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """What changed from one pipeline to another, both as JSON: in their identities, and in their environments."""
+    try:
+        old, new = Pipeline.from_dict(before), Pipeline.from_dict(after)
+    except PipelineError as error:
+        return [f"it cannot be told what changed: {error}"]
+    lines = difference(old.identity(), new.identity())
+    return lines + [f"environment: {line}" for line in difference(old.environment, new.environment)]
+
+
+def _short(value: Any, other: Any) -> str:
+    """A value as a line has room for it; of a long one what stands around the first place where it is another."""
+    text, beside = (item if isinstance(item, str) else json.dumps(item, sort_keys=True) for item in (value, other))
+    if len(text) <= SHOWN_MAX:
+        return text
+    alike = next((place for place, pair in enumerate(zip(text, beside, strict=False)) if pair[0] != pair[1]), 0)
+    begin = max(0, alike - SHOWN_MAX // 2) if alike >= SHOWN_MAX - 3 else 0
+    return ("..." if begin else "") + text[begin : begin + SHOWN_MAX - 6] + "..."
 
 
 def chain_order(stages: Sequence[Stage]) -> list[Stage]:

@@ -52,6 +52,7 @@ class ShardRecord:
             "kept": counts.kept,
             "token_count": counts.tokens,
             "sequences": counts.sequences,
+            "pipeline": self.closed.version,
         }
 
 

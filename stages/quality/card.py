@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,13 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from headrace.pipeline.graph import recipe_difference
 from headrace.stages.samples import read_samples
 from headrace.store.balance import Balance, balance_of, main_sink
 from headrace.store.dataset import Dataset
+from headrace.store.recipes import Recipe, recipes_of
 from headrace.store.shards import SCORE_PREFIX, read_table
+from headrace.store.words import counted
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 #: Languages and reasons that are shown one by one; the rest are summed.
@@ -52,6 +55,8 @@ class Facts:
     samples: dict[str, list[tuple[str, str]]] = field(default_factory=dict[str, Any])
     #: What of the input is open, in words; all numbers are of what is closed.
     still_open: str = ""
+    #: Where several versions of the pipeline made the dataset: what each closed, and what changed, a line each.
+    recipes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,7 @@ def collect(uri: str) -> Facts:
     dataset = Dataset.open(uri)
     sink = main_sink(dataset.state.counts)
     balance = balance_of(dataset.state)
+    recipes = recipes_of(dataset.state, sink)
     shards = [shard for shard in dataset.shards if shard.closed.sink == sink]
     scores: dict[str, list[Any]] = {}
     lengths: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
@@ -134,16 +140,28 @@ def collect(uri: str) -> Facts:
         counters=dict(counts.counters),
         title=str(dataset.state.pipeline.get("name", "")),
         version=dataset.state.version,
-        stages=tuple(_stages(dataset.state.pipeline, reasons)),
+        stages=tuple(_stages([recipe.pipeline for recipe in recipes], reasons)),
         scores={name: np.concatenate(found).astype(np.float64) for name, found in sorted(scores.items())},
         samples=samples,
         still_open=balance.open_words,
+        recipes=tuple(_recipe_lines(recipes)),
     )
 
 
-def _stages(pipeline: Mapping[str, Any], reasons: dict[str, int]) -> Iterator[tuple[str, int]]:
-    for stage in pipeline.get("stages", ()):
-        name = str(stage["name"])
+def _recipe_lines(recipes: Sequence[Recipe]) -> Iterator[str]:
+    for index, recipe in enumerate(recipes) if len(recipes) > 1 else ():
+        closed = counted(recipe.counts.records, "record")
+        yield f"Recipe {index + 1} of {len(recipes)}, pipeline {recipe.version}, closed {closed}."
+        lines = recipe_difference(recipes[index - 1].pipeline, recipe.pipeline) if index else []
+        yield from lines[:ROWS_MAX]
+        if len(lines) > ROWS_MAX:
+            yield f"and {len(lines) - ROWS_MAX} more; `headrace dataset show --json` gives all of them"
+
+
+def _stages(pipelines: Iterable[Mapping[str, Any]], reasons: dict[str, int]) -> Iterator[tuple[str, int]]:
+    """The stages of all recipes, as each names those that none before it has, and what they removed."""
+    names = [str(stage["name"]) for pipeline in pipelines for stage in pipeline.get("stages", ())]
+    for name in dict.fromkeys(names):
         yield name, sum(count for reason, count in reasons.items() if reason.startswith(f"{name}/"))
 
 
@@ -163,6 +181,7 @@ def _numbers(balance: Balance, tokens: npt.NDArray[np.int64], seq_len: int | Non
         "records": balance.records_closed,
         "records_open": balance.records_open,
         "kept": counts.kept,
+        "duplicate": counts.duplicate,
         "kept_share": counts.kept / records,
         "filtered_share": counts.filtered / records,
         "duplicate_share": counts.duplicate / records,
@@ -184,6 +203,7 @@ def to_markdown(facts: Facts) -> str:
     lines = [f"# {_cell(facts.dataset)}", ""]
     if facts.still_open:
         lines += [f"Not complete: {_cell(facts.still_open)}. All numbers are of what is closed.", ""]
+    lines += [f"- {_cell(line)}" for line in facts.recipes] + ([""] if facts.recipes else [])
     lines += ["| number | value |", "|---|---|"]
     plain = {name: value for name, value in facts.numbers.items() if "." not in name}
     lines += [f"| {name} | {shown(name, value)} |" for name, value in plain.items()]

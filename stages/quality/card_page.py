@@ -87,6 +87,8 @@ def to_html(facts: Facts) -> str:
         f"<header><h1>{name}{version}</h1><p>{html.escape(facts.dataset)}</p><p>{html.escape(still)}</p></header>",
         _section("", "", f'<div class="numbers">{_tiles(facts)}</div>'),
     ]
+    if facts.recipes:
+        parts.append(_section("Recipes", "", "".join(f"<div>{html.escape(line)}</div>" for line in facts.recipes)))
     if any(lost for _, lost in facts.stages):
         key = '<span class="key"><i></i>go on <i class="lost"></i>removed here</span>'
         parts.append(_section("What each stage let through", key, _funnel(facts)))
@@ -134,8 +136,7 @@ def _funnel(facts: Facts) -> str:
     left = int(facts.numbers["records"])
     whole, kept = max(1, left), int(facts.numbers.get("kept", 0))
     rows = [_row("closed", _part(left, whole), f"{left:,}")]
-    removed = sum(lost for _, lost in facts.stages)
-    for name, lost in (*facts.stages, ("duplicates", left - removed - kept)):
+    for name, lost in (*facts.stages, ("duplicates", int(facts.numbers.get("duplicate", 0)))):
         if lost > 0:
             left -= lost
             track = _part(left, whole) + _part(lost, whole, "lost")

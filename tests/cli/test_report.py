@@ -75,6 +75,7 @@ def report(**changes: object) -> RunReport:
         state="completed",
         pipeline_version="0123456789abcdef",
         balance=balance,
+        recipes=(),
         bytes_read=158_000_000,
         seconds=12.5,
         first_batch_s=1.4,

@@ -69,7 +69,7 @@ def test_a_scorecard_shows_how_many_records_each_stage_let_through() -> None:
     assert "&minus;1 (10.0%)" in page
     assert "duplicates" not in page
     assert "1 (10.0%)</span></div><div" in page
-    assert "duplicates" in to_html(facts(kept=3))
+    assert "duplicates" in to_html(facts(kept=3, duplicate=1))
 
 
 def test_a_scorecard_of_a_dataset_without_records_is_a_page() -> None:

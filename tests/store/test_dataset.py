@@ -98,7 +98,7 @@ def test_the_manifest_names_each_shard_with_checksum_and_counts(store: FileStore
         "shards": [{
             "tokens": "shards/1/0.safetensors", "documents": "shards/1/0.documents.parquet",
             "verdicts": "shards/1/0.verdicts.parquet", "checksum": closed.objects[0].checksum,
-            "records": 8, "kept": 4, "token_count": 11, "sequences": 3,
+            "records": 8, "kept": 4, "token_count": 11, "sequences": 3, "pipeline": "v1",
         }],
     }  # fmt: skip
     assert dataset.shards[0].object("quarantine").key == "quarantine/0.parquet"  # type: ignore[union-attr]
