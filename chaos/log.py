@@ -32,7 +32,7 @@ from headrace.store.errors import FormatError, ObjectMissing
 from headrace.store.fold import FragmentState, LedgerState
 from headrace.store.log import Appended, Log
 from headrace.store.log_state import LogState
-from headrace.store.objects import Buffer, ObjectInfo
+from headrace.store.objects import Buffer, Decide, ObjectInfo
 from headrace.store.snapshot import decode_snapshot, encode_snapshot
 
 #: Shares of writes that end in an error before or after they took effect: on a good day, and in trouble.
@@ -64,6 +64,10 @@ class MemoryStore:
 
     def replace(self, key: str, parts: Sequence[Buffer]) -> None:
         """See `ObjectStore.replace`; nothing of a log is ever replaced."""
+        raise NotImplementedError(key)
+
+    def update(self, key: str, decide: Decide) -> bool:
+        """See `ObjectStore.update`; nothing of a log is ever replaced."""
         raise NotImplementedError(key)
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:

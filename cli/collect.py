@@ -11,10 +11,11 @@ from headrace.cli.words import megabytes, number
 from headrace.controller.pen import Pen, with_pen
 from headrace.controller.process import is_alive
 from headrace.store.collect import Collected, collect
-from headrace.store.dataset import MANIFEST_KEY, Dataset, write_manifest
+from headrace.store.dataset import Dataset
 from headrace.store.entries import EpochRaised, Removed, Retracted, VersionPublished
 from headrace.store.errors import DatasetBusy
 from headrace.store.fold import LedgerState
+from headrace.store.manifest import bring_forward, removal
 from headrace.store.retract import Found, find_records, write_rewritten
 from headrace.store.words import counted
 
@@ -32,6 +33,9 @@ def collect_garbage(uri: str, *, dry_run: bool, as_json: bool) -> int:
             busy = _raise_floor(dataset.uri)
         state = Dataset.open(uri, removed=True).state if found.undecided else dataset.state
         found = collect(dataset.store, state, dry_run=False)
+        if state.newest is not None:
+            # Whoever published this version may have died before it said so.
+            bring_forward(dataset.store, Dataset(dataset.store, state).manifest())
     if as_json:
         print(json.dumps(_facts(dataset.uri, found, dry_run=dry_run, busy=busy)))
         return 0
@@ -86,13 +90,18 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, as_json: bo
             await pen.commit(EpochRaised("retraction"))
             replaced = await pen.beside(lambda: write_rewritten(store, found, pen.ledger.epoch))
             version = pen.ledger.version + 1
-            change = Retracted(version, found.documents, replaced)
-            await pen.commit(change, VersionPublished(version, "retraction"))
+            retraction = Retracted(version, found.documents, replaced)
+            await pen.commit(retraction, *_shown_as_before(pen.ledger))
+        if pen.ledger.newest is not None:
+            # Also where nothing was left to retract: an earlier call may have been killed before it came to this.
+            fresh = Dataset(store, pen.ledger)
+            described = await pen.beside(fresh.describe)
+            manifest = fresh.manifest(described)
+            await pen.beside(lambda: bring_forward(store, manifest))
         return found
 
     found = with_pen(dataset.uri, retracted)
     after = Dataset.open(uri)
-    write_manifest(store, after.manifest())
     collect(store, after.state, dry_run=False)
     documents = sum(len(rows) for _, rows in found.documents)
     facts = {
@@ -106,12 +115,22 @@ def retract_records(uri: str, ids: list[str], sources: list[str], *, as_json: bo
         print(json.dumps(facts))
     else:
         what = f"version {after.state.version} shows {counted(documents, 'document')} less"
+        if after.state.newest is None:
+            what = f"no version is published yet; the first one will show {counted(documents, 'document')} less"
         if not documents:
             what = "no version showed these records: they were not kept, or retracted before"
         if found.rewritten:
             what += f"; {counted(len(found.rewritten), 'object is', 'objects are')} written anew without their text"
         console(sys.stdout).print(title(dataset.uri, what))
     return 0
+
+
+def _shown_as_before(ledger: LedgerState) -> list[VersionPublished]:
+    """The next version: of the shards that the newest one shows, and no more of what a run has closed since."""
+    base = ledger.newest
+    if base is None:
+        return []
+    return [VersionPublished(ledger.version + 1, "retraction", base.shows, base.complete)]
 
 
 def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:
@@ -128,10 +147,10 @@ def remove_dataset(uri: str, *, agreed: bool, as_json: bool) -> int:
     async def removed(pen: Pen) -> None:
         if not pen.ledger.removed:
             await pen.commit(EpochRaised("removal"), Removed("removal"))
+        # Before the shards, so that nobody who comes now is sent to what is going away.
+        await pen.beside(lambda: bring_forward(store, removal(pen.ledger.number)))
 
     with_pen(dataset.uri, removed)
-    # Before the shards, so that nobody who comes now is sent to what is going away.
-    store.delete(MANIFEST_KEY)
     found = collect(store, Dataset.open(uri, removed=True).state, dry_run=False)
     if as_json:
         print(json.dumps({"dataset": dataset.uri, "objects": len(found.keys), "bytes": found.size}))

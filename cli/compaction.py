@@ -18,9 +18,9 @@ from headrace.cli.page import console, title
 from headrace.cli.words import megabytes, number
 from headrace.controller.pen import Pen, with_pen
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.compaction import groups, left_to_do, merge, retracted_rows
+from headrace.stages.compaction import groups, left_to_do, merge, retracted_rows, write_retracted
 from headrace.stages.errors import InputError
-from headrace.store.dataset import Dataset, write_manifest
+from headrace.store.dataset import Dataset
 from headrace.store.entries import (
     Change,
     ClaimsReleased,
@@ -29,10 +29,13 @@ from headrace.store.entries import (
     FragmentsListed,
     PipelineApplied,
     Retracted,
+    StoredObject,
     VersionPublished,
 )
+from headrace.store.errors import ObjectMissing
 from headrace.store.fold import LedgerState
-from headrace.store.objects import open_store
+from headrace.store.manifest import bring_forward
+from headrace.store.objects import ObjectStore, open_store
 from headrace.store.words import counted
 
 #: Fragments in one entry, as in a page of a listing.
@@ -54,8 +57,11 @@ def compact_dataset(uri: str, into: str, *, shard_bytes: int, as_json: bool) -> 
         fresh = with_pen(target.uri, compacted)
     except InputError as error:
         raise CliError(f"{target.uri}: {error}") from error
+    except ObjectMissing as error:
+        raise CliError(
+            f"{error}: it went away while it was read, as by a retraction; compact again to go on"
+        ) from error
     new = Dataset.open(target.uri)
-    write_manifest(new.store, new.manifest())
     facts = {
         "dataset": new.uri,
         "from": old.uri,
@@ -81,36 +87,65 @@ async def _compact(pen: Pen, old: Dataset, target: str, shard_bytes: int) -> boo
     """Close group after group, then publish. False if it was done already."""
     # Refuse another's dataset before anything is written to it.
     todo = left_to_do(old.state, pen.ledger)
-    if pen.ledger.version and not todo:
-        return False
     store = open_store(target)
-    await pen.commit(*_applied(old.state, pen.ledger, target), EpochRaised(REASON))
-    for page in _listed(old.state, pen.ledger):
-        await pen.commit(*page)
-    for group in groups(todo, shard_bytes):
-        await pen.commit(await pen.beside(partial(merge, old.store, group, store, pen.ledger.epoch)))
-    again = Dataset.open(old.uri)
-    if again.state.retracted != old.state.retracted:
-        raise CliError(
-            f"records were retracted from {old.uri} meanwhile, and {target} may hold them: "
-            f"`headrace dataset rm --yes {target}`, and compact again"
-        )
+    is_fresh = bool(todo) or not pen.ledger.version
+    if is_fresh or old.state.retracted_at >= 0:
+        await pen.commit(*_applied(old.state, pen.ledger, target), EpochRaised(REASON))
+    if is_fresh:
+        for page in _listed(old.state, pen.ledger):
+            await pen.commit(*page)
+        for group in groups(todo, shard_bytes):
+            await pen.commit(await pen.beside(partial(merge, old.store, group, store, pen.ledger.epoch)))
+    has_published = await _publish(pen, old, store, is_fresh=is_fresh)
     new = Dataset(store, pen.ledger)
-    version = pen.ledger.version + 1
-    hidden = await pen.beside(lambda: retracted_rows(old, new))
+    described = await pen.beside(new.describe)
+    manifest = new.manifest(described)
+    await pen.beside(lambda: bring_forward(store, manifest))
+    return has_published
+
+
+async def _publish(pen: Pen, old: Dataset, store: ObjectStore, *, is_fresh: bool) -> bool:
+    """Publish what was merged, without what the old dataset has lost meanwhile; whether there was anything to publish.
+
+    A retraction may come between a look at the old ledger and our entry, so that it is looked at again behind it; and
+    the manifest is written when nothing has come.
+    """
+    base = old.state.newest
+    has_published = False
+    while True:
+        now = Dataset.open(old.uri)
+        hidden: tuple[tuple[str, tuple[int, ...]], ...] = ()
+        replaced: tuple[tuple[str, StoredObject], ...] = ()
+        if now.state.retracted_at >= 0:
+            new = Dataset(store, pen.ledger)
+            hidden = await pen.beside(partial(retracted_rows, now, new))
+            replaced = await pen.beside(partial(write_retracted, now, new, pen.ledger.epoch))
+        if not (is_fresh or hidden or replaced):
+            return has_published
+        version = pen.ledger.version + 1
+        retraction = [Retracted(version, hidden, replaced)] if hidden or replaced else []
+        complete = base is not None and base.complete
+        published = VersionPublished(version, REASON, pen.ledger.number, complete)
+        await pen.commit(*_settled(old.state, pen.ledger), *retraction, published)
+        is_fresh, has_published = False, True
+        if Dataset.open(old.uri).state.retracted_at == now.state.retracted_at:
+            return True
+
+
+def _settled(old: LedgerState, new: LedgerState) -> list[Change]:
+    """What the old dataset has given up, and the claims that it has released, as far as the new one does not know."""
     given_up = [
         state.dropped
-        for name, state in old.state.fragments.items()
-        if state.dropped is not None and pen.ledger.fragments[name].dropped is None
+        for name, state in old.fragments.items()
+        if state.dropped is not None and new.fragments[name].dropped is None
     ]
-    retraction = [Retracted(version, hidden, ())] if hidden else []
     released = [
         ClaimsReleased(sink, ((name, tuple(sorted(rows))),))
-        for name, state in old.state.fragments.items()
+        for name, state in old.fragments.items()
         for sink, rows in state.released.items()
+        if not rows <= new.fragments[name].released.get(sink, set())
     ]
-    await pen.commit(*given_up, *released, *retraction, VersionPublished(version, REASON))
-    return True
+    return [*given_up, *released]
 
 
 def _applied(old: LedgerState, new: LedgerState, target: str) -> Iterator[Change]:

@@ -31,10 +31,11 @@ from headrace.controller.progress import RunProgress
 from headrace.controller.telling import tell_command, tell_entry, tell_event
 from headrace.controller.tickets import introduce
 from headrace.protos import control_pb2 as pb
-from headrace.store.dataset import Dataset, write_manifest
+from headrace.store.dataset import Dataset
 from headrace.store.entries import EntryError
 from headrace.store.errors import StoreError, StoreRefused, StoreStalled
 from headrace.store.fold import FoldError
+from headrace.store.manifest import bring_forward
 from headrace.transport.log_lines import caused_by, current_cause
 from headrace.transport.logbook import Logbook
 
@@ -297,7 +298,11 @@ class Shell:
         dataset = Dataset(self._logs.store(command.log), run.ledger)
         written = core.ManifestWritten(command.log)
         try:
-            await asyncio.to_thread(lambda: write_manifest(dataset.store, dataset.manifest()))
+            described = await asyncio.to_thread(dataset.describe)
+            if run.leadership.state not in (LeaderState.LEADING, LeaderState.RESIGNING):
+                return  # whoever leads by now writes one; this fold is no leader's any more
+            # Made here, where the fold stands still; a later entry's manifest is left alone.
+            await asyncio.to_thread(bring_forward, dataset.store, dataset.manifest(described))
         except StoreError as error:
             written = core.ManifestWritten(command.log, str(error), isinstance(error, StoreStalled))
         self.post(written)

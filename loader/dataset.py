@@ -1,5 +1,7 @@
 """Reading a dataset's token shards, in numpy: through the manifest, mapped into memory, checked once."""
 
+import json
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from headrace.loader.cache import Held, ShardCache
 from headrace.loader.errors import LoaderError
 from headrace.loader.fetch import LOOK_S, never, not_wanted
 from headrace.loader.head import parse_blocks
-from headrace.loader.manifest import MANIFEST_KEY, Manifest, ShardEntry, parse_manifest
+from headrace.loader.manifest import Manifest, ShardEntry, parse_manifest
 from headrace.loader.mapped import mapped_rows, mapping_of
 from headrace.loader.order import I64, Layout
 from headrace.loader.room import CacheFull, RoomWait
@@ -25,9 +27,13 @@ from headrace.store import files as _files  # noqa: F401 - imported when the loa
 from headrace.store.blocks import BlockTable
 from headrace.store.errors import FormatError, ObjectMissing
 from headrace.store.header import malformed, read_plain_header
+from headrace.store.manifest import MANIFEST_KEY
+from headrace.store.manifest import doubt as doubt_of
 from headrace.store.objects import ObjectStore, open_store
 from headrace.store.shards import ShardHeader, read_header, read_shard
 from headrace.store.words import counted
+
+logger = logging.getLogger("headrace.loader")
 
 #: two windows of the default size touch no more; each is a mapping, of which 65,530 are the usual limit
 SHARDS_OPEN_MAX: Final = 512
@@ -103,6 +109,11 @@ class TokenDataset:
 
     def _with(self, cache: ShardCache | None, version: int) -> "TokenDataset":
         return TokenDataset(self.store, self.manifest, verify=self.verify, cache=cache, version=version)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the version's input was read to its end; not where its run was stopped before."""
+        return self.manifest.complete
 
     @property
     def seq_len(self) -> int:
@@ -311,9 +322,32 @@ def dataset_in(store: ObjectStore, *, verify: bool = True, cache: ShardCache | N
         data = store.get(MANIFEST_KEY)
     except ObjectMissing as error:
         raise FormatError(_unfinished(store)) from error
+    manifest = parse_manifest(data, store.uri)
+    doubt = doubt_of(store, manifest.entry, manifest.version)
+    if doubt:
+        manifest = _by_ledger(store, doubt)
+    if not manifest.complete:
+        logger.warning(
+            "%s: version %d is incomplete: its run ended before it had read all of its input; "
+            "the same run again goes on with it, and publishes what is complete",
+            *(store.uri, manifest.version),
+        )
     if cache is None and store.is_remote:
         cache = ShardCache.default()
-    return TokenDataset(store, parse_manifest(data, store.uri), verify=verify, cache=cache)
+    return TokenDataset(store, manifest, verify=verify, cache=cache)
+
+
+def _by_ledger(store: ObjectStore, doubt: str) -> Manifest:
+    """The newest version as the ledger tells it, where `manifest.json` does not. Raises FormatError."""
+    # here, since a loader whose manifest is up to date folds no ledger
+    from headrace.store.dataset import Dataset, fold_ledger
+
+    state = fold_ledger(store)
+    if state.removed or state.newest is None:
+        what = "the dataset was removed" if state.removed else "no version was published"
+        raise FormatError(f"{store.uri}: {MANIFEST_KEY} {doubt}; by the ledger {what}: run its pipeline again")
+    logger.warning("%s: %s %s; version %d is read from the ledger", store.uri, MANIFEST_KEY, doubt, state.version)
+    return parse_manifest(json.dumps(Dataset(store, state).manifest()).encode(), store.uri)
 
 
 def _unfinished(store: ObjectStore) -> str:

@@ -7,9 +7,11 @@ from typing import Any, Final, overload
 import orjson
 
 from headrace.store.errors import FormatError
+from headrace.store.keys import is_checksum, is_key
+from headrace.store.manifest import MANIFEST_FORMAT, MANIFEST_KEY, entry_of
 
-MANIFEST_KEY: Final = "manifest.json"
-MANIFEST_FORMAT: Final = 1
+#: sequences, tokens or rows of one shard, and the length of a sequence: what is more is no count
+COUNT_MAX: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class Manifest:
     eos_id: int | None
     shards: "ShardTable"
     retracted: tuple[Retraction, ...] = ()
+    #: the ledger entry that published this version; -1 where none is named
+    entry: int = -1
+    #: whether the version's input was read to its end
+    complete: bool = True
 
     def first_shards(self, count: int) -> "Manifest":
         """The same, as if there were only the first `count` shards."""
@@ -76,6 +82,18 @@ class ShardTable(Sequence[ShardEntry]):
             wrong = set(map(type, column)) - {kind}
             if wrong:
                 raise TypeError(f"a shard's field is {wrong.pop().__name__} and not {kind.__name__}")
+        # names of files are made of these, so nothing else may come in
+        strange = [key for key in (*self.tokens, *self.documents) if not is_key(key)]
+        strange += [checksum for checksum in self.checksums if not is_checksum(checksum)]
+        if strange:
+            raise ValueError(f"{strange[0][:200]!r} is no key or checksum of a shard")
+        if (
+            not 0
+            <= min((0, *self.sequences, *self.token_counts))
+            <= max((0, *self.sequences, *self.token_counts))
+            <= COUNT_MAX
+        ):
+            raise ValueError(f"a shard's count is below 0 or above {COUNT_MAX}")
 
     def _columns(self) -> tuple[list[Any], ...]:
         return self.tokens, self.documents, self.checksums, self.sequences, self.token_counts
@@ -112,6 +130,8 @@ def parse_manifest(data: bytes, uri: str) -> Manifest:
             raise FormatError(
                 f"{uri}: {MANIFEST_KEY} has format {fields['format']!r}, this version reads {MANIFEST_FORMAT}"
             )
+        if fields.get("removed"):
+            fields = {**fields, "seq_len": 1, "tokenizer": "", "pad_id": 0, "eos_id": None}
         eos_id = fields["eos_id"]
         manifest = Manifest(
             dataset=str(fields["dataset"]),
@@ -122,11 +142,13 @@ def parse_manifest(data: bytes, uri: str) -> Manifest:
             eos_id=None if eos_id is None else int(eos_id),
             shards=ShardTable(fields["shards"]),
             retracted=tuple(map(_retraction, fields.get("retracted", ()))),
+            entry=entry_of(fields),
+            complete=fields.get("complete", True) is not False,
         )
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(
             f"{uri}: {MANIFEST_KEY} is malformed: {type(error).__name__} {error}; write it anew"
         ) from error
-    if manifest.seq_len < 1 or min(manifest.shards.sequences, default=0) < 0:
-        raise FormatError(f"{uri}: {MANIFEST_KEY} has a seq_len or a count of sequences that is not positive")
+    if not 0 < manifest.seq_len <= COUNT_MAX:
+        raise FormatError(f"{uri}: {MANIFEST_KEY} has a seq_len of {manifest.seq_len}, not one from 1 to {COUNT_MAX}")
     return manifest

@@ -29,7 +29,7 @@ from headrace.store.header import read_plain_header
 from headrace.store.key_files import ROLE, SUFFIX, merge_keys
 from headrace.store.keys import quarantine_prefix
 from headrace.store.objects import ObjectStore
-from headrace.store.shards import read_shard, read_table, table_to_parquet
+from headrace.store.shards import checksum, read_shard, read_table, table_to_parquet
 
 #: What the layout itself writes into a shard's header; everything else there is the sink's.
 _LAYOUT = {
@@ -141,11 +141,11 @@ def left_to_do(old: LedgerState, new: LedgerState) -> list[ClosedShard]:
                         f"it holds records {first}..{end - 1} of {state.fragment.uri}, which the other dataset does "
                         f"not: {_ELSEWHERE}"
                     )
-    published = old.version_number
+    newest = old.newest
     return [
         shard
         for shard in old.shards
-        if (published < 0 or shard.number <= published) and not new.conflicts(shard.closed)
+        if (newest is None or shard.number <= newest.shows) and not new.conflicts(shard.closed)
     ]
 
 
@@ -163,10 +163,45 @@ def retracted_rows(old: Dataset, new: Dataset) -> tuple[tuple[str, tuple[int, ..
         if fragments.isdisjoint(item.fragment.hex() for item in shard.closed.ranges):
             continue
         table = read_table(new.store, _object(shard.closed, "documents").key, ["fragment", "row", "part"])
-        hidden = tuple(row for row, name in enumerate(_names(table)) if name in gone)
+        tokens = _object(shard.closed, "tokens").key
+        known = new.retracted(tokens)
+        hidden = tuple(row for row, name in enumerate(_names(table)) if name in gone and row not in known)
         if hidden:
-            found.append((_object(shard.closed, "tokens").key, hidden))
+            found.append((tokens, hidden))
     return tuple(found)
+
+
+def write_retracted(old: Dataset, new: Dataset, epoch: int) -> tuple[tuple[str, StoredObject], ...]:
+    """Write samples and quarantine of merged shards anew where the old dataset has lost text of them since.
+
+    The key of each old object, and what takes its place. Raises StoreError.
+    """
+    prefix = f"shards/{epoch}/"
+    made: list[tuple[str, StoredObject]] = []
+    for shard in new.shards:
+        standing = {item.role: item for item in shard.closed.objects if item.role in ("quarantine", "samples")}
+        if not standing:
+            continue
+        for role, table in _sidecars(old.store, Group(_merged_from(old, shard.closed))):
+            data = table_to_parquet(table)
+            if role in standing and standing[role].checksum != checksum([data]):
+                at = quarantine_prefix(prefix) if role == "quarantine" else prefix
+                made.append((standing[role].key, create_object(new.store, role, at, _TABLES[role], [data])))
+    return tuple(made)
+
+
+def _merged_from(old: Dataset, merged: Closed) -> tuple[Closed, ...]:
+    """The shards of the old dataset whose records a merged shard closes."""
+    spans: dict[bytes, list[Range]] = {}
+    for item in merged.ranges:
+        spans.setdefault(item.fragment, []).append(item)
+
+    def is_part(closed: Closed) -> bool:
+        first = closed.ranges[0] if closed.ranges and closed.sink == merged.sink else None
+        held = spans.get(first.fragment, ()) if first is not None else ()
+        return first is not None and any(item.first <= first.first < item.end for item in held)
+
+    return tuple(shard.closed for shard in old.shards if is_part(shard.closed))
 
 
 def _names(table: pa.Table) -> list[tuple[str, int, int | None]]:

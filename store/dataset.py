@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
 from headrace.store.balance import Balance, balance_of
 from headrace.store.entries import Closed, EntryError, StoredObject
 from headrace.store.errors import FormatError, InvalidUri
@@ -15,14 +13,12 @@ from headrace.store.fold import FoldError, LedgerState
 from headrace.store.folding import fold_log
 from headrace.store.header import read_plain_header
 from headrace.store.log import Log
+from headrace.store.manifest import MANIFEST_FORMAT
 from headrace.store.objects import ObjectStore, open_store
 
 if TYPE_CHECKING:
     from headrace.store.verify import Report
 
-#: The version of `manifest.json`; a reader refuses one that it does not know.
-MANIFEST_FORMAT: Final = 1
-MANIFEST_KEY: Final = "manifest.json"
 #: The roles of a shard's objects (`StoredObject.role`) that the manifest names.
 TOKENS: Final = "tokens"
 DOCUMENTS: Final = "documents"
@@ -135,22 +131,32 @@ class Dataset:
         """What became of the records, by the word of `sink`; without one, by that of the main sink."""
         return balance_of(self.state, sink)
 
-    def manifest(self) -> dict[str, Any]:
-        """Return `manifest.json`: the shards of the newest published version, or all where none was published."""
-        described = self.describe()
+    def manifest(self, described: Description | None = None) -> dict[str, Any]:
+        """Return `manifest.json`: the shards of the newest published version, or all where none was published.
+
+        Without `described` the first shard's header is read; with it, nothing is.
+        """
+        described = described or self.describe()
+        shards = [shard for shard in self.of_version().shards if shard.object(TOKENS) is not None]
+        named = {shard.to_dict()[TOKENS] for shard in shards}
         retracted = [
-            {"version": version, "tokens": key, "documents": rows} for version, key, rows in self.state.retracted
+            {"version": version, "tokens": key, "documents": rows}
+            for version, key, rows in self.state.retracted
+            if key in named
         ]
+        newest = self.state.newest
         return {
             "format": MANIFEST_FORMAT,
             "dataset": str(self.state.pipeline.get("name", "")),
             "version": self.state.version,
-            "pipeline": described.pipeline_version,
+            "entry": -1 if newest is None else newest.number,
+            "complete": self.complete(),
+            "pipeline": shards[-1].closed.version if shards else described.pipeline_version,
             "tokenizer": described.tokenizer or "",
             "seq_len": described.seq_len or 0,
             "pad_id": described.pad_id or 0,
             "eos_id": described.eos_id,
-            "shards": [shard.to_dict() for shard in self.of_version().shards if shard.object(TOKENS) is not None],
+            "shards": [shard.to_dict() for shard in shards],
             **({"retracted": retracted} if retracted else {}),
         }
 
@@ -159,15 +165,20 @@ class Dataset:
 
         What was retracted since is not shown in an older version either. Raises `ValueError` for one that is not known.
         """
-        published = self.state.published | {self.state.version: self.state.version_number}
-        if version is not None and not (version > 0 and version in published):
-            known = ", ".join(str(number) for number in sorted(published) if number > 0)
+        published = self.state.published
+        if version is not None and version not in published:
+            known = ", ".join(str(number) for number in sorted(published))
             raise ValueError(f"{self.uri} has no version {version}; it has {known or 'none yet: run it to its end'}")
-        newest = published[self.state.version if version is None else version]
+        wanted = published.get(self.state.version if version is None else version)
         shown = Dataset(self.store, self.state)
-        if newest >= 0:
-            shown._shards = tuple(shard for shard in self._shards if shard.number <= newest)
+        if wanted is not None:
+            shown._shards = tuple(shard for shard in self._shards if shard.number <= wanted.shows)
         return shown
+
+    def complete(self, version: int | None = None) -> bool:
+        """Whether a version's input was read to the end: of the newest, which none is before the first is published."""
+        wanted = self.state.published.get(self.state.version if version is None else version)
+        return wanted is not None and wanted.complete
 
     def retracted(self, tokens: str) -> frozenset[int]:
         """Rows of the documents table that are shown no more, of the shard whose tokens have this key."""
@@ -201,8 +212,3 @@ def _integer(value: Any) -> int | None:
         return int(value)
     except (TypeError, ValueError):
         return None
-
-
-def write_manifest(store: ObjectStore, manifest: Mapping[str, Any]) -> None:
-    """Write `manifest.json`. It is derived: the ledger alone decides what is in the dataset."""
-    store.replace(MANIFEST_KEY, [orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])

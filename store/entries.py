@@ -233,10 +233,16 @@ class ClaimsReleased:
 
 @dataclass(frozen=True, slots=True)
 class VersionPublished:
-    """The dataset as it stands here has a number that people may name."""
+    """A version of the dataset that people may name.
+
+    It shows the shards of the entries up to number `shows`; -1 means up to this entry. `complete` says that its input
+    was read to the end, and nobody stopped it before.
+    """
 
     version: int
     reason: str
+    shows: int = -1
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +371,8 @@ def _build(name: str, values: list[Any]) -> Change:
     if kind is None:
         raise EntryError(f"a change named {name!r} is not known to this Headrace: upgrade it")
     names: tuple[str, ...] = kind.__match_args__
+    if kind is VersionPublished and len(values) == 2:
+        values = [*values, -1, values[1] != "stopped"]  # as entries were before a version said what it shows
     if len(names) != len(values):
         raise EntryError(f"{name} has {len(values)} values, expected {len(names)}")
     built = {key: _NESTED.get((name, key), _same)(value) for key, value in zip(names, values, strict=True)}

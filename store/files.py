@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import io
 import itertools
@@ -32,11 +33,14 @@ from headrace.store.errors import (
     StoreStalled,
     StoreUnavailable,
 )
-from headrace.store.objects import RESERVED_SEGMENT, Buffer, ObjectInfo, validate_key
+from headrace.store.objects import RESERVED_SEGMENT, Buffer, Decide, ObjectInfo, validate_key
 from headrace.store.scratch import Scratch
 
 #: A temporary file younger than this is left alone: its writer may live in another container or on another host.
 TEMP_AGE_MIN_S = 3600
+#: For one writer of an object to let the next one in; whoever is frozen while it writes keeps the others out.
+LOCK_S_MAX = 10.0
+_LOCK_LOOK_S = 0.01
 #: Linux takes no more buffers in one writev (UIO_MAXIOV).
 WRITEV_PARTS_MAX = 1024
 
@@ -143,6 +147,44 @@ class FileStore:
                 disk.rename(temp, path)
         except OSError as error:
             raise self._unavailable("replace", key, error, size=_size_of(parts)) from error
+
+    def update(self, key: str, decide: Decide) -> bool:
+        """See `ObjectStore.update`. Writers take turns by a lock, which the kernel takes from whoever dies."""
+        path = self._path(key)
+        try:
+            self._make_directory(self._temps)
+            with self._locked(key):
+                try:
+                    with open(path, "rb", buffering=0) as file:
+                        standing: bytes | None = file.readall()
+                except FileNotFoundError:
+                    standing = None
+                parts = decide(standing)
+                if parts is not None:
+                    self.replace(key, parts)
+                return parts is not None
+        except OSError as error:
+            raise self._unavailable("update", key, error) from error
+
+    @contextlib.contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        deadline = time.monotonic() + LOCK_S_MAX
+        descriptor = os.open(os.path.join(self._temps, "update.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() > deadline:
+                        raise StoreStalled(
+                            f"{self.uri}: cannot update {key!r}: another process has been writing it for "
+                            f"{LOCK_S_MAX:.0f} s; end that one if it is frozen, then try again"
+                        ) from error
+                time.sleep(_LOCK_LOOK_S)
+            yield
+        finally:
+            os.close(descriptor)
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
         """See `ObjectStore.get`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.store.entries import (
     Change,
@@ -32,7 +32,7 @@ from headrace.store.keys import epoch_of
 from headrace.store.log_state import FoldError, LogState
 from headrace.store.totals import Totals
 
-__all__ = ["ClosedShard", "FoldError", "FragmentState", "LedgerState"]
+__all__ = ["ClosedShard", "FoldError", "FragmentState", "LedgerState", "Published"]
 
 _NOTHING = Counts()
 
@@ -92,6 +92,17 @@ class ClosedShard:
     closed: Closed
 
 
+class Published(NamedTuple):
+    """What a published version shows."""
+
+    #: The entry that published it.
+    number: int
+    #: The last entry whose shards it shows.
+    shows: int
+    #: Whether its input was read to the end, and all of it closed or given up.
+    complete: bool
+
+
 @dataclass(slots=True)
 class LedgerState(LogState):
     """All that the ledger of one dataset says up to entry `number` (-1: nothing yet)."""
@@ -107,15 +118,27 @@ class LedgerState(LogState):
     accepted: dict[bytes, int] = field(default_factory=dict[bytes, int])
     counts: dict[str, Counts] = field(default_factory=dict[str, Counts])
     version: int = 0
-    version_number: int = -1
-    #: The entry that published each version.
-    published: dict[int, int] = field(default_factory=dict[int, int])
+    #: What each version shows.
+    published: dict[int, Published] = field(default_factory=dict[int, Published])
     #: Documents that are shown no more: since which version, the key of the shard's tokens, rows of its documents.
     retracted: list[list[Any]] = field(default_factory=list[list[Any]])
+    #: The last entry that retracted something, -1 where none has.
+    retracted_at: int = -1
     #: The dataset was removed, and no pipeline has begun another in its place.
     removed: bool = False
     #: What the fragments above come to; it follows from them.
     totals: Totals = field(default_factory=Totals, compare=False)
+
+    @property
+    def newest(self) -> Published | None:
+        """What the newest version shows; None where none was published."""
+        return self.published.get(self.version)
+
+    @property
+    def unshown(self) -> int:
+        """How many shards are closed that no version shows yet."""
+        shows = self.newest.shows if self.newest is not None else -1
+        return sum(shard.number > shows for shard in self.shards)
 
     def conflicts(self, closed: Closed) -> list[Range]:
         """The parts of a proposal's ranges that its sink has closed already, or that were given up."""
@@ -150,8 +173,7 @@ class LedgerState(LogState):
                 for fragment, rows in change.records:
                     self._known(number, fragment).released.setdefault(change.sink, set()).update(rows)
             case VersionPublished():
-                self.version, self.version_number = change.version, number
-                self.published[change.version] = number
+                self._published(number, change)
             case Retracted():
                 self._retracted(number, change)
             case Removed():
@@ -208,6 +230,21 @@ class LedgerState(LogState):
         self.accepted[change.identity()] = number
         self.counts[change.sink] = self.counts.get(change.sink, _NOTHING) + change.counts
 
+    def _published(self, number: int, change: VersionPublished) -> None:
+        """A newer version lists the shards of the older one, and then its own: who reads may rely on it."""
+        shows, before = change.shows if change.shows >= 0 else number, self.newest
+        if change.version <= self.version:
+            raise FoldError(f"entry {number} publishes version {change.version} behind version {self.version}")
+        if shows > number or (before is not None and shows < before.shows):
+            raise FoldError(f"entry {number} publishes a version that shows entries up to {shows}: none can")
+        complete = change.complete and (change.shows >= 0 or self._closed_all())
+        self.version = change.version
+        self.published[change.version] = Published(number, shows, complete)
+
+    def _closed_all(self) -> bool:
+        sinks = tuple(self.counts)
+        return all(fragment.done(sinks) for fragment in self.fragments.values())
+
     def _retracted(self, number: int, change: Retracted) -> None:
         named = {item.key for shard in self.shards for item in shard.closed.objects}
         fresh = dict(change.replaced)
@@ -216,6 +253,7 @@ class LedgerState(LogState):
             raise FoldError(f"entry {number} retracts from {unknown[0]}, which no shard has")
         if change.version <= self.version:
             raise FoldError(f"entry {number} retracts from version {change.version} on, {self.version} is published")
+        self.retracted_at = number
         self.retracted += [[change.version, key, list(rows)] for key, rows in change.documents]
         for index, shard in enumerate(self.shards):
             if any(item.key in fresh for item in shard.closed.objects):

@@ -8,6 +8,8 @@ import re
 FOLDERS = ("shards", "quarantine")
 #: The role of the object of a shard that has the keys of its kept records, where a dedup stage ran.
 KEYS_ROLE = "keys"
+#: The one kind of checksum that objects have: its name before the colon, the hash of all bytes behind it.
+_CHECKSUM = re.compile(r"xxh3-128:[0-9a-f]{32}")
 _KEY = re.compile(r"(?:shards|quarantine)/([0-9]{1,18})/[0-9a-f]{32}(?:\.[a-z]+)+")
 
 
@@ -15,6 +17,16 @@ def epoch_of(key: str) -> int | None:
     """The epoch in whose folder an object lies; None for a key that no sink of ours writes."""
     match = _KEY.fullmatch(key)
     return None if match is None else int(match[1])
+
+
+def is_key(key: object) -> bool:
+    """Whether a key has the shape of those that sinks write: folder, epoch, hash of the bytes, and an ending."""
+    return isinstance(key, str) and _KEY.fullmatch(key) is not None
+
+
+def is_checksum(checksum: object) -> bool:
+    """Whether this is `xxh3-128:` and 32 hex digits."""
+    return isinstance(checksum, str) and _CHECKSUM.fullmatch(checksum) is not None
 
 
 def quarantine_prefix(shards_prefix: str) -> str:

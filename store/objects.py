@@ -15,6 +15,8 @@ from typing import Protocol, TypeAlias
 from headrace.store.errors import InvalidKey, InvalidUri, ObjectMissing
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+#: What `update` asks: given the bytes that stand, or None where no object does, those to stand instead; None for none.
+Decide: TypeAlias = Callable[[bytes | None], Sequence[Buffer] | None]
 
 #: S3's own limit on a key.
 KEY_BYTES_MAX = 1024
@@ -70,7 +72,17 @@ class ObjectStore(Protocol):
     def replace(self, key: str, parts: Sequence[Buffer]) -> None:
         """Write the concatenated parts under `key` whether or not an object stands there; atomic and durable.
 
-        For derived files such as `manifest.json` only: nothing that the ledger names is ever replaced.
+        For what nobody else writes: nothing that the ledger names is ever replaced.
+        """
+        ...
+
+    def update(self, key: str, decide: Decide) -> bool:
+        """Replace a small object by what follows from it, unless another writes it meanwhile; whether it was written.
+
+        For derived files such as `manifest.json`. `decide` is asked again where another was faster, so it must have no
+        effect of its own. Atomic and durable, as `create`. Of several writers at once each sees what the one before it
+        wrote, where the store can promise that: a server that knows no `If-Match` is asked without. Raises
+        `StoreUnavailable` also where others are faster for ever.
         """
         ...
 

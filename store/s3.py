@@ -8,6 +8,7 @@ written in parallel parts where a race has shown that a conditional completion l
 from __future__ import annotations
 
 import io
+import logging
 import pathlib
 import re
 from collections import deque
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import xxhash
 
 from headrace.store.errors import ChecksumMismatch, InvalidKey, ObjectMissing, StoreRefused, StoreUnavailable
-from headrace.store.objects import KEY_BYTES_MAX, RESERVED_SEGMENT, Buffer, ObjectInfo, Stream, validate_key
+from headrace.store.objects import KEY_BYTES_MAX, RESERVED_SEGMENT, Buffer, Decide, ObjectInfo, Stream, validate_key
 from headrace.store.s3_answers import Meaning
 from headrace.store.s3_asking import Asker, Pace
 from headrace.store.s3_body import Body
@@ -25,17 +26,24 @@ from headrace.store.s3_listing import Listed, OutOfOrder, list_flat, list_folder
 from headrace.store.s3_patience import Patience
 from headrace.store.s3_upload import (
     CHECKSUM_HEADER,
+    IF_ABSENT,
     Sizes,
     completes_once,
+    if_match,
     in_parallel,
     new_writer,
     put,
     put_in_parts,
+    replaces_once,
 )
 from headrace.store.s3_wire import CONNECTIONS_KEPT, READ_TIMEOUT_S, Answer, NoAnswer, Wire
 
 #: Times that a read starts over because the object was replaced, or damaged on its way, in between.
 READS_MAX = 4
+#: Times that an update starts over because another was faster.
+UPDATES_MAX = 16
+
+logger = logging.getLogger("headrace.store")
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
@@ -97,11 +105,11 @@ class S3Store:
                 f"({self._sizes.put_bytes_max}), and this endpoint lets two win a conditional upload in parts; "
                 "make shards smaller"
             )
-        return put(self._asker, path, body, new_writer(), True)
+        return put(self._asker, path, body, new_writer(), IF_ABSENT)
 
     def create_behind(self, key: str, parts: Sequence[Buffer], gate: Callable[[], None]) -> bool:
         """`create` of a small object, whose headers are sent before `gate` is called, and whose bytes behind it."""
-        return put(self._asker, self._path(key), Body(parts, gate), new_writer(), True)
+        return put(self._asker, self._path(key), Body(parts, gate), new_writer(), IF_ABSENT)
 
     def replace(self, key: str, parts: Sequence[Buffer]) -> None:
         """See `ObjectStore.replace`."""
@@ -110,7 +118,24 @@ class S3Store:
         if body.size >= self._sizes.multipart_bytes_min:
             put_in_parts(self._asker, path, body, new_writer(), False, self._sizes.part_bytes)
         else:
-            put(self._asker, path, body, new_writer(), False)
+            put(self._asker, path, body, new_writer(), {})
+
+    def update(self, key: str, decide: Decide) -> bool:
+        """See `ObjectStore.update`. A PUT with `If-Match` of what was read, or with `If-None-Match: *` of nothing."""
+        path = self._path(key)
+        for _ in range(UPDATES_MAX):
+            # Looked at before it is read: what is read may be newer, and then the write is refused.
+            info = self.head(key)
+            try:
+                parts = decide(None if info is None else self.get(key))
+            except ObjectMissing:
+                continue
+            if parts is None:
+                return False
+            condition = IF_ABSENT if info is None else if_match(info.version) if self._may_update() else {}
+            if put(self._asker, path, Body(parts), new_writer(), condition):
+                return True
+        raise StoreUnavailable(f"{self.uri}: cannot update {key!r}: others wrote it {UPDATES_MAX} times meanwhile")
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
         """See `ObjectStore.get`. An object that is read whole is verified against its checksum."""
@@ -294,6 +319,19 @@ class S3Store:
                 self._asker, f"{self._target.prefix}{RESERVED_SEGMENT}/completes-once/"
             )
         return health.completes_once
+
+    def _may_update(self) -> bool:
+        """Whether `If-Match` on a write is honoured here; found out once."""
+        health = self._asker.health
+        if health.replaces_once is None:
+            health.replaces_once = replaces_once(self._asker, f"{self._target.prefix}{RESERVED_SEGMENT}/replaces-once/")
+            if not health.replaces_once:
+                logger.warning(
+                    "%s does not honour If-Match: two who derive a manifest at one instant may leave the older one; "
+                    "readers that know the ledger are not misled",
+                    self.uri,
+                )
+        return health.replaces_once
 
     def _lines(self, prefix: str, after: str) -> Iterator[Listed]:
         health = self._asker.health

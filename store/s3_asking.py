@@ -35,6 +35,8 @@ class Health:
     lists_folders: bool | None = None
     #: Whether a conditional multipart upload lets exactly one win; None until it was tried.
     completes_once: bool | None = None
+    #: Whether a write with `If-Match` lets exactly one win; None until it was tried.
+    replaces_once: bool | None = None
     #: What has been tried in vain for TROUBLE_S, for people; "" since anything succeeded.
     trouble: str = ""
 

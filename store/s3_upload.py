@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 from xml.sax.saxutils import escape
 
-from headrace.store.errors import StoreError, StoreUnavailable
+from headrace.store.errors import StoreError, StoreRefused, StoreUnavailable
 from headrace.store.s3_answers import Meaning, problem_of
 from headrace.store.s3_asking import Asker
 from headrace.store.s3_body import Body
@@ -41,9 +41,21 @@ WRITER_HEADER = "x-amz-meta-headrace-writer"
 #: xxh3-64 of the whole object, verified when it is read whole.
 CHECKSUM_HEADER = "x-amz-meta-headrace-xxh3"
 
+#: Conditions of an upload: that no object stands there, or that this one does.
+IF_ABSENT = {"If-None-Match": "*"}
+
+
+def if_match(etag: str) -> dict[str, str]:
+    """The condition that the object is still the one with this ETag (without its quotes)."""
+    return {"If-Match": f'"{etag}"'}
+
+
 #: The race that decides whether a conditional multipart upload can be trusted.
 RACE_WIDTH = 8
 RACE_ROUNDS = 12
+#: The race that decides whether a replacement of what stands can be trusted.
+REPLACE_WIDTH = 2
+REPLACE_ROUNDS = 3
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -68,20 +80,21 @@ def new_writer() -> str:
     return secrets.token_hex(16)
 
 
-def put(asker: Asker, key: str, body: Body, writer: str, is_conditional: bool) -> bool:
-    """Upload in one PUT; False where the condition was refused, by an object that is not ours."""
-    headers = _metadata(asker, body, writer)
+def put(asker: Asker, key: str, body: Body, writer: str, condition: Mapping[str, str]) -> bool:
+    """Upload in one PUT; False where the condition, a header of it, was refused, by an object that is not ours."""
+    headers = {**_metadata(asker, body, writer), **condition}
     # The endpoint compares what arrived with this before it stores it.
     headers["x-amz-checksum-crc32"] = body.crc32()
-    if is_conditional:
-        headers["If-None-Match"] = "*"
 
     def attempt() -> Answer:
-        if is_conditional and body.size >= LOOK_FIRST_BYTES and asker.wire.send("HEAD", key).status == 200:
+        looks = condition == IF_ABSENT and body.size >= LOOK_FIRST_BYTES
+        if looks and asker.wire.send("HEAD", key).status == 200:
             return Answer(412, {}, b"")
-        return asker.wire.send("PUT", key, body, headers)
+        answer = asker.wire.send("PUT", key, body, headers)
+        # AWS says so of an object that was to match and is gone.
+        return Answer(412, {}, b"") if "If-Match" in condition and answer.status == 404 else answer
 
-    return _conclude(asker, key, writer, is_conditional, attempt)
+    return _conclude(asker, key, writer, bool(condition), attempt)
 
 
 def put_in_parts(asker: Asker, key: str, body: Body, writer: str, is_conditional: bool, part_bytes: int) -> bool:
@@ -138,6 +151,34 @@ def completes_once(asker: Asker, prefix: str) -> bool:
             asker.once(partial(asker.wire.send, "DELETE", key))
         if wins != 1:
             return False
+    return True
+
+
+def replaces_once(asker: Asker, prefix: str) -> bool:
+    """Whether of several who replace the same object by `If-Match` exactly one wins, in each of some rounds.
+
+    A server that does not know the header lets all of them win, and one that refuses it lets none.
+    """
+    key = f"{prefix}{secrets.token_hex(8)}"
+    body = Body([b"race"])
+
+    def replace(etag: str) -> bool:
+        return put(asker, key, body, new_writer(), if_match(etag))
+
+    try:
+        put(asker, key, body, new_writer(), {})
+        if replace("0" * 32):
+            return False
+        for lap in range(REPLACE_ROUNDS):
+            standing = asker.ask(f"probe {key!r}", lambda: asker.wire.send("HEAD", key)).answer
+            body = Body([f"lap {lap}".encode()])
+            etags = [standing.headers.get("ETag", "").strip('"')] * REPLACE_WIDTH
+            if sum(in_parallel(replace, etags, REPLACE_WIDTH)) != 1:
+                return False
+    except StoreRefused:
+        return False
+    finally:
+        asker.once(partial(asker.wire.send, "DELETE", key))
     return True
 
 

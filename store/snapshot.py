@@ -29,7 +29,7 @@ from headrace.store.entries import (
     counts_row,
 )
 from headrace.store.errors import FormatError
-from headrace.store.fold import ClosedShard, FragmentState, LedgerState
+from headrace.store.fold import ClosedShard, FragmentState, LedgerState, Published
 from headrace.store.intervals import IntervalSet
 from headrace.store.log_state import LogState
 from headrace.store.totals import Totals
@@ -46,9 +46,9 @@ _LEDGER_FIELDS = (
     "pipelines",
     "epoch",
     "version",
-    "version_number",
     "published",
     "retracted",
+    "retracted_at",
     "removed",
 )
 #: Every field of a fold stands in a snapshot, but for `totals`, counted anew; a test holds this to the classes.
@@ -108,6 +108,8 @@ def decode_snapshot(data: bytes) -> LogState:
             for name, dtype, count, offset in places
         }
         state: LogState = _ledger(tables, arrays) if kind == "ledger" else _cluster(tables)
+        if isinstance(state, LedgerState):
+            scalars["published"] = _published(state, scalars)
         for name, value in scalars.items():
             setattr(state, name, value)
         return state
@@ -234,6 +236,20 @@ def _ledger(tables: Any, arrays: Arrays) -> LedgerState:
     state.counts = {sink: counts_of(row) for sink, row in tables["counts"].items()}
     state.totals = Totals.of(state.fragments.values())
     return state
+
+
+def _published(state: LedgerState, scalars: dict[str, Any]) -> dict[int, Published]:
+    """What each version shows. Snapshots of before told the entry alone, and the newest apart from the others."""
+    found: dict[int, Any] = dict(scalars["published"])
+    if (number := scalars.pop("version_number", -1)) >= 0:
+        found.setdefault(scalars["version"], number)
+    closed = all(fragment.done(tuple(state.counts)) for fragment in state.fragments.values())
+    return {
+        version: Published(row, row, closed or version < scalars["version"])
+        if isinstance(row, int)
+        else Published(*row)
+        for version, row in found.items()
+    }
 
 
 _FRAGMENT = ("stage", "uri", "version", "start", "end", "reader", "size", "count")

@@ -11,9 +11,11 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from headrace.store.dataset import Dataset, Description, fold_ledger
 from headrace.store.entries import Closed, StoredObject
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
 from headrace.store.fold import LedgerState
+from headrace.store.manifest import MANIFEST_KEY, doubt, entry_of
 from headrace.store.objects import ObjectStore
 from headrace.store.parts import GRAVITY, Ordinals, broken_rows, keys_of, rows_of
 from headrace.store.shards import read_shard, read_table, verify_object
@@ -23,6 +25,9 @@ from headrace.store.words import counted
 #: Problems that are told of one shard; the rest of them only repeat the story.
 PROBLEMS_PER_SHARD_MAX = 50
 _RESTORE = "`headrace dataset rebuild --restore` makes it again from its source"
+#: What a manifest says that follows from the ledger alone.
+_COMPARED = ("version", "entry", "complete", "pipeline", "shards", "retracted")
+_NOTHING_SAID = Description(None, None, None, None, "")
 _BROKEN_SINK = "the sink that wrote it is broken, write the dataset again and report it"
 
 
@@ -71,7 +76,10 @@ def verify_shards(store: ObjectStore, state: LedgerState, progress: Callable[[in
         if progress is not None:
             progress(done, len(state.shards))
     problems += whole_problems(store, state)
-    problems += _manifest_problems(store, state)
+    try:
+        problems += _manifest_problems(store, state)
+    except FormatError as error:
+        problems.append(str(error))
     unnamed = unnamed_objects(store, state)
     left = sum(info.size for info in unnamed)
     return Report(len(state.shards), objects, size, records, tuple(problems), len(unnamed), left)
@@ -277,17 +285,36 @@ def _quarantine_problems(
 
 
 def _manifest_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
-    """A manifest may be older than the ledger, but never names what the ledger does not."""
+    """A manifest is what the ledger's newest version says.
+
+    It may be newer than this fold, where a run goes on: then the ledger is folded again. Raises FormatError where it
+    names an entry that the ledger lacks.
+    """
+    derive = f"verify again if a run is just publishing, else `headrace dataset gc {store.uri}` derives it anew"
     try:
-        manifest = orjson.loads(store.get("manifest.json"))
+        manifest: Any = orjson.loads(store.get(MANIFEST_KEY))
+        entry, shown = entry_of(manifest), {name: manifest.get(name) for name in _COMPARED}
         named = {shard["tokens"]: shard["checksum"] for shard in manifest["shards"]}
     except ObjectMissing:
+        if state.newest is not None:
+            yield f"{MANIFEST_KEY} is missing, and entry {state.newest.number} published a version; {derive}"
         return
-    except (ValueError, KeyError, TypeError) as error:
-        yield f"manifest.json cannot be read ({type(error).__name__}: {error}); run the pipeline again to derive it"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        yield f"{MANIFEST_KEY} cannot be read ({type(error).__name__}: {error}); {derive}"
         return
-    remedy = "the ledger does not; run the pipeline again to derive it"
+    state = fold_ledger(store) if entry > state.number else state
     known = {item.key: item.checksum for shard in state.shards for item in shard.closed.objects}
     for key in sorted(named.keys(), key=str):
         if known.get(key) != named[key]:
-            yield f"manifest.json names {key} with {named[key]}, {remedy}"
+            yield f"{MANIFEST_KEY} names {key} with {named[key]}, the ledger does not; {derive}"
+            return
+    if entry < 0:
+        yield f"{MANIFEST_KEY} names no entry of the ledger, as those of an earlier Headrace; {derive}"
+        return
+    if why := doubt(store, entry, manifest["version"]):
+        yield f"{MANIFEST_KEY} {why}; {derive}"
+        return
+    expected = Dataset(store, state).manifest(_NOTHING_SAID)
+    for name in _COMPARED:
+        if shown[name] != expected.get(name):
+            yield f"{MANIFEST_KEY} says otherwise than the ledger in {name!r}; {derive}"

@@ -135,7 +135,6 @@ class RunBase:
         self._dirty = self._settled = self._halted = False
         #: Whether all had been read when the sweep under way began.
         self._final = False
-        self._shards_at_start = 0
         #: Fragments whose object changed or vanished while they were open, and how that was found.
         self._changed: dict[bytes, str] = {}
         #: Fragments of which this run gave up the rest; sources to be listed again for it, and whether one was.

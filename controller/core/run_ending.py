@@ -24,7 +24,8 @@ class Ending(RunBase):
 
     def _publish(self, turn: RunTurn) -> list[Command]:
         self._turn(turn)
-        fresh = len(self.ledger.shards) > self._shards_at_start or self.ledger.version == 0
+        newest = self.ledger.newest
+        fresh = newest is None or not newest.complete or self.ledger.unshown > 0
         if fresh:
             self.leadership.submit(VersionPublished(self.ledger.version + 1, "completed"))
         return [] if fresh else [WriteManifest(self.pipeline.dataset)]
@@ -32,7 +33,9 @@ class Ending(RunBase):
     def _publish_what_is_closed(self) -> list[Command]:
         """After a stop: the sinks hold nothing any more."""
         self._turn(RunTurn.SINKS_EMPTY)
-        self.leadership.submit(VersionPublished(self.ledger.version + 1, "stopped"))
+        if self.ledger.newest is not None and not self.ledger.unshown:
+            return [WriteManifest(self.pipeline.dataset)]
+        self.leadership.submit(VersionPublished(self.ledger.version + 1, "stopped", complete=False))
         return []
 
     def _manifest_written(self, event: ManifestWritten, now: float) -> list[Command]:

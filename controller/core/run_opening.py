@@ -122,7 +122,6 @@ class Opening(Adoption):
         except PipelineError as error:
             return self._fail(str(error))
         self._turn(RunTurn.PIPELINE_ACCEPTED)
-        self._shards_at_start = len(self.ledger.shards)
         counts = self.ledger.counts.get(self.sinks[0])
         self.records_resumed = counts.records if counts else 0
         self.bytes_resumed = sum(state.stored_bytes(self.sinks[0]) for state in self.ledger.fragments.values())

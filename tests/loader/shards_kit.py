@@ -46,7 +46,7 @@ def write_dataset(
             arrays["piece_repeated"] = random.integers(0, columns[:, 2], dtype=np.int32)
         data = b"".join(safetensors_parts(arrays, {"format_version": "1", "seq_len": str(seq_len)}, blocks=blocks))
         digest = xxhash.xxh3_128(data).hexdigest()
-        key = f"shards/0/{number}-{digest}.safetensors"
+        key = f"shards/0/{digest}.safetensors"
         (root / key).write_bytes(data)
         documents = pa.table({"id": pa.array([f"{seed}/{number}/{at}" for at in range(len(pieces))], pa.string())})
         (root / key.replace("safetensors", "documents.parquet")).write_bytes(table_to_parquet(documents))

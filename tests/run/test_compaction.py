@@ -37,6 +37,11 @@ def files(dataset: Path) -> dict[str, bytes]:
     return {str(path.relative_to(dataset)): path.read_bytes() for path in dataset.rglob("*") if path.is_file()}
 
 
+def one_of(dataset: Path, verdict: str) -> str:
+    """The id of a record with this verdict."""
+    return next(fate[1] for fate in fates(dataset).values() if fate[0] == verdict)
+
+
 def fetched(uri: str, into: Path) -> Path:
     """The dataset as files, for readers that know no S3."""
     store = open_store(uri)
@@ -117,24 +122,53 @@ def test_a_retracted_record_stays_hidden_and_its_text_does_not_come_back(
     assert call(capsys, "verify", str(large))[1]["sound"]
 
 
-def test_a_retraction_in_the_meantime_stops_it(
-    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def retract(dataset: Path, *names: str) -> None:
+    done = subprocess.run(headrace("dataset", "retract", str(dataset), *names), timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0
+
+
+def shows_nothing_of(capsys: pytest.CaptureFixture[str], dataset: Path, kept: str, broken: str) -> bool:
+    """Whether a kept record is hidden, and the bytes of a quarantined one are gone."""
+    (fact,) = call(capsys, "trace", str(dataset), kept)[1]["records"]
+    quarantine = call(capsys, "show", str(dataset), "--quarantine")[1]["quarantine"]
+    sound = call(capsys, "verify", str(dataset))[1]["sound"]
+    return sound and "retracted" in fact and [row["raw"] for row in quarantine if row["id"] == broken] == [None]
+
+
+@pytest.mark.parametrize("moment", ["before the last look", "between the last look and the entry"])
+def test_a_retraction_in_the_meantime_is_made_in_the_new_dataset_too(
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     old, large = tmp_path / "old", tmp_path / "large"
     shutil.copytree(undisturbed, old)
-    name = next(fate[1] for fate in fates(old).values() if fate[0] == "kept")
-    listed = compaction.retracted_rows, compaction.groups
+    kept, broken = one_of(old, "kept"), one_of(old, "quarantined")
+    name = "_settled" if moment.startswith("between") else "_publish"
+    inner, calls = getattr(compaction, name), []
 
-    def retracting(*arguments: Any) -> Any:
-        yield from listed[1](*arguments)
-        done = subprocess.run(headrace("dataset", "retract", str(old), name), timeout=DEADLINE_S, check=False)
-        assert done.returncode == 0
+    def retracting(*arguments: Any, **named: Any) -> Any:
+        if not calls:
+            calls.append(moment)
+            retract(old, kept, broken)
+        return inner(*arguments, **named)
 
-    monkeypatch.setattr(compaction, "groups", retracting)
+    monkeypatch.setattr(compaction, name, retracting)
     code, _, complaint = call(capsys, "compact", str(old), str(large), "--shard-mib", "1")
-    assert code == 1
-    assert "were retracted from" in complaint
-    assert not (large / "manifest.json").exists()
+    assert (code, complaint) == (0, "")
+    assert shows_nothing_of(capsys, large, kept, broken)
+
+
+def test_a_retraction_behind_a_compaction_is_made_by_the_next(
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, large = tmp_path / "old", tmp_path / "large"
+    shutil.copytree(undisturbed, old)
+    kept, broken = one_of(old, "kept"), one_of(old, "quarantined")
+    compact = ("compact", str(old), str(large), "--shard-mib", "1")
+    assert call(capsys, *compact)[0] == 0
+    retract(old, kept, broken)
+    assert call(capsys, *compact)[1]["version"] == 2
+    assert shows_nothing_of(capsys, large, kept, broken)
+    assert call(capsys, *compact)[1]["version"] == 2
 
 
 def test_another_dataset_is_not_compacted_into(
@@ -163,7 +197,8 @@ def test_a_dataset_on_s3_is_compacted_there_and_removed(
     assert call(capsys, "compact", small, large, "--shard-mib", "8")[0] == 0
     assert fates(fetched(large, tmp_path / "large")) == fates(undisturbed)
     assert call(capsys, "rm", large, "--yes")[0] == 0
-    assert [info.key for info in open_store(large).list("") if not info.key.startswith("ledger/")] == []
+    assert [info.key for info in open_store(large).list("") if not info.key.startswith("ledger/")] == ["manifest.json"]
+    assert json.loads(open_store(large).get("manifest.json"))["removed"]
     with pytest.raises(InvalidUri, match="it was removed"):
         Dataset.open(large)
     assert Dataset.open(small).state.version == 1
@@ -179,7 +214,7 @@ def test_a_removed_dataset_is_gone_and_another_may_begin_in_its_place(
     assert "add --yes" in complaint
     assert files(dataset) == files(undisturbed)
     assert call(capsys, "rm", str(dataset), "--yes")[0] == 0
-    assert {name.split("/")[0] for name in files(dataset)} == {"ledger"}
+    assert {name.split("/")[0] for name in files(dataset)} == {".tmp", "ledger", "manifest.json"}
     assert call(capsys, "show", str(dataset))[0] == 1
     assert call(capsys, "ls", str(tmp_path))[1]["datasets"] == []
     assert call(capsys, "rm", str(dataset), "--yes")[0] == 0

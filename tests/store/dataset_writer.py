@@ -74,14 +74,15 @@ class Writer:
             np.arange(sum(lengths)), lengths, seq_len=SEQ_LEN, dtype=np.uint16, pad_id=2,
             metadata={"tokenizer": "abc", "eos_id": "1"},
         )  # fmt: skip
-        prefix = f"shards/1/{first}"
+        prefix = f"shards/1/{first:032x}"
         objects = [
             self.object("tokens", f"{prefix}.safetensors", built.parts),
             self.table("documents", f"{prefix}.documents.parquet", shards.documents_schema(), kept),
             self.table("verdicts", f"{prefix}.verdicts.parquet", shards.verdicts_schema(), lost),
         ]
         if raw:
-            objects.append(self.table("quarantine", f"quarantine/{first}.parquet", shards.quarantine_schema(), raw))
+            key = f"quarantine/1/{first:032x}.parquet"
+            objects.append(self.table("quarantine", key, shards.quarantine_schema(), raw))
         verdicts = [row["verdict"] for row in lost]
         counts = Counts(
             kept=len(kept),

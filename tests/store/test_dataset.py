@@ -13,7 +13,7 @@ from dataset_writer import FATES, FRAGMENT, SEQ_LEN, Writer
 from headrace.store import shards
 from headrace.store.balance import Balance
 from headrace.store.building import safetensors_parts
-from headrace.store.dataset import Dataset, fold_ledger, write_manifest
+from headrace.store.dataset import Dataset, fold_ledger
 from headrace.store.entries import (
     Closed,
     Counts,
@@ -26,6 +26,10 @@ from headrace.store.entries import (
 )
 from headrace.store.errors import FormatError, InvalidUri
 from headrace.store.files import FileStore
+from headrace.store.manifest import bring_forward
+
+#: The hashes in the keys of the first shard, and of one that the writer has not written.
+FIRST, OTHER = "0" * 32, "f" * 32
 
 
 @pytest.fixture
@@ -91,17 +95,18 @@ def test_the_manifest_names_each_shard_with_checksum_and_counts(store: FileStore
     closed = writer.shard(FATES)
     writer.entry(closed, VersionPublished(3, "end of run"))
     dataset = Dataset.open(store.uri)
-    write_manifest(store, dataset.manifest())
+    bring_forward(store, dataset.manifest())
     assert orjson.loads(store.get("manifest.json")) == {
-        "format": 1, "dataset": "books", "version": 3, "pipeline": "v1", "tokenizer": "abc", "seq_len": SEQ_LEN,
+        "format": 1, "dataset": "books", "version": 3, "entry": 1, "complete": False,
+        "pipeline": "v1", "tokenizer": "abc", "seq_len": SEQ_LEN,
         "pad_id": 2, "eos_id": 1,
         "shards": [{
-            "tokens": "shards/1/0.safetensors", "documents": "shards/1/0.documents.parquet",
-            "verdicts": "shards/1/0.verdicts.parquet", "checksum": closed.objects[0].checksum,
+            "tokens": f"shards/1/{FIRST}.safetensors", "documents": f"shards/1/{FIRST}.documents.parquet",
+            "verdicts": f"shards/1/{FIRST}.verdicts.parquet", "checksum": closed.objects[0].checksum,
             "records": 8, "kept": 4, "token_count": 11, "sequences": 3, "pipeline": "v1",
         }],
     }  # fmt: skip
-    assert dataset.shards[0].object("quarantine").key == "quarantine/0.parquet"  # type: ignore[union-attr]
+    assert dataset.shards[0].object("quarantine").key == f"quarantine/1/{FIRST}.parquet"  # type: ignore[union-attr]
 
 
 def test_the_manifest_stops_at_the_newest_published_version(store: FileStore, writer: Writer) -> None:
@@ -112,6 +117,27 @@ def test_the_manifest_stops_at_the_newest_published_version(store: FileStore, wr
     dataset = Dataset.open(store.uri)
     assert len(dataset.manifest()["shards"]) == 1
     assert len(dataset.shards) == 2
+
+
+def test_a_version_shows_the_shards_that_its_entry_says(store: FileStore, writer: Writer) -> None:
+    writer.entry(writer.shard([1]))
+    writer.entry(VersionPublished(1, "completed"))
+    writer.entry(writer.shard([1], first=1))
+    writer.entry(VersionPublished(2, "retraction", shows=2))
+    writer.entry(VersionPublished(3, "completed"))
+    dataset = Dataset.open(store.uri)
+    assert [len(dataset.of_version(version).shards) for version in (1, 2, 3)] == [1, 1, 2]
+
+
+def test_a_version_is_complete_where_its_publisher_says_so_and_nothing_is_open(
+    store: FileStore, writer: Writer
+) -> None:
+    writer.entry(writer.shard([1]), VersionPublished(1, "completed"))
+    assert not Dataset.open(store.uri).complete()
+    writer.entry(FragmentEnded(FRAGMENT.id, 1), VersionPublished(2, "completed"))
+    assert Dataset.open(store.uri).complete()
+    writer.entry(VersionPublished(3, "stopped", complete=False))
+    assert [Dataset.open(store.uri).complete(version) for version in (None, 1, 2, 3)] == [False, False, True, False]
 
 
 def test_a_dataset_without_shards_is_described_by_its_pipeline(store: FileStore, writer: Writer) -> None:
@@ -136,9 +162,9 @@ def test_an_entry_that_cannot_follow_is_a_format_error(store: FileStore, writer:
 def test_a_whole_dataset_is_sound(store: FileStore, writer: Writer) -> None:
     writer.entry(writer.shard(FATES))
     writer.entry(writer.shard(["filtered", "quarantined"], first=8))
-    writer.entry(writer.shard([5, 9], first=10), FragmentEnded(FRAGMENT.id, 12))
+    writer.entry(writer.shard([5, 9], first=10), FragmentEnded(FRAGMENT.id, 12), VersionPublished(1, "completed"))
     dataset = Dataset.open(store.uri)
-    write_manifest(store, dataset.manifest())
+    bring_forward(store, dataset.manifest())
     report = dataset.verify()
     assert report.problems == ()
     assert report.sound
@@ -187,7 +213,7 @@ def test_a_record_that_no_table_holds_is_found_even_where_counts_agree(store: Fi
 def _with_table(writer: Writer, closed: Closed, role: str, rows: list[dict[str, Any]]) -> Closed:
     schema = {"documents": shards.documents_schema(), "verdicts": shards.verdicts_schema(),
               "quarantine": shards.quarantine_schema()}[role]  # fmt: skip
-    other = writer.table(role, f"shards/1/other.{role}", schema, rows)
+    other = writer.table(role, f"shards/1/{OTHER}.{role}", schema, rows)
     return dataclasses.replace(closed, objects=tuple(other if x.role == role else x for x in closed.objects))
 
 
@@ -250,7 +276,7 @@ def test_pieces_that_do_not_fit_are_found(
     closed = writer.shard(FATES)
     arrays = dict(shards.read_shard(store, closed.objects[0].key))
     arrays[name] = np.array(value, arrays[name].dtype)
-    tokens = writer.object("tokens", "shards/1/other.safetensors", safetensors_parts(arrays, {}, blocks=True))
+    tokens = writer.object("tokens", f"shards/1/{OTHER}.safetensors", safetensors_parts(arrays, {}, blocks=True))
     assert problem in _problems(store, writer, dataclasses.replace(closed, objects=(tokens, *closed.objects[1:])))
 
 
@@ -258,8 +284,8 @@ def test_a_manifest_that_names_a_shard_unknown_to_the_ledger_is_found(store: Fil
     writer.entry(writer.shard(FATES))
     dataset = Dataset.open(store.uri)
     manifest = dataset.manifest()
-    manifest["shards"][0]["tokens"] = "shards/1/never.safetensors"
-    write_manifest(store, manifest)
-    assert "manifest.json names shards/1/never.safetensors" in dataset.verify().problems[0]
+    manifest["shards"][0]["tokens"] = f"shards/1/{OTHER}.safetensors"
+    bring_forward(store, manifest)
+    assert f"manifest.json names shards/1/{OTHER}.safetensors" in dataset.verify().problems[0]
     store.replace("manifest.json", [b"{"])
     assert "manifest.json cannot be read" in dataset.verify().problems[0]

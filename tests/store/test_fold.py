@@ -60,7 +60,7 @@ def test_the_fold_knows_who_leads_and_what_was_said() -> None:
     assert (state.term, state.leader, state.resigned) == (1, {"host": "a"}, False)
     assert (state.pipeline, state.pipeline_version, state.pipeline_number) == ({"name": "p"}, "v", 1)
     assert state.epoch == 2
-    assert (state.version, state.version_number) == (1, 4)
+    assert (state.version, state.newest) == (1, (4, 4, False))
     state.apply(5, Entry(1, (Resigned(1),)))
     assert state.resigned
     state.apply(6, Entry(2, (Led(2, {"host": "b"}),)))
@@ -205,3 +205,21 @@ def test_a_dataset_is_removed_only_behind_the_raising_of_its_epoch() -> None:
         state.apply(3, Entry(1, (Removed("removal"),)))
     state.apply(3, Entry(1, (EpochRaised("removal"), Removed("removal"))))
     assert (state.removed, state.epoch, state.shards) == (True, 3, [])
+
+
+def test_a_version_that_shows_less_than_the_one_before_it_is_refused() -> None:
+    state = folded(close((0, 1)), VersionPublished(1, "done"))
+    with pytest.raises(FoldError, match="shows entries up to 1"):
+        state.apply(state.number + 1, Entry(1, (VersionPublished(2, "done", shows=1),)))
+
+
+def test_a_version_is_not_published_a_second_time() -> None:
+    state = folded(VersionPublished(1, "done"))
+    with pytest.raises(FoldError, match="publishes version 1 behind version 1"):
+        state.apply(state.number + 1, Entry(1, (VersionPublished(1, "done"),)))
+
+
+def test_what_no_version_shows_yet_is_known() -> None:
+    assert folded(close((0, 1))).unshown == 1
+    assert folded(close((0, 1)), VersionPublished(1, "done")).unshown == 0
+    assert folded(VersionPublished(1, "done"), close((0, 1)), VersionPublished(2, "done", shows=1)).unshown == 1

@@ -107,6 +107,46 @@ def test_replace_writes_a_new_object_and_over_an_old_one(store: ObjectStore) -> 
     assert store.get("manifest.json") == b"2nd"
 
 
+def test_an_update_sees_what_stands_and_writes_what_follows_from_it(store: ObjectStore) -> None:
+    assert store.update("manifest.json", lambda standing: [b"first"] if standing is None else None) is True
+    assert store.update("manifest.json", lambda standing: [standing or b"", b" second"]) is True
+    assert store.get("manifest.json") == b"first second"
+
+
+def test_an_update_that_wants_nothing_leaves_what_stands(store: ObjectStore) -> None:
+    store.create("k", [b"as it was"])
+    assert store.update("k", lambda _: None) is False
+    assert store.get("k") == b"as it was"
+
+
+def test_an_update_is_decided_again_where_another_was_faster(store: ObjectStore) -> None:
+    if not store.is_remote:
+        pytest.skip("writers of files take turns, so that nobody is faster")
+    store.create("k", [b"1"])
+    seen: list[bytes | None] = []
+
+    def decide(standing: bytes | None) -> list[bytes]:
+        seen.append(standing)
+        if len(seen) == 1:
+            open_store(store.uri).replace("k", [b"2"])
+        return [b"3"]
+
+    assert store.update("k", decide) is True
+    assert seen == [b"1", b"2"]
+
+
+def test_no_update_of_three_threads_is_lost(store: ObjectStore) -> None:
+    def count() -> None:
+        open_store(store.uri).update("count", lambda standing: [str(int(standing or b"0") + 1).encode()])
+
+    threads = [threading.Thread(target=count) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(RACE_DEADLINE_S)
+    assert store.get("count") == b"3"
+
+
 def test_a_reader_during_replaces_sees_one_whole_version(store: ObjectStore) -> None:
     versions = {bytes([value]) * 300_000 for value in range(8)}
     store.replace("k", [min(versions)])

@@ -1,0 +1,104 @@
+"""`manifest.json` beside its ledger: who may replace it, and whether what stands there is still so.
+
+A manifest is derived, and it names the entry that published what it shows. So two manifests can be told apart without
+a clock: the one of the later entry is the newer, and a writer never puts an older one over it, however long it slept.
+A reader asks the ledger whether a later version was published; a manifest behind the ledger misleads nobody who can
+read both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from headrace.store.entries import EntryError, Removed, VersionPublished, decode_entry
+from headrace.store.errors import FormatError
+from headrace.store.log import NUMBER_MAX, Log
+from headrace.store.objects import Buffer, ObjectStore
+
+MANIFEST_KEY: Final = "manifest.json"
+#: The version of `manifest.json`; a reader refuses one that it does not know.
+MANIFEST_FORMAT: Final = 1
+
+
+def bring_forward(store: ObjectStore, manifest: Mapping[str, Any]) -> bool:
+    """Write `manifest.json` unless one of a later entry stands; whether the store now holds this one.
+
+    Raises StoreError.
+    """
+    data = orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    ahead = False
+
+    def decide(standing: bytes | None) -> list[Buffer] | None:
+        nonlocal ahead
+        ahead = standing is not None and _standing_entry(standing) > int(manifest["entry"])
+        return None if ahead or standing == data else [data]
+
+    store.update(MANIFEST_KEY, decide)
+    return not ahead
+
+
+def removal(entry: int) -> dict[str, Any]:
+    """What takes the place of the manifest of a dataset that was removed: no version, as of this entry.
+
+    It is not deleted, or whoever wakes late with an older one would find the place free.
+    """
+    return {"format": MANIFEST_FORMAT, "dataset": "", "version": 0, "entry": entry, "removed": True, "shards": []}
+
+
+def entry_of(fields: Mapping[str, Any]) -> int:
+    """The entry that a manifest names; -1 for one that names none, as those of before did."""
+    entry = fields.get("entry", -1)
+    return entry if type(entry) is int and -1 <= entry <= NUMBER_MAX else -1
+
+
+def _standing_entry(data: bytes) -> int:
+    try:
+        return entry_of(orjson.loads(data))
+    except (ValueError, AttributeError):
+        return -1  # damaged, so that any is better
+
+
+def doubt(store: ObjectStore, entry: int, version: int) -> str:
+    """Why a manifest of `version`, published by `entry` (-1 where it names none), is not what the ledger says by now.
+
+    Empty where it is, and where there is neither an entry nor a ledger to hold it against. What is read are the
+    entries from that one on, or a snapshot. Raises StoreError, and FormatError where the ledger lacks the entry.
+    """
+    log = Log(store)
+    if entry < 0:
+        # Without a ledger it was made by hand, or by another tool.
+        return "" if store.head(log.key(0)) is None else "names no entry of the ledger"
+    snapshot, entries = log.read_from(entry - 1)
+    if snapshot is not None:
+        from headrace.store.snapshot import decode_snapshot  # numpy, which a log without a snapshot need not import
+
+        state = decode_snapshot(snapshot[1])
+        published = {shown.number: number for number, shown in getattr(state, "published", {}).items()}
+        gone = bool(getattr(state, "removed", False))
+    elif not entries:
+        raise FormatError(
+            f"{store.uri}: {MANIFEST_KEY} names entry {entry}, and the ledger beside it has none of that number: "
+            "bring the whole of ledger/ here too, or open the dataset where it was written"
+        )
+    else:
+        published, gone = {}, False
+    for number, data in entries:
+        try:
+            changes = decode_entry(data).changes
+        except EntryError as error:
+            raise FormatError(f"{store.uri}: ledger entry {number}: {error}; restore it from a copy") from error
+        for change in changes:
+            gone = gone or isinstance(change, Removed)
+            if isinstance(change, VersionPublished):
+                published[number] = change.version
+    newest = max(published, default=-1)
+    if gone or not version:
+        return "is of a dataset that was removed"
+    if published.get(entry) != version:
+        return f"names entry {entry} for version {version}, and that entry does not publish it"
+    if newest > entry:
+        return f"shows version {version}, and entry {newest} published version {published[newest]}"
+    return ""
