@@ -180,7 +180,7 @@ def _served() -> str:
 
 async def _commit(uri: str, sinks: int, seconds: float) -> dict[str, Any]:
     from headrace.controller.core.commit import Committer
-    from headrace.controller.core.leadership import Leadership, LeaderState
+    from headrace.controller.core.leadership import Leadership, LeaderState, LogLimits
     from headrace.controller.core.log_messages import ReadLog, WriteEntry
     from headrace.controller.logs import Logs
     from headrace.controller.process import identity
@@ -189,7 +189,7 @@ async def _commit(uri: str, sinks: int, seconds: float) -> dict[str, Any]:
     from headrace.store.objects import open_store
 
     uri = open_store(uri).uri
-    logs, leadership = Logs(), Leadership(uri, identity(), LedgerState(), snapshot_entries=1 << 30)
+    logs, leadership = Logs(), Leadership(uri, identity(), LedgerState(), limits=LogLimits(1 << 30))
     committer = Committer(leadership.ledger)
     fragments = [
         Fragment.named("read", f"file:///corpus/{i}", "e", start=0, end=-1, reader="jsonl", size=10**9)

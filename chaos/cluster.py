@@ -13,6 +13,7 @@ from headrace.chaos.tasks import SimulatedTask
 from headrace.chaos.wires import Wires
 from headrace.chaos.workers import SimulatedWorker
 from headrace.chaos.world import World
+from headrace.controller.core.leadership import CHANGES_MAX, LogLimits
 from headrace.controller.core.run import Run
 
 
@@ -35,8 +36,9 @@ class Cluster:
         #: No fault happens any more.
         self.quiet = False
         self.window_bytes = world.rng.choice((40, 100, 1000))
-        #: Entries between two snapshots; where they are few, the log is truncated again and again.
-        self.snapshot_entries = world.rng.choice((3, 8, 1 << 30))
+        #: Where entries between two snapshots are few, the log is truncated again and again; where an entry takes few
+        #: changes, what is queued is cut again and again.
+        self.log_limits = LogLimits(world.rng.choice((3, 8, 1 << 30)), world.rng.choice((1, 2, CHANGES_MAX)))
         #: Whether a leader's death can be proved, as on one host.
         self.provable = world.chance(0.4)
         self.wires = Wires(self)

@@ -61,9 +61,12 @@ class SimulatedController:
         self.cluster.operator.ask_soon(self)
 
     def _made(self, identity: dict[str, object]) -> Controller:
-        log, every = self.cluster.cluster_log, self.cluster.snapshot_entries
+        cluster, log = self.cluster, self.cluster.cluster_log
         return Controller(
-            identity, standby=self.standby, log=log.uri if log is not None else "", snapshot_entries=every
+            identity,
+            standby=self.standby,
+            log=log.uri if log is not None else "",
+            log_limits=cluster.log_limits,
         )
 
     def crash(self) -> None:

@@ -2,6 +2,8 @@
 
 A verdict follows from (pipeline version, fragment, ordinal) alone, so any run must come to the same ones. In some seeds
 there are records that kill the task whose stage touches them: they must be quarantined, each alone (docs/solitary.md).
+Some of them kill at some times only, and are kept or quarantined: one sink may hold such a record as kept while another
+closes it as quarantined.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ RECORDS_MIN, RECORDS_MAX = 36, 56
 CHANGING_SHARE, REWRITTEN_MAX = 0.35, 40
 #: Share of seeds with records that kill, of those with dedup, and how many they have.
 DEADLY_SHARE, DEADLY_DEDUP_SHARE, DEADLY_MAX = 0.3, 0.6, 2
+#: Share of those records that kill at some times only, as for want of memory; and of these times.
+FICKLE_SHARE, FICKLE_KILLS = 0.4, 0.6
 #: Share of those in which two stages die, each of records of its own: of two sinks it may be one, or both.
 TWO_CULPRITS_SHARE = 0.3
 #: Share of seeds whose pipeline has a dedup stage, before its one sink.
@@ -40,6 +44,8 @@ DATASET = "sim://dataset"
 CLUSTER = "sim://cluster"
 CLUSTER_SHARE = 0.5
 PIPELINE = "simulated"
+#: Where a record killed an attempt that nobody saw.
+GHOST = "ghost"
 SOURCE, FILTER, DEDUP, SINK, SECOND_SINK = "read", "filter", "dedup", "write", "archive"
 
 
@@ -122,6 +128,8 @@ class Corpus:
             self._written(f"sim://input/{index}", "1", count)
         #: Records that kill the task whose stage touches them, by that stage, one bit each.
         self._deadly: dict[str, dict[bytes, int]] = {}
+        #: Those of them that kill at some times only.
+        self._fickle: dict[bytes, int] = {}
         #: Whether a filter's worker has to kill its task, because the record never ends.
         self.hangs = world.chance(0.5)
         if world.chance(DEADLY_SHARE if self.texts is None else DEADLY_DEDUP_SHARE):
@@ -147,24 +155,38 @@ class Corpus:
         deadly = self._deadly[stage] = dict[bytes, int]()
         for _ in range(world.rng.randint(1, DEADLY_MAX)):
             name = world.rng.choice([name for name, count in self.records.items() if count])
-            deadly[name] = deadly.get(name, 0) | 1 << world.rng.randrange(self.records[name])
+            record = 1 << world.rng.randrange(self.records[name])
+            deadly[name] = deadly.get(name, 0) | record
+            if world.chance(FICKLE_SHARE):
+                self._fickle[name] = self._fickle.get(name, 0) | record
 
     def dies(self, stage: str) -> bool:
         """Whether a stage dies of any record."""
         return stage in self._deadly
 
-    def kills(self, stage: str, part: Part) -> bool:
-        """Whether a stage that is given the kept records of `part` dies of one."""
+    def kills(self, stage: str, part: Part, world: World) -> bool:
+        """Whether a stage that is given the kept records of `part` dies of one, this time."""
         deadly = self._deadly.get(stage)
-        return deadly is not None and bool(deadly.get(part.item.fragment, 0) >> part.item.first & part.kept)
+        if deadly is None:
+            return False
+        item = part.item
+        touched = deadly.get(item.fragment, 0) >> item.first & part.kept
+        fickle = touched & self.fickle(item.fragment, item.first, item.count)
+        return touched != fickle or (fickle != 0 and world.chance(FICKLE_KILLS))
 
-    def kept(self, version: str, sink: str, fragment: bytes, first: int, count: int) -> int:
-        """Which of `count` records from `first` are in the end kept by that pipeline version, one bit each."""
-        deadly = self.quarantined(version, sink, fragment, first, count)
-        return self.passed(version, fragment, first, count) & ~deadly
+    def spook(self, name: Name) -> None:
+        """A record has killed an earlier attempt, for want of memory, and will kill no other."""
+        fragment, row = name
+        deadly = self._deadly.setdefault(GHOST, {})
+        deadly[fragment] = deadly.get(fragment, 0) | 1 << row
+        self._fickle[fragment] = self._fickle.get(fragment, 0) | 1 << row
+
+    def fickle(self, fragment: bytes, first: int, count: int) -> int:
+        """Which of `count` records from `first` kill at some times only, so that they may be quarantined or not."""
+        return self._fickle.get(fragment, 0) >> first & ((1 << count) - 1)
 
     def quarantined(self, version: str, sink: str, fragment: bytes, first: int, count: int) -> int:
-        """Which of them killed a task on their way to that sink: a sink can only die of what the filter passes."""
+        """Which of them may kill a task on their way to that sink: a sink can only die of what the filter passes."""
         if not self._deadly:
             return 0
         dead = 0

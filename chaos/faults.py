@@ -49,6 +49,7 @@ class Faults:
             (self.corrupt_shard, 2),
             (self.repeat_proposal, 3),
             (self.stray_frame, 1),
+            (self.wake_ghost, 4),
             (self.kill_index, 2),
             (self.fail_task, 1),
             (self.stop_pipeline, 1),
@@ -106,7 +107,7 @@ class Faults:
             link.spoils = None
         for task in self._tasks():
             if task.sink is not None:
-                task.sink.corrupt = False
+                task.sink.corrupt = task.sink.haunted = False
 
     def _tasks(self) -> list[SimulatedTask]:
         return [task for worker in self._cluster.workers for task in worker.tasks.values() if task.alive]
@@ -310,6 +311,14 @@ class Faults:
         for event in sorted(chosen, key=lambda event: event.epoch):
             self._world.rng.choice(sessions).report(event)
         return True
+
+    def wake_ghost(self) -> bool:
+        """A sink that was given up wakes when another is about to propose the same, and is first."""
+        sinks = [task.sink for task in self._tasks() if task.sink is not None]
+        if sinks and self._cluster.corpus.texts is not None:
+            self._world.rng.choice(sinks).haunted = True
+            return True
+        return False
 
     def stray_frame(self) -> bool:
         """A frame of another epoch arrives on a link."""

@@ -132,7 +132,8 @@ class InputReader:
         file.seek(first * RECORD_BYTES)
         data = file.read((end - first) * RECORD_BYTES)
         file.check()
-        return int(data[:4])
+        # An object that became shorter has nothing there; only a reader that looks at no version comes so far.
+        return int(data[:4] or b"-1")
 
     def close(self) -> None:
         """Let go of the object."""

@@ -6,24 +6,25 @@ that fold. It looks into the cores and changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import Any
 
+from headrace.chaos import ghosts, leaning
 from headrace.chaos.assignments import Assignments
 from headrace.chaos.corpus import CLUSTER, Part
 from headrace.chaos.history import History
-from headrace.chaos.leaning import keys_of
 from headrace.chaos.parts import Asked, Cluster, Folding, Wish
 from headrace.chaos.provenance import Provenance
 from headrace.chaos.rereading import Rereading
 from headrace.chaos.sinks import HELD_BYTES, SimulatedSink
 from headrace.chaos.sources import BATCH_RECORDS_MAX
 from headrace.chaos.storage import SHARD
-from headrace.chaos.texts import Texts
+from headrace.chaos.texts import Name, Texts
 from headrace.chaos.verdicts import Verdicts
 from headrace.chaos.world import ViolationError
 from headrace.controller.core import messages as core
 from headrace.controller.core.authority import Authority
-from headrace.store.entries import Closed, Entry
+from headrace.store.entries import ClaimsReleased, Closed, Entry
 from headrace.store.fold import LedgerState
 from headrace.store.keys import KEYS_ROLE, epoch_of
 from headrace.worker.core.gathering import HELD_TIMES_MAX, NEED_BYTES
@@ -82,17 +83,18 @@ class Checker:
             self.dataset.write_asked(controller, command, data)
 
     def durable(self, number: int, entry: Entry, writer: str) -> None:
-        """2, 4, 6, 7, 8, 12, 13, 15: an entry that has become durable keeps every promise of the ledger."""
+        """2, 4, 6 to 9, 12, 13, 15: an entry that has become durable keeps every promise of the ledger."""
+        freed = set(released_by(entry))
         for change in entry.changes:
             if isinstance(change, Closed):
-                self._check_closed(number, change)
+                self._check_closed(number, change, freed)
             self.provenance.change(number, change)
         self.dataset.led(entry, writer)
         self.dataset.fold(number, entry)
         for change in entry.changes:
             self.provenance.folded(change)
 
-    def _check_closed(self, number: int, closed: Closed) -> None:
+    def _check_closed(self, number: int, closed: Closed, freed: Collection[tuple[str, Name]]) -> None:
         if closed.identity() in self._identities:
             raise ViolationError(15, f"entry {number} closes the same proposal a second time")
         self._identities.add(closed.identity())
@@ -114,6 +116,12 @@ class Checker:
             self._check_part(number, closed, part)
         if self._cluster.corpus.texts is not None:
             self.verdicts.closed(number, closed.epoch, parts)
+            for fragment, rows in leaning.released(parts):
+                for row in rows:
+                    if (closed.sink, (fragment, row)) not in freed:
+                        raise ViolationError(
+                            9, f"entry {number} quarantines record {row} of {fragment.hex()[:8]} and keeps its claim"
+                        )
 
     def _check_part(self, number: int, closed: Closed, part: Part) -> None:
         item, everyone = part.item, (1 << part.item.count) - 1
@@ -124,8 +132,10 @@ class Checker:
         if item.end > self._cluster.corpus.records[item.fragment]:
             raise ViolationError(4, f"{where} are beyond the end of the fragment")
         alike = sum(1 << row - item.first for row, _ in part.duplicates)
-        kept = self._cluster.corpus.kept(closed.version, closed.sink, item.fragment, item.first, item.count)
-        dead = self._cluster.corpus.quarantined(closed.version, closed.sink, item.fragment, item.first, item.count)
+        corpus, place = self._cluster.corpus, (item.fragment, item.first, item.count)
+        dead = corpus.quarantined(closed.version, closed.sink, *place)
+        dead &= part.quarantined | ~corpus.fickle(*place)
+        kept = corpus.passed(closed.version, *place) & ~dead
         # A duplicate comes to no sink, so it kills none.
         if part.kept & alike or part.kept | alike != kept | dead & alike:
             raise ViolationError(8, f"{where}: other verdicts than a run without faults comes to")
@@ -143,7 +153,7 @@ class Checker:
                 )
         if SHARD not in found:
             raise ViolationError(13, "a shard without an object")
-        keys = keys_of(found[SHARD]) if self._cluster.corpus.texts is not None else ()
+        keys = leaning.keys_of(found[SHARD]) if self._cluster.corpus.texts is not None else ()
         if found.get(KEYS_ROLE, ()) != keys:
             raise ViolationError(13, "the keys beside a shard are not those of the records that it keeps")
         return found[SHARD]
@@ -181,8 +191,10 @@ class Checker:
             self.assignments.granted(controller, wish)
 
     def said(self, event: core.Event) -> None:
-        """Remember what was proposed."""
+        """9: a sink proposes no duplicate of a record that the ledger does not keep. Remember what was proposed."""
         if isinstance(event, core.ShardProposed):
+            if event.proposal < ghosts.FIRST:
+                self.verdicts.proposed(event.task, event.needs)
             closed = Closed(event.sink, event.version, event.epoch, event.ranges, event.objects, event.counts)
             self._proposals.setdefault((event.task, event.attempt, event.proposal), set()).add(closed.identity())
             self.proposed.append(event)
@@ -213,6 +225,11 @@ class Checker:
         """20: a task refused a frame of another epoch."""
         self.frames_refused += 1
 
+    def frame_taken(self, task: str, frame_epoch: int, epoch: int) -> None:
+        """20: what a task takes is of its own epoch."""
+        if frame_epoch != epoch:
+            raise ViolationError(20, f"{task} of epoch {epoch} takes a frame of epoch {frame_epoch}")
+
     # -- the end --
 
     def finish(self) -> None:
@@ -224,6 +241,15 @@ class Checker:
         for shard in self.ledger.shards:
             for part in self._content(shard.closed):
                 self._check_part(shard.number, shard.closed, part)
+
+
+def released_by(entry: Entry) -> Iterator[tuple[str, Name]]:
+    """The sink and the name of each record whose claim an entry releases."""
+    for change in entry.changes:
+        if isinstance(change, ClaimsReleased):
+            for fragment, rows in change.records:
+                for row in rows:
+                    yield change.sink, (fragment, row)
 
 
 def summary(ledger: LedgerState) -> tuple[Any, ...]:
@@ -238,4 +264,5 @@ def summary(ledger: LedgerState) -> tuple[Any, ...]:
         len(ledger.fragments),
         len(ledger.shards),
         [(sink, counts.kept, counts.duplicate, counts.records) for sink, counts in ledger.counts.items()],
+        sum(len(rows) for state in ledger.fragments.values() for rows in state.released.values()),
     )

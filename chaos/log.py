@@ -29,7 +29,7 @@ from headrace.controller.core.messages import (
 from headrace.store.cluster_fold import ClusterState
 from headrace.store.entries import Entry, Led, decode_entry
 from headrace.store.errors import FormatError, ObjectMissing
-from headrace.store.fold import FragmentState, LedgerState
+from headrace.store.fold import LedgerState
 from headrace.store.log import Appended, Log
 from headrace.store.log_state import LogState
 from headrace.store.objects import Buffer, Decide, ObjectInfo
@@ -207,8 +207,10 @@ def twin(state: S) -> S:
             setattr(made, item.name, value.copy())
     if isinstance(made, LedgerState):
         made.fragments = {
-            name: FragmentState(
-                item.fragment, item.count, item.dropped, {sink: held.copy() for sink, held in item.closed.items()}
+            name: replace(
+                item,
+                closed={sink: held.copy() for sink, held in item.closed.items()},
+                released={sink: set(rows) for sink, rows in item.released.items()},
             )
             for name, item in made.fragments.items()
         }

@@ -5,14 +5,16 @@ Each mutant breaks one rule that docs/ledger.md states. `planted(name)` puts it 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from headrace.chaos import wires
+from headrace.chaos import log, wires
 from headrace.chaos.corpus import Part
+from headrace.chaos.log import twin
 from headrace.chaos.sinks import SimulatedSink
 from headrace.controller.core import commit, run_input
 from headrace.controller.core.changed import Earlier
@@ -44,13 +46,15 @@ from headrace.stages.streams import RemoteFile
 from headrace.store import collect
 from headrace.store.cluster_changes import TokenSpent
 from headrace.store.cluster_fold import ClusterState
-from headrace.store.entries import ClaimsReleased, Entry, Led, Range, StoredObject
+from headrace.store.entries import ClaimsReleased, Closed, Entry, Led, Range, StoredObject
 from headrace.store.fold import LedgerState
 from headrace.store.intervals import Gap
 from headrace.store.objects import ObjectInfo
+from headrace.store.snapshot import encode_snapshot
 from headrace.transport import frame
 from headrace.transport.credit import CreditSender
-from headrace.worker.core.gathering import Gathering
+from headrace.worker.core import arrivals
+from headrace.worker.core.gathering import AskNeeds, Gathering, NeedsAnswered, ShardOverlapped
 
 
 def _nothing(*_arguments: Any) -> list[Any]:
@@ -77,7 +81,7 @@ def _without_led(self: Leadership[Any], now: float) -> list[Command]:
     self._turn(Turn.LED_WRITTEN)
     self.term = self.ledger.term + 1
     self._wrote_at = now
-    self._queue.insert(0, Led(self.term, self.identity))
+    self._queue.insert(0, (Led(self.term, self.identity),))
     self._committed.append((self.ledger.number, Entry(self.term, ())))
     return []
 
@@ -90,7 +94,7 @@ def _overwriting(self: SimulatedSink, content: tuple[Part, ...], shard: int) -> 
 def _other_bytes(self: Leadership[Any], now: float) -> list[Command]:
     write = self._write
     if write is not None and not write.resolved and now >= write.retry_at and self._queue:
-        entry = Entry(write.entry.term, (*write.entry.changes, *self._queue))
+        entry = Entry(write.entry.term, (*write.entry.changes, *itertools.chain(*self._queue)))
         self._queue.clear()
         self._write = Write(write.number, entry, resolved=False, attempts=write.attempts, retry_at=write.retry_at)
     return _on_time(self, now)
@@ -221,6 +225,64 @@ def _never(*_arguments: Any) -> bool:
     return False
 
 
+def _cut_anywhere(self: Leadership[Any], *changes: Any) -> None:
+    for atom in [(change,) for change in changes] if isinstance(changes[0], Closed) else [changes]:
+        _submit(self, *atom)
+
+
+_submit = Leadership.submit
+
+
+def _rest_lost(self: Leadership[Any], now: float) -> list[Command]:
+    commands = _flush(self, now)
+    if commands:
+        self._queue.clear()
+    return commands
+
+
+_flush = Leadership.flush
+
+
+def _queued_counts(self: Committer, event: ShardProposed) -> str:
+    queued = [item for closed in self._reserved.values() if closed.sink == event.sink for item in closed.ranges]
+    records = tuple(
+        (fragment, tuple(row for row in rows if not any(_holds(item, fragment, row) for item in queued)))
+        for fragment, rows in event.needs
+    )
+    return _needs_fault(self, replace(event, needs=tuple(item for item in records if item[1])))
+
+
+def _holds(item: Range, fragment: bytes, row: int) -> bool:
+    return item.fragment == fragment and item.first <= row < item.end
+
+
+_needs_fault = Committer._needs_fault
+
+
+def _unasked(self: Gathering, event: ShardOverlapped, now: float) -> list[Any]:
+    commands = _overlapped(self, event, now)
+    return [
+        item
+        for command in commands
+        for item in (self._answered(NeedsAnswered(command.shard), now) if isinstance(command, AskNeeds) else (command,))
+    ]
+
+
+_overlapped = Gathering._overlapped
+
+
+def _without_releases(state: Any) -> bytes:
+    if isinstance(state, LedgerState):
+        state = twin(state)
+        for item in state.fragments.values():
+            item.released.clear()
+    return encode_snapshot(state)
+
+
+def _no_epoch_fault(*_arguments: Any) -> str:
+    return ""
+
+
 Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property]
 
 #: Mutants by name: what is patched with what.
@@ -254,6 +316,12 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "changed-object-read-on": ((RemoteFile, "_learn", _any_version),),
     "held-read-again": ((Intake, "_gaps", _held_forgotten),),
     "other-version-listed": ((Earlier, "contradicts", _never),),
+    "atom-cut": ((Leadership, "submit", _cut_anywhere),),
+    "queue-cut-off": ((Leadership, "flush", _rest_lost),),
+    "queued-taken-for-kept": ((Committer, "_needs_fault", _queued_counts),),
+    "not-asked-after-overlap": ((Gathering, "_overlapped", _unasked),),
+    "snapshot-forgets-releases": ((log, "encode_snapshot", _without_releases),),
+    "frame-epoch-not-looked-at": ((arrivals, "epoch_fault", _no_epoch_fault),),
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
 }
 

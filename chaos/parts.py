@@ -14,6 +14,7 @@ from headrace.chaos.storage import SimulatedObjects
 from headrace.chaos.world import Clock, World
 from headrace.controller.core import messages as core
 from headrace.controller.core.cluster import Controller
+from headrace.controller.core.leadership import LogLimits
 from headrace.controller.core.tokens import TokenOffered
 from headrace.store.entries import Range
 
@@ -46,7 +47,7 @@ class Cluster(Protocol):
     workers: list[SimulatedWorker]
     quiet: bool
     window_bytes: int
-    snapshot_entries: int
+    log_limits: LogLimits
     wires: Wires
 
     def log_of(self, uri: str) -> SimulatedLog:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.chaos import leaning
+from headrace.chaos import ghosts, leaning
 from headrace.chaos.corpus import Part
 from headrace.chaos.frames import Frame
 from headrace.chaos.parts import Member
@@ -39,6 +39,8 @@ class SimulatedSink:
         self.core = core.Gathering(self.policy, leans=self._leans)
         #: Make the next shard claim one record twice and another not at all: a broken stage got past the sink.
         self.corrupt = False
+        #: Have one that was given up propose a part of the next shard, a moment before this sink does.
+        self.haunted = False
         self._task = task
         self._batches: dict[tuple[bytes, int], Part] = {}
         self._parts: dict[int, list[Part]] = {}
@@ -102,12 +104,15 @@ class SimulatedSink:
                 case core.AskNeeds():
                     self._ask(command)
                 case core.ProposeShard():
-                    self._task.say(self._proposal(command.shard))
+                    self._propose(command.shard)
                 case core.LetGo():
                     world.note(self._task.label, "lets go of", command)
                     self._task.say(VerdictsLetGo(self._task.name, self._task.attempt))
                     for item in command.ranges:
                         del self._batches[item.fragment, item.first]
+                case core.RenewShard():
+                    self._parts[command.into] = self._parts.pop(command.shard)
+                    self._written.pop(command.shard, None)
                 case core.ReleaseShard():
                     self._parts.pop(command.shard, None)
                     self._written.pop(command.shard, None)
@@ -128,23 +133,24 @@ class SimulatedSink:
             self._do(core.TimePassed())
 
     def _ask(self, command: core.AskNeeds) -> None:
-        parts = self._parts[command.shard] = self._taken(command.shard, command.ranges)
-        records = leaning.needs(parts)
+        records = leaning.needs(self._taken(command.shard, command.ranges))
         if records:
             self._task.say(NeedsAsked(self._task.name, self._task.attempt, command.shard, self.name, records))
         else:
             self._do(core.NeedsAnswered(command.shard))
 
     def _taken(self, shard: int, ranges: Sequence[Range]) -> list[Part]:
-        """The batches of a shard, which gather no longer."""
+        """The batches of a shard, which gather no longer; of those that it had, what these ranges leave."""
         if shard in self._parts:
-            return self._parts[shard]
-        return [self._batches.pop((item.fragment, item.first)) for item in ranges]
+            held = self._parts[shard]
+            parts = [next(part for part in held if part.holds(item)).cut(item) for item in ranges]
+        else:
+            parts = [self._batches.pop((item.fragment, item.first)) for item in ranges]
+        self._parts[shard] = parts
+        return parts
 
     def _write(self, command: core.WriteShard) -> None:
-        held = self._taken(command.shard, command.ranges)
-        parts = [next(part for part in held if part.holds(item)).cut(item) for item in command.ranges]
-        self._parts[command.shard] = parts
+        parts = self._taken(command.shard, command.ranges)
         content = self._writing[command.shard] = self._content(parts)
         world = self._task.cluster.world
         world.after(world.between(0.01, 0.3), self._store, command.shard, content)
@@ -192,8 +198,19 @@ class SimulatedSink:
         """Store a shard under the hash of its content."""
         return self._task.cluster.objects.create(f"shards/{self._task.epoch}", content)
 
-    def _proposal(self, number: int) -> ShardProposed:
+    def _propose(self, number: int) -> None:
         content, stored = self._written[number]
+        if self.haunted:
+            self.haunted = not ghosts.wake(self._task, content, self._proposal_of)
+        self._task.say(self._proposal(number, self._parts[number], content, stored))
+
+    def _proposal_of(self, number: int, parts: tuple[Part, ...]) -> ShardProposed:
+        return self._proposal(number, parts, parts, self._put_all(parts, number))
+
+    def _proposal(
+        self, number: int, parts: Sequence[Part], content: tuple[Part, ...], stored: tuple[StoredObject, ...]
+    ) -> ShardProposed:
+        """What is proposed is what was written; what it leans on is asked of what was to be written."""
         kept = sum(part.kept.bit_count() for part in content)
         dead = sum(part.quarantined.bit_count() for part in content)
         alike = sum(len(part.duplicates) for part in content)
@@ -216,7 +233,7 @@ class SimulatedSink:
                 filtered_by={"filter/rule": other},
                 quarantined_by={"killed its process": dead} if dead else {},
             ),
-            needs=leaning.needs(content) if self._leans else (),
+            needs=leaning.needs(parts) if self._leans else (),
             released=leaning.released(content) if self._leans else (),
         )
 

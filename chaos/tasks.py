@@ -17,6 +17,7 @@ from headrace.controller.core import decisions
 from headrace.controller.core import messages as core
 from headrace.pipeline.graph import Pipeline
 from headrace.store.entries import Range
+from headrace.worker.core import arrivals
 from headrace.worker.core.sweeping import Sweeping
 
 #: Seconds that a source takes for a batch, and any stage for a step.
@@ -118,7 +119,7 @@ class SimulatedTask:
     def outlives(self, stage: str, parts: Sequence[Part], hand: Range | None = None) -> bool:
         """Whether the process lives on after a stage has had these records; `hand` is what it said that it took."""
         corpus = self._corpus
-        if not any(corpus.kills(stage, part) for part in parts):
+        if not any(corpus.kills(stage, part, self.cluster.world) for part in parts):
             return True
         self.in_hand = tuple(core.InHand(stage, item) for item in ([hand] if hand else [part.item for part in parts]))
         hangs = corpus.hangs and stage == FILTER
@@ -275,10 +276,12 @@ class SimulatedTask:
             return False
         link, frame = self._inbox.popleft()
         link.taken(frame)
-        if frame.epoch != self.epoch:
+        if fault := arrivals.epoch_fault(link.name, frame.epoch, self.epoch):
             self.cluster.checker.frame_refused(self.label)
-            self.die(1, f"a frame of epoch {frame.epoch} on {link.name}, this task is of {self.epoch}")
-        elif frame.sweep >= 0:
+            self.die(1, fault)
+            return True
+        self.cluster.checker.frame_taken(self.label, frame.epoch, self.epoch)
+        if frame.sweep >= 0:
             self._sweeping.arrived(link.name, frame.sweep)
         else:
             self.process(frame)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from headrace.chaos.corpus import Part, ordinals
 from headrace.chaos.texts import Name, Texts
 from headrace.chaos.world import ViolationError
+from headrace.controller.core.needs import Records
 
 
 class Verdicts:
@@ -45,6 +46,15 @@ class Verdicts:
                     )
                 if not self._texts.alike(name, target):
                     raise ViolationError(8, f"entry {number}: {_told(name)} is no duplicate of {_told(target)}")
+
+    def proposed(self, who: str, needs: Records) -> None:
+        """9: what the duplicates of a proposal name besides its own records is kept by an entry already."""
+        for fragment, rows in needs:
+            for row in rows:
+                if (fragment, row) not in self._kept:
+                    raise ViolationError(
+                        9, f"{who} proposes a duplicate of {_told((fragment, row))}, which no entry keeps"
+                    )
 
     def _hold(self, number: int, name: Name) -> None:
         self._kept[name] = number

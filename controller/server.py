@@ -24,7 +24,7 @@ import setproctitle
 import uvloop
 
 from headrace.controller.core.cluster import Controller
-from headrace.controller.core.leadership import SNAPSHOT_ENTRIES
+from headrace.controller.core.leadership import SNAPSHOT_ENTRIES, LogLimits
 from headrace.controller.process import identity, look_for_cycles_seldom
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
@@ -85,7 +85,7 @@ async def serve(service: Service) -> int:
     except StoreError as error:
         logger.error("%s", error)
         return 2
-    core = Controller(identity(), log=log, snapshot_entries=service.snapshot_entries)
+    core = Controller(identity(), log=log, log_limits=LogLimits(service.snapshot_entries))
     shell = Shell(core, cluster.key if cluster else os.urandom(KEY_BYTES_MIN), service.book)
     if service.allow_chaos:
         shell.own_faults.allow()

@@ -228,34 +228,37 @@ class Sinking:
                     self._let_go = True
                     for item in command.ranges:
                         del self._batches[item.fragment, item.first]
+                case core.RenewShard():
+                    self._parts[command.into] = self._parts.pop(command.shard)
+                    self._written.pop(command.shard, None)
                 case core.ReleaseShard():
                     self._parts.pop(command.shard, None)
                     self._written.pop(command.shard, None)
 
     def _ask(self, command: core.AskNeeds) -> None:
         assert self._leaning is not None
-        held = self._taken(command.shard, command.ranges)
-        self._parts[command.shard] = held
-        needs = self._leaning.needs(batch for batch, _ in held)
+        needs = self._leaning.needs(batch for batch, _ in self._taken(command.shard, command.ranges))
         if needs:
             self._questions.append(pb.NeedsAsked(proposal=command.shard, sink=self.name, records=records_to(needs)))
         else:
             self._do(core.NeedsAnswered(command.shard))
 
     def _taken(self, shard: int, ranges: Sequence[Range]) -> list[_Held]:
-        """The batches of a shard, which gather no longer."""
+        """The batches of a shard, which gather no longer; of those that it had, what these ranges leave."""
         if shard in self._parts:
-            return self._parts[shard]
-        return [self._batches.pop((item.fragment, item.first)) for item in ranges]
+            held = _by_fragment(self._parts[shard])
+            parts: list[_Held] = []
+            for item in ranges:
+                batch, mask = _holder(held, item)
+                start = item.first - batch.first
+                parts.append((part(batch, item), mask[start : start + item.count]))
+        else:
+            parts = [self._batches.pop((item.fragment, item.first)) for item in ranges]
+        self._parts[shard] = parts
+        return parts
 
     def _write(self, command: core.WriteShard) -> None:
-        held = _by_fragment(self._taken(command.shard, command.ranges))
-        parts: list[_Held] = []
-        for item in command.ranges:
-            batch, mask = _holder(held, item)
-            start = item.first - batch.first
-            parts.append((part(batch, item), mask[start : start + item.count]))
-        self._parts[command.shard] = parts
+        parts = self._taken(command.shard, command.ranges)
         writing = self._writing[command.shard] = self._thread.submit(self._write_now, [batch for batch, _ in parts])
         # Behind the result and not at the end of the work: who is woken finds it done.
         writing.add_done_callback(lambda _: os.eventfd_write(self.wake_fd, 1))

@@ -38,6 +38,7 @@ from headrace.transport.log_lines import about, caused_by
 from headrace.transport.logbook import keep_logbook
 from headrace.worker.chain import Chain
 from headrace.worker.channel import Channel, ChannelClosed
+from headrace.worker.core import arrivals
 from headrace.worker.core.sweeping import Sweeping
 from headrace.worker.coverage import ConservationError
 from headrace.worker.hands import Hands
@@ -219,8 +220,8 @@ class Task:
         return True
 
     def _received(self, link: str, frame: Frame) -> None:
-        if frame.epoch != self._epoch:
-            raise TransportError(f"link {link}: a frame of epoch {frame.epoch}, this task is of {self._epoch}")
+        if fault := arrivals.epoch_fault(link, frame.epoch, self._epoch):
+            raise TransportError(fault)
         if frame.kind is FrameKind.SWEEP:
             self._sweeping.arrived(link, frame.first)
         elif frame.kind is FrameKind.DATA:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.controller.core.claims import Claims
-from headrace.controller.core.leadership import SNAPSHOT_ENTRIES, Leadership, LeaderState
+from headrace.controller.core.leadership import LOG_LIMITS, Leadership, LeaderState, LogLimits
 from headrace.controller.core.log_messages import LOG_EVENTS, LogEvent
 from headrace.controller.core.messages import (
     TASK_EVENTS,
@@ -73,18 +73,16 @@ class Controller:
         *,
         standby: bool = False,
         log: str = "",
-        snapshot_entries: int = SNAPSHOT_ENTRIES,
+        log_limits: LogLimits = LOG_LIMITS,
     ) -> None:
         self.identity = dict(identity)
         self.workers: dict[str, WorkerRegistered] = {}
         self.runs: dict[str, Run] = {}
-        self.log: Leadership[ClusterState] | None = None
-        if log:
-            self.log = Leadership(log, self.identity, ClusterState(), standby=True, snapshot_entries=snapshot_entries)
+        self._log_limits = log_limits
+        self.log = self._leadership(log, ClusterState()) if log else None
         #: Workers that get no task.
         self.drained: set[str] = set()
         self._standby = standby
-        self._snapshot_entries = snapshot_entries
         #: Requests whose `RunBegun` is on its way.
         self._asked: dict[str, PipelineRequested] = {}
         #: The plans that the cluster's log has or gets.
@@ -304,10 +302,11 @@ class Controller:
         self._usurpations.clear()
         self._orphans.clear()
         self._claims.clear()
-        known = self.log.ledger
-        every = self._snapshot_entries
-        self.log = Leadership(self.log.log, self.identity, known, standby=True, snapshot_entries=every)
+        self.log = self._leadership(self.log.log, self.log.ledger)
         return [*commands, StepDown(reason), *self.log.open()]
+
+    def _leadership(self, log: str, known: ClusterState) -> Leadership[ClusterState]:
+        return Leadership(log, self.identity, known, standby=True, limits=self._log_limits)
 
     # -- workers --
 
@@ -466,7 +465,7 @@ class Controller:
             standby=self._standby or resumes,
             cluster=cluster,
             inherited=inherited,
-            snapshot_entries=self._snapshot_entries,
+            log_limits=self._log_limits,
             changed_input=event.changed_input,
             drained=self.drained,
             beside=lambda: self.reserved_beside(pipeline.name),

@@ -106,8 +106,8 @@ class Committer:
         return self._needs_fault(event)
 
     def _needs_fault(self, event: ShardProposed) -> str:
-        """A duplicate leans on a record that is kept at or before this proposal's entry, or is none."""
-        still_open, gone = unmet(self._ledger, event.sink, event.needs, queued=self._reserved.values())
+        """A duplicate leans on a record that the ledger keeps by now, or on one of its own shard, or is none."""
+        still_open, gone = unmet(self._ledger, event.sink, event.needs)
         if still_open or gone:
             return f"its duplicates name {first_of(still_open or gone)}, which is not kept"
         return ""

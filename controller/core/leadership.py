@@ -58,8 +58,19 @@ RETRY_S = 0.2
 RETRY_S_MAX = 5.0
 #: Entries behind a snapshot after which the leader writes the next one; then those before the last are deleted.
 SNAPSHOT_ENTRIES = 1024
-#: Changes in one entry; a page of a listing counts as one.
+#: Changes in one entry, unless one atom holds more; a page of a listing counts as one.
 CHANGES_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """When a log's leader begins another entry, and another snapshot."""
+
+    snapshot_entries: int = SNAPSHOT_ENTRIES
+    changes_max: int = CHANGES_MAX
+
+
+LOG_LIMITS = LogLimits()
 
 
 class LeaderState(Enum):
@@ -155,13 +166,13 @@ class Leadership(Generic[S]):
         *,
         standby: bool = False,
         cluster: str = "",
-        snapshot_entries: int = SNAPSHOT_ENTRIES,
+        limits: LogLimits = LOG_LIMITS,
     ) -> None:
         self.log = log
         self.identity = dict(identity)
         self.standby = standby
         self.cluster = cluster
-        self._snapshot_entries = snapshot_entries
+        self._limits = limits
         #: The newest durable snapshot that is known here, and the number of the one that is being written.
         self._snapshot = -1
         self._snapshotting: int | None = None
@@ -169,7 +180,8 @@ class Leadership(Generic[S]):
         self.ledger = ledger
         #: The term that this process leads, 0 while it leads none.
         self.term = 0
-        self._queue: list[Change] = []
+        #: Atoms: changes that belong together, and are in one entry or in none.
+        self._queue: list[tuple[Change, ...]] = []
         self._write: Write | None = None
         self._committed: list[tuple[int, Entry]] = []
         self._heard_at = 0.0
@@ -184,8 +196,9 @@ class Leadership(Generic[S]):
         return [ReadLog(self.log, self.ledger.number)]
 
     def submit(self, *changes: Change) -> None:
-        """Queue changes for the next entry; they are durable when `committed` gives them back."""
-        self._queue.extend(changes)
+        """Queue changes that belong together: one entry holds them all, durable when `committed` gives them back."""
+        if changes:
+            self._queue.append(changes)
 
     def resign(self) -> None:
         """Write what is queued, then hand the log over; who does not lead yet gives up the wish to."""
@@ -272,15 +285,25 @@ class Leadership(Generic[S]):
                 raise TypeError(f"leadership of {self.log} knows no {type(event).__name__}")
 
     def flush(self, now: float) -> list[Command]:
-        """Group commit: one entry of all that is queued, unless one is on its way."""
+        """Group commit: one entry of all that is queued and fits, unless one is on its way. No atom is cut."""
         if self._write is not None or self.state not in (LeaderState.LEADING, LeaderState.RESIGNING):
             return []
         if not self._queue:
             return []
-        batch, self._queue = self._queue[:CHANGES_MAX], self._queue[CHANGES_MAX:]
-        return self._begin(Entry(self.term, tuple(batch)), now)
+        count = self._fitting()
+        batch, self._queue = self._queue[:count], self._queue[count:]
+        return self._begin(Entry(self.term, tuple(change for atom in batch for change in atom)), now)
 
     # -- inside --
+
+    def _fitting(self) -> int:
+        """How many of the queued atoms the next entry takes: at least one, however many changes that is."""
+        changes = 0
+        for count, atom in enumerate(self._queue):
+            changes += len(atom)
+            if count and changes > self._limits.changes_max:
+                return count
+        return len(self._queue)
 
     def _on_read(self, event: LogRead, now: float) -> list[Command]:
         if self.state not in (LeaderState.READING, LeaderState.WATCHING):
@@ -340,7 +363,7 @@ class Leadership(Generic[S]):
     def _snapshot_if_due(self) -> list[Command]:
         number = self.ledger.number
         leads = self.state is LeaderState.LEADING and self._snapshotting is None
-        if not leads or number < self._snapshot + self._snapshot_entries:
+        if not leads or number < self._snapshot + self._limits.snapshot_entries:
             return []
         self._snapshotting = number
         return [WriteSnapshot(self.log, number, self.ledger)]
@@ -398,12 +421,12 @@ class Leadership(Generic[S]):
             self._watch_at = None
             return [ReadLog(self.log, self.ledger.number)]
         if self.state is LeaderState.LEADING and now >= self._wrote_at + BEAT_S and not self._queue:
-            self._queue.append(Beat(self.term))
+            self.submit(Beat(self.term))
         return self.flush(now)
 
     def _resign_last(self) -> None:
-        if not any(isinstance(change, Resigned) for change in self._queue):
-            self._queue.append(Resigned(self.term))
+        if (Resigned(self.term),) not in self._queue:
+            self.submit(Resigned(self.term))
 
     def _turn(self, turn: Turn) -> None:
         target = TRANSITIONS.get((self.state, turn))

@@ -9,10 +9,8 @@ kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headrace.store.entries import Closed
 from headrace.store.fold import LedgerState
 
 #: Records by fragment: their ordinals, ascending.
@@ -70,16 +68,10 @@ class _Sorted:
     gone: dict[bytes, list[int]] = field(default_factory=dict[bytes, list[int]])
 
 
-def unmet(
-    ledger: LedgerState,
-    sink: str,
-    records: Records,
-    *,
-    queued: Iterable[Closed] = (),
-) -> tuple[Records, Records]:
+def unmet(ledger: LedgerState, sink: str, records: Records) -> tuple[Records, Records]:
     """Of these records, those that are open still and those that are gone for good; the others are kept.
 
-    What is `queued` for the log stands before whatever comes.
+    What is only queued for the log is open: nobody may lean on what is not durable.
     """
     found = _Sorted()
     for fragment, rows in records:
@@ -89,18 +81,9 @@ def unmet(
             closed = state is not None and bool(state.of(sink).overlap(row, row + 1))
             if state is not None and row in state.released.get(sink, ()):
                 found.gone.setdefault(fragment, []).append(row)
-            elif not closed and not _is_queued(queued, sink, fragment, row):
+            elif not closed:
                 (found.gone if lost else found.open).setdefault(fragment, []).append(row)
     return _records(found.open), _records(found.gone)
-
-
-def _is_queued(queued: Iterable[Closed], sink: str, fragment: bytes, row: int) -> bool:
-    return any(
-        item.fragment == fragment and item.first <= row < item.end
-        for closed in queued
-        if closed.sink == sink
-        for item in closed.ranges
-    )
 
 
 def _records(found: dict[bytes, list[int]]) -> Records:

@@ -11,7 +11,13 @@ from headrace.controller.core.claims import Claims
 from headrace.controller.core.commit import Committer, Waiter
 from headrace.controller.core.crew import Crew
 from headrace.controller.core.intake import Intake
-from headrace.controller.core.leadership import SNAPSHOT_ENTRIES, InvalidTransitionError, Leadership, LeaderState
+from headrace.controller.core.leadership import (
+    LOG_LIMITS,
+    InvalidTransitionError,
+    Leadership,
+    LeaderState,
+    LogLimits,
+)
 from headrace.controller.core.listing import Listing
 from headrace.controller.core.messages import (
     AnswerProposal,
@@ -60,7 +66,7 @@ class RunBase:
         limits: Mapping[str, float] | None = None,
         cluster: str = "",
         inherited: Plan | None = None,
-        snapshot_entries: int = SNAPSHOT_ENTRIES,
+        log_limits: LogLimits = LOG_LIMITS,
         drained: Collection[str] = (),
         beside: Callable[[], Mapping[str, Need]] = dict,
         wished: Wished | None = None,
@@ -77,7 +83,7 @@ class RunBase:
             LedgerState(),
             standby=standby,
             cluster=cluster,
-            snapshot_entries=snapshot_entries,
+            limits=log_limits,
         )
         self.ledger = self.leadership.ledger
         self.sinks = tuple(stage.name for stage in pipeline.of_kind(StageKind.SINK))

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
 
 from s3_server import shared_server
 
-from headrace.controller.core.leadership import RETRY_S_MAX, TAKEOVER_S, WATCH_S, Leadership, LeaderState
+from headrace.controller.core.leadership import RETRY_S_MAX, TAKEOVER_S, WATCH_S, Leadership, LeaderState, LogLimits
 from headrace.controller.core.log_messages import ReadLog, SnapshotWritten, TruncateLog, WriteEntry, WriteSnapshot
 from headrace.controller.core.messages import TimePassed
 from headrace.controller.logs import Logs
@@ -56,7 +56,7 @@ class Writer:
     def __init__(self, uri: str, name: str, *, snapshot_entries: int = 10_000) -> None:
         self.store = Faulty(open_store(uri))
         self.logs = Logs(lambda _uri: self.store)  # type: ignore[arg-type, return-value]
-        self.core = Leadership(uri, {"name": name}, ClusterState(), standby=True, snapshot_entries=snapshot_entries)
+        self.core = Leadership(uri, {"name": name}, ClusterState(), standby=True, limits=LogLimits(snapshot_entries))
         self.now = 0.0
         self.held: list[Any] = []
         #: Whether commands wait, as in a process that is frozen before it sends them.

@@ -7,6 +7,7 @@ from core_kit import LOG
 
 from headrace.controller.core.leadership import (
     BEAT_S,
+    CHANGES_MAX,
     RETRY_S,
     RETRY_S_MAX,
     TAKEOVER_S,
@@ -15,6 +16,7 @@ from headrace.controller.core.leadership import (
     InvalidTransitionError,
     Leadership,
     LeaderState,
+    LogLimits,
     Turn,
 )
 from headrace.controller.core.messages import (
@@ -30,7 +32,7 @@ from headrace.controller.core.messages import (
     WriteEntry,
     WriteSnapshot,
 )
-from headrace.store.entries import Beat, Entry, Led, PipelineApplied, Resigned
+from headrace.store.entries import Beat, Entry, EpochRaised, Led, PipelineApplied, Resigned
 from headrace.store.fold import LedgerState
 
 ME, OTHER = {"id": "me"}, {"id": "other"}
@@ -200,6 +202,56 @@ def test_the_next_entry_waits_until_this_one_is_known_and_takes_all_that_queued_
     assert following == WriteEntry(LOG, 2, Entry(1, (PipelineApplied("w", {}), PipelineApplied("x", {}))))
 
 
+def drained(leadership: Leadership[LedgerState]) -> list[Entry]:
+    """The entries that are written of all that is queued, one after the other."""
+    written: list[Entry] = []
+    commands = leadership.flush(0.0)
+    while commands:
+        (command,) = commands
+        assert isinstance(command, WriteEntry)
+        written.append(command.entry)
+        commands = leadership.handle(EntryWritten(LOG, command.number), 0.0)
+    return written
+
+
+def test_more_changes_than_an_entry_takes_go_into_the_next_entries_in_their_order() -> None:
+    leadership = leading()
+    changes = [PipelineApplied(str(number), {}) for number in range(2 * CHANGES_MAX + 1)]
+    for change in changes:
+        leadership.submit(change)
+    entries = drained(leadership)
+    assert [len(entry.changes) for entry in entries] == [CHANGES_MAX, CHANGES_MAX, 1]
+    assert [change for entry in entries for change in entry.changes] == changes
+    assert leadership.quiet
+
+
+def test_no_cut_parts_changes_that_belong_together() -> None:
+    leadership = leading()
+    for number in range(CHANGES_MAX - 1):
+        leadership.submit(PipelineApplied(str(number), {}))
+    pair = PipelineApplied("w", {}), EpochRaised("w")
+    leadership.submit(*pair)
+    leadership.submit(PipelineApplied("behind", {}))
+    first, second = drained(leadership)
+    assert len(first.changes) == CHANGES_MAX - 1
+    assert second.changes == (*pair, PipelineApplied("behind", {}))
+
+
+def test_what_belongs_together_and_is_more_than_an_entry_takes_is_one_entry_all_the_same() -> None:
+    leadership = leading()
+    many = [PipelineApplied(str(number), {}) for number in range(CHANGES_MAX + 1)]
+    leadership.submit(*many)
+    leadership.submit(PipelineApplied("behind", {}))
+    assert [len(entry.changes) for entry in drained(leadership)] == [CHANGES_MAX + 1, 1]
+
+
+def test_where_nothing_is_submitted_no_entry_is_written() -> None:
+    leadership = leading()
+    leadership.submit()
+    assert leadership.flush(0.0) == []
+    assert leadership.quiet
+
+
 def test_a_write_that_was_unresolved_and_then_mine_goes_on() -> None:
     leadership = writing()
     leadership.handle(EntryUnresolved(LOG, 1, "timeout"), 0.0)
@@ -286,7 +338,7 @@ def test_a_turn_that_the_table_does_not_know_is_an_error_with_its_history() -> N
 
 
 def test_two_snapshots_stay_and_the_entries_behind_the_older_one() -> None:
-    leadership = Leadership(LOG, ME, LedgerState(), snapshot_entries=2)
+    leadership = Leadership(LOG, ME, LedgerState(), limits=LogLimits(snapshot_entries=2))
     commands = leadership.handle(empty_log_read(), 0.0)
     truncated: list[TruncateLog] = []
     for number in range(8):

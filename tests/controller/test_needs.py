@@ -65,11 +65,21 @@ def test_a_duplicate_of_a_record_that_is_not_kept_is_refused(needs: tuple[bytes,
     assert f"record {needs[1][-1]} of fragment {needs[0].hex()}, which is not kept" in judgement.reason
 
 
-def test_a_duplicate_of_a_record_that_stands_before_it_in_the_queue_is_queued_behind_it() -> None:
-    committer = Committer(ledger())
+def test_a_duplicate_of_a_record_that_is_only_queued_is_refused_until_the_log_has_it() -> None:
+    state = ledger()
+    committer = Committer(state)
+    queued = committer.judge(proposal([Range(A.id, 4, 1)]), "v", 1).closed
+    assert queued is not None
     assert judge(committer, leaning((A.id, (4,)))) is m.Outcome.REFUSED
-    assert judge(committer, proposal([Range(A.id, 4, 1)])) is None
+    state.apply(3, Entry(1, (queued,)))
     assert judge(committer, leaning((A.id, (4,)))) is None
+
+
+def test_a_duplicate_does_not_lean_on_a_record_that_a_queued_shard_quarantines() -> None:
+    committer = Committer(ledger())
+    dead = proposal([Range(A.id, 4, 1)], kept=[bits()], other=[bits(0)])
+    assert judge(committer, replace(dead, released=((A.id, (4,)),))) is None
+    assert judge(committer, leaning((A.id, (4,)))) is m.Outcome.REFUSED
 
 
 def test_without_the_look_at_needs_a_duplicate_leans_on_nothing_and_the_check_finds_it(
@@ -91,9 +101,6 @@ def test_records_are_told_apart_into_kept_open_and_gone() -> None:
     everything: Records = ((A.id, (0, 3, 9)), (B.id, (1,)))
     assert unmet(state, "write", everything) == (((A.id, (9,)), (B.id, (1,))), ((A.id, (3,)),))
     assert unmet(state, "another", ((A.id, (0,)),)) == (((A.id, (0,)),), ())
-    here, there = (closed(proposal([Range(B.id, 0, 2)], kept=[bits(0, 1)])), "another")
-    assert unmet(state, "write", ((B.id, (1,)),), queued=[here]) == ((), ())
-    assert unmet(state, "write", ((B.id, (1,)),), queued=[replace(here, sink=there)]) == (((B.id, (1,)),), ())
     state.apply(3, Entry(1, (FragmentDropped(B.id, "it changed", reread=False),)))
     assert unmet(state, "write", ((B.id, (1,)),)) == ((), ((B.id, (1,)),))
 

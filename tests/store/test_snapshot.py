@@ -22,6 +22,7 @@ from headrace.store.cluster_fold import ClusterState
 from headrace.store.entries import (
     Beat,
     Change,
+    ClaimsReleased,
     Closed,
     Counts,
     Entry,
@@ -76,6 +77,15 @@ def test_a_ledger_comes_back_from_its_snapshot_and_goes_on_as_if_it_had_been_fol
     more = Entry(2, (Led(2, ME), closes(A, 4, 2)))
     for item in (state, twin):
         item.apply(item.number + 1, more)
+    assert twin == state
+
+
+def test_a_snapshot_remembers_which_claims_were_released() -> None:
+    released = ClaimsReleased("write", ((A.id, (1, 3)), (B.id, (4,))))
+    state = folded(*WHOLE, (released,), (ClaimsReleased("copy", ((A.id, (2,)),)),))
+    twin = decode_snapshot(encode_snapshot(state))
+    assert isinstance(twin, LedgerState)
+    assert twin.fragments[A.id].released == {"write": {1, 3}, "copy": {2}}
     assert twin == state
 
 

@@ -17,6 +17,7 @@ from headrace.worker.core.gathering import (
     Gathering,
     ProposeShard,
     ReleaseShard,
+    RenewShard,
     SealAsked,
     SealPolicy,
     ShardAccepted,
@@ -161,7 +162,7 @@ def test_a_shard_that_stalls_is_held_and_written_again_without_end() -> None:
     assert gathering.handle(ShardWritten(0), now) == [ProposeShard(0)]
     assert gathering.trouble == ""
     assert gathering.handle(ShardOverlapped(0, (Range(A, 0, 1),)), now) != []
-    gathering.handle(ShardStalled(0, "full"), now)
+    gathering.handle(ShardStalled(1, "full"), now)
     assert gathering.wake_at() == now + WRITE_AGAIN_S, "what was written once begins to wait anew"
 
 
@@ -179,9 +180,17 @@ def test_an_overlap_is_cut_out_and_the_rest_is_proposed() -> None:
     gathering = Gathering(POLICY)
     written(gathering, gathering.handle(batch(0, 10, target=100), 0.0))
     commands = gathering.handle(ShardOverlapped(0, (Range(A, 3, 2),)), 0.0)
-    assert commands == [WriteShard(0, (Range(A, 0, 3), Range(A, 5, 5)), "overlap")]
+    assert commands == [RenewShard(0, 1), WriteShard(1, (Range(A, 0, 3), Range(A, 5, 5)), "overlap")]
     assert gathering.handle(ShardOverlapped(0, (Range(A, 3, 2),)), 0.0) == [], "it is being written again"
-    assert written(gathering, commands) == [ProposeShard(0)]
+    assert written(gathering, commands[1:]) == [ProposeShard(1)]
+
+
+def test_what_an_overlap_leaves_of_a_sealed_shard_keeps_what_it_holds() -> None:
+    gathering = Gathering(POLICY)
+    written(gathering, gathering.handle(BatchGathered(Range(A, 0, 10), 100, 7, 5), 0.0))
+    gathering.handle(ShardOverlapped(0, (Range(A, 3, 2),)), 0.0)
+    assert gathering.held_bytes == 7
+    assert gathering.held() == [Range(A, 0, 3), Range(A, 5, 5)]
 
 
 def test_a_shard_that_is_closed_already_is_let_go() -> None:
@@ -236,4 +245,6 @@ def test_a_shard_that_is_written_anew_is_not_accepted_by_a_late_answer() -> None
     gathering.handle(ShardOverlapped(0, (Range(A, 3, 2),)), 0.0)
     assert gathering.handle(ShardAccepted(0), 1.0) == []
     assert [(item.first, item.end) for item in gathering.held()] == [(0, 3), (5, 10)]
-    assert gathering.handle(ShardWritten(0), 2.0) == [ProposeShard(0)]
+    assert gathering.handle(ShardWritten(1), 2.0) == [ProposeShard(1)]
+    assert gathering.handle(ShardAccepted(0), 3.0) == [], "the answer was to the whole, this is the rest"
+    assert gathering.handle(ShardOverlapped(0, (Range(A, 0, 10),)), 3.0) == []

@@ -23,9 +23,11 @@ from headrace.worker.core.gathering import (
     NeedsAnswered,
     ProposeShard,
     ReleaseShard,
+    RenewShard,
     SealAsked,
     SealPolicy,
     ShardAccepted,
+    ShardOverlapped,
     ShardWritten,
     TimePassed,
     WriteShard,
@@ -138,6 +140,30 @@ def test_a_seal_that_is_asked_for_while_a_shard_asks_is_not_forgotten() -> None:
     gathering.handle(SealAsked("pause"), 0.0)
     gathering.handle(NeedsAnswered(0, waiting=(Range(A, 1, 1),)), 0.0)
     assert AskNeeds(1, (Range(A, 1, 1),)) in gathering.handle(ShardWritten(0), 0.0)
+
+
+def test_what_an_overlap_leaves_asks_anew_what_it_leans_on() -> None:
+    gathering = gathered()
+    gathering.handle(NeedsAnswered(0), 0.0)
+    gathering.handle(ShardWritten(0), 0.0)
+    cut = gathering.handle(ShardOverlapped(0, (Range(A, 1, 1),)), 1.0)
+    assert cut == [RenewShard(0, 1), AskNeeds(1, (Range(A, 0, 1), Range(A, 2, 2)))]
+    assert gathering.handle(NeedsAnswered(0), 1.0) == [], "that was the answer to the whole"
+    # Record 3 is a duplicate of record 1, which another shard has quarantined.
+    written = gathering.handle(NeedsAnswered(1, void=(Range(A, 3, 1),)), 1.0)
+    assert written == [WriteShard(1, (Range(A, 0, 1), Range(A, 2, 1)), "end")]
+
+
+def test_what_waits_behind_an_overlap_is_soon_asked_for_again_where_all_is_to_be_committed() -> None:
+    gathering = Gathering(POLICY, leans=True)
+    gathering.handle(BatchGathered(Range(A, 0, 4), 100, 10), 0.0)
+    gathering.handle(NeedsAnswered(0), 0.0)
+    gathering.handle(ShardWritten(0), 0.0)
+    gathering.handle(SealAsked("end"), 0.0)
+    gathering.handle(ShardOverlapped(0, (Range(A, 1, 1),)), 0.0)
+    gathering.handle(NeedsAnswered(1, waiting=(Range(A, 3, 1),)), 0.0)
+    gathering.handle(ShardWritten(1), 0.0)
+    assert AskNeeds(2, (Range(A, 3, 1),)) in gathering.handle(TimePassed(), NEEDS_AGAIN_S)
 
 
 # ---- what the tables say ----

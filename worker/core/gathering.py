@@ -7,7 +7,9 @@ asks. So nothing stays open for want of kept rows.
 
 Behind a dedup stage a sink asks before it writes: a duplicate's verdict holds only where the record that it names is
 kept (controller/core/needs.py). Verdicts whose record is not closed yet stay here and go with a later shard; those
-whose record is gone are let go of, and their records read again.
+whose record is gone are let go of, and their records read again. What an overlap leaves of a shard asks once more: the
+record that a verdict names may have been cut out, and the ledger may have quarantined it. A number stands for one
+content: what is left has a number of its own, so that no answer to the whole is taken for one to the rest.
 
 A store that is full, or has stopped answering, stalls a shard: it is held, and written again after a while, without
 end. Meanwhile no other is begun, the sink soon takes no batch, and the source stops for want of credit.
@@ -58,6 +60,8 @@ class ShardState(Enum):
     STALLED = "stalled"
     PROPOSED = "proposed"
     CLOSED = "closed"
+    #: What is left of it is another shard.
+    CUT = "cut"
 
 
 class ShardTurn(Enum):
@@ -77,7 +81,7 @@ TRANSITIONS: dict[tuple[ShardState, ShardTurn], ShardState] = {
     (ShardState.WRITING, ShardTurn.STORE_STALLED): ShardState.STALLED,
     (ShardState.STALLED, ShardTurn.WAITED): ShardState.WRITING,
     (ShardState.PROPOSED, ShardTurn.ACCEPTED): ShardState.CLOSED,
-    (ShardState.PROPOSED, ShardTurn.OVERLAPS): ShardState.WRITING,
+    (ShardState.PROPOSED, ShardTurn.OVERLAPS): ShardState.CUT,
 }
 
 
@@ -177,6 +181,14 @@ class LetGo:
 
 
 @dataclass(frozen=True, slots=True)
+class RenewShard:
+    """What is left of a shard is the shard `into` from now on, which is asked for or written next."""
+
+    shard: int
+    into: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseShard:
     """Let go of the batches of a shard."""
 
@@ -193,7 +205,7 @@ Event = (
     | ShardOverlapped
     | TimePassed
 )
-Command = AskNeeds | WriteShard | ProposeShard | LetGo | ReleaseShard
+Command = AskNeeds | WriteShard | ProposeShard | LetGo | RenewShard | ReleaseShard
 
 
 @dataclass(slots=True)
@@ -299,7 +311,7 @@ class Gathering:
             case BatchGathered():
                 self._gather(event, now)
             case SealAsked():
-                self._seal = event.reason if self._ranges or self._asking() else ""
+                self._seal_all(event.reason)
             case NeedsAnswered():
                 commands += self._answered(event, now)
             case ShardWritten():
@@ -309,10 +321,17 @@ class Gathering:
             case ShardAccepted():
                 commands += self._accepted(event.shard)
             case ShardOverlapped():
-                commands += self._overlapped(event)
+                commands += self._overlapped(event, now)
             case TimePassed():
                 commands += [*self._propose_again(now), *self._ask_again(now), *self._write_again(now)]
         return commands + self._seal_if_due(now)
+
+    def _seal_all(self, reason: str) -> None:
+        """Commit all that gathers, and soon what an overlap leaves waiting of a shard that is on its way."""
+        self._seal = reason if self._ranges or self._asking() else ""
+        for shard in self._shards.values():
+            if shard.state is not ShardState.ASKING:
+                shard.reason = reason
 
     def _gather(self, event: BatchGathered, now: float) -> None:
         self._ranges.append(event.range)
@@ -339,12 +358,16 @@ class Gathering:
         if not reason:
             return []
         shard = _Shard(self._count, tuple(self._ranges), self._bytes, self._shelved, reason)
-        self._count += 1
-        self._shards[shard.number] = shard
         self._ranges, self._of, self._target, self._bytes, self._shelved = [], {}, 0, 0, 0
         self._oldest, self._seal = None, ""
+        return self._begin(shard, reason, now)
+
+    def _begin(self, shard: _Shard, why: str, now: float) -> list[Command]:
+        """A shard of a number that no other has had: ask what it leans on, or write it."""
+        self._count += 1
+        self._shards[shard.number] = shard
         if not self._leans:
-            return [WriteShard(shard.number, shard.ranges, reason)]
+            return [WriteShard(shard.number, shard.ranges, why)]
         shard.state, shard.proposed_at = ShardState.ASKING, now
         return [AskNeeds(shard.number, shard.ranges)]
 
@@ -417,16 +440,17 @@ class Gathering:
         del self._shards[number]
         return [ReleaseShard(number)]
 
-    def _overlapped(self, event: ShardOverlapped) -> list[Command]:
+    def _overlapped(self, event: ShardOverlapped, now: float) -> list[Command]:
         shard = self._shards.get(event.shard)
         if shard is None or shard.state is not ShardState.PROPOSED:
             return []
         shard.turn(ShardTurn.OVERLAPS)
-        shard.hold(without(shard.ranges, event.overlaps))
-        if shard.ranges:
-            return [WriteShard(shard.number, shard.ranges, "overlap")]
         del self._shards[shard.number]
-        return [ReleaseShard(shard.number)]
+        left = without(shard.ranges, event.overlaps)
+        if not left:
+            return [ReleaseShard(shard.number)]
+        rest = _Shard(self._count, left, shard.held_bytes, shard.shelved_bytes, shard.reason)
+        return [RenewShard(shard.number, rest.number), *self._begin(rest, "overlap", now)]
 
     def _propose_again(self, now: float) -> list[Command]:
         again: list[Command] = []

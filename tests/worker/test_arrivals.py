@@ -1,0 +1,47 @@
+"""What a task takes from its links: frames of its own epoch, and no others."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.pipeline.graph import Pipeline
+from headrace.protos import control_pb2 as pb
+from headrace.stages.library import read_jsonl, write_jsonl
+from headrace.transport.errors import TransportError
+from headrace.transport.frame import Frame, FrameKind
+from headrace.worker.channel import Channel
+from headrace.worker.hands import Hands
+from headrace.worker.task import Task
+from headrace.worker.wire import sweep_frame
+
+EPOCH = 3
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Iterator[Task]:
+    """The task of a sink, of epoch 3, before it has begun to run."""
+    pipeline = Pipeline.chain("p", f"file://{tmp_path}/out", read_jsonl(f"{tmp_path}/*.jsonl"), write_jsonl())
+    order = pb.StartTask(
+        pipeline_json=json.dumps(pipeline.to_dict()), stages=[pipeline.stages[-1].name], version="v", epoch=EPOCH
+    )
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        yield Task(Channel(mine), pb.TaskCommand(task="p/lines.0", attempt=1, start=order), Hands.private())
+
+
+@pytest.mark.parametrize("kind", FrameKind)
+@pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH + 1])
+def test_a_frame_of_another_epoch_ends_the_task(task: Task, kind: FrameKind, epoch: int) -> None:
+    frame = Frame(kind=kind, epoch=epoch, fragment=bytes(16), first=0, count=1, metadata=b"", body=b"")
+    with pytest.raises(TransportError, match=f"link l: a frame of epoch {epoch}, this task is of {EPOCH}"):
+        task._received("l", frame)
+
+
+def test_a_marker_of_the_tasks_own_epoch_is_taken(task: Task) -> None:
+    task._sweeping.opened("l")
+    task._received("l", sweep_frame(7, EPOCH))
+    task._sweeping.asked(7, halt=False)
+    assert task._sweeping.due() == 7
