@@ -29,6 +29,7 @@ from headrace.store.dataset import Dataset
 from headrace.store.log import Log
 from headrace.store.objects import ObjectStore, below, open_store
 from headrace.store.shards import read_table
+from headrace.store.standing import standing_of
 from headrace.store.words import counted
 
 #: Quarantined records that `show --quarantine` prints; `--json` gives all of them.
@@ -60,6 +61,7 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_
         "pad_id": described.pad_id,
         "recipes": recipes.to_json(),
         **balance.to_dict(),
+        **standing_of(dataset.state).to_dict(),
         "bytes": _bytes(dataset),
         "given_up": list(_given_up(dataset)),
         "retracted": sum(len(rows) for _, _, rows in dataset.state.retracted),
@@ -77,6 +79,7 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_
     out.print(place(dataset.uri))
     out.print()
     out.print(balance_page(balance))
+    _say_standing(dataset)
     out.print()
     sizes = f"{number(balance.shards)}, {megabytes(_bytes(dataset))}"
     rows = [
@@ -105,6 +108,11 @@ def show_dataset(uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_
         main = main_sink(dataset.state.counts)
         _print_quarantine([record for record in records if record["sink"] == main])
     return 0
+
+
+def _say_standing(dataset: Dataset) -> None:
+    for words in standing_of(dataset.state).words:
+        console(sys.stdout).print(f"  {words}", style="yellow", markup=False)
 
 
 def _made_by(recipes: Recipes) -> str:
@@ -159,6 +167,7 @@ def verify_dataset(uri: str, *, as_json: bool) -> int:
         found = {
             "dataset": dataset.uri,
             "sound": report.sound,
+            **standing_of(dataset.state).to_dict(),
             "shards": report.shards,
             "objects": report.objects,
             "bytes": report.size,
@@ -177,6 +186,7 @@ def verify_dataset(uri: str, *, as_json: bool) -> int:
         dropped = sum(1 for _ in _given_up(dataset))
         rest = f"; the rest of {counted(dropped, 'fragment')} is given up" if dropped else ""
         out.print(title(dataset.uri, f"sound: {checked}, {megabytes(report.size)}{rest}"))
+        _say_standing(dataset)
         if report.unnamed:
             left = f"{counted(report.unnamed, 'object')}, {megabytes(report.unnamed_size)}"
             out.print(f"  {left}, named by no entry: `headrace dataset gc` deletes what sinks that died have left")
@@ -206,6 +216,7 @@ def list_datasets(root: str, *, as_json: bool) -> int:
                 "tokens": balance.counts.tokens,
                 "shards": balance.shards,
                 "complete": balance.complete,
+                **standing_of(dataset.state).to_dict(),
             }
         )
     if as_json:
@@ -216,11 +227,17 @@ def list_datasets(root: str, *, as_json: bool) -> int:
         return 0
     names = ("dataset", "pipeline", "version", "kept", "tokens", "shards")
     cells = [
-        (row["dataset"], _named(row), row["version"], number(row["kept"]), number(row["tokens"]), row["shards"])
+        (row["dataset"], _named(row), _version(row), number(row["kept"]), number(row["tokens"]), row["shards"])
         for row in rows
     ]
     console(sys.stdout).print(plain_table(names, cells, right=(2, 3, 4, 5)))
     return 0
+
+
+def _version(row: dict[str, Any]) -> str:
+    if not row["version"]:
+        return "none yet"
+    return f"{row['version']}{'' if row['version_complete'] else ', incomplete'}"
 
 
 def _named(row: dict[str, Any]) -> str:

@@ -22,17 +22,19 @@ def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_jso
     from headrace.stages.export.megatron import export_megatron
     from headrace.stages.export.parquet import export_parquet
     from headrace.store.dataset import Dataset
+    from headrace.store.standing import standing_of
 
     whole = Dataset.open(uri)
     try:
         dataset = whole.of_version(version)
     except ValueError as error:
         raise CliError(str(error)) from error
-    version = whole.state.version if version is None else version
+    standing = standing_of(whole.state, version)
+    version = standing.version
     export = {"megatron": export_megatron, "mds": export_mds, "parquet": export_parquet}[kind]
     done = export(dataset, out)
     if as_json:
-        print(json.dumps({"dataset": dataset.uri, "version": version, **dataclasses.asdict(done)}))
+        print(json.dumps({"dataset": dataset.uri, **standing.to_dict(), **dataclasses.asdict(done)}))
         return 0
     rows = [(done.documents, "document"), (done.sequences, "sequence"), (done.tokens, "token")]
     held = ", ".join(counted(count, word) for count, word in rows if count)
@@ -40,4 +42,6 @@ def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_jso
     console(sys.stdout).print(
         title(out, f"{kind} of {f'version {version}' if version else 'what is closed'}: {held or 'nothing'}; {size}")
     )
+    for words in standing.words:
+        console(sys.stdout).print(f"  {words}", style="yellow", markup=False)
     return 0

@@ -120,6 +120,34 @@ def test_a_second_run_of_what_is_done_reads_nothing_and_publishes_nothing() -> N
     assert stand.run.records_resumed == COUNT
 
 
+def test_what_was_closed_and_not_published_before_a_crash_is_published_by_the_next_run() -> None:
+    first = Stand()
+    complete(first)
+    second = Stand(first.log, name="b")
+    second.begin(A, B)
+    second.swept(second.read(B, COUNT), Range(B.id, 0, COUNT))
+    second.propose(Range(B.id, 0, COUNT))
+    published = max(
+        number for number, entry in enumerate(second.log) if VersionPublished(2, "completed") in entry.changes
+    )
+    third = Stand(second.log[:published], name="c")
+    third.leader_alive = False
+    assert of(m.ReportRun, third.begin(A, B)) == [m.ReportRun("run", "completed")]
+    assert third.run.ledger.version == 2
+    assert third.run.ledger.unshown == 0
+
+
+def test_a_stop_that_closed_nothing_new_publishes_nothing_and_the_whole_version_stays() -> None:
+    stand = Stand()
+    complete(stand)
+    again = Stand(stand.log, name="b")
+    again.begin(A, B)
+    commands = again.swept(again.tell(m.StopRequested("run", cancel=False)))
+    assert of(m.ReportRun, commands) == [m.ReportRun("run", "stopped")]
+    assert again.run.ledger.version == 1
+    assert again.run.ledger.newest == (5, 5, True)
+
+
 def test_only_what_is_open_is_read_after_a_crash() -> None:
     first = Stand()
     first.begin(A, B)

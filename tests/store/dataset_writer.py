@@ -20,6 +20,7 @@ from headrace.store.entries import (
     StoredObject,
     encode_entry,
 )
+from headrace.store.fold import LedgerState
 from headrace.store.log import Log
 from headrace.store.objects import ObjectStore
 
@@ -43,14 +44,19 @@ class Writer:
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
         self.log = Log(store)
-        self.number = 0
+        self.number, self.term = 0, 1
         #: The record that duplicates are said to be of.
         self.target: str | None = "0"
         self.entry(Led(1, {}), PipelineApplied("v1", PIPELINE), FragmentsListed((FRAGMENT,)))
 
     def entry(self, *changes: Change) -> None:
-        self.log.append(self.number, encode_entry(Entry(1, changes)))
+        self.log.append(self.number, encode_entry(Entry(self.term, changes)))
         self.number += 1
+
+    def go_on(self, state: LedgerState) -> None:
+        """Write behind what others have written meanwhile, as the leader of the next term."""
+        self.number, self.term = state.number + 1, state.term + 1
+        self.entry(Led(self.term, {}))
 
     def object(self, role: str, key: str, parts: list[Any]) -> StoredObject:
         self.store.create(key, parts)
