@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.text import Text
 
 from headrace.cli.client import ApplyRefused, Client, ControllerAt, RunOptions, pipeline_of, plain
+from headrace.cli.deaths import death_lines, rows_of
 from headrace.cli.errors import EXIT_INTERRUPTED, CliError
 from headrace.cli.load import load
 from headrace.cli.page import FAINT, console, facts_page, title
@@ -91,6 +92,8 @@ def _show_end(status: pb.PipelineStatus, *, as_json: bool) -> None:
     out = console(sys.stdout)
     out.print(title(status.pipeline, status.state, good=status.state == "completed"))
     out.print(balance_page(balance))
+    for line in death_lines(rows_of(status)):
+        out.print(Text(f"died  {safe(line)}", style="yellow"))
     for line in environments(status):
         out.print(Text(f"note  {safe(line)}", style="yellow"))
 
@@ -149,6 +152,7 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
     facts += [("not changed", status.refused_change)] if status.refused_change else []
     facts += [("environment", words) for words in environments(status)]
     facts += [("waits", words) for words in status.waits]
+    facts += [("died", words) for words in death_lines(rows_of(status))]
     facts += [("note", words) for words in status.notes]
     facts += [("failure", status.failure)] if status.failure else []
     out.print(facts_page(facts))

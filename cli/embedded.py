@@ -91,6 +91,8 @@ class Embedded:
         told_read, self._told = os.pipe()
         self._restarts = 0
         self._cores, self._worker_restarts = cores, 0
+        #: How each worker ended in whose place another was started.
+        self.worker_endings: list[str] = []
         self._children: list[_Child] = []
         try:
             # Before the controller: a run waits longest for the worker's nursery, whose imports want a core.
@@ -218,6 +220,7 @@ class Embedded:
             for child in self._children:
                 code = child.process.poll()
                 if code is not None and child.name == "worker" and self._restart_worker(child):
+                    self.worker_endings.append(_ending(code))
                     break
                 if code is not None:
                     died = ControllerDied if child.name == "controller" else ProcessDied

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.deaths import death_lines
 from headrace.cli.recipes import Recipes
 from headrace.cli.report import MB, REASONS_SHOWN, RunReport, StageSpeed
 from headrace.cli.words import megabytes, number, padding, percent, safe, seconds
@@ -55,6 +56,7 @@ def run_page(report: RunReport) -> RenderableType:
     if any(stage.records for stage in report.stages):
         parts += [Text(), stage_table(report.stages)]
     notes = [*_quarantine_note(report), *report.warnings]
+    parts += [Text(f"died  {safe(line)}", style="yellow") for line in death_lines(report.deaths)]
     parts += [Text(f"note  {safe(line)}", style="yellow") for line in notes]
     return Group(*parts)
 
@@ -191,19 +193,19 @@ def facts_page(facts: Sequence[tuple[str, str]]) -> RenderableType:
 
 
 def stage_table(stages: Sequence[StageSpeed]) -> RenderableType:
-    """Speed by stage: what one core of it gets through while it works, and its share of all work."""
+    """Speed by stage: what one core gets through, and its share of the time of all cores."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=FAINT)
     table.add_column("stage", min_width=14, overflow="fold")
     for name in ("records", "removed", "MB/s a core", "work"):
         table.add_column(name, justify="right")
-    whole = sum(stage.busy_s for stage in stages)
+    whole = sum(stage.cpu_s for stage in stages)
     for stage in stages:
         table.add_row(
             Text(safe(stage.stage), ACCENT),
             number(stage.records),
             number(stage.dropped) if stage.dropped else "",
-            f"{stage.mb_s:,.1f}" if stage.busy_s > 0 else "",
-            percent(stage.busy_s, whole),
+            f"{stage.mb_s:,.1f}" if stage.cpu_s > 0 else "",
+            percent(stage.cpu_s, whole),
         )
     return Padding(table, (0, 0, 0, 2), expand=False)
 

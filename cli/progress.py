@@ -15,6 +15,7 @@ from rich.text import Text
 
 from headrace.cli.page import ACCENT, FAINT
 from headrace.cli.progress_lines import (
+    LONG_BATCH_S,
     Meter,
     Waits,
     closed_line,
@@ -22,9 +23,10 @@ from headrace.cli.progress_lines import (
     input_bytes_stored,
     share,
     start_line,
+    worked_s,
 )
 from headrace.cli.report import MB
-from headrace.cli.words import number, safe, seconds
+from headrace.cli.words import number, percent, safe, seconds
 from headrace.protos import control_pb2 as pb
 from headrace.store.words import counted
 
@@ -82,6 +84,8 @@ class LivePage:
         tasks = counted(len(status.tasks), "task")
         tasks = f"{ready} of {tasks}" if ready < len(status.tasks) else tasks
         rest = f"{status.state or 'starting'}, {seconds(now - self._began_at)}" + (f", {tasks}" if status.tasks else "")
+        died = sum(death.count for death in status.deaths)
+        rest += f", {counted(died, 'death')}" if died else ""
         return Text.assemble(("● ", ACCENT), (safe(self._name), "bold"), " ", (rest, FAINT))
 
     def _bar(self, status: pb.PipelineStatus, now: float) -> RenderableType:
@@ -111,10 +115,12 @@ class LivePage:
 
 
 def stage_rows(status: pb.PipelineStatus, elapsed_s: float) -> RenderableType:
-    """A row a stage: how many tasks run it, its records, what it removed, its speed while it works, its load."""
+    """A row a stage: its tasks, its records, what it removed, what a core gets through, for how much of their time its
+    tasks have worked, and how long one of them is at its batch, where that is long.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=FAINT)
     table.add_column("  stage", min_width=16, overflow="fold")
-    for name in ("tasks", "records", "removed", "MB/s a core", "cores"):
+    for name in ("tasks", "records", "removed", "MB/s a core", "at work", "this batch"):
         table.add_column(name, justify="right", min_width=len(name))
     for stage in status.stages:
         tasks = sum(stage.stage in task.stages and task.state == "ready" for task in status.tasks)
@@ -123,7 +129,8 @@ def stage_rows(status: pb.PipelineStatus, elapsed_s: float) -> RenderableType:
             str(tasks),
             number(stage.records),
             number(stage.dropped) if stage.dropped else "",
-            f"{stage.bytes / stage.busy_s / MB:,.1f}" if stage.busy_s > 0 else "",
-            f"{stage.busy_s / elapsed_s:.2f}" if elapsed_s > 0 else "",
+            f"{stage.bytes / stage.cpu_s / MB:,.1f}" if stage.cpu_s > 0 else "",
+            percent(min(1.0, worked_s(stage) / elapsed_s / max(1, tasks)), 1.0) if elapsed_s > 0 else "",
+            seconds(stage.at_batch_s) if stage.at_batch_s >= LONG_BATCH_S else "",
         )
     return table

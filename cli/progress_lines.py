@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import IO, Protocol, Self
 
 from headrace.cli.report import MB
-from headrace.cli.words import megabytes, padding, safe
+from headrace.cli.words import megabytes, padding, safe, seconds
 from headrace.controller.counts import balance_from
 from headrace.protos import control_pb2 as pb
 from headrace.store.words import counted
@@ -25,6 +25,8 @@ SPEED_WINDOW_S = 5.0
 LINE_S = 5.0
 #: Seconds without a task that is ready after which it is said why that may be.
 START_S = 5.0
+#: Seconds at one batch from which it is said that a stage is at it.
+LONG_BATCH_S = 2.0
 #: Seconds of a run before its end is foretold.
 FORETELL_S = 2.0
 
@@ -94,6 +96,19 @@ def input_bytes_stored(status: pb.PipelineStatus) -> int:
     return min(done, whole) if whole else done
 
 
+def worked_s(stage: pb.StageProgress) -> float:
+    """Seconds for which the tasks of a stage have worked up to now, at what they are at now too."""
+    return stage.busy_s + stage.guessed_s
+
+
+def at_batch(stage: pb.StageProgress) -> str:
+    """What a stage is at, where that takes long; else nothing."""
+    if stage.at_batch_s < LONG_BATCH_S:
+        return ""
+    what = counted(stage.batch_records, "record") if stage.batch_records else "a batch"
+    return f"at {what} for {seconds(stage.at_batch_s)}"
+
+
 class Waits:
     """Tells once when a run begins to wait for a store, and once when it goes on."""
 
@@ -154,6 +169,7 @@ class Lines:
         speed = f", {self._meter.speed / MB:.1f} MB/s" if self._meter.speed and status.state == "running" else ""
         parts = [f"{share(done, whole)}{speed}"] if done else []
         parts += [f"in the ledger: {closed_line(status)}"] if status.shards else []
+        parts += [f"{stage.stage} is {words}" for stage in status.stages if (words := at_batch(stage))]
         self._print(f"{self._name}: {status.state}" + (": " if parts else "") + "; ".join(parts))
 
     def note(self, line: str) -> None:

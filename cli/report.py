@@ -6,9 +6,10 @@ The balance is read from the dataset's ledger and not from the run's progress (`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headrace.cli.deaths import DeathRow
 from headrace.protos import control_pb2 as pb
 from headrace.stages.counters import WITHOUT
 from headrace.store.balance import Balance, main_sink
@@ -27,18 +28,23 @@ MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class StageSpeed:
-    """One stage in one run. `busy_s` is summed over its replicas, so `mb_s` is the speed of one core."""
+    """One stage in one run, summed over its tasks.
+
+    `busy_s` is the time for which they were at work, and what they waited for among it, `cpu_s` that of a core. So
+    `mb_s` is what one core gets through, however many tasks share it.
+    """
 
     stage: str
     records: int
     dropped: int
     bytes: int
     busy_s: float
+    cpu_s: float = 0.0
 
     @property
     def mb_s(self) -> float:
-        """Megabytes that one replica gets through in a second of work."""
-        return self.bytes / self.busy_s / MB if self.busy_s > 0 else 0.0
+        """Megabytes that one core gets through in a second; 0 where it spent no time that could be measured."""
+        return self.bytes / self.cpu_s / MB if self.cpu_s > 0 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -48,6 +54,7 @@ class StageSpeed:
             "dropped": self.dropped,
             "bytes": self.bytes,
             "busy_s": round(self.busy_s, 3),
+            "cpu_s": round(self.cpu_s, 3),
             "mb_s": round(self.mb_s, 2),
         }
 
@@ -69,6 +76,8 @@ class RunReport:
     records_resumed: int
     tokenizer_engine: str
     stages: tuple[StageSpeed, ...] = ()
+    #: Tasks, workers and controllers that died in it.
+    deaths: tuple[DeathRow, ...] = ()
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -87,6 +96,7 @@ class RunReport:
             "records_resumed": self.records_resumed,
             "tokenizer_engine": self.tokenizer_engine,
             "stages": [stage.to_dict() for stage in self.stages],
+            "deaths": [asdict(death) for death in self.deaths],
             "warnings": list(self.warnings),
             "facts": dict(self.facts),
         }
@@ -119,4 +129,6 @@ def unjudged(ledger: LedgerState) -> tuple[str, ...]:
 
 def speeds(stages: Sequence[pb.StageProgress]) -> tuple[StageSpeed, ...]:
     """The rows of a status as StageSpeed."""
-    return tuple(StageSpeed(item.stage, item.records, item.dropped, item.bytes, item.busy_s) for item in stages)
+    return tuple(
+        StageSpeed(item.stage, item.records, item.dropped, item.bytes, item.busy_s, item.cpu_s) for item in stages
+    )

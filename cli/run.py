@@ -17,6 +17,7 @@ from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.deaths import DeathBook, DeathRow
 from headrace.cli.embedded import AGAIN, DEATH_S, START_S, Embedded, begun_or_new, seconds_since_start
 from headrace.cli.errors import EXIT_INTERRUPTED, CliError
 from headrace.stages.inherited import inherited_by
@@ -52,6 +53,7 @@ class Ended:
     warnings: tuple[str, ...]
     applied_after_s: float
     interrupted: bool
+    deaths: tuple[DeathRow, ...] = ()
 
 
 def run_file(path: Path, given: list[str], make_options: Callable[[], RunOptions], *, as_json: bool) -> int:
@@ -114,10 +116,12 @@ def _carry(
     with progress_on(sys.stderr, pipeline.name) as progress:
         for line in warnings:
             progress.note(f"headrace: {line}")
-        status = _watch_through_deaths(client, pipeline, options, embedded, progress, interrupts)
+        book = DeathBook()
+        status = _watch_through_deaths(client, pipeline, options, embedded, progress, interrupts, book)
     if status.state == "failed":
         embedded.check(within_s=DEATH_S if "worker" in status.failure else 0.0)
-    return Ended(status, warnings, applied_after_s, interrupts.asked > 0 and status.state != "completed")
+    interrupted = interrupts.asked > 0 and status.state != "completed"
+    return Ended(status, warnings, applied_after_s, interrupted, tuple(book.rows()))
 
 
 def _watch_through_deaths(
@@ -127,6 +131,7 @@ def _watch_through_deaths(
     embedded: Embedded,
     progress: Progress,
     interrupts: Interrupts,
+    book: DeathBook,
 ) -> pb.PipelineStatus:
     """See a run to its end; a controller that dies or freezes is started again and told of the pipeline again.
 
@@ -136,15 +141,23 @@ def _watch_through_deaths(
     from headrace.cli.errors import ControllerDied
 
     first: list[pb.PipelineStatus] = []
+
+    def check() -> None:
+        embedded.check()
+        while embedded.worker_endings:
+            book.saw("worker", "local", embedded.worker_endings.pop(0))
+
     while True:
         try:
-            status = watch_to_end(client, pipeline.name, progress, interrupts, embedded.check, first=first)
+            status = watch_to_end(client, pipeline.name, progress, interrupts, check, first=first, book=book)
             break
         except (ControllerDied, ControllerSilent) as error:
             # Whether it died and its worker with it is seen in a moment; a frozen one is killed.
             with contextlib.suppress(ControllerDied):
                 embedded.check(within_s=0.2)
-            embedded.restart_controller(str(error).removesuffix(f"; {AGAIN}"))
+            why = str(error).removesuffix(f"; {AGAIN}")
+            embedded.restart_controller(why)
+            book.controller_died(why)
             progress.note("headrace: the controller did not answer any more and was started again; the run goes on")
             client.reconnect()
             client.wait_for_worker(START_S, embedded.check)
@@ -165,15 +178,18 @@ def watch_to_end(
     check: Callable[[], None],
     *,
     first: list[pb.PipelineStatus] | None = None,
+    book: DeathBook | None = None,
 ) -> pb.PipelineStatus:
     """Show a run until it has ended; its last status. `check` is called now and then and may raise.
 
-    `first` gets the first status in which a batch was read, if it is empty. Raises ControllerSilent.
+    What died is said as it comes, and noted in `book`. `first` gets the first status in which a batch was read, if it
+    is empty. Raises ControllerSilent.
     """
     from headrace.cli.client import ENDED, ControllerSilent, StreamBroke, pipeline_of
 
     updates = client.watch(name)
     heard_at = time.monotonic()
+    book = book or DeathBook()
     while True:
         _obey(client, name, progress, interrupts)
         update: pb.StatusReply | StreamBroke
@@ -198,6 +214,8 @@ def watch_to_end(
         if status is None:
             raise CliError(f"the controller knows no pipeline {name!r} any more")
         progress.update(status)
+        for line in book.take(status):
+            progress.note(f"{name}: {line}")
         if first is not None and not first and status.first_batch_s > 0:
             first.append(status)
         if status.state in ENDED:
@@ -271,6 +289,7 @@ def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
         records_resumed=int(status.records_resumed),
         tokenizer_engine=facts.get("tokenizer_engine", ""),
         stages=speeds(status.stages),
+        deaths=ended.deaths,
         warnings=(*ended.warnings, *status.notes, *unjudged(ledger)),
         facts=facts,
     )

@@ -1,7 +1,8 @@
 """`headrace top`: what each stage gets through now, the credit on its links, and who holds whom up.
 
-A rate is the difference of two readings. A sender that found no credit between them waits for its receiver; a stage
-that works most of the time is the one that others wait for.
+A rate is the difference of two readings, over several seconds where there are so many: a stage may take as long for a
+batch. A sender that found no credit since the last reading waits for its receiver; a stage that works most of the time
+is the one that others wait for. One that is at a batch for long says so.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
@@ -20,6 +22,7 @@ from rich.text import Text
 
 from headrace.cli.client import Client, ControllerAt
 from headrace.cli.page import ACCENT, FAINT, GOOD, title
+from headrace.cli.progress_lines import at_batch, worked_s
 from headrace.cli.report import MB
 from headrace.cli.words import number, safe
 from headrace.protos import control_pb2 as pb
@@ -27,6 +30,8 @@ from headrace.store.words import counted
 
 #: Seconds between two readings.
 LOOK_S = 1.0
+#: Seconds over which records and bytes a second are an average.
+AVERAGE_S = 10.0
 #: A stage that works for this share of the time is at its limit.
 BUSY_SHARE = 0.75
 #: Columns below which the page leaves out what matters least.
@@ -37,7 +42,10 @@ ENDED = ("completed", "stopped", "cancelled", "failed")
 
 @dataclass(frozen=True, slots=True)
 class StageRate:
-    """One stage between two readings. `busy` is the share of its tasks' time, `waits_for` the stages it waits for."""
+    """One stage between two readings. `busy` is the share of its tasks' time, `waits_for` the stages it waits for.
+
+    `at_batch_s` is for how long it is at its batch, of `batch_records`; of several tasks that which takes longest.
+    """
 
     stage: str
     tasks: int
@@ -47,11 +55,23 @@ class StageRate:
     in_flight_bytes: int
     waits_for: tuple[str, ...]
     holds_up: tuple[str, ...] = ()
+    at_batch_s: float = 0.0
+    batch_records: int = 0
 
 
-def rates(before: pb.PipelineStatus, now: pb.PipelineStatus, seconds: float) -> list[StageRate]:
-    """What each stage did between two readings, in the order of the graph."""
+def rates(
+    before: pb.PipelineStatus,
+    now: pb.PipelineStatus,
+    seconds: float,
+    since: tuple[float, pb.PipelineStatus] | None = None,
+) -> list[StageRate]:
+    """What each stage did between two readings, in the order of the graph.
+
+    `since` is a reading farther back and the seconds since then, of which records and bytes a second are an average.
+    """
     old = {stage.stage: stage for stage in before.stages}
+    since_s, oldest = since or (seconds, before)
+    eldest = {stage.stage: stage for stage in oldest.stages}
     tasks: dict[str, int] = {}
     for task in now.tasks:
         for name in task.stages:
@@ -60,17 +80,20 @@ def rates(before: pb.PipelineStatus, now: pb.PipelineStatus, seconds: float) -> 
     found: list[StageRate] = []
     for stage in now.stages:
         past = old.get(stage.stage, pb.StageProgress())
+        first = eldest.get(stage.stage, pb.StageProgress())
         many = max(1, tasks.get(stage.stage, 0))
         found.append(
             StageRate(
                 stage=stage.stage,
                 tasks=tasks.get(stage.stage, 0),
-                records_s=max(0.0, (stage.records - past.records) / seconds),
-                mb_s=max(0.0, (stage.bytes - past.bytes) / seconds / MB),
-                busy=min(1.0, max(0.0, (stage.busy_s - past.busy_s) / seconds / many)),
+                records_s=max(0.0, (stage.records - first.records) / since_s),
+                mb_s=max(0.0, (stage.bytes - first.bytes) / since_s / MB),
+                busy=min(1.0, max(0.0, (worked_s(stage) - worked_s(past)) / seconds / many)),
                 in_flight_bytes=flying.get(stage.stage, 0),
                 waits_for=tuple(sorted(waits.get(stage.stage, ()))),
                 holds_up=tuple(sorted(sender for sender, held in waits.items() if stage.stage in held)),
+                at_batch_s=stage.at_batch_s,
+                batch_records=stage.batch_records,
             )
         )
     return found
@@ -117,6 +140,8 @@ def _head(status: pb.PipelineStatus, width: int) -> RenderableType:
     said.append(f"{number(status.fragments - status.fragments_done)} of {counted(status.fragments, 'fragment')} open")
     restarts = sum(task.restarts for task in status.tasks)
     said += [counted(restarts, "restart")] if restarts else []
+    died = sum(death.count for death in status.deaths)
+    said += [counted(died, "death")] if died else []
     said += [f"to change: {words}" for words in status.changes]
     line = title(status.pipeline, ", ".join(said), good=status.state in ("running", "completed"))
     line.truncate(width, overflow="ellipsis")
@@ -155,28 +180,44 @@ def _bar(share: float, *, wide: bool) -> Text:
 
 
 def _who(item: StageRate) -> Text:
+    at = at_batch(pb.StageProgress(at_batch_s=item.at_batch_s, batch_records=item.batch_records))
     if item.waits_for:
-        return Text(safe(f"waits for {', '.join(item.waits_for)}"), "yellow")
-    if item.holds_up:
-        return Text(safe(f"holds up {', '.join(item.holds_up)}"), "bold yellow")
-    return Text("at its limit", "yellow") if item.busy >= BUSY_SHARE else Text("")
+        who = Text(safe(f"waits for {', '.join(item.waits_for)}"), "yellow")
+    elif item.holds_up:
+        who = Text(safe(f"holds up {', '.join(item.holds_up)}"), "bold yellow")
+    else:
+        who = Text("at its limit", "yellow") if item.busy >= BUSY_SHARE else Text("")
+    return Text(", ").join(part for part in (who, Text(at, FAINT)) if part)
 
 
 class Readings:
-    """The last two readings of every pipeline. Time is an argument."""
+    """The readings of every pipeline over the last seconds. Time is an argument."""
 
     def __init__(self) -> None:
-        self._before: dict[str, tuple[float, pb.PipelineStatus]] = {}
+        self._before: dict[str, deque[tuple[float, pb.PipelineStatus]]] = {}
 
     def take(self, reply: pb.StatusReply, now: float) -> dict[str, list[StageRate]]:
         """The rates since the reading before this one; empty at the first."""
         found: dict[str, list[StageRate]] = {}
+        known, self._before = self._before, {}
         for status in reply.pipelines:
-            before = self._before.get(status.pipeline)
-            if before is not None and now > before[0]:
-                found[status.pipeline] = rates(before[1], status, now - before[0])
-        self._before = {status.pipeline: (now, status) for status in reply.pipelines}
+            past = known.get(status.pipeline, deque[tuple[float, pb.PipelineStatus]]())
+            if past and _began_anew(past[-1][1], status):
+                past.clear()
+            if past and now > past[-1][0]:
+                (last_at, last), (first_at, first) = past[-1], past[0]
+                found[status.pipeline] = rates(last, status, now - last_at, (now - first_at, first))
+            past.append((now, status))
+            while len(past) > 2 and past[1][0] <= now - AVERAGE_S:
+                past.popleft()
+            self._before[status.pipeline] = past
         return found
+
+
+def _began_anew(before: pb.PipelineStatus, now: pb.PipelineStatus) -> bool:
+    """Whether sums of work have fallen: another run, or another controller, counts from the start."""
+    old = {stage.stage: stage.busy_s for stage in before.stages}
+    return any(stage.busy_s < old.get(stage.stage, 0.0) for stage in now.stages)
 
 
 def show_top(at: ControllerAt, pipeline: str, *, once: bool, as_json: bool) -> int:

@@ -30,6 +30,7 @@ def _of_stages(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
     dropped = CounterMetricFamily("headrace_stage_dropped_records", "Records that it did not keep.", labels=labels)
     size = CounterMetricFamily("headrace_stage_bytes", "Bytes of input that its batches cover.", labels=labels)
     busy = CounterMetricFamily("headrace_stage_busy_seconds", "Time that its tasks worked.", labels=labels)
+    cpu = CounterMetricFamily("headrace_stage_cpu_seconds", "Of that the time of a core.", labels=labels)
     for item in pipelines:
         for stage in item.stages:
             key = [item.pipeline, stage.stage]
@@ -37,7 +38,8 @@ def _of_stages(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:
             dropped.add_metric(key, stage.dropped)
             size.add_metric(key, stage.bytes)
             busy.add_metric(key, stage.busy_s)
-    return [records, dropped, size, busy]
+            cpu.add_metric(key, stage.cpu_s)
+    return [records, dropped, size, busy, cpu]
 
 
 def _of_ledgers(pipelines: Iterable[pb.PipelineStatus]) -> Iterable[Metric]:

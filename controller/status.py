@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Container
 
 from headrace.controller.core.placement import NOTHING
 from headrace.controller.core.roster import Task, TaskState
@@ -55,6 +56,7 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
 
 def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
     listed = run.listing.tally()
+    living = {(task.plan.name, task.attempt) for task in run.crew or ()}
     status = pb.PipelineStatus(
         pipeline=run.pipeline.name,
         dataset=run.pipeline.dataset,
@@ -71,13 +73,17 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
         facts={**progress.facts, "bytes_resumed": str(run.bytes_resumed)},
         first_batch_s=(progress.first_batch_at or progress.started_at) - progress.started_at,
         records_resumed=run.records_resumed,
-        stages=_in_order(run, progress),
+        stages=_in_order(run, progress, living),
         changes=[change.words() for change in run.changes],
         refused_change=run.refused_change,
         waits=_waits(run, progress),
         notes=run.listing.notes(),
         balance=balance_to(balance_of(run.ledger)),
-        held_by_dead=progress.held_by_dead({(task.plan.name, task.attempt) for task in run.crew or ()}),
+        held_by_dead=progress.held_by_dead(living),
+        deaths=[
+            pb.Death(what=death.what, name=death.name, cause=death.cause, count=count)
+            for death, count in run.deaths.counts.items()
+        ],
     )
     for sink, counts in run.ledger.counts.items():
         status.counts[sink].CopyFrom(counts_to(counts))
@@ -110,10 +116,12 @@ def _waits(run: Run, progress: RunProgress) -> list[str]:
     return sorted({words for words in told if words})
 
 
-def _in_order(run: Run, progress: RunProgress) -> list[pb.StageProgress]:
+def _in_order(run: Run, progress: RunProgress, living: Container[tuple[str, int]]) -> list[pb.StageProgress]:
     """What stages did, in the order of the graph."""
     order = {stage.name: index for index, stage in enumerate(run.pipeline.stages)}
-    return sorted(progress.stages(), key=lambda stage: order.get(stage.stage, len(order)))
+    # When the run has ended, nobody is at work any more.
+    stages = progress.stages(() if run.ended else living, time.monotonic())
+    return sorted(stages, key=lambda stage: order.get(stage.stage, len(order)))
 
 
 def _worker_state(shell: Shell, worker: str) -> str:

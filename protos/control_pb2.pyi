@@ -647,7 +647,7 @@ class Progress(_message.Message):
     def __init__(self, stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., held_bytes: _Optional[int] = ..., links: _Optional[_Iterable[_Union[LinkProgress, _Mapping]]] = ..., busy_s: _Optional[float] = ..., open_ranges: _Optional[int] = ..., held_records: _Optional[int] = ..., pending_fragments: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class StageProgress(_message.Message):
-    __slots__ = ("stage", "records", "bytes", "busy_s", "dropped", "skipped_bytes", "stored_bytes")
+    __slots__ = ("stage", "records", "bytes", "busy_s", "dropped", "skipped_bytes", "stored_bytes", "cpu_s", "at_batch_s", "batch_records", "guessed_s")
     STAGE_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -655,6 +655,10 @@ class StageProgress(_message.Message):
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CPU_S_FIELD_NUMBER: _ClassVar[int]
+    AT_BATCH_S_FIELD_NUMBER: _ClassVar[int]
+    BATCH_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    GUESSED_S_FIELD_NUMBER: _ClassVar[int]
     stage: str
     records: int
     bytes: int
@@ -662,7 +666,11 @@ class StageProgress(_message.Message):
     dropped: int
     skipped_bytes: int
     stored_bytes: int
-    def __init__(self, stage: _Optional[str] = ..., records: _Optional[int] = ..., bytes: _Optional[int] = ..., busy_s: _Optional[float] = ..., dropped: _Optional[int] = ..., skipped_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
+    cpu_s: float
+    at_batch_s: float
+    batch_records: int
+    guessed_s: float
+    def __init__(self, stage: _Optional[str] = ..., records: _Optional[int] = ..., bytes: _Optional[int] = ..., busy_s: _Optional[float] = ..., dropped: _Optional[int] = ..., skipped_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., cpu_s: _Optional[float] = ..., at_batch_s: _Optional[float] = ..., batch_records: _Optional[int] = ..., guessed_s: _Optional[float] = ...) -> None: ...
 
 class LinkProgress(_message.Message):
     __slots__ = ("link", "frames", "bytes", "in_flight_bytes", "blocked", "via")
@@ -1218,8 +1226,20 @@ class LinkStatus(_message.Message):
     via: str
     def __init__(self, link: _Optional[str] = ..., sender: _Optional[str] = ..., receiver: _Optional[str] = ..., transport: _Optional[str] = ..., generation: _Optional[int] = ..., trouble: _Optional[str] = ..., via: _Optional[str] = ...) -> None: ...
 
+class Death(_message.Message):
+    __slots__ = ("what", "name", "cause", "count")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    name: str
+    cause: str
+    count: int
+    def __init__(self, what: _Optional[str] = ..., name: _Optional[str] = ..., cause: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
 class PipelineStatus(_message.Message):
-    __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed", "changes", "refused_change", "waits", "held_by_dead", "balance", "notes")
+    __slots__ = ("pipeline", "dataset", "state", "version", "term", "epoch", "ledger_entries", "fragments", "fragments_done", "input_bytes", "shards", "counts", "tasks", "links", "stages", "failure", "facts", "first_batch_s", "records_resumed", "changes", "refused_change", "waits", "held_by_dead", "balance", "deaths", "notes")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1258,6 +1278,7 @@ class PipelineStatus(_message.Message):
     WAITS_FIELD_NUMBER: _ClassVar[int]
     HELD_BY_DEAD_FIELD_NUMBER: _ClassVar[int]
     BALANCE_FIELD_NUMBER: _ClassVar[int]
+    DEATHS_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     dataset: str
@@ -1283,8 +1304,9 @@ class PipelineStatus(_message.Message):
     waits: _containers.RepeatedScalarFieldContainer[str]
     held_by_dead: int
     balance: Balance
+    deaths: _containers.RepeatedCompositeFieldContainer[Death]
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ..., changes: _Optional[_Iterable[str]] = ..., refused_change: _Optional[str] = ..., waits: _Optional[_Iterable[str]] = ..., held_by_dead: _Optional[int] = ..., balance: _Optional[_Union[Balance, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ..., changes: _Optional[_Iterable[str]] = ..., refused_change: _Optional[str] = ..., waits: _Optional[_Iterable[str]] = ..., held_by_dead: _Optional[int] = ..., balance: _Optional[_Union[Balance, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[Death, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StatusReply(_message.Message):
     __slots__ = ("workers", "pipelines", "controller", "version", "standby", "leader", "term", "trouble", "allows_chaos")
@@ -1327,7 +1349,7 @@ class StopReply(_message.Message):
     def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., standby: _Optional[bool] = ...) -> None: ...
 
 class SteerRequest(_message.Message):
-    __slots__ = ("pipeline", "pause", "replicas", "places", "transports", "worker", "back")
+    __slots__ = ("pipeline", "pause", "replicas", "places", "transports", "worker", "back", "clear")
     class ReplicasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1356,6 +1378,7 @@ class SteerRequest(_message.Message):
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     BACK_FIELD_NUMBER: _ClassVar[int]
+    CLEAR_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     pause: bool
     replicas: _containers.ScalarMap[str, int]
@@ -1363,7 +1386,8 @@ class SteerRequest(_message.Message):
     transports: _containers.ScalarMap[str, str]
     worker: str
     back: bool
-    def __init__(self, pipeline: _Optional[str] = ..., pause: _Optional[bool] = ..., replicas: _Optional[_Mapping[str, int]] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., worker: _Optional[str] = ..., back: _Optional[bool] = ...) -> None: ...
+    clear: bool
+    def __init__(self, pipeline: _Optional[str] = ..., pause: _Optional[bool] = ..., replicas: _Optional[_Mapping[str, int]] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., worker: _Optional[str] = ..., back: _Optional[bool] = ..., clear: _Optional[bool] = ...) -> None: ...
 
 class SteerReply(_message.Message):
     __slots__ = ("accepted", "reason", "changes", "again")

@@ -18,6 +18,7 @@ command wrote to standard error are given to a process each, whose exit code tel
 
 from __future__ import annotations
 
+import resource
 import shutil
 import time
 from dataclasses import dataclass, replace
@@ -85,6 +86,12 @@ class Command:
                 f'stage "{name}": there is no executable {arguments[0]!r}; install it on every machine that runs it'
             )
         self._try()
+
+    def elsewhere_s(self) -> float:
+        """Seconds of processor time of the command, and of those before it of this process: they go on and on."""
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+        living = self._process.cpu_s if self._process is not None else 0.0
+        return spent.ru_utime + spent.ru_stime + living
 
     def process(self, batch: Batch) -> Batch:
         """The batch with what the command gave back."""

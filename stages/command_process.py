@@ -74,6 +74,18 @@ class CommandProcess:
         self.pid = self._process.pid
 
     @property
+    def cpu_s(self) -> float:
+        """Seconds of processor time of the process and of children that it has waited for; 0 once it was waited for."""
+        if self._process.returncode is not None:
+            return 0.0
+        try:
+            with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+    @property
     def idle(self) -> bool:
         """Whether all that was given to it is in its pipe."""
         return not self._out

@@ -100,6 +100,15 @@ class Borrowing(Protocol):
     borrows: bool
 
 
+@runtime_checkable
+class Elsewhere(Protocol):
+    """A stage that has others work for it, such as a command: what a core spends on it is not spent by who calls it."""
+
+    def elsewhere_s(self) -> float:
+        """Seconds of processor time that others have spent for it so far."""
+        ...
+
+
 def does_borrow(stage: object) -> bool:
     """Whether the class of a stage says itself, and not only one that it is made from, that it borrows."""
     return vars(type(stage)).get("borrows") is True

@@ -14,6 +14,7 @@ from headrace.stages.batch import Batch
 from headrace.stages.build import build_stage, process_safely
 from headrace.stages.contract import (
     Drafting,
+    Elsewhere,
     Expecting,
     FragmentEnd,
     Passing,
@@ -41,12 +42,32 @@ Read = TypeVar("Read", bound=Batch | Draft | FragmentEnd)
 
 @dataclass(slots=True)
 class StageStatistics:
-    """What one stage of this task has done. `bytes` are those of the source that the batches cover."""
+    """What one stage of this task has done. `bytes` are those of the source that the batches cover.
+
+    `busy_s` is the time for which it was at work, and what it waited for among it; `cpu_s` that of a core.
+    """
 
     records: int = 0
     bytes: int = 0
     busy_s: float = 0.0
+    cpu_s: float = 0.0
     dropped: int = 0
+
+
+class Watch:
+    """Times the work of this thread, and what a stage has had others do (`headrace.stages.contract.Elsewhere`)."""
+
+    def __init__(self, stage: object = None) -> None:
+        self._elsewhere = stage if isinstance(stage, Elsewhere) else None
+        self._began_at, self._cpu_at = time.perf_counter(), self._cpu()
+
+    def stop(self, statistics: StageStatistics) -> None:
+        """Add the time since this watch was made."""
+        statistics.busy_s += time.perf_counter() - self._began_at
+        statistics.cpu_s += max(0.0, self._cpu() - self._cpu_at)
+
+    def _cpu(self) -> float:
+        return time.thread_time() + (self._elsewhere.elsewhere_s() if self._elsewhere is not None else 0.0)
 
 
 class Chain:
@@ -135,9 +156,9 @@ class Chain:
         at, count = gaps[0].first if gaps else 0, 1 if self._one_by_one else 0
         while True:
             self._hands.take(STAGES, self.source_name, (Range(fragment.id, at, count),))
-            started = time.perf_counter()
+            watch = Watch()
             item = next(items, None)
-            statistics.busy_s += time.perf_counter() - started
+            watch.stop(statistics)
             self._hands.put_down(STAGES)
             if item is None:
                 return
@@ -175,11 +196,11 @@ class Chain:
             if self.sentences is not None:
                 batch = self.sentences.at(name, batch)
             before, lost = batch.rows.num_rows, batch.verdicts.num_rows
-            started = time.perf_counter()
+            watch = Watch(transform)
             self._hands.take(STAGES, name, ranges_of(batch), timed=True)
             batch = process_safely(transform, batch, name)
             self._hands.put_down(STAGES)
-            statistics.busy_s += time.perf_counter() - started
+            watch.stop(statistics)
             self._count(statistics, batch.length, before, batch.verdicts.num_rows - lost)
         return batch
 
@@ -194,24 +215,31 @@ class Chain:
             self._hands.put_down(STAGES)
         return batch
 
-    def gathered(self, batch: Batch, busy_s: float) -> None:
+    def gathered(self, batch: Batch, watch: Watch) -> None:
         """A batch was handed to the sink."""
         statistics = self.statistics[self.sink_name]
         self._count(statistics, batch.length, batch.rows.num_rows, 0)
-        statistics.busy_s += busy_s
+        watch.stop(statistics)
 
-    def progress(self, sink_busy_s: float) -> list[pb.StageProgress]:
-        """A row a stage. `sink_busy_s` is the time of the thread that writes."""
+    def progress(self, writer: StageStatistics, writing_s: float = 0.0) -> list[pb.StageProgress]:
+        """A row a stage. `writer` is the time of the thread that writes; `writing_s` how long it is at a shard now."""
         rows: list[pb.StageProgress] = []
         for name, item in self.statistics.items():
             row = pb.StageProgress(
-                stage=name, records=item.records, bytes=item.bytes, busy_s=item.busy_s, dropped=item.dropped
+                stage=name,
+                records=item.records,
+                bytes=item.bytes,
+                busy_s=item.busy_s,
+                cpu_s=item.cpu_s,
+                dropped=item.dropped,
             )
             if name == self.source_name and self.source is not None:
                 row.bytes, row.skipped_bytes = self.source.bytes_read, self.source.bytes_skipped
                 row.stored_bytes = self.source.stored_read
             if name == self.sink_name:
-                row.busy_s += sink_busy_s
+                row.busy_s += writer.busy_s + writing_s
+                row.cpu_s += writer.cpu_s
+                row.at_batch_s = writing_s
             rows.append(row)
         return rows
 

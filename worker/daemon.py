@@ -129,9 +129,13 @@ class Daemon:
 
     def look(self) -> None:
         """See how long stages have been at their batches, and how much memory tasks have; again and again."""
+        now = time.monotonic()
         with caused_by(""):
-            for item in self._processes.judge(time.monotonic()):
+            for item in self._processes.judge(now):
                 self._do(core.KillAsked(item.task, item.attempt))
+        for task, attempt, held in self._processes.in_hand():
+            if (progress := self.tally.at_work(task, attempt, held, now)) is not None:
+                self._say(pb.FromWorker(task=pb.TaskEvent(task=task, attempt=attempt, progress=progress)))
         asyncio.get_running_loop().call_later(LOOK_S, self.look)
 
     def close(self) -> None:

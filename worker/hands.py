@@ -66,15 +66,17 @@ class Hands:
 
     def read(self) -> list[Held]:
         """What is in hand. A slot that is being written holds nothing that a stage was given."""
-        found: list[Held] = []
-        for slot in (STAGES, WRITER):
-            start, word = slot * SLOT_BYTES, slot * SLOT_BYTES // 8
-            before, length = self._words[word], self._words[word + 1]
-            data = bytes(self._map[start + _HEAD_BYTES : start + _HEAD_BYTES + length])
-            if length and not before & 1 and self._words[word] == before:
-                since, timed, stage, items = _unpack(data)
-                found.append(Held(since, timed, tuple(InHand(stage, Range(*item)) for item in items)))
-        return found
+        return [held for slot in (STAGES, WRITER) if (held := self.of(slot)) is not None]
+
+    def of(self, slot: int) -> Held | None:
+        """What one thread has in hand; None for nothing."""
+        start, word = slot * SLOT_BYTES, slot * SLOT_BYTES // 8
+        before, length = self._words[word], self._words[word + 1]
+        data = bytes(self._map[start + _HEAD_BYTES : start + _HEAD_BYTES + length])
+        if not length or before & 1 or self._words[word] != before:
+            return None
+        since, timed, stage, items = _unpack(data)
+        return Held(since, timed, tuple(InHand(stage, Range(*item)) for item in items))
 
     def close(self) -> None:
         """Let go of the memory."""

@@ -30,11 +30,13 @@ def _of_stages(tally: Tally) -> list[Metric]:
     dropped = CounterMetricFamily("headrace_worker_stage_dropped_records", "Records not kept.", labels=labels)
     size = CounterMetricFamily("headrace_worker_stage_bytes", "Bytes of input that its batches cover.", labels=labels)
     busy = CounterMetricFamily("headrace_worker_stage_busy_seconds", "Time that its tasks worked here.", labels=labels)
+    cpu = CounterMetricFamily("headrace_worker_stage_cpu_seconds", "Of that the time of a core.", labels=labels)
     for key, sums in sorted(tally.stages().items()):
         records.add_metric(key, sums.records)
         dropped.add_metric(key, sums.dropped)
         size.add_metric(key, sums.bytes)
         busy.add_metric(key, sums.busy_s)
+        cpu.add_metric(key, sums.cpu_s)
     return [records, dropped, size, busy]
 
 

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.protos import control_pb2 as pb
@@ -18,9 +18,9 @@ from headrace.transport.log_lines import LINE_BYTES_MAX, about, current_cause
 from headrace.transport.logbook import Logbook
 from headrace.worker.births import Births
 from headrace.worker.channel import Channel, ChannelClosed
-from headrace.worker.core.watching import MEMORY_SHARE, RECORD_S, Limits, fault
+from headrace.worker.core.watching import MEMORY_SHARE, RECORD_S, Held, Limits, fault
 from headrace.worker.cradle import Nursery
-from headrace.worker.hands import Hands
+from headrace.worker.hands import STAGES, Hands
 from headrace.worker.host_links import HostLinks, Lost
 from headrace.worker.writing import write_on
 
@@ -180,6 +180,12 @@ class Processes:
                 logger.warning("kills its process: %s", item.killed_for, extra={"facts": item.facts})
                 guilty.append(item)
         return guilty
+
+    def in_hand(self) -> Iterator[tuple[str, int, Held | None]]:
+        """What the thread that runs the stages has in hand, of each task that is there."""
+        for item in self._processes.values():
+            if item.pid:
+                yield item.task, item.attempt, item.hands.of(STAGES)
 
     def resident_bytes(self, task: str) -> int:
         """The memory of a task that is its own; 0 for one that is not there."""

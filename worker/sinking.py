@@ -20,6 +20,7 @@ from headrace.store.entries import Range
 from headrace.store.errors import StoreStalled
 from headrace.store.objects import ObjectStore
 from headrace.transport.log_lines import about
+from headrace.worker.chain import StageStatistics, Watch
 from headrace.worker.core import gathering as core
 from headrace.worker.coverage import fates, join, part
 from headrace.worker.hands import STAGES, WRITER, Hands
@@ -48,7 +49,9 @@ class Sinking:
         leaning: Leaning | None = None,
     ):
         self.name = name
-        self.busy_s = 0.0
+        #: The time of the writer's thread, and when it began what it is at now (seconds, of perf_counter); 0: nothing.
+        self.writer = StageStatistics()
+        self._writes_since = 0.0
         self._hands = hands
         self._sink = sink
         self._store = store
@@ -66,6 +69,12 @@ class Sinking:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
         #: Readable when the writer has finished something.
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    @property
+    def writing_s(self) -> float:
+        """Seconds for which the writer is at its shard; 0 while it is at none."""
+        since = self._writes_since
+        return time.perf_counter() - since if since else 0.0
 
     @property
     def accepts(self) -> bool:
@@ -264,7 +273,8 @@ class Sinking:
         writing.add_done_callback(lambda _: os.eventfd_write(self.wake_fd, 1))
 
     def _write_now(self, batches: list[Batch]) -> Shard:
-        started = time.perf_counter()
+        watch = Watch()
+        self._writes_since = time.perf_counter()
         ranges = [Range(item.fragment, item.first, item.count, item.offset, item.length) for item in batches]
         self._hands.take(WRITER, self.name, ranges)
         try:
@@ -276,7 +286,8 @@ class Sinking:
         finally:
             give_back()
             self._hands.put_down(WRITER)
-            self.busy_s += time.perf_counter() - started
+            self._writes_since = 0.0
+            watch.stop(self.writer)
 
     def _proposal(self, number: int) -> pb.Proposed:
         shard = self._written[number]

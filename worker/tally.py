@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from headrace.protos import control_pb2 as pb
+from headrace.worker.core.watching import LOOK_S, Held
 
 #: Proposals whose answers are awaited; older ones are not counted when they are accepted.
 PROPOSALS_MAX = 10_000
@@ -25,6 +26,7 @@ class StageSums:
     dropped: int = 0
     bytes: int = 0
     busy_s: float = 0.0
+    cpu_s: float = 0.0
 
     def add(self, part: pb.StageProgress) -> None:
         """Add one task's report."""
@@ -32,6 +34,7 @@ class StageSums:
         self.dropped += part.dropped
         self.bytes += part.bytes
         self.busy_s += part.busy_s
+        self.cpu_s += part.cpu_s
 
 
 @dataclass(slots=True)
@@ -73,6 +76,23 @@ class Tally:
                 _count(self.cuts, pipeline_of(event.task))
             case _:
                 pass
+
+    def at_work(self, task: str, attempt: int, held: Held | None, now: float) -> pb.Progress | None:
+        """What an attempt had done, with what it is at now; None where that is nothing, or not for long.
+
+        A stage that is at one batch for seconds keeps its task from saying anything.
+        """
+        said = self.living.get((task, attempt))
+        if said is None or held is None or now - held.since < LOOK_S:
+            return None
+        told = pb.Progress()
+        told.CopyFrom(said)
+        for row in told.stages:
+            if any(item.stage == row.stage for item in held.items):
+                row.at_batch_s = now - held.since
+                row.busy_s += row.at_batch_s
+                row.batch_records = sum(item.range.count for item in held.items)
+        return told
 
     def answered(self, task: str, attempt: int, answer: pb.Answer) -> None:
         """The controller answers a proposal: what is accepted is in the ledger."""

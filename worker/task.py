@@ -36,7 +36,7 @@ from headrace.transport.errors import TransportError
 from headrace.transport.frame import Frame, FrameKind
 from headrace.transport.log_lines import about, caused_by
 from headrace.transport.logbook import keep_logbook
-from headrace.worker.chain import Chain
+from headrace.worker.chain import Chain, StageStatistics, Watch
 from headrace.worker.channel import Channel, ChannelClosed
 from headrace.worker.core import arrivals
 from headrace.worker.core.sweeping import Sweeping
@@ -242,9 +242,9 @@ class Task:
     def _gather(self, batch: Batch) -> None:
         if self._sink is not None:
             batch = self._chain.taste(batch)
-            started = time.perf_counter()
+            watch = Watch()
             self._sink.add(batch)
-            self._chain.gathered(batch, time.perf_counter() - started)
+            self._chain.gathered(batch, watch)
         else:
             self._outbox.put(batch_to_frame(batch, self._epoch))
 
@@ -386,7 +386,8 @@ class Task:
     def _report(self, now: float) -> None:
         self._progress_at = now + PROGRESS_S
         progress = pb.Progress()
-        progress.stages.extend(self._chain.progress(self._sink.busy_s if self._sink else 0.0))
+        writer = (self._sink.writer, self._sink.writing_s) if self._sink else (StageStatistics(), 0.0)
+        progress.stages.extend(self._chain.progress(*writer))
         progress.held_bytes = self._sink.held_bytes if self._sink else 0
         progress.open_ranges = self._sink.open_ranges if self._sink else 0
         progress.held_records = self._sink.held_records if self._sink else 0

@@ -101,6 +101,11 @@ class TaskExited:
             return f"the process ended with exit code {self.code}"
         return f"the process was killed by signal {-self.code}"
 
+    def cause(self) -> str:
+        """For people, in few words: how it ended, and the last line that it said."""
+        said = self.story.strip().splitlines()
+        return f"{self.ending()}: {said[-1].strip()}" if said and not self.killed_for else self.ending()
+
     def words(self) -> str:
         """For people: how it ended, and what it said last."""
         ending = f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"

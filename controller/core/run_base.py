@@ -10,6 +10,7 @@ from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.claims import Claims
 from headrace.controller.core.commit import Committer, Waiter
 from headrace.controller.core.crew import Crew
+from headrace.controller.core.deaths import Deaths
 from headrace.controller.core.intake import Intake
 from headrace.controller.core.leadership import (
     LOG_LIMITS,
@@ -151,6 +152,8 @@ class RunBase:
         self._unreadable: set[bytes] = set()
         #: The epoch that is being raised since an index was lost.
         self._renewed_from: int | None = None
+        #: Ends of its tasks and workers that nobody had asked for.
+        self.deaths = Deaths()
         #: Lost workers whose tasks have no place: since when, and why.
         self._away: dict[str, tuple[float, str]] = {}
         #: When a manifest that the store did not take is written again, and why it did not.

@@ -13,6 +13,7 @@ from headrace.controller.core.messages import (
 from headrace.controller.core.roster import DEATHS_MAX, Task
 from headrace.controller.core.run_base import WORKING, RunBase
 from headrace.pipeline.errors import PipelineError
+from headrace.store.words import counted
 
 #: Seconds that tasks wait for a worker when theirs is lost and no other may have them.
 WORKER_AWAY_S_MAX = 60.0
@@ -25,6 +26,7 @@ class Tasks(RunBase):
         task = self.crew.current(event.task, event.attempt) if self.crew else None
         if task is None or self.state not in WORKING:
             return []
+        self.deaths.note("task", event.task, event.cause())
         wrong = self._suspect(event)
         if wrong:
             return self._fail(wrong)
@@ -53,6 +55,7 @@ class Tasks(RunBase):
             return []
         if event.final:
             return self._fail(event.error)
+        self.deaths.note("task", event.task, event.error)
         kill = KillTask(task.plan.worker, task.plan.name, task.attempt, event.error)
         return [*self._lost(task, event.error, now), kill]
 
@@ -60,7 +63,11 @@ class Tasks(RunBase):
         self._workers.pop(event.worker, None)
         if self.crew is None or self.state not in WORKING:
             return []
-        for task in self.crew.on_worker(event.worker):
+        lost = self.crew.on_worker(event.worker)
+        if lost:
+            many = counted(len(lost), "task")
+            self.deaths.note("worker", event.worker, f"it was lost with {many}: {event.reason}")
+        for task in lost:
             self._lost(task, f"worker {event.worker} was lost: {event.reason}", now, blamed=False)
         self._away[event.worker] = (now, event.reason)
         return self._settle_away()

@@ -9,12 +9,14 @@ import pytest
 from rich.console import Console
 
 from headrace.cli.client import plain
+from headrace.cli.deaths import DEATHS_SHOWN, DeathRow
 from headrace.cli.page import run_page
-from headrace.cli.progress import LivePage
+from headrace.cli.progress import LivePage, stage_rows
 from headrace.cli.progress_lines import (
     START_S,
     Lines,
     Meter,
+    at_batch,
     closed_line,
     input_bytes_read,
     input_bytes_stored,
@@ -81,7 +83,7 @@ def report(**changes: object) -> RunReport:
         first_batch_s=1.4,
         records_resumed=0,
         tokenizer_engine="gigatoken",
-        stages=(StageSpeed("read", 10, 0, 158_000_000, 2.0), StageSpeed("words", 10, 3, 158_000_000, 1.0)),
+        stages=(StageSpeed("read", 10, 0, 158_000_000, 5.0, 2.0), StageSpeed("words", 10, 3, 158_000_000, 1.0, 1.0)),
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 
@@ -143,7 +145,8 @@ def test_the_object_has_the_promised_keys_with_their_types() -> None:
         "records": 10,
         "dropped": 0,
         "bytes": 158_000_000,
-        "busy_s": 2.0,
+        "busy_s": 5.0,
+        "cpu_s": 2.0,
         "mb_s": 79.0,
     }
 
@@ -281,6 +284,45 @@ def test_progress_counts_the_input_as_it_is_stored_and_never_beyond_its_size() -
     assert input_bytes_stored(made) == 50 + 40
     made.stages[0].stored_bytes = 1000
     assert input_bytes_stored(made) == 200
+
+
+def test_a_stage_that_is_at_a_batch_for_long_says_so_in_lines_and_on_the_page() -> None:
+    made = status()
+    made.tasks[1].state = "ready"
+    words = made.stages[1]
+    words.busy_s, words.guessed_s, words.at_batch_s, words.batch_records = 6.5, 0.25, 6.75, 512
+    out = io.StringIO()
+    with Lines(out, "p") as lines:
+        lines.update(made)
+    assert "words is at 512 records for 6.8 s" in out.getvalue()
+    page = Console(file=io.StringIO(), width=80)
+    page.print(stage_rows(made, 13.5))
+    row = next(line for line in page.file.getvalue().splitlines() if "words" in line)  # type: ignore[attr-defined]
+    assert row.rstrip().endswith("50.0%       6.8 s")
+    words.at_batch_s = 1.0
+    assert at_batch(words) == "", "what is over soon is not told"
+
+
+def test_mb_a_core_is_of_the_time_of_a_core_however_long_a_task_waited_for_one() -> None:
+    alone, shared = StageSpeed("words", 10, 0, 50_000_000, 1.0, 1.0), StageSpeed("words", 10, 0, 50_000_000, 2.5, 1.0)
+    assert alone.mb_s == shared.mb_s == 50.0
+    assert StageSpeed("words", 10, 0, 50_000_000, 2.5, 0.0).mb_s == 0.0, "nothing is known of it"
+
+
+def test_who_died_and_of_what_stands_on_the_page_and_in_the_object() -> None:
+    rows = [
+        DeathRow("task", "p/read.0", "the process was killed by signal 9", 3),
+        DeathRow("controller", "", "gone", 1),
+    ]
+    made = report(deaths=tuple(rows))
+    text = shown(made)
+    assert "died  task p/read.0, 3 times: the process was killed by signal 9" in text
+    assert "died  controller: gone" in text
+    assert made.to_dict()["deaths"][0] == {
+        "what": "task", "name": "p/read.0", "cause": "the process was killed by signal 9", "count": 3,
+    }  # fmt: skip
+    many = [DeathRow("task", f"p/read.{number}", "exit code 1", 2) for number in range(DEATHS_SHOWN + 3)]
+    assert "died  and 6 deaths more" in shown(report(deaths=tuple(many)))
 
 
 def test_without_a_terminal_progress_is_plain_lines() -> None:

@@ -44,6 +44,41 @@ def test_the_first_reading_has_no_rates() -> None:
     assert readings.take(pb.StatusReply(pipelines=[reading(records=10)]), 2.0)["books"][0].records_s == 10.0
 
 
+def at_batch(at: float, busy_s: float, records: int = 0, guessed_s: float = 0.0) -> pb.StatusReply:
+    """A sink that is at one batch since `at` seconds."""
+    status = reading(records=records, busy_s=busy_s)
+    status.stages[1].at_batch_s, status.stages[1].batch_records, status.stages[1].guessed_s = at, 512, guessed_s
+    return pb.StatusReply(pipelines=[status])
+
+
+def test_a_stage_that_is_at_one_batch_for_seconds_is_seen_to_work() -> None:
+    readings = Readings()
+    readings.take(at_batch(1.0, 1.0), 1.0)
+    write = readings.take(at_batch(2.0, 1.75, guessed_s=0.25), 2.0)["books"][1]
+    assert (write.busy, write.at_batch_s, write.batch_records) == (1.0, 2.0, 512)
+    reply = at_batch(2.5, 2.5)
+    out = io.StringIO()
+    Console(file=out, width=100).print(top_page(reply, {"books": [write]}, "127.0.0.1:7420", 100))
+    assert "at its limit, at 512 records for 2.0 s" in out.getvalue()
+
+
+def test_rates_are_an_average_over_seconds_and_who_is_busy_is_of_the_last() -> None:
+    readings = Readings()
+    for second in range(30):
+        # 700 records every seventh second.
+        found = readings.take(at_batch(1.0, second, records=100 * (second - second % 7)), float(second))
+    write = found["books"][1]
+    assert 70.0 <= write.records_s <= 140.0
+    assert write.busy == 1.0
+
+
+def test_a_run_that_begins_anew_has_no_rates_of_the_one_before() -> None:
+    readings = Readings()
+    readings.take(at_batch(1.0, 90.0, records=9000), 1.0)
+    assert readings.take(at_batch(1.0, 0.5), 2.0) == {}
+    assert readings.take(at_batch(1.0, 1.5, records=10), 3.0)["books"][1].records_s == 10.0
+
+
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_page_fits_the_terminal_and_names_who_holds_whom_up(width: int) -> None:
     before, now = reading(), reading(records=123_456, busy_s=0.9, blocked=4, in_flight=1 << 20)

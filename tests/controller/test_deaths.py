@@ -4,6 +4,7 @@ from core_kit import Stand, changes, fragment, of
 
 from headrace.controller.core import messages as m
 from headrace.controller.core.cluster import ORPHAN_S
+from headrace.controller.core.deaths import CAUSE_MAX, KINDS_MAX, Death, Deaths
 from headrace.controller.core.roster import DEATHS_MAX
 from headrace.controller.core.run_states import RunState
 from headrace.controller.core.run_tasks import WORKER_AWAY_S_MAX
@@ -24,6 +25,44 @@ def test_a_dead_task_starts_again_and_what_it_held_is_read_again() -> None:
     assert start.attempt == attempt + 1
     commands = stand.swept(stand.ready(commands))
     assert [read.gaps[0].first for read in of(m.ReadFragment, commands)] == [0]
+
+
+def test_deaths_are_counted_by_name_and_cause() -> None:
+    stand = Stand()
+    stand.begin(A)
+    for _ in range(2):
+        stand.tell(m.TaskExited(*stand.task(), -9))
+        stand.ready(stand.later(10.0))
+    stand.tell(m.TaskExited(*stand.task(), 1, "Traceback:\n  line\nValueError: out of luck\n"))
+    stand.ready(stand.later(10.0))
+    stand.tell(m.TaskFailed(*stand.task(), "task run/read.0: its store is gone", final=False))
+    stand.ready(stand.later(10.0))
+    stand.tell(m.WorkerLost("w1", "its session ended"))
+    assert stand.run.deaths.counts == {
+        Death("task", "run/read.0", "the process was killed by signal 9"): 2,
+        Death("task", "run/read.0", "the process ended with exit code 1: ValueError: out of luck"): 1,
+        Death("task", "run/read.0", "task run/read.0: its store is gone"): 1,
+        Death("worker", "w1", "it was lost with 1 task: its session ended"): 1,
+    }
+
+
+def test_an_end_that_was_asked_for_is_no_death() -> None:
+    stand = Stand()
+    stand.begin(A)
+    task, attempt = stand.task()
+    stand.tell(m.StopRequested("run", cancel=True))
+    stand.tell(m.TaskExited(task, attempt, 0))
+    assert stand.run.deaths.counts == {}
+
+
+def test_causes_beyond_what_is_told_apart_are_counted_together() -> None:
+    deaths = Deaths()
+    for number in range(KINDS_MAX + 5):
+        deaths.note("task", "run/read.0", f"cause {number}")
+    assert len(deaths.counts) == KINDS_MAX + 1
+    assert sum(deaths.counts.values()) == KINDS_MAX + 5
+    deaths.note("task", "run/read.1", "x" * 10_000 + "\nsecond")
+    assert all(len(death.cause) <= CAUSE_MAX and "\n" not in death.cause for death in deaths.counts)
 
 
 def test_news_from_a_dead_attempt_moves_nothing() -> None:

@@ -49,6 +49,16 @@ HANGS_S = 3
 COPY = "for line in sys.stdin: print(line, end='', flush=True)"
 
 
+SPENDS = """
+import sys, time
+for line in sys.stdin:
+    until = time.process_time() + 0.1
+    while time.process_time() < until:
+        pass
+    print(line, end='', flush=True)
+"""
+
+
 @pytest.fixture
 def stage() -> Iterator[MakeStage]:
     made: list[Command] = []
@@ -117,6 +127,18 @@ def test_a_command_that_is_slow_to_start_is_waited_for_from_then_on(stage: MakeS
     pid = pid_of(built)
     assert run(built, batch_of(["e", "f"], 4)) == (["e", "f"], {})
     assert pid_of(built) == pid
+
+
+def test_the_time_of_a_core_that_a_command_spends_is_counted_while_it_lives_and_when_it_is_gone(
+    stage: MakeStage, batch_of: MakeBatch
+) -> None:
+    made = stage([sys.executable, "-c", SPENDS])
+    before = made.elsewhere_s()
+    made.process(batch_of(["a", "b"]))
+    living = made.elsewhere_s()
+    assert living - before >= 0.1
+    made._drop()
+    assert made.elsewhere_s() >= living
 
 
 def test_a_batch_of_which_nothing_is_kept_ends_too(stage: MakeStage, batch_of: MakeBatch) -> None:

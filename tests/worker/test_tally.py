@@ -9,7 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from headrace.protos import control_pb2 as pb
+from headrace.store.entries import Range
 from headrace.transport.relay_table import RelayFullError, RelayTable, knock
+from headrace.worker.core.watching import Held, InHand
 from headrace.worker.metrics import families
 from headrace.worker.tally import PROPOSALS_MAX, StageSums, Tally
 
@@ -43,6 +45,24 @@ def test_what_a_dead_attempt_did_is_counted_once() -> None:
     assert tally.stages() == {("books", "read"): StageSums(200, 2, 2000, 1.0)}
     assert tally.stages() == tally.stages(), "a reading changes nothing"
     assert tally.ends == {("books", "signal"): 2}
+
+
+def held(since: float, stage: str = "read") -> Held:
+    fragment = bytes(16)
+    return Held(since, True, (InHand(stage, Range(fragment, 0, 300)), InHand(stage, Range(fragment, 300, 212))))
+
+
+def test_what_a_task_is_at_is_added_to_what_it_has_said_and_told_for_it() -> None:
+    tally = Tally()
+    assert tally.at_work(TASK, 1, held(0.0), 9.0) is None, "it has said nothing yet"
+    tally.said(progress(50))
+    told = tally.at_work(TASK, 1, held(4.0), 9.0)
+    assert told is not None
+    (row,) = told.stages
+    assert (row.busy_s, row.at_batch_s, row.batch_records, row.records) == (5.5, 5.0, 512, 50)
+    assert tally.stages()["books", "read"].busy_s == 0.5, "the sums are of what it has ended with"
+    assert tally.at_work(TASK, 1, None, 9.0) is None
+    assert tally.at_work(TASK, 1, held(8.9), 9.0) is None, "a task that is at its batches for moments speaks for itself"
 
 
 def test_verdicts_are_counted_when_they_are_closed_and_once() -> None:
