@@ -73,10 +73,11 @@ class DeathBook:
         self._own[what, name, cause] += 1
 
     def controller_died(self, cause: str) -> None:
-        """Another takes its place, and knows nothing of what this one has told."""
+        """Another takes its place, as the command says itself, and knows nothing of what this one has told."""
         self._before += self._latest
         self._latest = Counter()
         self.saw("controller", "", cause)
+        self._said["controller", "", cause] += 1
 
     def rows(self) -> list[DeathRow]:
         """All of it, in the order of its coming. What was seen to end is not told a second time by a controller."""

@@ -158,15 +158,17 @@ class Embedded:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._told, f"{json.dumps([*sooner, *wanted])}\n".encode())
 
-    def restart_controller(self, why: str) -> None:
+    def restart_controller(self, why: str) -> str:
         """Start the controller again where it served, once it is dead for certain; the worker finds it by itself.
 
-        Raises ProcessDied with `why` when that has been done RESTARTS_MAX times, or does not help.
+        How it ended, in words. Raises ProcessDied with `why` when that has been done RESTARTS_MAX times, or does not help.
         """
         child = next(child for child in self._children if child.name == "controller")
         if self._restarts >= RESTARTS_MAX:
             raise ProcessDied(f"{why}, for the {RESTARTS_MAX + 1}th time; {AGAIN}", self._story("controller"))
         self._restarts += 1
+        code = child.process.poll()
+        ending = _ending(code) if code is not None else "did not answer any more, and was killed"
         child.process.kill()
         child.process.wait()
         self._children.remove(child)
@@ -174,6 +176,7 @@ class Embedded:
         os.close(self._ready)
         self._start_controller()
         self._served()
+        return ending
 
     def _start_controller(self) -> None:
         self._ready, ready_write = os.pipe()

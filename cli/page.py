@@ -56,6 +56,7 @@ def run_page(report: RunReport) -> RenderableType:
     if any(stage.records for stage in report.stages):
         parts += [Text(), stage_table(report.stages)]
     notes = [*_quarantine_note(report), *report.warnings]
+    parts += [Text()] if notes or report.deaths else []
     parts += [Text(f"died  {safe(line)}", style="yellow") for line in death_lines(report.deaths)]
     parts += [Text(f"note  {safe(line)}", style="yellow") for line in notes]
     return Group(*parts)

@@ -155,10 +155,9 @@ def _watch_through_deaths(
             # Whether it died and its worker with it is seen in a moment; a frozen one is killed.
             with contextlib.suppress(ControllerDied):
                 embedded.check(within_s=0.2)
-            why = str(error).removesuffix(f"; {AGAIN}")
-            embedded.restart_controller(why)
-            book.controller_died(why)
-            progress.note("headrace: the controller did not answer any more and was started again; the run goes on")
+            ending = embedded.restart_controller(str(error).removesuffix(f"; {AGAIN}"))
+            book.controller_died(ending)
+            progress.note(f"headrace: the controller {ending}; it was started again, and the run goes on")
             client.reconnect()
             client.wait_for_worker(START_S, embedded.check)
             client.apply(pipeline, options)

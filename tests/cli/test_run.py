@@ -152,6 +152,13 @@ def started(process: subprocess.Popen[str]) -> dict[str, int]:
     raise AssertionError("the run ended before it began")
 
 
+def wait_for(path: Path) -> None:
+    deadline, pause = time.monotonic() + DEADLINE_S, threading.Event()
+    while not path.exists():
+        assert time.monotonic() < deadline
+        pause.wait(0.02)
+
+
 def slow(home: Path) -> subprocess.Popen[str]:
     """A run that cannot end by itself: its stage waits for a file."""
     (home / "small.py").write_text(
@@ -180,16 +187,33 @@ def test_a_killed_process_is_started_again_and_the_run_goes_on(home: Path, victi
         out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err
     assert json.loads(out)["kept"] == KEPT
+    (death,) = (item for item in json.loads(out)["deaths"] if item["what"] != "task")
+    assert f"headrace {death['what']}" == victim
+    assert (death["count"], death["cause"]) == (1, "was killed by signal 9 (SIGKILL)")
+    assert "was killed by signal 9 (SIGKILL)" in err
+
+
+def test_a_killed_task_is_named_with_its_cause_as_it_dies_and_at_the_end(home: Path) -> None:
+    with slow(home) as process:
+        worker = next(pid for name, pid in started(process).items() if name.startswith("headrace worker"))
+        wait_for(home / "begun")
+        task = next(pid for name, pid in children(worker).items() if name.startswith("headrace task"))
+        os.kill(task, signal.SIGKILL)
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if "died" in line)
+        (home / "go").touch()
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, err
+    (death,) = json.loads(out)["deaths"]
+    assert said == f"small: died: task {death['name']}: the process was killed by signal 9\n"
+    assert (death["what"], death["count"]) == ("task", 1)
 
 
 def test_ctrl_c_twice_cancels_and_says_so_in_the_exit_code(home: Path) -> None:
     with slow(home) as process:
         watched = [os.pidfd_open(pid) for pid in started(process).values()]
         # A run that has begun nothing is stopped before it can be cancelled.
-        deadline, pause = time.monotonic() + DEADLINE_S, threading.Event()
-        while not (home / "begun").exists():
-            assert time.monotonic() < deadline
-            pause.wait(0.02)
+        wait_for(home / "begun")
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         assert any("stopping" in line for line in process.stderr)

@@ -57,6 +57,11 @@ def test_a_death_and_what_was_done_about_it_are_one_story(house: House) -> None:
     assert (worker, "is started") in story
     assert ("small/read.0", "is ready") in story, "its next attempt is part of the story"
     assert died["cause"] == f"exit.{worker.split()[1]}.1"
+    told = house.pipeline()["deaths"]
+    assert told == [{"what": "task", "name": "small/read.0", "cause": "the process was killed by signal 9", "count": 1}]
+    page = house.call("status", "small").stdout
+    assert "died" in page
+    assert "task small/read.0: the process was killed by signal 9" in page
 
 
 def attempts(house: House) -> int:
@@ -88,6 +93,17 @@ def test_what_comes_is_told_as_it_comes(house: House) -> None:
         assert any(message == "somebody wants it otherwise: resume" for message in heard)
         following.terminate()
         following.wait(DEADLINE_S)
+
+
+def test_a_stage_that_takes_seconds_for_a_batch_is_seen_at_it(house: House) -> None:
+    def slow_stage() -> dict[str, Any]:
+        return next(stage for stage in house.pipeline()["stages"] if stage["stage"] == "has_many_lines")
+
+    house.until("a batch that takes long", lambda: slow_stage()["at_batch_s"] > 1)
+    assert slow_stage()["batch_records"] > 0
+    rows = house.good("top", "small", "--once")["pipelines"]["small"]
+    busy = next(row["busy"] for row in rows if row["stage"] == "has_many_lines")
+    assert busy > 0.4, "it sleeps in its records for all of the time that its two tasks have, or half of it at least"
 
 
 def scraped(house: House, worker: str) -> dict[str, float]:
