@@ -161,7 +161,8 @@ class Embedded:
     def restart_controller(self, why: str) -> str:
         """Start the controller again where it served, once it is dead for certain; the worker finds it by itself.
 
-        How it ended, in words. Raises ProcessDied with `why` when that has been done RESTARTS_MAX times, or does not help.
+        How it ended, in words. Raises ProcessDied with `why` when that has been done RESTARTS_MAX times, or does not
+        help.
         """
         child = next(child for child in self._children if child.name == "controller")
         if self._restarts >= RESTARTS_MAX:
