@@ -67,7 +67,7 @@ Transports = Annotated[
 
 MaxQuarantined = Annotated[
     str,
-    typer.Option(metavar="N|N%", help="End the run when more records are quarantined; without it none is too many."),
+    typer.Option(metavar="N|N%", help="End the run when more records are quarantined; 50% without it, 100% ends none."),
 ]
 
 RecordSeconds = Annotated[
@@ -98,7 +98,7 @@ def run(
     fuse: Fuse = True,
     replicas: Replicas = 0,
     amend: Amend = False,
-    max_quarantined: MaxQuarantined = "",
+    max_quarantined: MaxQuarantined = "50%",
     record_seconds: RecordSeconds = 0.0,
     task_memory: TaskMemory = 0,
     changed_input: ChangedInput = "halt",
@@ -138,7 +138,7 @@ def apply(
     fuse: Fuse = True,
     replicas: Replicas = 0,
     amend: Amend = False,
-    max_quarantined: MaxQuarantined = "",
+    max_quarantined: MaxQuarantined = "50%",
     record_seconds: RecordSeconds = 0.0,
     task_memory: TaskMemory = 0,
     changed_input: ChangedInput = "halt",

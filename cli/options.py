@@ -9,13 +9,15 @@ from headrace.cli.errors import UsageError
 
 #: What may become of input that changed or vanished while some of it was open; the first is the default.
 CHANGED_INPUT = ("halt", "drop", "reread")
+#: The share of records that may be quarantined where nobody says another.
+MAX_QUARANTINED = "50%"
 
 
 def make_options(
     amend: bool,
     fuse: bool,
     replicas: int,
-    max_quarantined: str = "",
+    max_quarantined: str = MAX_QUARANTINED,
     places: Sequence[str] = (),
     transports: Sequence[str] = (),
     record_seconds: float = 0.0,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from headrace.pipeline.code import fingerprint
 from headrace.pipeline.errors import PipelineError
 
 #: Stages a pipeline may hold; a graph beyond it is a mistake of a generator, not a pipeline.
@@ -197,7 +198,7 @@ class Pipeline:
         """What decides the verdicts and bytes that this pipeline makes, as flat `path -> value`.
 
         The dataset's name, the number of replicas, places, what a replica takes and volatile parameters are no part
-        of it.
+        of it. Of the user's modules it is the syntax tree that decides (`headrace.pipeline.code`).
         """
         facts: dict[str, Any] = {}
         for stage in self.stages:
@@ -209,7 +210,7 @@ class Pipeline:
             for key, value in stage.identity.items():
                 facts[f"{stage.name}.{key}"] = value
         for module, text in self.modules.items():
-            facts[f"source of {module}"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+            facts[f"source of {module}"] = fingerprint(text)
         return facts
 
     def version(self) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.protos import control_pb2 as pb
-from headrace.stages.batch import Batch
+from headrace.stages.batch import QUARANTINED, Batch
 from headrace.stages.contract import Shard, Shelving, Sink
 from headrace.stages.heap import give_back
 from headrace.store.entries import Range
@@ -117,12 +117,13 @@ class Sinking:
         if self._leaning is not None:
             self._leaning.check(batch)
         whole = Range(batch.fragment, batch.first, batch.count, batch.offset, batch.length)
+        doubtful = _quarantined(batch) if self._core.doubts else 0
         for item in core.without((whole,), self._core.held(batch.fragment)):
             fresh = part(batch, item)
             start = item.first - batch.first
             fresh, sizes = self._shelved(fresh, (item,))
             self._batches[item.fragment, item.first] = (fresh, mask[start : start + item.count])
-            self._do(core.BatchGathered(item, *sizes))
+            self._do(core.BatchGathered(item, *sizes, min(item.count, doubtful)))
 
     def _add_joint(self, batch: Batch, mask: npt.NDArray[np.bool_]) -> None:
         """Take a joint batch: measured and shelved as one, and held as one of each member."""
@@ -131,13 +132,14 @@ class Sinking:
             for alone in apart(batch):
                 self.add(alone)
             return
+        doubtful = _quarantined(batch) if self._core.doubts else 0
         batch, whole = self._shelved(batch, ranges)
         start = 0
         for item, alone in zip(ranges, apart(batch), strict=True):
             self._batches[item.fragment, item.first] = (alone, mask[start : start + item.count])
             start += item.count
             # All of it counts with the last, behind which it is whole.
-            sizes = whole if item is ranges[-1] else (0, 0, 0)
+            sizes = (*whole, doubtful) if item is ranges[-1] else (0, 0, 0)
             self._do(core.BatchGathered(item, *sizes))
 
     def _shelved(self, batch: Batch, ranges: tuple[Range, ...]) -> tuple[Batch, tuple[int, int, int]]:
@@ -318,6 +320,12 @@ class Sinking:
 
 def _bytes_of(batch: Batch) -> int:
     return batch.rows.nbytes + batch.verdicts.nbytes
+
+
+def _quarantined(batch: Batch) -> int:
+    """How many verdicts of a batch are that."""
+    verdicts: list[str] = batch.verdicts.column("verdict").to_pylist()
+    return verdicts.count(QUARANTINED)
 
 
 def _by_fragment(held: Iterable[_Held]) -> dict[bytes, list[_Held]]:

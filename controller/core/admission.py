@@ -6,15 +6,36 @@ from dataclasses import dataclass
 
 from headrace.pipeline.graph import Pipeline, StageKind, difference
 from headrace.store.fold import LedgerState
+from headrace.store.words import counted
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The answer: a reason to refuse (empty: none), what differs, and what to warn of."""
+    """The answer: a reason to refuse (empty: none), what differs, and what to warn of.
+
+    `anew`: another pipeline was here, and nothing that it made is worth keeping, so the dataset begins anew.
+    """
 
     refusal: str = ""
     differences: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    anew: bool = False
+
+
+def nothing_kept(ledger: LedgerState) -> bool:
+    """Whether no sink has kept a record, and no version was published."""
+    return not ledger.version and not any(counts.kept for counts in ledger.counts.values())
+
+
+def _begins_anew(ledger: LedgerState) -> tuple[str, ...]:
+    """What is said where verdicts are forgotten; nothing where there was none."""
+    closed = max((counts.records for counts in ledger.counts.values()), default=0)
+    if not closed:
+        return ()
+    return (
+        f"the dataset begins anew: another pipeline had read {counted(closed, 'record')} into it and kept none; what "
+        "it quarantined is not named any more, and `headrace dataset gc` deletes it",
+    )
 
 
 def admit(pipeline: Pipeline, ledger: LedgerState, *, amend: bool) -> Admission:
@@ -22,12 +43,15 @@ def admit(pipeline: Pipeline, ledger: LedgerState, *, amend: bool) -> Admission:
 
     Another graph, source, parameter or tokenizer is refused, unless `amend` says that what is still open shall be
     processed by the new one; the sinks' form cannot change once there are shards. Another environment alone warns.
+    A dataset in which nothing was kept takes any pipeline, and begins anew with it.
     """
     if not ledger.pipeline:
         return Admission()
     earlier = Pipeline.from_dict(ledger.pipeline)
     changed = difference(earlier.identity(), pipeline.identity())
     if changed and not amend:
+        if nothing_kept(ledger):
+            return Admission(warnings=_begins_anew(ledger), anew=True)
         return Admission(
             f"dataset {pipeline.dataset} was made by another pipeline; write to a new dataset, or add --amend to "
             "process what is still open with this one",

@@ -46,3 +46,23 @@ class Allowance:
 
 #: Nothing that is lost ends the run.
 ANY_LOSS = Allowance()
+
+
+def kept_nothing(ledger: LedgerState, dataset: str) -> str:
+    """What is wrong with a dataset all of which is closed and that holds nothing, and what to do; empty if it does."""
+    if any(counts.kept for counts in ledger.counts.values()):
+        return ""
+    counts = max(ledger.counts.values(), key=lambda item: item.records, default=None)
+    if counts is None or not counts.records:
+        return "nothing was kept, since the input holds no records: no version is published; see to the input"
+    parts: list[str] = []
+    for verdict, by in (("quarantined", counts.quarantined_by), ("filtered", counts.filtered_by), ("duplicate", {})):
+        count: int = getattr(counts, verdict)
+        if count:
+            chief = max(by, key=by.__getitem__) if by else ""
+            parts.append(f"{count:,} {verdict}" + (f" (most of them by {chief})" if chief else ""))
+    shown = "--quarantine" if counts.quarantined >= counts.filtered else "--samples"
+    return (
+        f"nothing was kept of {counted(counts.records, 'record')}: {', '.join(parts)}; no version is published. See "
+        f"`headrace dataset show {dataset} {shown}`, then mend the input or the pipeline and run it again"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.controller.core.allowance import kept_nothing
 from headrace.controller.core.messages import (
     Command,
     ManifestWritten,
@@ -23,6 +24,8 @@ class Ending(RunBase):
     """From the last closed record, or somebody's wish, to the log's handing over."""
 
     def _publish(self, turn: RunTurn) -> list[Command]:
+        if empty := kept_nothing(self.ledger, self.pipeline.dataset):
+            return self._fail(empty)
         self._turn(turn)
         newest = self.ledger.newest
         fresh = newest is None or not newest.complete or self.ledger.unshown > 0
@@ -33,6 +36,9 @@ class Ending(RunBase):
     def _publish_what_is_closed(self) -> list[Command]:
         """After a stop: the sinks hold nothing any more."""
         self._turn(RunTurn.SINKS_EMPTY)
+        if kept_nothing(self.ledger, self.pipeline.dataset):
+            self.leadership.resign()
+            return []
         if self.ledger.newest is not None and not self.ledger.unshown:
             return [WriteManifest(self.pipeline.dataset)]
         self.leadership.submit(VersionPublished(self.ledger.version + 1, "stopped", complete=False))

@@ -20,6 +20,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.store.entries import (
     EpochRaised,
     PipelineApplied,
+    Removed,
 )
 
 
@@ -93,8 +94,12 @@ class Opening(Adoption):
             return self._fail(admission.refusal)
         if not self._submitted_pipeline:
             self._submitted_pipeline = True
-            reason = "created" if not self.ledger.pipeline else "amended"
-            self.leadership.submit(PipelineApplied(self.version, self.pipeline.to_dict()), EpochRaised(reason))
+            applied = PipelineApplied(self.version, self.pipeline.to_dict())
+            if admission.anew:
+                self.leadership.submit(EpochRaised("begun anew"), Removed("nothing was kept"), applied)
+            else:
+                reason = "created" if not self.ledger.pipeline else "amended"
+                self.leadership.submit(applied, EpochRaised(reason))
         return []
 
     def _begin_index(self) -> list[Command]:

@@ -3,7 +3,8 @@
 A batch is gathered, then part of a shard that is being written, then of a proposal that waits for its answer, then
 closed. Until it is closed it is held: its records are in this task's hands and a sweep says so. A shard is sealed when
 the kept rows reach the target size, or the held bytes their limit, or the oldest batch its age, or when the controller
-asks. So nothing stays open for want of kept rows.
+asks. So nothing stays open for want of kept rows. Where most of the very first records are quarantined it is sealed at
+once: the ledger hears of it while little is read, and the run may be ended (controller/core/allowance.py).
 
 Behind a dedup stage a sink asks before it writes: a duplicate's verdict holds only where the record that it names is
 kept (controller/core/needs.py). Verdicts whose record is not closed yet stay here and go with a later shard; those
@@ -39,6 +40,11 @@ WAITING_SHARE = 0.5
 #: All that a sink holds, in units of `held_bytes_max`: as much again may be written or proposed as may gather.
 #: Beyond it the sink takes no batch, so a log that does not answer holds up the source and fills no memory.
 HELD_TIMES_MAX = 2
+#: Records that a sink looks at first of all, and the share of them which, quarantined, is told at once.
+DOUBT_RECORDS = 1000
+DOUBT_SHARE = 0.5
+#: Why a sink seals by itself.
+BY_ITSELF = ("size", "age", "doubt")
 #: What is shelved of all batches that are not closed, in units of the target size: room on a disk, and not memory.
 SHELVED_TIMES_MAX = 4
 
@@ -89,13 +95,15 @@ TRANSITIONS: dict[tuple[ShardState, ShardTurn], ShardState] = {
 class BatchGathered:
     """A batch arrived. `target_bytes` count towards the shard's size, `held_bytes` are what it occupies.
 
-    `shelved_bytes` are in a scratch file on a disk, and not among those.
+    `shelved_bytes` are in a scratch file on a disk, and not among those. `quarantined` of its records are that; it is
+    asked for while the sink `doubts`.
     """
 
     range: Range
     target_bytes: int
     held_bytes: int
     shelved_bytes: int = 0
+    quarantined: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +265,13 @@ class Gathering:
         self._seal: str = ""
         self._shards: dict[int, _Shard] = {}
         self._count = 0
+        #: Records that came so far, and how many of them are quarantined; None once that was judged.
+        self._first: tuple[int, int] | None = (0, 0)
+
+    @property
+    def doubts(self) -> bool:
+        """Whether it is not judged yet if most of what comes is quarantined."""
+        return self._first is not None
 
     @property
     def held_bytes(self) -> int:
@@ -339,11 +354,20 @@ class Gathering:
         self._target += event.target_bytes
         self._bytes += event.held_bytes
         self._shelved += event.shelved_bytes
+        if self._first is not None:
+            self._first = self._first[0] + event.range.count, self._first[1] + event.quarantined
         if self._oldest is None:
             self._oldest = now
 
     def _due_by_size(self) -> bool:
         return self._target >= self.policy.target_bytes or self._bytes >= self.policy.held_bytes_max
+
+    def _due_by_doubt(self) -> bool:
+        """Judged once, when DOUBT_RECORDS have come."""
+        if self._first is None or self._first[0] < DOUBT_RECORDS:
+            return False
+        (records, quarantined), self._first = self._first, None
+        return quarantined > DOUBT_SHARE * records
 
     def _seal_if_due(self, now: float) -> list[Command]:
         if not self._ranges or self._writing():
@@ -353,6 +377,8 @@ class Gathering:
         reason = self._seal
         if not reason and self._due_by_size():
             reason = "size"
+        if not reason and self._due_by_doubt():
+            reason = "doubt"
         if not reason and self._oldest is not None and now >= self._oldest + self.policy.age_s:
             reason = "age"
         if not reason:
@@ -378,7 +404,7 @@ class Gathering:
         shard.turn(ShardTurn.ANSWERED)
         shard.hold(without(shard.ranges, (*event.waiting, *event.void)))
         waiting, commands = event.waiting, list[Command]()
-        committing = shard.reason not in ("size", "age")
+        committing = shard.reason not in BY_ITSELF
         if not committing and not self._seal:
             # They go with what gathers next, and must leave room for it.
             room = int(WAITING_SHARE * self.policy.held_bytes_max) // NEED_BYTES
