@@ -67,7 +67,7 @@ Transports = Annotated[
 
 MaxQuarantined = Annotated[
     str,
-    typer.Option(metavar="N|N%", help="End the run when more records are quarantined; 50% without it, 100% ends none."),
+    typer.Option(metavar="N|N%", help="End the run when more records are quarantined; 100% ends none."),
 ]
 
 RecordSeconds = Annotated[

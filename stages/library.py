@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from headrace.pipeline.code import fingerprint
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage, StageKind
 from headrace.stages.dedup.library import dedup as dedup
@@ -399,13 +400,17 @@ def _import_path(function: Callable[..., Any]) -> str:
 
 
 def _source_identity(module: str, function: Callable[..., Any] | str) -> dict[str, str]:
-    """The hash of the module's text, so that another text is another pipeline; none where it cannot be read."""
+    """What decides in the module's text, so that other code is another pipeline; none where it cannot be read."""
     try:
         if isinstance(function, str):
             spec = importlib.util.find_spec(module)
             source = spec.origin if spec else None
         else:
             source = inspect.getsourcefile(function)
-        return {"function_sha256": hashlib.sha256(pathlib.Path(source or "").read_bytes()).hexdigest()[:16]}
+        data = pathlib.Path(source or "").read_bytes()
     except (OSError, ImportError, TypeError, ValueError):
         return {}
+    try:
+        return {"function_code": fingerprint(importlib.util.decode_source(data))}
+    except (SyntaxError, UnicodeDecodeError):
+        return {"function_code": hashlib.sha256(data).hexdigest()[:16]}

@@ -324,8 +324,7 @@ def _bytes_of(batch: Batch) -> int:
 
 def _quarantined(batch: Batch) -> int:
     """How many verdicts of a batch are that."""
-    verdicts: list[str] = batch.verdicts.column("verdict").to_pylist()
-    return verdicts.count(QUARANTINED)
+    return batch.verdicts.column("verdict").to_pylist().count(QUARANTINED)
 
 
 def _by_fragment(held: Iterable[_Held]) -> dict[bytes, list[_Held]]:

@@ -32,10 +32,11 @@ def _begins_anew(ledger: LedgerState) -> tuple[str, ...]:
     closed = max((counts.records for counts in ledger.counts.values()), default=0)
     if not closed:
         return ()
-    return (
+    told = (
         f"the dataset begins anew: another pipeline had read {counted(closed, 'record')} into it and kept none; what "
-        "it quarantined is not named any more, and `headrace dataset gc` deletes it",
+        "it quarantined is not named any more, and `headrace dataset gc` deletes it"
     )
+    return (told,)
 
 
 def admit(pipeline: Pipeline, ledger: LedgerState, *, amend: bool) -> Admission:

@@ -117,12 +117,17 @@ def test_functions_of_the_file_and_of_a_module_run_and_rows_they_lose_are_filter
     (home / "lib" / "mine.py").write_text(MINE.replace("upper", "title"))
     other = run(home, "plain")
     assert other.returncode == 1
-    assert "shout.function_sha256: " in other.stderr
+    assert "shout.function_code: " in other.stderr
     (home / "lib" / "mine.py").write_text(MINE)
     (home / "own.py").write_text(pipeline().replace('pattern="9"', 'pattern="8"'))
     changed = run(home, "plain")
     assert changed.returncode == 1
     assert "source of pipeline: " in changed.stderr
+
+    (home / "own.py").write_bytes(b'"""In other words."""\r\n' + pipeline().replace("\n", "\r\n").encode())
+    (home / "lib" / "mine.py").write_text("# another comment\n" + MINE)
+    reworded = run(home, "plain")
+    assert (reworded.returncode, json.loads(reworded.stdout)["kept"]) == (0, 27)
 
     (home / "own.py").write_text(pipeline())
     (home / "lib" / "something-1.2.dist-info").mkdir()

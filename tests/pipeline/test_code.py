@@ -1,4 +1,4 @@
-"""What of a module's text decides, and is part of a pipeline's version: its syntax tree, and not its words for people."""
+"""What of a module's text decides, and is part of a pipeline's version: its syntax tree, not its words for people."""
 
 import pytest
 
@@ -71,7 +71,13 @@ def test_what_may_change_a_verdict_changes_the_fingerprint(before: str, after: s
 
 
 @pytest.mark.parametrize(
-    "reader", ["WORDS = __doc__", "WORDS = Rule.__doc__", "from inspect import getdoc as words", "import inspect\nW = inspect.getsource(Rule)"]
+    "reader",
+    [
+        "WORDS = __doc__",
+        "WORDS = Rule.__doc__",
+        "from inspect import getdoc as words",
+        "import inspect\nW = inspect.getsource(Rule)",
+    ],
 )
 def test_a_docstring_that_the_module_itself_reads_decides(reader: str) -> None:
     text = MODULE + reader + "\n"

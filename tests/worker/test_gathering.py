@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.store.entries import Range
 from headrace.worker.core.gathering import (
+    DOUBT_RECORDS,
     HELD_TIMES_MAX,
     PROPOSE_AGAIN_S,
     SHELVED_TIMES_MAX,
@@ -54,6 +55,33 @@ def test_a_shard_is_sealed_when_its_kept_rows_reach_the_target() -> None:
 def test_a_shard_is_sealed_when_it_holds_too_much_though_nothing_is_kept() -> None:
     (write,) = Gathering(POLICY).handle(batch(0, held=300), 0.0)
     assert write == WriteShard(0, (Range(A, 0, 1),), "size")
+
+
+def first_records(*batches: tuple[int, int]) -> list[Command]:
+    """What a sink with much room does about batches of so many records, so many of them quarantined."""
+    gathering, at, said = Gathering(SealPolicy()), 0, list[Command]()
+    for count, quarantined in batches:
+        said += gathering.handle(BatchGathered(Range(A, at, count), 0, count, 0, quarantined), 0.0)
+        at += count
+    return said
+
+
+def test_a_shard_is_sealed_at_once_when_most_of_the_first_records_are_quarantined() -> None:
+    half = DOUBT_RECORDS // 2
+    (write,) = first_records((half, half), (half, 1))
+    assert isinstance(write, WriteShard)
+    assert (write.reason, write.ranges) == ("doubt", (Range(A, 0, half), Range(A, half, half)))
+
+
+def test_fewer_records_or_fewer_quarantined_are_no_reason_to_seal() -> None:
+    assert first_records((DOUBT_RECORDS - 1, DOUBT_RECORDS - 1)) == []
+    assert first_records((DOUBT_RECORDS, DOUBT_RECORDS // 2)) == []
+
+
+def test_only_the_first_records_are_looked_at_so_that_dirt_makes_no_row_of_small_shards() -> None:
+    bad = (DOUBT_RECORDS, DOUBT_RECORDS)
+    assert first_records((DOUBT_RECORDS, 0), bad, bad) == []
+    assert len(first_records(bad, bad, bad)) == 1
 
 
 def test_a_shard_is_sealed_when_its_oldest_batch_is_old() -> None:
