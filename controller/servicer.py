@@ -23,6 +23,8 @@ from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
+from headrace.store.errors import StoreError
+from headrace.store.naming import one_name
 from headrace.store.release import release
 
 logger = logging.getLogger("headrace.controller")
@@ -32,6 +34,8 @@ SILENCE_S = 10.0
 HEARTBEAT_S = 1.0
 #: Seconds that an apply waits for the dataset's log before it is answered.
 APPLY_S = 60.0
+#: Seconds that a file system has to tell the one name of a dataset's place.
+PLACE_S = 5.0
 #: Seconds that a wish has to be judged, and to be taken by the cluster's log where there is one.
 STEER_S = 10.0
 #: Seconds for which a question may be held back until workers have come.
@@ -97,6 +101,8 @@ class Servicer(rpc.ControlServicer):
             pipeline = json.loads(request.pipeline_json)
         except ValueError as error:
             return pb.ApplyReply(accepted=False, reason=f"the pipeline is not JSON: {error}")
+        if not isinstance(pipeline, dict):
+            return pb.ApplyReply(accepted=False, reason="the pipeline is no JSON object")
         if request.changed_input not in ("", *(choice.value for choice in ChangedInput)):
             return pb.ApplyReply(accepted=False, reason=f"changed_input {request.changed_input!r} is not known here")
         number, answered = self._shell.expect_answer()
@@ -113,6 +119,7 @@ class Servicer(rpc.ControlServicer):
             limits={"record_s": request.limits.record_s, "task_bytes": request.limits.task_bytes},
             changed_input=ChangedInput(request.changed_input or ChangedInput.HALT.value),
             token=request.token,
+            place=await _place_of(str(pipeline.get("dataset", ""))),
         )
         if request.dry_run:
             return dry_run(self._shell.core, requested)
@@ -242,6 +249,14 @@ async def _within(happened: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await happened.wait()
+
+
+async def _place_of(dataset: str) -> str:
+    """The one name of where a dataset is; empty where that cannot be told, and its URI must do."""
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(one_name, dataset), PLACE_S)
+    except (StoreError, OSError, TimeoutError, ValueError):
+        return ""
 
 
 def _allowance(request: pb.ApplyRequest) -> Allowance:

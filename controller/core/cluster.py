@@ -284,7 +284,7 @@ class Controller:
         run = self.runs.get(name)
         if run is None or run.leadership.state is not LeaderState.DEPOSED:
             return False
-        return bool(run.leadership.cluster) and run.ledger.leader.get("cluster") == run.leadership.cluster
+        return run.leadership.is_heir
 
     def _step_down(self) -> list[Command]:
         """Another leads: forget what was decided here, and watch."""
@@ -407,13 +407,17 @@ class Controller:
             )
         if pipeline.name in self._asked:
             return f"pipeline {pipeline.name!r} is being applied by somebody else"
+        place = event.place or pipeline.dataset
+        for name, other in self._asked.items():
+            if place == (other.place or other.pipeline["dataset"]):
+                return _taken(name, pipeline.dataset, str(other.pipeline["dataset"]))
         for run in self.runs.values():
             if run.state in ENDED and run.over:
                 continue
             if run.pipeline.name == pipeline.name:
                 return f"pipeline {pipeline.name!r} is {run.state.value}: stop it first"
-            if run.pipeline.dataset == pipeline.dataset:
-                return f"pipeline {run.pipeline.name!r} writes to {pipeline.dataset}: choose another dataset"
+            if place == run.place:
+                return _taken(run.pipeline.name, pipeline.dataset, run.pipeline.dataset)
         return ""
 
     def planned(self, event: PipelineRequested) -> Plan:
@@ -450,7 +454,7 @@ class Controller:
         cluster = self.log.ledger.origin if self.log is not None else ""
         run = Run(
             pipeline,
-            identity={**self.identity, "cluster": cluster} if cluster else self.identity,
+            identity={**self.identity, "cluster": cluster, "run": pipeline.name} if cluster else self.identity,
             workers=[worker.facts() for worker in self.workers.values()],
             claims=self._claims,
             request=None if resumes else event.request,
@@ -471,6 +475,7 @@ class Controller:
             beside=lambda: self.reserved_beside(pipeline.name),
             wished=wished,
             token=event.token,
+            place=event.place,
             awaited=lambda: resumes and bool(self._known.keys() - self.workers.keys()),
         )
         self.runs[pipeline.name] = run
@@ -490,3 +495,9 @@ class Controller:
         ended = [name for name, run in self.runs.items() if run.over]
         for name in ended[: max(0, len(ended) - ENDED_RUNS_MAX)]:
             del self.runs[name]
+
+
+def _taken(name: str, dataset: str, theirs: str) -> str:
+    """Why a dataset, by the name that was given and by the one that another pipeline has it under, is not to be had."""
+    same = "" if dataset == theirs else f" (it says {theirs}, which is the same place)"
+    return f"pipeline {name!r} writes to {dataset}{same}: stop it first, or choose another dataset"

@@ -11,7 +11,7 @@ Rules.
 3. Nothing is done in a term before its `Led` is durable.
 4. A standby waits for silence by its own monotonic clock (TAKEOVER_S), unless the last leader resigned, or its death is
    proved on this host, or the log is empty, or it led for a cluster that this process leads by now. Waiting is
-   courtesy; safety comes from rules 1, 2 and 5.
+   courtesy; safety comes from rules 1, 2 and 5. What another run of the same cluster leads is nobody's to inherit.
 5. A truncated log lacks entries, and a number that lacks its entry can be created a second time. `Led` entries are
    kept, so whoever led finds the first number behind its last one taken. Who campaigns may have slept through more: its
    `Led` counts only when no snapshot stands at or behind its number (`EntryOvertaken`); and a snapshot is durable
@@ -155,7 +155,8 @@ class Leadership(Generic[S]):
     """The state machine of one log. `handle` is its door; `committed` drains what became durable.
 
     `ledger` is the fold to go on from. Where `cluster` names the cluster that this process leads, what an earlier
-    leader of the same cluster led is free for it.
+    leader of the same cluster led for the same run is free for it. The run is the one that `identity` names; without
+    one, as for the cluster's own log, any is the same.
     """
 
     def __init__(
@@ -173,6 +174,7 @@ class Leadership(Generic[S]):
         self.standby = standby
         self.cluster = cluster
         self._limits = limits
+        self._run = self.identity.get("run", "")
         #: The newest durable snapshot that is known here, and the number of the one that is being written.
         self._snapshot = -1
         self._snapshotting: int | None = None
@@ -218,7 +220,8 @@ class Leadership(Generic[S]):
     def why_not_leading(self) -> str:
         """For people: who writes this log instead."""
         leader = self.ledger.leader
-        who = f"process {leader.get('pid', '?')} on host {leader.get('host', '?')} (term {self.ledger.term})"
+        run = f"pipeline {leader['run']!r}, by " if leader.get("run", self._run) != self._run else ""
+        who = f"{run}process {leader.get('pid', '?')} on host {leader.get('host', '?')} (term {self.ledger.term})"
         if self.state is LeaderState.DENIED:
             return f"dataset {self.log} is being written by {who}: stop it, or write to another dataset"
         return f"dataset {self.log} has been taken over by {who}; this run has stepped down"
@@ -227,6 +230,20 @@ class Leadership(Generic[S]):
         """Entries that became durable since the last call, in order."""
         done, self._committed = self._committed, []
         return done
+
+    @property
+    def _of_this_cluster(self) -> bool:
+        return bool(self.cluster) and self.ledger.leader.get("cluster") == self.cluster
+
+    @property
+    def is_heir(self) -> bool:
+        """Whether it was led last for this run of this cluster, by whomever."""
+        return self._of_this_cluster and self.ledger.leader.get("run", self._run) == self._run
+
+    @property
+    def _has_rival(self) -> bool:
+        """Whether another run of this cluster led it last: while that lives there is nothing to wait for."""
+        return self._of_this_cluster and not self.is_heir
 
     @property
     def quiet(self) -> bool:
@@ -320,11 +337,10 @@ class Leadership(Generic[S]):
         first_look = self.state is LeaderState.READING
         if self.ledger.number > before or first_look:
             self._heard_at = now
-        inherited = bool(self.cluster) and self.ledger.leader.get("cluster") == self.cluster
-        free = self.ledger.number < 0 or self.ledger.resigned or event.leader_alive is False or inherited
+        free = self.ledger.number < 0 or self.ledger.resigned or event.leader_alive is False or self.is_heir
         if free or now >= self._heard_at + TAKEOVER_S:
             return self._campaign(now)
-        if event.leader_alive and not self.standby:
+        if event.leader_alive and (not self.standby or self._has_rival):
             self._turn(Turn.LEADER_IS_ALIVE)
             return []
         self._turn(Turn.LOG_IS_LED)

@@ -217,6 +217,8 @@ class PipelineRequested:
     changed_input: ChangedInput = ChangedInput.HALT
     #: The request's own name: sent again, it is the same request. Empty: it has none.
     token: str = ""
+    #: The one name of the place that the dataset's URI leads to; empty: the URI itself.
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ class RunBase:
         beside: Callable[[], Mapping[str, Need]] = dict,
         wished: Wished | None = None,
         token: str = "",
+        place: str = "",
         awaited: Callable[[], bool] = lambda: False,
     ) -> None:
         self.pipeline = pipeline
@@ -106,6 +107,8 @@ class RunBase:
         self._drained, self._beside = drained, beside
         #: The name of the request that began it, so that the same one again is known; and who waits for an answer.
         self.token = token
+        #: The one name of where it writes: no other run may write there.
+        self.place = place or pipeline.dataset
         self._request: int | None = request
         self._standby = standby
         self._workers = {worker.name: worker for worker in workers}

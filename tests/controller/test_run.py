@@ -225,7 +225,7 @@ def test_a_pipeline_that_runs_is_not_applied_twice_and_a_dataset_has_one_writer(
     stand.begin(A)
     assert answers(stand.apply())[0].reason == "pipeline 'run' is running: stop it first"
     other = answers(stand.apply(make_pipeline(name="other")))[0]
-    assert other.reason == f"pipeline 'run' writes to {LOG}: choose another dataset"
+    assert other.reason == f"pipeline 'run' writes to {LOG}: stop it first, or choose another dataset"
 
 
 def test_a_dictionary_that_is_no_pipeline_is_refused() -> None:
