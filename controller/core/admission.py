@@ -61,6 +61,8 @@ def admit(pipeline: Pipeline, ledger: LedgerState, *, amend: bool) -> Admission:
     sinks = {stage.name for stage in pipeline.of_kind(StageKind.SINK)}
     fixed = [line for line in changed if line.split(".", 1)[0] in sinks]
     if fixed and ledger.shards:
+        if nothing_kept(ledger):
+            return Admission(warnings=_begins_anew(ledger), anew=True)
         return Admission(
             f"dataset {pipeline.dataset} holds shards of another form, and --amend cannot change them: write to a new "
             "dataset",
