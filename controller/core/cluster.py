@@ -30,6 +30,7 @@ from headrace.controller.core.messages import (
     WorkerLost,
     WorkerRegistered,
 )
+from headrace.controller.core.one_dataset import taken, writer_asked, writer_that_runs
 from headrace.controller.core.placement import NOTHING, Need, total
 from headrace.controller.core.planner import plan
 from headrace.controller.core.plans import Plan, Wished
@@ -407,18 +408,12 @@ class Controller:
             )
         if pipeline.name in self._asked:
             return f"pipeline {pipeline.name!r} is being applied by somebody else"
-        place = event.place or pipeline.dataset
-        for name, other in self._asked.items():
-            if place == (other.place or other.pipeline["dataset"]):
-                return _taken(name, pipeline.dataset, str(other.pipeline["dataset"]))
-        for run in self.runs.values():
-            if run.state in ENDED and run.over:
-                continue
+        going_on = [run for run in self.runs.values() if not (run.state in ENDED and run.over)]
+        for run in going_on:
             if run.pipeline.name == pipeline.name:
                 return f"pipeline {pipeline.name!r} is {run.state.value}: stop it first"
-            if place == run.place:
-                return _taken(run.pipeline.name, pipeline.dataset, run.pipeline.dataset)
-        return ""
+        writers = [*map(writer_asked, self._asked.values()), *map(writer_that_runs, going_on)]
+        return taken(event.place, pipeline.dataset, writers)
 
     def planned(self, event: PipelineRequested) -> Plan:
         """The plan that a request would lead to; nothing is changed. PipelineError, with the reason, if to none."""
@@ -495,9 +490,3 @@ class Controller:
         ended = [name for name, run in self.runs.items() if run.over]
         for name in ended[: max(0, len(ended) - ENDED_RUNS_MAX)]:
             del self.runs[name]
-
-
-def _taken(name: str, dataset: str, theirs: str) -> str:
-    """Why a dataset, by the name that was given and by the one that another pipeline has it under, is not to be had."""
-    same = "" if dataset == theirs else f" (it says {theirs}, which is the same place)"
-    return f"pipeline {name!r} writes to {dataset}{same}: stop it first, or choose another dataset"

@@ -90,9 +90,6 @@ class RunBase:
         self.ledger = self.leadership.ledger
         self.sinks = tuple(stage.name for stage in pipeline.of_kind(StageKind.SINK))
         self.sources = tuple(stage.name for stage in pipeline.of_kind(StageKind.SOURCE))
-        #: Records and bytes that were closed before this run.
-        self.records_resumed = 0
-        self.bytes_resumed = 0
         self._amend, self._fuse, self._replicas, self._allowance = amend, fuse, replicas, allowance
         self._begin_with(wished or Wished(), dict(places or {}), dict(transports or {}))
         #: When sinks seal, and what a record and a task may take, if the request says so.
@@ -107,7 +104,7 @@ class RunBase:
         self._drained, self._beside = drained, beside
         #: The name of the request that began it, so that the same one again is known; and who waits for an answer.
         self.token = token
-        #: The one name of where it writes: no other run may write there.
+        #: Where it writes, by its one name.
         self.place = place or pipeline.dataset
         self._request: int | None = request
         self._standby = standby
@@ -138,6 +135,9 @@ class RunBase:
 
     def _forget_all(self) -> None:
         """What a run learns as it goes: nothing yet."""
+        #: Records and bytes that were closed before this run.
+        self.records_resumed = 0
+        self.bytes_resumed = 0
         self._plan_by: float | None = None
         self._waited = False
         self._submitted_ends: set[bytes] = set()
