@@ -117,7 +117,7 @@ class Sinking:
         if self._leaning is not None:
             self._leaning.check(batch)
         whole = Range(batch.fragment, batch.first, batch.count, batch.offset, batch.length)
-        doubtful = _quarantined(batch) if self._core.doubts else 0
+        doubtful = _quarantined(batch) if self._core.doubt.lasts else 0
         for item in core.without((whole,), self._core.held(batch.fragment)):
             fresh = part(batch, item)
             start = item.first - batch.first
@@ -132,7 +132,7 @@ class Sinking:
             for alone in apart(batch):
                 self.add(alone)
             return
-        doubtful = _quarantined(batch) if self._core.doubts else 0
+        doubtful = _quarantined(batch) if self._core.doubt.lasts else 0
         batch, whole = self._shelved(batch, ranges)
         start = 0
         for item, alone in zip(ranges, apart(batch), strict=True):

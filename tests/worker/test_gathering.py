@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.store.entries import Range
+from headrace.worker.core.doubt import DOUBT_RECORDS
 from headrace.worker.core.gathering import (
-    DOUBT_RECORDS,
     HELD_TIMES_MAX,
     PROPOSE_AGAIN_S,
     SHELVED_TIMES_MAX,

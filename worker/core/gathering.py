@@ -24,6 +24,7 @@ from enum import Enum
 
 from headrace.store.entries import Range
 from headrace.store.intervals import IntervalSet
+from headrace.worker.core.doubt import Doubt
 
 #: Seconds without an answer after which a proposal is made again; the same proposal gets the same answer.
 PROPOSE_AGAIN_S = 2.0
@@ -40,9 +41,6 @@ WAITING_SHARE = 0.5
 #: All that a sink holds, in units of `held_bytes_max`: as much again may be written or proposed as may gather.
 #: Beyond it the sink takes no batch, so a log that does not answer holds up the source and fills no memory.
 HELD_TIMES_MAX = 2
-#: Records that a sink looks at first of all, and the share of them which, quarantined, is told at once.
-DOUBT_RECORDS = 1000
-DOUBT_SHARE = 0.5
 #: Why a sink seals by itself.
 BY_ITSELF = ("size", "age", "doubt")
 #: What is shelved of all batches that are not closed, in units of the target size: room on a disk, and not memory.
@@ -96,7 +94,7 @@ class BatchGathered:
     """A batch arrived. `target_bytes` count towards the shard's size, `held_bytes` are what it occupies.
 
     `shelved_bytes` are in a scratch file on a disk, and not among those. `quarantined` of its records are that; it is
-    asked for while the sink `doubts`.
+    asked for while the doubt lasts.
     """
 
     range: Range
@@ -265,13 +263,7 @@ class Gathering:
         self._seal: str = ""
         self._shards: dict[int, _Shard] = {}
         self._count = 0
-        #: Records that came so far, and how many of them are quarantined; None once that was judged.
-        self._first: tuple[int, int] | None = (0, 0)
-
-    @property
-    def doubts(self) -> bool:
-        """Whether it is not judged yet if most of what comes is quarantined."""
-        return self._first is not None
+        self.doubt = Doubt()
 
     @property
     def held_bytes(self) -> int:
@@ -354,20 +346,12 @@ class Gathering:
         self._target += event.target_bytes
         self._bytes += event.held_bytes
         self._shelved += event.shelved_bytes
-        if self._first is not None:
-            self._first = self._first[0] + event.range.count, self._first[1] + event.quarantined
+        self.doubt.note(event.range.count, event.quarantined)
         if self._oldest is None:
             self._oldest = now
 
     def _due_by_size(self) -> bool:
         return self._target >= self.policy.target_bytes or self._bytes >= self.policy.held_bytes_max
-
-    def _due_by_doubt(self) -> bool:
-        """Judged once, when DOUBT_RECORDS have come."""
-        if self._first is None or self._first[0] < DOUBT_RECORDS:
-            return False
-        (records, quarantined), self._first = self._first, None
-        return quarantined > DOUBT_SHARE * records
 
     def _seal_if_due(self, now: float) -> list[Command]:
         if not self._ranges or self._writing():
@@ -377,7 +361,7 @@ class Gathering:
         reason = self._seal
         if not reason and self._due_by_size():
             reason = "size"
-        if not reason and self._due_by_doubt():
+        if not reason and self.doubt.due():
             reason = "doubt"
         if not reason and self._oldest is not None and now >= self._oldest + self.policy.age_s:
             reason = "age"
