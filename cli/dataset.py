@@ -26,6 +26,7 @@ from headrace.cli.words import megabytes, number, padding, safe
 from headrace.stages.samples import read_samples
 from headrace.store.balance import balance_of, main_sink
 from headrace.store.dataset import Dataset
+from headrace.store.errors import NoDataset, StoreError
 from headrace.store.log import Log
 from headrace.store.objects import ObjectStore, below, open_store
 from headrace.store.shards import read_table
@@ -195,42 +196,37 @@ def verify_dataset(uri: str, *, as_json: bool) -> int:
 
 
 def list_datasets(root: str, *, as_json: bool) -> int:
-    """List the datasets below a folder; the exit code."""
+    """List the datasets below a folder; the exit code, 1 where one of them cannot be read."""
     store = open_store(root)
     rows: list[dict[str, Any]] = []
+    unread: list[dict[str, str]] = []
     for prefix in _ledgers(store):
-        dataset = Dataset.open(below(store.uri, urllib.parse.quote(prefix.rstrip("/"))), removed=True)
-        if dataset.state.removed:
+        uri = below(store.uri, urllib.parse.quote(prefix.rstrip("/")))
+        try:
+            dataset = Dataset.open(uri)
+        except NoDataset:
             continue
-        balance = balance_of(dataset.state)
-        rows.append(
-            {
-                "dataset": dataset.uri,
-                "pipeline": str(dataset.state.pipeline.get("name", "")),
-                "recipes": len(Recipes.of(dataset.state)),
-                "version": balance.version,
-                "records_read": balance.records_read,
-                "records_closed": balance.records_closed,
-                "records_open": balance.records_open,
-                "kept": balance.counts.kept,
-                "tokens": balance.counts.tokens,
-                "shards": balance.shards,
-                "complete": balance.complete,
-                **standing_of(dataset.state).to_dict(),
-            }
-        )
+        except StoreError as error:
+            unread.append({"dataset": uri, "reason": str(error)})
+            continue
+        # A log that nobody has given a pipeline is one of a cluster, or of a run that was refused.
+        if dataset.state.pipeline:
+            rows.append(_listed(dataset))
     if as_json:
-        print(json.dumps({"root": store.uri, "datasets": rows}))
-        return 0
-    if not rows:
-        print(f"no dataset below {store.uri}")
-        return 0
+        print(json.dumps({"root": store.uri, "datasets": rows, "unreadable": unread}))
+        return EXIT_FAULT if unread else 0
     names = ("dataset", "pipeline", "version", "kept", "tokens", "shards")
     cells = [
         (row["dataset"], _named(row), _version(row), number(row["kept"]), number(row["tokens"]), row["shards"])
         for row in rows
     ]
-    console(sys.stdout).print(plain_table(names, cells, right=(2, 3, 4, 5)))
+    if rows:
+        console(sys.stdout).print(plain_table(names, cells, right=(2, 3, 4, 5)))
+    elif not unread:
+        print(f"no dataset below {store.uri}")
+    if unread:
+        many = counted(len(unread), "dataset")
+        raise CliError(f"{many} below {store.uri} cannot be read", [item["reason"] for item in unread])
     return 0
 
 
@@ -238,6 +234,24 @@ def _version(row: dict[str, Any]) -> str:
     if not row["version"]:
         return "none yet"
     return f"{row['version']}{'' if row['version_complete'] else ', incomplete'}"
+
+
+def _listed(dataset: Dataset) -> dict[str, Any]:
+    balance = balance_of(dataset.state)
+    return {
+        "dataset": dataset.uri,
+        "pipeline": str(dataset.state.pipeline.get("name", "")),
+        "recipes": len(Recipes.of(dataset.state)),
+        "version": balance.version,
+        "records_read": balance.records_read,
+        "records_closed": balance.records_closed,
+        "records_open": balance.records_open,
+        "kept": balance.counts.kept,
+        "tokens": balance.counts.tokens,
+        "shards": balance.shards,
+        "complete": balance.complete,
+        **standing_of(dataset.state).to_dict(),
+    }
 
 
 def _named(row: dict[str, Any]) -> str:
@@ -248,12 +262,8 @@ def _named(row: dict[str, Any]) -> str:
 def _ledgers(store: ObjectStore) -> Iterator[str]:
     """The places below the root where a ledger begins."""
     first = Log(store).key(0)
-    after, looked = "", 0
-    while True:
-        for info in store.list("", after=after):
-            looked += 1
-            if looked > OBJECTS_MAX:
-                raise CliError(f"{store.uri} holds more than {OBJECTS_MAX:,} objects: name a folder below it")
-            if info.key == first or info.key.endswith("/" + first):
-                yield info.key.removesuffix(first)
-        return
+    for looked, info in enumerate(store.list("")):
+        if looked >= OBJECTS_MAX:
+            raise CliError(f"{store.uri} holds more than {OBJECTS_MAX:,} objects: name a folder below it")
+        if info.key == first or info.key.endswith("/" + first):
+            yield info.key.removesuffix(first)

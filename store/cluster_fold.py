@@ -19,7 +19,7 @@ from headrace.store.cluster_changes import (
     WorkerLeft,
 )
 from headrace.store.entries import Change
-from headrace.store.log_state import FoldError, LogState
+from headrace.store.log_state import FoldError, ForeignLog, LogState
 
 #: Runs that have ended and are still told of.
 ENDED_RUNS_MAX = 64
@@ -79,7 +79,7 @@ class ClusterState(LogState):
                     raise FoldError(f"entry {number} spends join token {change.token} a second time")
                 self.tokens[change.token] = change
             case _:
-                raise FoldError(f"entry {number}: {type(change).__name__} does not belong into the cluster's log")
+                raise ForeignLog(f"entry {number}: {type(change).__name__} does not belong into the cluster's log")
 
     def _begun(self, number: int, change: RunBegun) -> None:
         if change.name in self.going_on():

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.store.balance import Balance, balance_of
 from headrace.store.entries import Closed, EntryError, StoredObject
-from headrace.store.errors import FormatError, InvalidUri
+from headrace.store.errors import FormatError, NoDataset
 from headrace.store.fold import FoldError, LedgerState
 from headrace.store.folding import fold_log
 from headrace.store.header import read_plain_header
 from headrace.store.log import Log
+from headrace.store.log_state import ForeignLog
 from headrace.store.manifest import MANIFEST_FORMAT
 from headrace.store.objects import ObjectStore, open_store
 
@@ -69,11 +70,18 @@ class Description:
 def fold_ledger(store: ObjectStore, state: LedgerState | None = None) -> LedgerState:
     """Fold the ledger's entries behind `state` (from the start by default) into it, and return it.
 
-    Raises `FormatError` for an entry that cannot be read or contradicts those before it.
+    Raises `FormatError` for an entry that cannot be read or contradicts those before it, `NoDataset` for the log of a
+    cluster.
     """
     state = LedgerState() if state is None else state
     try:
         return fold_log(Log(store), state)
+    except ForeignLog as error:
+        if state.pipeline_number >= 0:
+            raise FormatError(f"{store.uri}: {error}; restore the entry from a copy") from error
+        raise NoDataset(
+            f"{store.uri} holds the log of a cluster and no dataset ({error}); name a dataset's folder"
+        ) from error
     except (EntryError, FoldError) as error:
         number = state.number + 1
         raise FormatError(f"{store.uri}: ledger entry {number}: {error}; restore the entry from a copy") from error
@@ -91,18 +99,16 @@ class Dataset:
 
     @staticmethod
     def open(uri: str, *, removed: bool = False) -> Dataset:
-        """Fold the ledger of the dataset at `uri`. Raises `InvalidUri` where there is none, and `FormatError`.
+        """Fold the ledger of the dataset at `uri`. Raises `NoDataset` where there is none, and `FormatError`.
 
         One that was removed is none, unless its remains are asked for by `removed`.
         """
         store = open_store(uri)
         state = fold_ledger(store)
         if state.number < 0:
-            raise InvalidUri(
-                f"{store.uri} holds no dataset (its ledger has no entry); check the URI, or run a pipeline"
-            )
+            raise NoDataset(f"{store.uri} holds no dataset (its ledger has no entry); check the URI, or run a pipeline")
         if state.removed and not removed:
-            raise InvalidUri(f"{store.uri} holds no dataset: it was removed; run a pipeline to begin another")
+            raise NoDataset(f"{store.uri} holds no dataset: it was removed; run a pipeline to begin another")
         return Dataset(store, state)
 
     @property

@@ -59,6 +59,10 @@ class InvalidUri(StoreError):  # noqa: N818 - named after what is so
     """A store's URI cannot be understood or opened."""
 
 
+class NoDataset(InvalidUri):
+    """At this URI stands no dataset: nothing, one that was removed, or the log of a cluster."""
+
+
 class InvalidKey(StoreError):  # noqa: N818 - named after what is so
     """An object's key breaks the rules that all stores share (see `headrace.store.objects.validate_key`)."""
 

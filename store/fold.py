@@ -29,7 +29,7 @@ from headrace.store.entries import (
 )
 from headrace.store.intervals import UNBOUNDED, Gap, IntervalSet
 from headrace.store.keys import epoch_of
-from headrace.store.log_state import FoldError, LogState
+from headrace.store.log_state import FoldError, ForeignLog, LogState
 from headrace.store.totals import Totals
 
 __all__ = ["ClosedShard", "FoldError", "FragmentState", "LedgerState", "Published"]
@@ -179,7 +179,7 @@ class LedgerState(LogState):
             case Removed():
                 self._removed(number)
             case _:
-                raise FoldError(f"entry {number}: {type(change).__name__} does not belong into a dataset's ledger")
+                raise ForeignLog(f"entry {number}: {type(change).__name__} does not belong into a dataset's ledger")
 
     def _listed(self, number: int, change: FragmentsListed) -> None:
         for fragment in change.fragments:

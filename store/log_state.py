@@ -15,6 +15,10 @@ class FoldError(RuntimeError):
     """An entry that contradicts those before it: the log was damaged or written by a broken leader."""
 
 
+class ForeignLog(FoldError):  # noqa: N818 - named after what is so
+    """A log that is about something else than what was to be folded: a dataset's ledger, or a cluster's log."""
+
+
 @dataclass(slots=True)
 class LogState:
     """What a log says of itself up to entry `number` (-1: nothing yet). What it is about is added by those below."""
@@ -58,12 +62,12 @@ class LogState:
     def restore(self, other: LogState) -> None:
         """Become what another fold of the same log is; its parts are taken over, so `other` is used no more."""
         if type(other) is not type(self):
-            raise TypeError(f"a {type(self).__name__} cannot become a {type(other).__name__}")
+            raise ForeignLog(f"the snapshot of entry {other.number} is that of a {type(other).__name__}")
         for name in _all_slots(type(self)):
             setattr(self, name, getattr(other, name))
 
     def _change(self, number: int, change: Change) -> None:
-        raise FoldError(f"entry {number}: {type(change).__name__} does not belong into this log")
+        raise ForeignLog(f"entry {number}: {type(change).__name__} does not belong into this log")
 
 
 def _all_slots(kind: type[Any]) -> list[str]:

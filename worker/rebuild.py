@@ -25,11 +25,14 @@ from headrace.stages.sidecars import count_fates
 from headrace.store.dataset import fold_ledger
 from headrace.store.entries import Closed, Counts, StoredObject
 from headrace.store.errors import FormatError
-from headrace.store.fold import LedgerState
+from headrace.store.fold import ClosedShard, LedgerState
 from headrace.store.objects import ObjectStore, open_store
 from headrace.worker.chain import Chain
 from headrace.worker.deaths import Deaths
 from headrace.worker.leaning import Leaning, recall_verdicts
+
+#: Shards that a refusal names where several have what was given in a key.
+CANDIDATES_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ def rebuild(uri: str, shard: str, *, restore: bool = False) -> Rebuilt:
     """
     store = open_store(uri)
     state = fold_ledger(store)
-    closed = _find(state, shard, store.uri)
+    closed = find_shard(state, shard, store.uri)
     pipeline = _pipeline_of(store.uri, state, closed.version)
     leaning = Leaning.of(pipeline, closed.sink)
     sink = Chain(pipeline, [closed.sink]).sink
@@ -119,14 +122,29 @@ def _put_back(
             yield item.key
 
 
-def _find(state: LedgerState, shard: str, uri: str) -> Closed:
-    found = [entry.closed for entry in state.shards if any(shard in item.key for item in entry.closed.objects)]
-    if len(found) != 1:
+def find_shard(state: LedgerState, shard: str, uri: str) -> Closed:
+    """The one shard that has `shard` in a key. FormatError where none has, or several; it says how each is named."""
+    found = [entry for entry in state.shards if any(shard in item.key for item in entry.closed.objects)]
+    if not found:
         raise FormatError(
-            f"{uri}: {len(found)} shards of the ledger have {shard!r} in a key; give the hash of one, as the manifest "
-            "names it"
+            f"{uri}: no shard of the ledger has {shard!r} in a key; give the hash of one, as the manifest names it"
         )
-    return found[0]
+    if len(found) > 1:
+        # Shards that kept nothing have the same empty tokens; what tells them apart is the table of their verdicts.
+        names = [f"{own_key(state, entry)} of entry {entry.number}" for entry in found[:CANDIDATES_SHOWN]]
+        more = f" and {len(found) - CANDIDATES_SHOWN} more" if len(found) > CANDIDATES_SHOWN else ""
+        raise FormatError(
+            f"{uri}: {len(found)} shards of the ledger have {shard!r} in a key; give a key that one of them alone has: "
+            f"{', '.join(names)}{more}"
+        )
+    return found[0].closed
+
+
+def own_key(state: LedgerState, entry: ClosedShard) -> str:
+    """A key that no other shard has; where it has none, its first key."""
+    others = {item.key for other in state.shards if other is not entry for item in other.closed.objects}
+    keys = [item.key for item in entry.closed.objects]
+    return next((key for key in keys if key not in others), keys[0])
 
 
 def _pipeline_of(uri: str, state: LedgerState, version: str) -> Pipeline:

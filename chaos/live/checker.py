@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import random
 import subprocess
@@ -21,6 +20,7 @@ from headrace.chaos.live.source_records import SourceDamaged, read_source
 from headrace.pipeline.graph import Pipeline
 from headrace.store.dataset import Dataset
 from headrace.store.errors import StoreError
+from headrace.worker.rebuild import own_key
 
 #: Seconds that making one shard again may take.
 REBUILD_S_MAX = 600.0
@@ -136,7 +136,7 @@ def check_dataset(
         _each_once(after, answer),
         _against_source(after, opened, id_key, Servers(pipeline)),
         _sound(opened),
-        _rebuilt(dataset, random.Random(seed), rebuilds),
+        _rebuilt(opened, dataset, random.Random(seed), rebuilds),
     ]
 
 
@@ -201,14 +201,14 @@ def _sound(dataset: Dataset) -> Finding:
     )
 
 
-def _rebuilt(dataset: pathlib.Path, chance: random.Random, count: int) -> Finding:
+def _rebuilt(opened: Dataset, dataset: pathlib.Path, chance: random.Random, count: int) -> Finding:
     """Make a sample of shards again from the source, by the command, in a process of its own."""
     name = "a sample of shards can be made again byte for byte"
-    shards = json.loads((dataset / "manifest.json").read_text(encoding="utf-8"))["shards"]
+    shards = [shard for shard in opened.state.shards if shard.closed.objects]
     chosen = chance.sample(shards, min(count, len(shards)))
     if not chosen:
         return Finding(name, None, "no shard was asked for")
-    wrong = [said for said in (_rebuild(dataset, pathlib.Path(shard["tokens"]).stem) for shard in chosen) if said]
+    wrong = [said for said in (_rebuild(dataset, own_key(opened.state, shard)) for shard in chosen) if said]
     return Finding(name, not wrong, f"{len(chosen) - len(wrong)} of {len(chosen)} identical", tuple(wrong))
 
 

@@ -1,0 +1,60 @@
+"""Which shard `rebuild` takes, where several have what was given in a key."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.store.dataset import fold_ledger
+from headrace.store.entries import (
+    Closed,
+    Counts,
+    Entry,
+    Fragment,
+    FragmentsListed,
+    Led,
+    PipelineApplied,
+    Range,
+    StoredObject,
+    encode_entry,
+)
+from headrace.store.errors import FormatError
+from headrace.store.files import FileStore
+from headrace.store.log import Log
+from headrace.worker.rebuild import find_shard, rebuild
+
+FRAGMENT = Fragment.named("read", "file:///a.jsonl", "1", start=0, end=-1, reader="jsonl", size=9)
+
+
+def empty(first: int, verdicts: str) -> Closed:
+    """A shard that kept nothing: its tokens have the same bytes, and so the same key, as any other's."""
+    keys = {"tokens": "shards/1/0000.safetensors", "verdicts": f"shards/1/{verdicts}.verdicts.parquet"}
+    objects = tuple(StoredObject(role, key, "xxh3-128:" + "0" * 32, 1) for role, key in keys.items())
+    return Closed("write", "v", 0, (Range(FRAGMENT.id, first, 2),), objects, Counts(filtered=2))
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """A ledger with two shards that kept nothing."""
+    log = Log(FileStore(tmp_path))
+    begun = (Led(1, {}), PipelineApplied("v", {"name": "p"}), FragmentsListed((FRAGMENT,)))
+    log.append(0, encode_entry(Entry(1, begun)))
+    log.append(1, encode_entry(Entry(1, (empty(0, "aaaa"), empty(2, "bbbb")))))
+    return tmp_path
+
+
+def test_two_empty_shards_that_share_a_key_are_both_named_by_a_key_of_their_own(dataset: Path) -> None:
+    with pytest.raises(FormatError) as refused:
+        rebuild(str(dataset), "0000")
+    for words in ("2 shards", "shards/1/aaaa.verdicts.parquet of entry 1", "shards/1/bbbb.verdicts.parquet of entry 1"):
+        assert words in str(refused.value)
+
+
+def test_a_key_of_its_own_takes_the_shard_that_has_it(dataset: Path) -> None:
+    state = fold_ledger(FileStore(dataset))
+    found = find_shard(state, "shards/1/bbbb.verdicts.parquet", "file:///d")
+    assert found.ranges[0].first == 2
+
+
+def test_a_name_that_no_shard_has_is_refused(dataset: Path) -> None:
+    with pytest.raises(FormatError, match="no shard of the ledger has 'ffff' in a key"):
+        rebuild(str(dataset), "ffff")
