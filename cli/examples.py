@@ -53,6 +53,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "drain": ("headrace drain one --wait", "headrace drain one --back"),
     "stop": ("headrace stop plain --wait",),
     "cancel": ("headrace cancel plain",),
+    "clear": ("headrace clear plain", "headrace clear"),
     "dataset ls": ("headrace dataset ls data", "headrace dataset ls s3://bucket/data --json"),
     "dataset show": (
         "headrace dataset show data/plain",

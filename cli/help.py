@@ -34,6 +34,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
         "drain",
         "stop",
         "cancel",
+        "clear",
     ),
     "Datasets": ("dataset", "tokenizer"),
     "Prove": ("simulate", "chaos"),

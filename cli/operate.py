@@ -19,7 +19,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="Return when it has come true
 
 def add_to(app: typer.Typer) -> None:
     """Give an application these commands."""
-    for command in (status, top, logs, pause, resume, scale, move, relink, drain, stop, cancel):
+    for command in (status, top, logs, pause, resume, scale, move, relink, drain, stop, cancel, clear):
         app.command()(command)
 
 
@@ -200,3 +200,16 @@ def cancel(
     from headrace.cli.client import controller_at
 
     return steer.stop(controller_at(controller, cluster), pipeline, cancel=True, wait=wait, as_json=json)
+
+
+def clear(
+    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE", help="One that has ended; else all that have.")] = "",
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Take pipelines that have ended out of `status`; their datasets stay as they are."""
+    from headrace.cli import steer
+    from headrace.cli.client import controller_at
+
+    return steer.clear(controller_at(controller, cluster), pipeline, as_json=json)

@@ -1,4 +1,4 @@
-"""`headrace pause`, `resume`, `scale`, `move`, `relink`, `drain`, `stop` and `cancel`: the hands on a run that lives.
+"""`headrace pause`, `resume`, `scale`, `move`, `relink`, `drain`, `stop`, `cancel`, and `clear` for what has ended.
 
 Each returns when the controller has taken the wish up; `--wait` stays until it has come true.
 """
@@ -60,6 +60,19 @@ def drain(at: ControllerAt, worker: str, *, back: bool, wait: bool, as_json: boo
         state = _worker(client.status(), worker) or "gone"
     said = "may have tasks again" if back else "is drained" if state == "drained" else "is being drained"
     print(json.dumps({"worker": worker, "state": state}) if as_json else f"worker {safe(worker)} {said}")
+    return 0
+
+
+def clear(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
+    """Be told no more of a pipeline that has ended, or of all that have; the exit code."""
+    with Client(at) as client:
+        cleared = client.steer(pb.SteerRequest(pipeline=pipeline, clear=True))
+    if as_json:
+        print(json.dumps({"cleared": list(cleared)}))
+    elif cleared:
+        print(f"cleared: {', '.join(map(safe, cleared))}; the datasets are as they were")
+    else:
+        print("no pipeline has ended: there is nothing to clear")
     return 0
 
 

@@ -22,6 +22,7 @@ _BEGINNINGS: dict[type[object], str] = {
     core.StopRequested: "stop",
     core.SteerRequested: "steer",
     core.DrainRequested: "drain",
+    core.ClearRequested: "clear",
     core.WorkerRegistered: "joined",
     core.WorkerLost: "lost",
     core.TimePassed: "timer",

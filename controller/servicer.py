@@ -188,7 +188,9 @@ class Servicer(rpc.ControlServicer):
         return pb.Refusal(reason=f"this controller is on standby: {who}", elsewhere=True, leader=leader)
 
     async def Steer(self, request: pb.SteerRequest, context: Any) -> pb.SteerReply:  # noqa: N802
-        """Pause, resume or change a run, or drain a worker; answered once it is known whether a plan can hold it."""
+        """Pause, resume or change a run, clear those that have ended, or drain a worker; answered once it is known
+        whether a plan can hold it.
+        """
         number, answered = self._shell.expect_answer()
         self._shell.post(_steered(number, request))
         try:
@@ -199,6 +201,8 @@ class Servicer(rpc.ControlServicer):
                 f"the cluster's log did not take it within {STEER_S:.0f} s; it may be done yet: see `headrace status`"
             )
             return pb.SteerReply(accepted=False, reason=reason, again=not self._shell.core.leads)
+        if answer.accepted and request.clear:
+            self._shell.forget(answer.warnings)
         again = not answer.accepted and self._shell.core.gathers(request.pipeline, request.worker)
         return pb.SteerReply(accepted=answer.accepted, reason=answer.reason, changes=answer.warnings, again=again)
 
@@ -273,7 +277,9 @@ def _seal(request: pb.ApplyRequest) -> dict[str, float]:
     return {"target_bytes": seal.target_bytes, "held_bytes_max": seal.held_bytes_max, "age_s": seal.age_s}
 
 
-def _steered(number: int, request: pb.SteerRequest) -> core.SteerRequested | core.DrainRequested:
+def _steered(number: int, request: pb.SteerRequest) -> core.SteerRequested | core.DrainRequested | core.ClearRequested:
+    if request.clear:
+        return core.ClearRequested(number, request.pipeline)
     if request.worker:
         return core.DrainRequested(number, request.worker, request.back)
     return core.SteerRequested(

@@ -130,6 +130,12 @@ class Shell:
             message.term = self.term
             session.outbox.put_nowait(message)
 
+    def forget(self, pipelines: Iterable[str]) -> None:
+        """Nobody is told of these any more, unless they have begun again."""
+        for name in pipelines:
+            if name not in self.core.runs:
+                self.progress.pop(name, None)
+
     def note_facts(self, tasks: Iterable[pb.RunningTask]) -> None:
         """What tasks had said of themselves to an earlier leader."""
         for task in tasks:

@@ -69,6 +69,9 @@ def _of_people(event: object) -> _Told | None:
         case core.DrainRequested():
             words = f"somebody lets worker {event.worker} have tasks again" if event.back else ""
             return logging.INFO, words or f"somebody drains worker {event.worker}", {"worker": event.worker}
+        case core.ClearRequested():
+            which = {"pipeline": event.pipeline} if event.pipeline else {}
+            return logging.INFO, f"somebody clears {'it' if which else 'all that have ended'}", which
         case core.ShutdownAsked():
             return logging.INFO, "is told to end", {}
         case _:

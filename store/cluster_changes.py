@@ -84,6 +84,13 @@ class RunEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class RunsCleared:
+    """Nobody is to be told any more of these runs, which have ended. One that was begun again since is not meant."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TokenSpent:
     """A join token was used, once, by the worker that holds this key (its fingerprint)."""
 
@@ -103,6 +110,7 @@ ClusterChange = (
     | RunSteered
     | RunChanged
     | WorkerDrainAsked
+    | RunsCleared
 )
 
 CLUSTER_CHANGES: tuple[type[Any], ...] = (
@@ -116,4 +124,5 @@ CLUSTER_CHANGES: tuple[type[Any], ...] = (
     RunSteered,
     RunChanged,
     WorkerDrainAsked,
+    RunsCleared,
 )

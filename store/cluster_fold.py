@@ -11,6 +11,7 @@ from headrace.store.cluster_changes import (
     RunChanged,
     RunEnded,
     RunPlanned,
+    RunsCleared,
     RunSteered,
     RunStopAsked,
     TokenSpent,
@@ -74,6 +75,10 @@ class ClusterState(LogState):
                 # A wish and an end can be on their way together: what comes behind the end moves nothing.
                 if run is not None and not run.outcome:
                     _move(run, change)
+            case RunsCleared():
+                self.runs = {
+                    name: run for name, run in self.runs.items() if not run.outcome or name not in change.names
+                }
             case TokenSpent():
                 if change.token in self.tokens:
                     raise FoldError(f"entry {number} spends join token {change.token} a second time")

@@ -16,6 +16,7 @@ from headrace.controller.core.log_messages import LOG_EVENTS, LogEvent
 from headrace.controller.core.messages import (
     TASK_EVENTS,
     AnswerRequest,
+    ClearRequested,
     Command,
     DrainRequested,
     KillTask,
@@ -47,6 +48,7 @@ from headrace.store.cluster_changes import (
     RunChanged,
     RunEnded,
     RunPlanned,
+    RunsCleared,
     RunSteered,
     RunStopAsked,
     TokenSpent,
@@ -164,7 +166,7 @@ class Controller:
                 return self._worker_lost(event, now)
             case PipelineRequested():
                 return self._requested(event)
-            case StopRequested() | SteerRequested() | DrainRequested():
+            case StopRequested() | SteerRequested() | DrainRequested() | ClearRequested():
                 return self._steering.handle(event, now) if self.leads else self._turned_away(event)
             case ManifestWritten():
                 writer = self._by_log(event.log)
@@ -216,7 +218,7 @@ class Controller:
                 return run.handle(StopRequested(change.name, change.cancel), now) if run else []
             case TokenSpent():
                 return self._tokens.spent(change)
-            case RunSteered() | WorkerDrainAsked():
+            case RunSteered() | WorkerDrainAsked() | RunsCleared():
                 return self._steering.durable(now)
             case Led():
                 return self._take_over()
@@ -378,7 +380,7 @@ class Controller:
         failed = (run.state.value if run is not None else record.outcome if record is not None else "") == "failed"
         return [AnswerRequest(event.request, accepted=not failed, reason=reason if failed else "")]
 
-    def _turned_away(self, event: StopRequested | SteerRequested | DrainRequested) -> list[Command]:
+    def _turned_away(self, event: StopRequested | SteerRequested | DrainRequested | ClearRequested) -> list[Command]:
         if isinstance(event, StopRequested):
             return []
         return [AnswerRequest(event.request, accepted=False, reason=self._elsewhere())]

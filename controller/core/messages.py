@@ -34,6 +34,7 @@ from headrace.controller.core.needs import ReleaseClaims as ReleaseClaims
 from headrace.controller.core.needs import VerdictsLetGo as VerdictsLetGo
 from headrace.controller.core.read_messages import FragmentsWereRead as FragmentsWereRead
 from headrace.controller.core.read_messages import FragmentWasRead as FragmentWasRead
+from headrace.controller.core.wishes import ClearRequested as ClearRequested
 from headrace.controller.core.wishes import DrainRequested as DrainRequested
 from headrace.controller.core.wishes import SteerAdmitted as SteerAdmitted
 from headrace.controller.core.wishes import SteerRequested as SteerRequested
@@ -268,6 +269,7 @@ Event: TypeAlias = (
     | SteerRequested
     | SteerAdmitted
     | DrainRequested
+    | ClearRequested
     | WorkerDrained
     | TimePassed
 )

@@ -12,6 +12,7 @@ from typing import Protocol
 from headrace.controller.core.leadership import Leadership
 from headrace.controller.core.messages import (
     AnswerRequest,
+    ClearRequested,
     Command,
     DrainRequested,
     SteerRequested,
@@ -21,9 +22,9 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.recording import wish_to_plain
 from headrace.controller.core.run import Run
-from headrace.controller.core.wishes import SteerAdmitted
+from headrace.controller.core.wishes import ClearAdmitted, SteerAdmitted
 from headrace.pipeline.errors import PipelineError
-from headrace.store.cluster_changes import RunSteered, RunStopAsked, WorkerDrainAsked
+from headrace.store.cluster_changes import RunsCleared, RunSteered, RunStopAsked, WorkerDrainAsked
 from headrace.store.cluster_fold import ClusterState
 
 
@@ -41,9 +42,11 @@ class Steering:
 
     def __init__(self, cluster: Steered) -> None:
         self._cluster = cluster
-        self._waiting: deque[SteerAdmitted | DrainRequested] = deque()
+        self._waiting: deque[SteerAdmitted | DrainRequested | ClearAdmitted] = deque()
 
-    def handle(self, event: StopRequested | SteerRequested | DrainRequested, now: float) -> list[Command]:
+    def handle(
+        self, event: StopRequested | SteerRequested | DrainRequested | ClearRequested, now: float
+    ) -> list[Command]:
         """Take one wish; give the commands that follow from it."""
         match event:
             case StopRequested():
@@ -52,6 +55,8 @@ class Steering:
                 return self._steer(event, now)
             case DrainRequested():
                 return self._drain(event, now)
+            case ClearRequested():
+                return self._clear(event)
 
     def _stop(self, event: StopRequested, now: float) -> list[Command]:
         """End a run, or have the log say that it is to end."""
@@ -97,11 +102,40 @@ class Steering:
         log.submit(WorkerDrainAsked(event.worker, event.back))
         return []
 
+    def _clear(self, event: ClearRequested) -> list[Command]:
+        """Judge whether pipelines have ended, and forget them."""
+        runs, log = self._cluster.runs, self._cluster.log
+        going = {name for name, run in runs.items() if not run.over}
+        known = set(runs)
+        if log is not None:
+            going |= log.ledger.going_on().keys()
+            known |= log.ledger.runs.keys()
+        ended = tuple(sorted(known - going))
+        if event.pipeline and event.pipeline not in ended:
+            why = _why_not_cleared(runs.get(event.pipeline), known=event.pipeline in known)
+            there = ", ".join(ended) or "none"
+            return [_answer(event.request, f"pipeline {event.pipeline!r} {why}; those that have ended: {there}")]
+        wish = ClearAdmitted(event.request, (event.pipeline,) if event.pipeline else ended)
+        if log is None or not wish.names:
+            return self._cleared(wish)
+        self._waiting.append(wish)
+        log.submit(RunsCleared(wish.names))
+        return []
+
+    def _cleared(self, wish: ClearAdmitted) -> list[Command]:
+        for name in wish.names:
+            run = self._cluster.runs.get(name)
+            if run is not None and run.over:
+                del self._cluster.runs[name]
+        return [AnswerRequest(wish.request, accepted=True, warnings=wish.names)]
+
     def durable(self, now: float) -> list[Command]:
         """The oldest wish that waits is in the log: do it, and answer."""
         wish = self._waiting.popleft()
         if isinstance(wish, DrainRequested):
             return self._drained(wish, now)
+        if isinstance(wish, ClearAdmitted):
+            return self._cleared(wish)
         run = self._cluster.runs.get(wish.pipeline)
         if run is None or run.ended:
             return [_answer(wish.request, f"pipeline {wish.pipeline!r} has ended meanwhile")]
@@ -121,6 +155,12 @@ class Steering:
         for run in self._cluster.runs.values():
             commands += [] if run.ended else run.handle(WorkerDrained(event.worker), now)
         return commands
+
+
+def _why_not_cleared(run: Run | None, *, known: bool) -> str:
+    if run is None:
+        return "goes on elsewhere" if known else "is not here"
+    return "is ending: ask again in a moment" if run.ended else f"is {run.state.value}: stop it first"
 
 
 def _answer(request: int, reason: str = "") -> AnswerRequest:

@@ -41,6 +41,22 @@ class DrainRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ClearRequested:
+    """Somebody wants to be told no more of a pipeline that has ended; without a name, of all that have."""
+
+    request: int
+    pipeline: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearAdmitted:
+    """These pipelines have ended, and that they are cleared is on its way to be durable."""
+
+    request: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerDrained:
     """A worker is to have no task any more; every run is told."""
 

@@ -1,10 +1,13 @@
 """What people wished of a run or a worker is an entry of the cluster's log, and outlives the leader that took it up."""
 
 from cluster_log_kit import CLUSTER, Bench, Store, living, succeeded
-from core_kit import make_pipeline, of
+from core_kit import Stand, make_pipeline, of
 
 from headrace.controller.core import messages as m
 from headrace.controller.core.run_states import RunState
+from headrace.store.cluster_changes import RunBegun, RunEnded, RunsCleared
+from headrace.store.cluster_fold import ClusterState
+from headrace.store.entries import Entry
 
 
 def steer(bench: Bench, **wish: object) -> m.AnswerRequest:
@@ -142,3 +145,55 @@ def test_an_apply_that_is_asked_again_after_its_run_has_failed_is_told_why() -> 
     (answer,) = of(m.AnswerRequest, second.tell(request("t1", 2)))
     assert not answer.accepted
     assert "the tokenizer is not there" in answer.reason
+
+
+def clear(bench: Bench, pipeline: str = "") -> m.AnswerRequest:
+    (answer,) = of(m.AnswerRequest, bench.tell(m.ClearRequested(7, pipeline)))
+    return answer
+
+
+def test_a_run_that_has_ended_is_cleared_in_the_log_and_a_successor_knows_nothing_of_it() -> None:
+    store = Store()
+    (first := Bench(store, "a")).begun()
+    refused = clear(first, "run")
+    assert not refused.accepted
+    assert refused.reason == "pipeline 'run' is running: stop it first; those that have ended: none"
+    first.tell(m.StopRequested("run", cancel=True))
+    assert store.fold().runs["run"].outcome == "cancelled"
+    cleared = clear(first, "run")
+    assert (cleared.accepted, cleared.warnings) == (True, ("run",))
+    assert first.core.runs == {}
+    assert store.fold().runs == {}
+    assert succeeded(store).core.runs == {}
+
+
+def test_a_run_that_ended_under_an_earlier_leader_is_cleared_too_and_all_at_once() -> None:
+    store = Store()
+    (first := Bench(store, "a")).begun()
+    first.tell(m.StopRequested("run", cancel=True))
+    second = succeeded(store)
+    assert second.core.runs == {}
+    assert store.fold().runs["run"].outcome == "cancelled"
+    assert clear(second).warnings == ("run",)
+    assert store.fold().runs == {}
+    assert clear(second) == m.AnswerRequest(7, accepted=True), "there is nothing left to clear"
+    assert clear(second, "run").reason == "pipeline 'run' is not here; those that have ended: none"
+
+
+def test_a_run_that_was_begun_again_before_its_clearing_was_durable_goes_on() -> None:
+    begun = RunBegun("run", {"name": "run"}, {})
+    state = ClusterState()
+    changes = (begun, RunEnded("run", "failed", "out of luck"), begun, RunsCleared(("run",)))
+    for number, change in enumerate(changes):
+        state.apply(number, Entry(0, (change,)))
+    assert state.going_on().keys() == {"run"}
+
+
+def test_without_a_log_a_run_that_was_refused_is_cleared_at_once() -> None:
+    stand = Stand()
+    stand.apply()
+    stand.tell(m.StopRequested("run", cancel=True))
+    assert stand.run.over
+    (answer,) = of(m.AnswerRequest, stand.tell(m.ClearRequested(7, "run")))
+    assert answer.accepted
+    assert stand.core.runs == {}

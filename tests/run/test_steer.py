@@ -56,9 +56,14 @@ def test_what_cannot_be_is_refused_with_the_reason(house: House, tmp_path: Path)
         (("relink", "small", "write", "quic"), "with `headrace move small write WORKER`, or stop the run and apply it"),
         (("drain", "three"), "no worker 'three'; there are: one, two"),
         (("pause", "large"), "pipeline 'large' is not here; there are: small"),
+        (("clear", "small"), "pipeline 'small' is paused: stop it first"),
     ):
         done = house.call(*arguments)
         assert done.returncode == 1
         assert words in done.stderr
     assert house.good("cancel", "small", "--wait")["state"] == "cancelled"
     assert "is cancelled" in house.call("pause", "small").stderr
+    assert "'nope' is not here; those that have ended: small" in house.call("clear", "nope").stderr
+    assert house.call("clear", "small").stdout == "cleared: small; the datasets are as they were\n"
+    assert "pipelines" not in house.good("status") or house.good("status")["pipelines"] == []
+    assert house.good("clear") == {"cleared": []}
