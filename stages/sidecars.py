@@ -29,6 +29,7 @@ from headrace.stages.samples import merge, sampled_of
 from headrace.store.drafts import DraftFile, open_draft
 from headrace.store.entries import Counts, StoredObject
 from headrace.store.keys import quarantine_prefix
+from headrace.store.named import find, put, put_draft
 from headrace.store.objects import Buffer, ObjectStore
 from headrace.store.parts import GRAVITY
 from headrace.store.shards import (
@@ -57,8 +58,8 @@ def create_object(
     """
     digest = content_hash(parts)
     key = f"{prefix}{digest}{suffix}"
-    if not is_common or not store.is_remote or store.head(key) is None:
-        store.create(key, parts)
+    if not (is_common and store.is_remote and find(store, key, parts)):
+        put(store, key, parts)
     return StoredObject(role, key, f"xxh3-128:{digest}", sum(memoryview(part).nbytes for part in parts))
 
 
@@ -70,7 +71,7 @@ def write_object(
         file = DraftFile(draft)
         fill(file)
         key = f"{prefix}{file.digest}{suffix}"
-        draft.create(key)
+        put_draft(store, key, draft)
         return StoredObject(role, key, f"xxh3-128:{file.digest}", draft.size)
 
 

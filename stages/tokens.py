@@ -19,6 +19,7 @@ from headrace.stages.sidecars import count_fates, documents_table, in_order, wri
 from headrace.store.building import Built, Layout, check_fit, write_tokens
 from headrace.store.drafts import open_draft
 from headrace.store.entries import StoredObject
+from headrace.store.named import put_draft
 from headrace.store.objects import ObjectStore
 from headrace.store.scattering import Documents, ScratchTokens
 from headrace.store.scratch import Scratch
@@ -106,7 +107,7 @@ class TokenSink:
             built = write_tokens(draft, documents, layout)
             digest = content_hash(draft.pieces())
             key = f"{prefix}{digest}.safetensors"
-            draft.create(key)
+            put_draft(store, key, draft)
         return StoredObject("tokens", key, f"xxh3-128:{digest}", built.size), built
 
     def _shelved(self, batch: Batch, scratch: Scratch) -> Batch:

@@ -83,8 +83,13 @@ class Log:
         return self._read_once(after)
 
     def write_snapshot(self, number: int, data: bytes) -> None:
-        """Put a fold of all entries up to `number` beside them; another's, which says the same, may stand already."""
-        self._store.create(self._snapshot_key(number), [data])
+        """Put a fold of all entries up to `number` beside them, in the place of one with other bytes.
+
+        Another leader's says the same, and one that was cut must not stand when the entries that it covers go.
+        """
+        key = self._snapshot_key(number)
+        if not self._store.create(key, [data]) and self._store.get(key) != data:
+            self._store.replace(key, [data])
 
     def snapshots(self, after: int = -1) -> list[int]:
         """The numbers of the snapshots behind `after`, in order."""

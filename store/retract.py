@@ -20,6 +20,7 @@ from headrace.store.entries import StoredObject
 from headrace.store.errors import FormatError
 from headrace.store.fold import LedgerState
 from headrace.store.keys import quarantine_prefix
+from headrace.store.named import put
 from headrace.store.objects import ObjectStore
 from headrace.store.shards import content_hash, read_table, table_to_parquet
 
@@ -89,7 +90,7 @@ def write_rewritten(store: ObjectStore, found: Found, epoch: int) -> tuple[tuple
             if role == "quarantine"
             else f"{prefix}{digest}.samples.parquet"
         )
-        store.create(key, [data])
+        put(store, key, [data])
         made.append((old, StoredObject(role, key, f"xxh3-128:{digest}", len(data))))
     return tuple(made)
 

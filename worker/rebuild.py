@@ -26,6 +26,7 @@ from headrace.store.dataset import fold_ledger
 from headrace.store.entries import Closed, Counts, StoredObject
 from headrace.store.errors import FormatError
 from headrace.store.fold import ClosedShard, LedgerState
+from headrace.store.named import find, put
 from headrace.store.objects import ObjectStore, open_store
 from headrace.worker.chain import Chain
 from headrace.worker.deaths import Deaths
@@ -60,8 +61,8 @@ class Rebuilt:
 def rebuild(uri: str, shard: str, *, restore: bool = False) -> Rebuilt:
     """Make the shard again that has `shard` in a key of it.
 
-    With `restore`, objects that are missing in the store and came out identical are put back. Raises StoreError,
-    InputError and PipelineError.
+    With `restore`, objects that are missing in the store and came out identical are put back; one that stands there
+    and is another is refused. Raises StoreError, InputError and PipelineError.
     """
     store = open_store(uri)
     state = fold_ledger(store)
@@ -117,8 +118,11 @@ def _put_back(
     store: ObjectStore, scratch: ObjectStore, named: dict[str, StoredObject], made: dict[str, StoredObject]
 ) -> Iterable[str]:
     for role, item in named.items():
-        if made.get(role) == item and store.head(item.key) is None:
-            store.create(item.key, [scratch.get(item.key)])
+        if made.get(role) != item:
+            continue
+        data = scratch.get(item.key)
+        if not find(store, item.key, [data]):
+            put(store, item.key, [data])
             yield item.key
 
 

@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from power_cut import Disk
 
 from headrace.cli.cluster import make_cluster
 from headrace.controller.cluster_files import ClusterFiles
 from headrace.controller.core.tokens import SPENT
-from tests.support.power_cut import Disk
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from power_cut import Disk
 
 from headrace.stages.export.source import new_folder
 from headrace.store import disk
 from headrace.store.drafts import open_draft
 from headrace.store.files import FileStore
 from headrace.store.log import Log
-from tests.support.power_cut import Disk
 
 DATA = b"what was promised"
 

@@ -6,10 +6,10 @@ import errno
 from pathlib import Path
 
 import pytest
+from power_cut import Disk
 
 from headrace.store import disk
 from headrace.worker.spool import Spool, SpoolClosedError, Taken
-from tests.support.power_cut import Disk
 
 LINE = b'{"text": "twenty bytes"}\n'
 
