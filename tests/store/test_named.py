@@ -87,7 +87,7 @@ def test_a_snapshot_that_was_cut_is_whole_before_anything_is_deleted_for_it(stor
     log = Log(store)
     log.append(0, b"an entry")
     log.write_snapshot(0, WHOLE)
-    (Path(store.uri.removeprefix("file://")) / "ledger" / f"{0:020d}.snapshot").write_bytes(WHOLE[:3])
+    (tmp_path / "ledger" / f"{0:020d}.snapshot").write_bytes(WHOLE[:3])
     log.write_snapshot(0, WHOLE)
     assert log.read_from(-1) == ((0, WHOLE), [])
 
