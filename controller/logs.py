@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ from headrace.store.errors import StoreError, StoreRefused, StoreStalled
 from headrace.store.log import Appended, Log
 from headrace.store.objects import ObjectStore, open_store
 from headrace.store.remote_probe import begin_race
+from headrace.transport.threads import OneThread
 
 LogAnswer = EntryWritten | EntryRefused | EntryUnresolved | EntryOvertaken
 #: What a new log may say while the race about its store goes on: nothing is closed by it, and nothing lost with it.
@@ -46,7 +47,7 @@ _BEFORE_THE_RACE = (Led, Beat, PipelineApplied, EpochRaised, FragmentsListed, Fr
 class _OpenLog:
     store: ObjectStore
     log: Log
-    thread: ThreadPoolExecutor
+    thread: OneThread
     leader: Led | None = None
     #: Whether its store has been seen to let exactly one create an object.
     probed: bool = False
@@ -69,27 +70,31 @@ class Logs:
         self._logs: dict[str, _OpenLog] = {}
 
     async def read(self, command: ReadLog) -> LogRead:
-        """Entries behind the last known one. Raises StoreError."""
+        """Entries behind the last known one. Raises StoreError, and EntryError for one that cannot be read."""
         opened = self._open(command.log)
-        return await asyncio.get_running_loop().run_in_executor(opened.thread, self._read, opened, command)
+        return await asyncio.get_running_loop().run_in_executor(opened.thread.pool, self._read, opened, command)
 
     async def write(self, command: WriteEntry) -> LogAnswer:
-        """Create one entry, and say what stands there now. Raises StoreRefused where asking again cannot help."""
+        """Create one entry, and say what stands there now.
+
+        Raises where asking again cannot help: StoreRefused, and EntryError for an entry that has no bytes, or where
+        what stands there cannot be read.
+        """
         opened = self._open(command.log)
-        return await asyncio.get_running_loop().run_in_executor(opened.thread, self._write, opened, command)
+        return await asyncio.get_running_loop().run_in_executor(opened.thread.pool, self._write, opened, command)
 
     def snapshot(self, command: WriteSnapshot) -> Coroutine[Any, Any, SnapshotWritten]:
-        """Take the bytes of a fold now; what is returned writes them, on another thread than the entries'."""
+        """Take the bytes of a fold now; what is returned writes them, on another thread than the entries'.
+
+        That raises StoreError.
+        """
         from headrace.store.snapshot import encode_snapshot
 
         return self._write_snapshot(command, encode_snapshot(command.state))
 
     async def _write_snapshot(self, command: WriteSnapshot, data: bytes) -> SnapshotWritten:
         log = self._open(command.log).log
-        try:
-            await asyncio.to_thread(log.write_snapshot, command.number, data)
-        except StoreError as error:
-            return SnapshotWritten(command.log, command.number, str(error))
+        await asyncio.to_thread(log.write_snapshot, command.number, data)
         return SnapshotWritten(command.log, command.number)
 
     async def truncate(self, command: TruncateLog) -> None:
@@ -103,13 +108,13 @@ class Logs:
     def close(self) -> None:
         """End the threads; what is being written is finished."""
         for opened in self._logs.values():
-            opened.thread.shutdown(wait=True)
+            opened.thread.close(wait=True)
 
     def _open(self, dataset: str) -> _OpenLog:
         opened = self._logs.get(dataset)
         if opened is None:
             store = self._opener(dataset)
-            opened = _OpenLog(store, Log(store), ThreadPoolExecutor(max_workers=1, thread_name_prefix="log"))
+            opened = _OpenLog(store, Log(store), OneThread("log"))
             self._logs[dataset] = opened
         return opened
 
@@ -123,7 +128,7 @@ class Logs:
             snapshot = decode_snapshot(found[1])
             opened.leader = Led(snapshot.term, snapshot.leader)
         for number, data in behind:
-            entry = decode_entry(data)
+            entry = decode_entry(data, f"entry {number} of {command.log}")
             entries.append((number, entry))
             for change in entry.changes:
                 if isinstance(change, Led):
@@ -168,7 +173,7 @@ class Logs:
         if isinstance(result, Appended):
             return self._written(opened, command)
         opened.is_new = False
-        entry = decode_entry(result.existing)
+        entry = decode_entry(result.existing, f"entry {command.number} of {command.log}")
         for change in entry.changes:
             if isinstance(change, Led):
                 opened.leader = change

@@ -6,18 +6,28 @@ The rules are those of `core/leadership.py`, which decides here as it does for a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from headrace.controller.core.leadership import Leadership, LeaderState
-from headrace.controller.core.log_messages import LogUnreadable, ReadLog, TruncateLog, WriteEntry, WriteSnapshot
+from headrace.controller.core.leadership import LOST, OVER, Leadership, LeaderState
+from headrace.controller.core.log_messages import (
+    EntryFailed,
+    LogUnreadable,
+    ReadLog,
+    SnapshotWritten,
+    TruncateLog,
+    WriteEntry,
+    WriteSnapshot,
+)
 from headrace.controller.core.messages import Command, TimePassed
 from headrace.controller.logs import Logs
 from headrace.controller.process import identity
-from headrace.store.entries import Change
-from headrace.store.errors import DatasetBusy, StoreError, StoreUnavailable
+from headrace.store.entries import Change, EntryError
+from headrace.store.errors import DatasetBusy, StoreError, StoreRefused, StoreUnavailable
 from headrace.store.fold import LedgerState
+from headrace.transport.threads import OneThread
 
 #: Seconds in which a command leads the log, or gives up: silence of an unknown leader, and a slow store.
 LEAD_S_MAX = 30.0
@@ -49,9 +59,13 @@ class Pen:
 
     async def beside(self, work: Callable[[], T]) -> T:
         """Do work in a thread, and go on leading meanwhile."""
-        done = asyncio.ensure_future(asyncio.to_thread(work))
-        await self._until(done.done, None, "")
-        return done.result()
+        thread = OneThread("work")
+        try:
+            done = thread.submit(work, told=lambda: None)
+            await self._until(done.done, None, "")
+            return done.result()
+        finally:
+            thread.close(wait=False)
 
     async def lead(self) -> None:
         """Become the leader of the log. Raises DatasetBusy, StoreUnavailable."""
@@ -62,14 +76,16 @@ class Pen:
     async def resign(self) -> None:
         """Hand the log over; what was submitted is durable."""
         self._leadership.resign()
-        over = (LeaderState.RESIGNED, LeaderState.DEPOSED, LeaderState.DENIED)
+        over = lambda: self._leadership.state in OVER  # noqa: E731
         try:
-            await self._until(lambda: self._leadership.state in over, WRITE_S_MAX, "a resignation was not written")
+            await self._until(over, WRITE_S_MAX, "a resignation was not written", resigns=True)
         finally:
             self._logs.close()
 
-    async def _until(self, done: Callable[[], bool], limit_s: float | None, what: str) -> None:
-        """Let time pass until something is done."""
+    async def _until(
+        self, done: Callable[[], bool], limit_s: float | None, what: str, *, resigns: bool = False
+    ) -> None:
+        """Let time pass until something is done, or the log is lost, which is as good to one that resigns."""
         deadline = None if limit_s is None else time.monotonic() + limit_s
         while True:
             now = time.monotonic()
@@ -78,10 +94,12 @@ class Pen:
                 await self._do(self._leadership.handle(TimePassed(), now))
             await self._do(self._leadership.flush(now))
             self._leadership.committed()
+            # First: of a log that was lost nothing is on its way, as of one that has taken everything.
+            if self._leadership.state in LOST and not resigns:
+                broken = self._leadership.state is LeaderState.BROKEN
+                raise (StoreRefused if broken else DatasetBusy)(self._leadership.why_not_leading())
             if done():
                 return
-            if self._leadership.state in (LeaderState.DENIED, LeaderState.DEPOSED):
-                raise DatasetBusy(self._leadership.why_not_leading())
             if deadline is not None and now >= deadline:
                 if self._leadership.state is LeaderState.WATCHING:
                     raise DatasetBusy(f"{self._leadership.why_not_leading()}: stop it, then try again")
@@ -104,11 +122,19 @@ class Pen:
                 except StoreError as error:
                     return LogUnreadable(command.log, str(error))
             case WriteEntry():
-                return await self._logs.write(command)
+                try:
+                    return await self._logs.write(command)
+                except EntryError as error:
+                    return EntryFailed(command.log, command.number, str(error))
             case WriteSnapshot():
-                return await self._logs.snapshot(command)
+                try:
+                    return await self._logs.snapshot(command)
+                except StoreError as error:
+                    # The log is whole without it; the next leader writes one.
+                    return SnapshotWritten(command.log, command.number, str(error))
             case TruncateLog():
-                await self._logs.truncate(command)
+                with contextlib.suppress(StoreError):  # what stands on is deleted after the next snapshot
+                    await self._logs.truncate(command)
                 return None
             case _:
                 raise TypeError(f"a pen does no {type(command).__name__}")

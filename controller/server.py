@@ -34,6 +34,7 @@ from headrace.store.errors import StoreError
 from headrace.store.objects import below, open_store
 from headrace.store.release import release
 from headrace.transport.control_address import INSECURE, SOCKET, AddressError, default_address, to_listen
+from headrace.transport.effects import Effects, end_on_surprise
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
 from headrace.transport.signals import heard
@@ -116,6 +117,13 @@ async def serve(service: Service) -> int:
         return 1
     # Before anybody can know that it serves, and tell it to end.
     told = _listen_for_the_end(service.lifeline_fd)
+    surprises: list[int] = []
+
+    def surprised() -> None:
+        surprises.append(1)
+        told.set()
+
+    end_on_surprise(asyncio.get_running_loop(), surprised)
     await server.start()
     address = place.address
     logger.info("controller serves on %s", address)
@@ -124,7 +132,7 @@ async def serve(service: Service) -> int:
         os.write(service.ready_fd, f"{address}\n".encode())
         os.close(service.ready_fd)
     notify(f"READY=1\nSTATUS=serves on {address}")
-    watched = asyncio.create_task(keep_alive())
+    watched = Effects().start("the watchdog", keep_alive())
     await told.wait()
     notify("STOPPING=1")
     watched.cancel()
@@ -136,7 +144,7 @@ async def serve(service: Service) -> int:
     await server.stop(grace=0.2)
     await shell.close()
     place.leave()
-    return 0
+    return 1 if surprises else 0
 
 
 def _guards(cluster: ClusterFiles | None) -> list[grpc.aio.ServerInterceptor]:

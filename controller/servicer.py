@@ -26,6 +26,7 @@ from headrace.protos import control_pb2_grpc as rpc
 from headrace.store.errors import StoreError
 from headrace.store.naming import one_name
 from headrace.store.release import release
+from headrace.transport.effects import Effects
 
 logger = logging.getLogger("headrace.controller")
 
@@ -54,6 +55,7 @@ class Servicer(rpc.ControlServicer):
         self._version = release()
         #: Set, and replaced, when a worker has come.
         self._came = asyncio.Event()
+        self._effects = Effects()
 
     async def Attend(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.FromWorker], context: Any
@@ -85,7 +87,7 @@ class Servicer(rpc.ControlServicer):
                 self._shell.note_facts(register.tasks)
                 self._came.set()
                 self._came = asyncio.Event()
-                reader = asyncio.create_task(self._listen(session, request_iterator))
+                reader = self._effects.start("a worker's session", self._listen(session, request_iterator))
             while (message := await self._next(session)) is not None:
                 yield message
         finally:
@@ -244,6 +246,9 @@ class Servicer(rpc.ControlServicer):
                         pass
         except (StopAsyncIteration, TimeoutError, grpc.RpcError, asyncio.CancelledError) as error:
             logger.info("worker %s: session over (%s)", session.worker, type(error).__name__)
+        except Exception:
+            # Part from it: when it comes back, it says again what matters.
+            logger.exception("worker %s said what cannot be taken: its session is over", session.worker)
         finally:
             session.outbox.put_nowait(None)
 

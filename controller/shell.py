@@ -26,16 +26,16 @@ from headrace.controller.core.tokens import TokenOffered
 from headrace.controller.fault_desk import FaultDesk
 from headrace.controller.log_search import LogSearches
 from headrace.controller.logs import Logs
+from headrace.controller.outcomes import in_words, outcome
 from headrace.controller.own_faults import OwnFaults
 from headrace.controller.progress import RunProgress
 from headrace.controller.telling import tell_command, tell_entry, tell_event
 from headrace.controller.tickets import introduce
 from headrace.protos import control_pb2 as pb
 from headrace.store.dataset import Dataset
-from headrace.store.entries import EntryError
-from headrace.store.errors import StoreError, StoreRefused, StoreStalled
-from headrace.store.fold import FoldError
+from headrace.store.errors import StoreError
 from headrace.store.manifest import bring_forward
+from headrace.transport.effects import Effects
 from headrace.transport.log_lines import caused_by, current_cause
 from headrace.transport.logbook import Logbook
 
@@ -44,6 +44,8 @@ logger = logging.getLogger("headrace.controller")
 #: Seconds that a controller which ends in order has to say so in the cluster's log.
 RESIGN_S = 3.0
 RESIGN_LOOK_S = 0.1
+#: Seconds that what is under way has to end when the controller does.
+SETTLE_S = 10.0
 #: Seconds that the cluster's log has to take the use of a join token.
 SPEND_S = 8.0
 
@@ -76,7 +78,7 @@ class Shell:
         self._events: deque[tuple[object, str]] = deque()
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._effects = Effects()
 
     def post(self, event: object, cause: str = "") -> None:
         """Give one event to the core, and execute what follows. Called on the loop's thread.
@@ -163,22 +165,36 @@ class Shell:
         """Wait for writes under way and end the threads."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=10.0)
+        await self._effects.settle(SETTLE_S)
         await asyncio.to_thread(self._logs.close)
 
     def _step(self, event: object) -> None:
         try:
             commands = self.core.handle(event, time.monotonic())
-        except FoldError as error:
-            logger.exception("the ledger contradicts itself")
-            commands = self._give_up(event, f"{error}; run `headrace dataset verify`")
+        except Exception as error:
+            logger.exception("the core could not take %s", type(event).__name__)
+            commands = self._give_up(event, in_words(error))
+            if not commands:
+                self._send_off(event, error)
         self._execute(commands)
 
     def _execute(self, commands: Iterable[core.Command]) -> None:
         for command, *more in said_together(commands):
             with caused_by(self._causes.of_command(command)):
-                self._do(command, more)
+                try:
+                    self._do(command, more)
+                except Exception as error:  # noqa: BLE001 - whatever it is, it ends as an event
+                    self._failed(command, error)
+
+    def _failed(self, command: core.Command, error: Exception) -> None:
+        """A command raised: that ends as an event, or it ends the run that it was for."""
+        if not isinstance(error, StoreError):
+            logger.error("%s failed", type(command).__name__, exc_info=error)
+        event = outcome(command, error)
+        if event is not None:
+            self.post(event)
+        elif not isinstance(command, core.TruncateLog):
+            self._execute(self._give_up(command, in_words(error)))
 
     def _do(self, command: core.Command, more: Sequence[core.Command] = ()) -> None:
         """Carry out a command; one for a worker together with `more` that may go in one message with it."""
@@ -186,15 +202,15 @@ class Shell:
             tell_command(told)
         match command:
             case core.ReadLog():
-                self._start(self._read(command))
+                self._start(command, self._logs.read(command))
             case core.WriteEntry():
-                self._start(self._write(command))
+                self._start(command, self._write(command))
             case core.WriteSnapshot():
-                self._start(self._snapshot(self._logs.snapshot(command)))
+                self._start(command, self._logs.snapshot(command))
             case core.TruncateLog():
-                self._start(self._truncate(command))
+                self._start(command, self._logs.truncate(command))
             case core.WriteManifest():
-                self._start(self._manifest(command))
+                self._start(command, self._manifest(command))
             case core.AnswerRequest():
                 waiting = self.requests.pop(command.request, None)
                 if waiting is not None and not waiting.done():
@@ -243,75 +259,60 @@ class Shell:
         self.sessions.clear()
         self.progress.clear()
 
-    def _give_up(self, event: object, reason: str) -> list[core.Command]:
-        log = getattr(event, "log", None)
+    def _give_up(self, about: object, reason: str) -> list[core.Command]:
+        """End the runs that an event or a command is about."""
+        log, task = getattr(about, "log", None), str(getattr(about, "task", ""))
         commands: list[core.Command] = []
-        for run in self.core.runs.values():
-            if run.leadership.log == log:
+        for name, run in self.core.runs.items():
+            if run.leadership.log == log or task.partition("/")[0] == name:
                 commands += run.give_up(reason)
         return commands
 
-    def _start(self, work: object) -> None:
-        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _send_off(self, event: object, error: Exception) -> None:
+        """An event of no run could not be taken: refuse who asked, or part from that worker, or end."""
+        request, worker = getattr(event, "request", None), str(getattr(event, "worker", ""))
+        if request in self.requests:
+            self._execute([core.AnswerRequest(request, accepted=False, reason=in_words(error))])
+        elif (session := self.sessions.pop(worker, None)) is not None:
+            session.outbox.put_nowait(None)
+        else:
+            context = {"message": f"nobody is left to tell of {type(event).__name__}", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
 
-    async def _snapshot(self, writing: Awaitable[core.SnapshotWritten]) -> None:
-        written = await writing
-        if written.error:
-            logger.warning("snapshot %d of %s could not be written: %s", written.number, written.log, written.error)
-        self.post(written)
+    def _start(self, command: core.Command, work: Awaitable[object | None]) -> None:
+        self._effects.start(type(command).__name__, self._see_through(command, work))
 
-    async def _truncate(self, command: core.TruncateLog) -> None:
+    async def _see_through(self, command: core.Command, work: Awaitable[object | None]) -> None:
+        """Carry a command out: it ends as an event, whatever it raises."""
         try:
-            await self._logs.truncate(command)
-        except StoreError as error:
-            # What stands on is deleted after the next snapshot.
-            logger.warning("%s could not be truncated up to entry %d: %s", command.log, command.upto, error)
+            event = await work
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends as an event
+            self._failed(command, error)
+        else:
+            if event is not None:
+                self.post(event)
+        self._wake_watchers()
 
-    async def _read(self, command: core.ReadLog) -> None:
-        try:
-            event: object = await self._logs.read(command)
-        except StoreError as error:
-            event = core.LogUnreadable(command.log, str(error))
-        except EntryError as error:
-            self._execute(self._give_up(command, str(error)))
-            self._set_timer()
-            return
-        self.post(event)
-
-    async def _write(self, command: core.WriteEntry) -> None:
+    async def _write(self, command: core.WriteEntry) -> object:
         began = time.monotonic()
-        try:
-            event: object = await self._logs.write(command)
-        except StoreRefused as error:
-            event = core.EntryUnresolved(command.log, command.number, str(error))
-            if self.core.log is None or self.core.log.log != command.log:
-                self._execute(self._give_up(command, str(error)))
-                self._set_timer()
-                return
+        event = await self._logs.write(command)
         if isinstance(event, core.EntryWritten):
             seconds = time.monotonic() - began
             self.commits.take(seconds)
             tell_entry(command.log, command.number, command.entry, seconds)
-        self.post(event)
-        self._wake_watchers()
+        return event
 
-    async def _manifest(self, command: core.WriteManifest) -> None:
+    async def _manifest(self, command: core.WriteManifest) -> object | None:
         run = next((run for run in reversed(self.core.runs.values()) if run.leadership.log == command.log), None)
         if run is None:
-            return
+            return None
         dataset = Dataset(self._logs.store(command.log), run.ledger)
-        written = core.ManifestWritten(command.log)
-        try:
-            described = await asyncio.to_thread(dataset.describe)
-            if run.leadership.state not in (LeaderState.LEADING, LeaderState.RESIGNING):
-                return  # whoever leads by now writes one; this fold is no leader's any more
-            # Made here, where the fold stands still; a later entry's manifest is left alone.
-            await asyncio.to_thread(bring_forward, dataset.store, dataset.manifest(described))
-        except StoreError as error:
-            written = core.ManifestWritten(command.log, str(error), isinstance(error, StoreStalled))
-        self.post(written)
+        described = await asyncio.to_thread(dataset.describe)
+        if run.leadership.state not in (LeaderState.LEADING, LeaderState.RESIGNING):
+            return None  # whoever leads by now writes one; this fold is no leader's any more
+        # Made here, where the fold stands still; a later entry's manifest is left alone.
+        await asyncio.to_thread(bring_forward, dataset.store, dataset.manifest(described))
+        return core.ManifestWritten(command.log)
 
     def _progress_of(self, task: str) -> RunProgress | None:
         pipeline = task.split("/", 1)[0]

@@ -82,7 +82,9 @@ def fold_ledger(store: ObjectStore, state: LedgerState | None = None) -> LedgerS
         raise NoDataset(
             f"{store.uri} holds the log of a cluster and no dataset ({error}); name a dataset's folder"
         ) from error
-    except (EntryError, FoldError) as error:
+    except EntryError as error:
+        raise FormatError(str(error)) from error
+    except FoldError as error:
         number = state.number + 1
         raise FormatError(f"{store.uri}: ledger entry {number}: {error}; restore the entry from a copy") from error
 

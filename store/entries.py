@@ -18,6 +18,8 @@ import xxhash
 
 from headrace.store.cluster_changes import CLUSTER_CHANGES, ClusterChange
 
+#: Characters around one that cannot be encoded which are shown.
+_SHOWN = 80
 #: The version of the encoding below; a reader refuses one that it does not know.
 ENTRY_FORMAT = 1
 
@@ -312,23 +314,33 @@ class Entry:
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """The entry's bytes: the same for the same entry, always."""
+    """The entry's bytes: the same for the same entry, always. EntryError where a text in it is not UTF-8."""
     body = [ENTRY_FORMAT, entry.term, [[type(change).__name__, _plain(change)] for change in entry.changes]]
-    return msgpack.packb(body, use_bin_type=True)
+    try:
+        return msgpack.packb(body, use_bin_type=True)
+    except UnicodeEncodeError as error:
+        text = error.object[max(0, error.start - _SHOWN) : error.end + _SHOWN]
+        raise EntryError(
+            f"the name {text!r} is not UTF-8, so that no ledger can hold it; rename the file or folder, or name it by "
+            "a glob or by the folder above"
+        ) from error
 
 
-def decode_entry(data: bytes) -> Entry:
-    """The entry that these bytes hold; EntryError on any other bytes."""
+def decode_entry(data: bytes, name: str = "it") -> Entry:
+    """The entry that these bytes hold; EntryError, which calls it `name`, on any other bytes."""
     try:
         body: Any = msgpack.unpackb(data, raw=False, strict_map_key=True)
         known, term, changes = body
         if known != ENTRY_FORMAT:
-            raise EntryError(f"ledger entry of format {known!r}; this Headrace reads {ENTRY_FORMAT}: upgrade it")
+            raise EntryError(f"is of format {known!r}, and this Headrace reads {ENTRY_FORMAT}{_NEWER}")
         return Entry(int(term), tuple(_build(name, values) for name, values in changes))
-    except EntryError:
-        raise
+    except EntryError as error:
+        raise EntryError(f"{name} {error}") from error
     except Exception as error:
-        raise EntryError(f"not a ledger entry ({len(data)} bytes): {type(error).__name__}: {error}") from error
+        raise EntryError(
+            f"{name} is not a ledger entry, but {len(data)} other bytes ({type(error).__name__}: {error}); see what "
+            "else writes there, and restore the entry from a copy"
+        ) from error
 
 
 def _plain(change: Any) -> list[Any]:
@@ -352,6 +364,9 @@ def _value(item: Any) -> Any:
     return item
 
 
+#: What an entry tells that says more than this release knows.
+_NEWER = ": a newer Headrace wrote it; upgrade this one, then run the same command again"
+
 _AS_THEY_ARE = frozenset({int, str, bytes, bool, type(None)})
 
 
@@ -369,12 +384,13 @@ _NESTED: dict[tuple[str, str], Callable[[Any], Any]] = {
 def _build(name: str, values: list[Any]) -> Change:
     kind = _CHANGES.get(name)
     if kind is None:
-        raise EntryError(f"a change named {name!r} is not known to this Headrace: upgrade it")
+        raise EntryError(f"holds a change named {name!r}, which this Headrace does not know{_NEWER}")
     names: tuple[str, ...] = kind.__match_args__
     if kind is VersionPublished and len(values) == 2:
         values = [*values, -1, values[1] != "stopped"]  # as entries were before a version said what it shows
     if len(names) != len(values):
-        raise EntryError(f"{name} has {len(values)} values, expected {len(names)}")
+        newer = _NEWER if len(values) > len(names) else ""
+        raise EntryError(f"holds a {name} of {len(values)} values, and this Headrace knows {len(names)}{newer}")
     built = {key: _NESTED.get((name, key), _same)(value) for key, value in zip(names, values, strict=True)}
     return cast("Change", kind(**built))
 

@@ -19,5 +19,5 @@ def fold_log(log: Log, state: S) -> S:
 
         state.restore(decode_snapshot(snapshot[1]))
     for number, data in entries:
-        state.apply(number, decode_entry(data))
+        state.apply(number, decode_entry(data, f"entry {number} of {log.uri}"))
     return state

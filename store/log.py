@@ -53,6 +53,11 @@ class Log:
         self._pattern = re.compile(re.escape(self._prefix) + rf"/([0-9]{{{NUMBER_DIGITS}}})\.msgpack")
         self._snapshot_pattern = re.compile(re.escape(self._prefix) + rf"/([0-9]{{{NUMBER_DIGITS}}})\.snapshot")
 
+    @property
+    def uri(self) -> str:
+        """The URI of the store that holds it."""
+        return self._store.uri
+
     def key(self, number: int) -> str:
         """Return the key of entry `number` (numbers start at 0)."""
         if not 0 <= number <= NUMBER_MAX:

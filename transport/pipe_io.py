@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
+from headrace.transport import threads
 from headrace.transport.frame import HEADER_BYTES, Bytes, Frame, frame_size
 
 #: What one read takes in at most ahead of the frame it belongs to, in bytes.
@@ -88,8 +89,7 @@ class PipeWriter:
 
     def _wake_thread(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"pipe {self._name}", daemon=True)
-            self._thread.start()
+            self._thread = threads.start(f"pipe {self._name}", self._run)
         elif self._thread_sleeps or self._finished:
             self._changed.notify_all()
 

@@ -15,7 +15,6 @@ core of the machine; who needs more starts an endpoint for each peer.
 
 import os
 import select
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from headrace.transport import threads
 from headrace.transport.certificates import Credentials, Peer
 from headrace.transport.clock import utc_now
 from headrace.transport.control import Aborted, decode_control, encode_control
@@ -119,8 +119,8 @@ class QuicEndpoint:
         self._waiting: dict[bytes, _Waiting] = {}
         #: Senders with something to send.
         self._active: dict[tuple[int, int], QuicSender] = {}
-        self._thread = threading.Thread(target=self._run, name="quic", daemon=True)
-        self._thread.start()
+        # Its links are cut when it ends, whatever it raised: whoever waits for them is told.
+        self._thread = threads.start("quic", self._run, died=lambda: None)
 
     @property
     def address(self) -> Address:

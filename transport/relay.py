@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 
+from headrace.transport import threads
 from headrace.transport.relay_table import Address, RelayStatistics, RelayTable
 from headrace.transport.udp import UdpSocket
 
@@ -43,8 +44,7 @@ class Relay:
         with self._lock:
             self._table.open(name, tickets, time.monotonic())
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
-                self._thread.start()
+                self._thread = threads.start("relay", self._run)
 
     def statistics(self) -> RelayStatistics:
         """Return what it has done so far; paths that nobody uses any more are forgotten first."""

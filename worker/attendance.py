@@ -14,6 +14,7 @@ import grpc
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
 from headrace.transport.control_address import INSECURE, AddressError
+from headrace.transport.effects import Effects
 from headrace.worker.member import open_channel
 from headrace.worker.membership import Membership
 
@@ -56,6 +57,7 @@ class Attendance:
         self._member = member
         self._hint = ""
         self._speaking: asyncio.Task[None] | None = None
+        self._effects = Effects()
 
     async def attend(self) -> None:
         """Attend whoever leads, again and again, until this worker is refused."""
@@ -120,7 +122,7 @@ class Attendance:
                 return str(refusal.reason)
             if kind == "welcome" and not self.welcomed:
                 self.welcomed = True
-                self._speaking = asyncio.create_task(self._speak(call))
+                self._speaking = self._effects.start("the words to a controller", self._speak(call))
             self._take(message)
 
     def _learn(self, leader: str) -> None:

@@ -30,6 +30,7 @@ from headrace.protos import control_pb2 as pb
 from headrace.stages.inherited import Inherited
 from headrace.store.release import release
 from headrace.transport.control_address import AddressError, check_plain, default_address
+from headrace.transport.effects import Effects, end_on_surprise
 from headrace.transport.errors import LinkRefusedError
 from headrace.transport.log_lines import about, caused_by, current_cause
 from headrace.transport.logbook import Logbook, keep_logbook
@@ -363,9 +364,16 @@ async def work(
         logger.error("this worker cannot make ready: %s", error)
         return 1
     notify(f"READY=1\nSTATUS=looks for a controller at {controller}")
-    watched = asyncio.create_task(keep_alive())
-    attending = asyncio.create_task(_attend(daemon, controller, controller_fd))
-    waiting = asyncio.create_task(told.wait())
+    effects, surprises = Effects(), list[int]()
+
+    def surprised() -> None:
+        surprises.append(1)
+        told.set()
+
+    end_on_surprise(loop, surprised)
+    watched = effects.start("the watchdog", keep_alive())
+    attending = effects.start("the sessions with controllers", _attend(daemon, controller, controller_fd))
+    waiting = effects.start("the wait for the end", told.wait())
     try:
         await asyncio.wait({attending, waiting}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -375,6 +383,8 @@ async def work(
         daemon.close()
         if scraped is not None:
             scraped.shutdown()
+    if surprises:
+        return 1
     refused = attending.result() if attending.done() and not attending.cancelled() else ""
     if refused:
         logger.error("the controller refuses this worker: %s", refused)

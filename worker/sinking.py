@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from headrace.store.entries import Range
 from headrace.store.errors import StoreStalled
 from headrace.store.objects import ObjectStore
 from headrace.transport.log_lines import about
+from headrace.transport.threads import OneThread
 from headrace.worker.chain import StageStatistics, Watch
 from headrace.worker.core import gathering as core
 from headrace.worker.coverage import fates, join, part
@@ -66,7 +68,7 @@ class Sinking:
         self._proposals: list[pb.Proposed] = []
         self._questions: list[pb.NeedsAsked] = []
         self._let_go = False
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
+        self._thread = OneThread("writer")
         #: Readable when the writer has finished something.
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -269,10 +271,9 @@ class Sinking:
         return parts
 
     def _write(self, command: core.WriteShard) -> None:
-        parts = self._taken(command.shard, command.ranges)
-        writing = self._writing[command.shard] = self._thread.submit(self._write_now, [batch for batch, _ in parts])
-        # Behind the result and not at the end of the work: who is woken finds it done.
-        writing.add_done_callback(lambda _: os.eventfd_write(self.wake_fd, 1))
+        batches = [batch for batch, _ in self._taken(command.shard, command.ranges)]
+        told = functools.partial(os.eventfd_write, self.wake_fd, 1)
+        self._writing[command.shard] = self._thread.submit(functools.partial(self._write_now, batches), told)
 
     def _write_now(self, batches: list[Batch]) -> Shard:
         watch = Watch()

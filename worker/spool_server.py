@@ -29,6 +29,7 @@ import setproctitle
 from headrace.store.entries import EntryError
 from headrace.store.errors import FormatError, StoreError
 from headrace.store.log_state import FoldError
+from headrace.transport import threads
 from headrace.transport.control_address import (
     INSECURE,
     SOCKET,
@@ -186,10 +187,10 @@ def main(arguments: list[str]) -> int:
     stop = threading.Event()
     for number in heard():
         signal.signal(number, lambda *_: stop.set())
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": _TICK_S}, daemon=True).start()
+    threads.start("server", lambda: server.serve_forever(poll_interval=_TICK_S))
     print(f"spool serves on {address}", flush=True)
     if given.dataset:
-        threading.Thread(target=_release, args=(spool, given.dataset, given.folder, stop), daemon=True).start()
+        threads.start("release", lambda: _release(spool, given.dataset, given.folder, stop))
     while not stop.wait(_TICK_S):
         spool.tick()
     server.shutdown()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.controller.core.claims import Claims
-from headrace.controller.core.leadership import LOG_LIMITS, Leadership, LeaderState, LogLimits
+from headrace.controller.core.leadership import LOG_LIMITS, LOST, UNREADABLE_S, Leadership, LeaderState, LogLimits
 from headrace.controller.core.log_messages import LOG_EVENTS, LogEvent
 from headrace.controller.core.messages import (
     TASK_EVENTS,
@@ -142,8 +142,8 @@ class Controller:
                     commands += self._committed(change, now)
         if self.leads:
             commands = [*self._recorded(commands, now), *self._see_to_claims(now)]
-        elif self.log.state in (LeaderState.DEPOSED, LeaderState.DENIED):
-            commands += self._step_down()
+        elif self.log.state in LOST:
+            commands += self._step_down(now)
         return [*commands, *self.log.flush(now)]
 
     def wake_at(self) -> float | None:
@@ -289,8 +289,8 @@ class Controller:
             return False
         return run.leadership.is_heir
 
-    def _step_down(self) -> list[Command]:
-        """Another leads: forget what was decided here, and watch."""
+    def _step_down(self, now: float) -> list[Command]:
+        """Another leads, or nobody can: forget what was decided here, and watch."""
         assert self.log is not None
         reason = self.log.why_not_leading()
         commands: list[Command] = [
@@ -305,7 +305,12 @@ class Controller:
         self._usurpations.clear()
         self._orphans.clear()
         self._claims.clear()
+        broken = self.log.state is LeaderState.BROKEN
         self.log = self._leadership(self.log.log, self.log.ledger)
+        if broken:
+            # What could not be written may fail again: not at once.
+            self.log.open_at(now + UNREADABLE_S)
+            return [*commands, StepDown(reason)]
         return [*commands, StepDown(reason), *self.log.open()]
 
     def _leadership(self, log: str, known: ClusterState) -> Leadership[ClusterState]:

@@ -29,6 +29,7 @@ from typing import Any, Generic, TypeVar
 
 from headrace.controller.core.messages import (
     Command,
+    EntryFailed,
     EntryOvertaken,
     EntryRefused,
     EntryUnresolved,
@@ -85,6 +86,7 @@ class LeaderState(Enum):
     RESIGNED = "resigned"
     DEPOSED = "deposed"
     DENIED = "denied"
+    BROKEN = "broken"
 
 
 class Turn(Enum):
@@ -97,6 +99,7 @@ class Turn(Enum):
     LED_REFUSED = "Led refused"
     LED_OVERTAKEN = "Led overtaken"
     WRITE_REFUSED = "write refused"
+    WRITE_FAILED = "write failed"
     RESIGN_ASKED = "resign asked"
     CAMPAIGN_DROPPED = "campaign dropped"
     RESIGNATION_WRITTEN = "resignation written"
@@ -123,10 +126,18 @@ TRANSITIONS: dict[tuple[LeaderState, Turn], LeaderState] = {
     (LeaderState.LEADING, Turn.RESIGN_ASKED): LeaderState.RESIGNING,
     (LeaderState.RESIGNING, Turn.RESIGNATION_WRITTEN): LeaderState.RESIGNED,
     (LeaderState.RESIGNING, Turn.WRITE_REFUSED): LeaderState.DEPOSED,
+    (LeaderState.CAMPAIGNING, Turn.WRITE_FAILED): LeaderState.BROKEN,
+    (LeaderState.WITHDRAWING, Turn.WRITE_FAILED): LeaderState.BROKEN,
+    (LeaderState.LEADING, Turn.WRITE_FAILED): LeaderState.BROKEN,
+    (LeaderState.RESIGNING, Turn.WRITE_FAILED): LeaderState.BROKEN,
 }
 
 
 _LOOKING = (LeaderState.READING, LeaderState.WATCHING)
+#: Somebody else writes this log, or nobody can: who wished to lead it has to give up.
+LOST = (LeaderState.DENIED, LeaderState.DEPOSED, LeaderState.BROKEN)
+#: Nothing more will be written by this process.
+OVER = (LeaderState.RESIGNED, *LOST)
 
 
 class InvalidTransitionError(RuntimeError):
@@ -189,6 +200,8 @@ class Leadership(Generic[S]):
         self._heard_at = 0.0
         self._wrote_at = 0.0
         self._watch_at: float | None = None
+        #: Why the log could not be read last, or cannot be written any more.
+        self._trouble = ""
         self._history: list[str] = []
 
     # -- what others ask --
@@ -196,6 +209,10 @@ class Leadership(Generic[S]):
     def open(self) -> list[Command]:
         """Begin: read the log."""
         return [ReadLog(self.log, self.ledger.number)]
+
+    def open_at(self, time: float) -> None:
+        """Begin later."""
+        self._watch_at = time
 
     def submit(self, *changes: Change) -> None:
         """Queue changes that belong together: one entry holds them all, durable when `committed` gives them back."""
@@ -218,7 +235,9 @@ class Leadership(Generic[S]):
             self.resign()
 
     def why_not_leading(self) -> str:
-        """For people: who writes this log instead."""
+        """For people: who writes this log instead, or why nobody can."""
+        if self.state is LeaderState.BROKEN:
+            return f"the log of {self.log} cannot be written: {self._trouble}"
         leader = self.ledger.leader
         run = f"pipeline {leader['run']!r}, by " if leader.get("run", self._run) != self._run else ""
         who = f"{run}process {leader.get('pid', '?')} on host {leader.get('host', '?')} (term {self.ledger.term})"
@@ -251,7 +270,12 @@ class Leadership(Generic[S]):
         return not self._queue and self._write is None
 
     def trouble(self, now: float) -> tuple[float, str]:
-        """For how many seconds the entry on its way is unresolved, and what the store says; 0 and "" if none is."""
+        """For how many seconds the entry on its way is unresolved, and what the store says; 0 and "" if none is.
+
+        While the log is looked at, why it could not be read last.
+        """
+        if self.state in _LOOKING:
+            return 0.0, self._trouble
         if self._write is None or not self._write.error:
             return 0.0, ""
         return now - self._write.begun_at, self._write.error
@@ -284,7 +308,7 @@ class Leadership(Generic[S]):
             case LogRead():
                 return self._on_read(event, now)
             case LogUnreadable():
-                self._watch_at = now + UNREADABLE_S
+                self._watch_at, self._trouble = now + UNREADABLE_S, event.error
                 return []
             case EntryWritten():
                 return self._on_written(event, now)
@@ -292,6 +316,8 @@ class Leadership(Generic[S]):
                 return self._on_refused(event, now)
             case EntryUnresolved():
                 return self._on_unresolved(event, now)
+            case EntryFailed():
+                return self._on_failed(event)
             case EntryOvertaken():
                 return self._on_overtaken(event)
             case SnapshotWritten():
@@ -325,6 +351,7 @@ class Leadership(Generic[S]):
     def _on_read(self, event: LogRead, now: float) -> list[Command]:
         if self.state not in (LeaderState.READING, LeaderState.WATCHING):
             return []
+        self._trouble = ""
         before = self.ledger.number
         if event.snapshot is not None and event.snapshot.number > before:
             self.ledger.restore(event.snapshot)
@@ -417,6 +444,16 @@ class Leadership(Generic[S]):
         self._write = None
         self._turn(Turn.LED_OVERTAKEN)
         return [ReadLog(self.log, self.ledger.number)] if self.state is LeaderState.READING else []
+
+    def _on_failed(self, event: EntryFailed) -> list[Command]:
+        """What was queued is lost with the term: none of it was promised to anybody."""
+        write = self._write
+        if write is None or write.number != event.number:
+            return []
+        self._write, self._trouble = None, event.error
+        self._turn(Turn.WRITE_FAILED)
+        self._queue.clear()
+        return []
 
     def _on_unresolved(self, event: EntryUnresolved, now: float) -> list[Command]:
         write = self._write

@@ -49,12 +49,25 @@ class EntryRefused:
 
 @dataclass(frozen=True, slots=True)
 class EntryUnresolved:
-    """Nobody knows whether entry `number` was written. `stalled`: the store is full, or was there and is silent."""
+    """Nobody knows whether entry `number` was written.
+
+    `stalled`: the store is full, or was there and is silent. `refused`: it will not do it, until somebody mends that.
+    """
 
     log: str
     number: int
     error: str
     stalled: bool = False
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFailed:
+    """Asking for entry `number` again cannot help: it has no bytes, or what stands there cannot be read."""
+
+    log: str
+    number: int
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +87,27 @@ class SnapshotWritten:
     error: str = ""
 
 
-LogEvent = LogRead | LogUnreadable | EntryWritten | EntryRefused | EntryUnresolved | EntryOvertaken | SnapshotWritten
+LogEvent = (
+    LogRead
+    | LogUnreadable
+    | EntryWritten
+    | EntryRefused
+    | EntryUnresolved
+    | EntryFailed
+    | EntryOvertaken
+    | SnapshotWritten
+)
 #: The same, for `isinstance`.
-LOG_EVENTS = (LogRead, LogUnreadable, EntryWritten, EntryRefused, EntryUnresolved, EntryOvertaken, SnapshotWritten)
+LOG_EVENTS = (
+    LogRead,
+    LogUnreadable,
+    EntryWritten,
+    EntryRefused,
+    EntryUnresolved,
+    EntryFailed,
+    EntryOvertaken,
+    SnapshotWritten,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from headrace.controller.core.allowance import ANY_LOSS, Allowance
 from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.decisions import DECISION_EVENTS, DecisionCommand, DecisionEvent
+from headrace.controller.core.log_messages import EntryFailed as EntryFailed
 from headrace.controller.core.log_messages import EntryOvertaken as EntryOvertaken
 from headrace.controller.core.log_messages import EntryRefused as EntryRefused
 from headrace.controller.core.log_messages import EntryUnresolved as EntryUnresolved
@@ -260,6 +261,7 @@ Event: TypeAlias = (
     | EntryWritten
     | EntryRefused
     | EntryUnresolved
+    | EntryFailed
     | EntryOvertaken
     | SnapshotWritten
     | ManifestWritten

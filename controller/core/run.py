@@ -7,10 +7,11 @@ is `handle(event, now)`; what it has learned comes out as commands, and time com
 from __future__ import annotations
 
 from headrace.controller.core.decisions import DecisionAsked, DecisionMade
-from headrace.controller.core.leadership import LeaderState
+from headrace.controller.core.leadership import LOST, LeaderState
 from headrace.controller.core.log_messages import LOG_EVENTS
 from headrace.controller.core.messages import (
     Command,
+    EntryUnresolved,
     FragmentsWereRead,
     FragmentWasRead,
     LinkLost,
@@ -68,7 +69,7 @@ class Run(Changes, Input, Ending):
         waited_s, trouble = self.leadership.trouble(now)
         if self.state is RunState.OPENING and waited_s >= OPENING_S_MAX and not self.leadership.stalled:
             commands += self._fail(f"the ledger of {self.pipeline.dataset} cannot be written: {trouble}")
-        if self.leadership.state in (LeaderState.DENIED, LeaderState.DEPOSED) and not self.ended:
+        if self.leadership.state in LOST and not self.ended:
             commands += self._fail(self.leadership.why_not_leading())
         if not self.ended:
             commands += self._advance(now)
@@ -133,7 +134,10 @@ class Run(Changes, Input, Ending):
             return self._opened(event, now)
         if isinstance(event, LogUnreadable) and not self._standby:
             return self._fail(event.error)
-        return self.leadership.handle(event, now)
+        commands = self.leadership.handle(event, now)
+        if isinstance(event, EntryUnresolved) and event.refused:
+            commands += self._fail(event.error)
+        return commands
 
     def _wished(self, event: StopRequested | SteerRequested | SteerAdmitted | WorkerDrained) -> list[Command]:
         match event:

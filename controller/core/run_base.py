@@ -14,6 +14,7 @@ from headrace.controller.core.deaths import Deaths
 from headrace.controller.core.intake import Intake
 from headrace.controller.core.leadership import (
     LOG_LIMITS,
+    OVER,
     InvalidTransitionError,
     Leadership,
     LeaderState,
@@ -41,7 +42,6 @@ OPENING_S_MAX = 10.0
 #: The run has tasks; in HALTING, sources are to send nothing more.
 WORKING = (RunState.RUNNING, RunState.PAUSING, RunState.PAUSED, RunState.DRAINING)
 HALTING = (RunState.PAUSING, RunState.PAUSED, RunState.DRAINING)
-HANDED_OVER = (LeaderState.RESIGNED, LeaderState.DENIED, LeaderState.DEPOSED)
 
 
 class RunBase:
@@ -181,7 +181,7 @@ class RunBase:
     @property
     def over(self) -> bool:
         """The run has ended and its log is handed over."""
-        return self.ended and self.leadership.state in HANDED_OVER
+        return self.ended and self.leadership.state in OVER
 
     @property
     def ended(self) -> bool:

@@ -12,6 +12,7 @@ from headrace.controller.core.leadership import (
     RETRY_S_MAX,
     TAKEOVER_S,
     TRANSITIONS,
+    UNREADABLE_S,
     WATCH_S,
     InvalidTransitionError,
     Leadership,
@@ -20,11 +21,13 @@ from headrace.controller.core.leadership import (
     Turn,
 )
 from headrace.controller.core.messages import (
+    EntryFailed,
     EntryOvertaken,
     EntryRefused,
     EntryUnresolved,
     EntryWritten,
     LogRead,
+    LogUnreadable,
     ReadLog,
     SnapshotWritten,
     TimePassed,
@@ -127,6 +130,10 @@ ROWS: list[tuple[Callable[[], Leadership[LedgerState]], Do, LeaderState, Turn]] 
     (leading, resign, LeaderState.RESIGNING, Turn.RESIGN_ASKED),
     (resigning, hear(EntryWritten(LOG, 1)), LeaderState.RESIGNED, Turn.RESIGNATION_WRITTEN),
     (resigning, hear(EntryRefused(LOG, 1, Entry(2, (Led(2, OTHER),)))), LeaderState.DEPOSED, Turn.WRITE_REFUSED),
+    (campaigning, hear(EntryFailed(LOG, 0, "no")), LeaderState.BROKEN, Turn.WRITE_FAILED),
+    (withdrawing, hear(EntryFailed(LOG, 0, "no")), LeaderState.BROKEN, Turn.WRITE_FAILED),
+    (writing, hear(EntryFailed(LOG, 1, "no")), LeaderState.BROKEN, Turn.WRITE_FAILED),
+    (resigning, hear(EntryFailed(LOG, 1, "no")), LeaderState.BROKEN, Turn.WRITE_FAILED),
 ]
 
 
@@ -143,6 +150,22 @@ def test_each_turn_leads_where_the_table_says(
 
 def test_every_row_of_the_table_has_a_test() -> None:
     assert {(begin().state, turn): state for begin, _, state, turn in ROWS} == TRANSITIONS
+
+
+def test_a_log_that_cannot_be_written_says_why_and_wants_nothing_more() -> None:
+    leadership = writing()
+    leadership.handle(EntryFailed(LOG, 1, "the name is not UTF-8"), 0.0)
+    assert leadership.why_not_leading() == f"the log of {LOG} cannot be written: the name is not UTF-8"
+    assert (leadership.quiet, leadership.wake_at()) == (True, None)
+
+
+def test_a_log_that_cannot_be_read_is_looked_at_again_and_says_why() -> None:
+    standby = watching()
+    standby.handle(LogUnreadable(LOG, "a newer Headrace wrote it"), 0.0)
+    assert standby.trouble(0.0) == (0.0, "a newer Headrace wrote it")
+    assert standby.handle(TimePassed(), UNREADABLE_S) == [ReadLog(LOG, 0)]
+    standby.handle(LogRead(LOG, ()), UNREADABLE_S)
+    assert standby.trouble(0.0) == (0.0, "")
 
 
 def test_an_empty_log_is_led_at_once_even_by_a_standby() -> None:

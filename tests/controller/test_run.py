@@ -345,6 +345,18 @@ def test_a_log_that_cannot_be_read_ends_the_run() -> None:
     assert changes(stand)[-1] == "Resigned"
 
 
+def test_a_log_that_cannot_be_written_any_more_ends_the_run_and_its_tasks() -> None:
+    stand = Stand()
+    stand.begin(A)
+    commands = stand.run.leadership.submit(FragmentEnded(A.id, 1))
+    (write,) = of(m.WriteEntry, stand.run.leadership.flush(0.0))
+    commands = stand.run.handle(m.EntryFailed(write.log, write.number, "a newer Headrace wrote it"), 0.0)
+    (report,) = of(m.ReportRun, commands)
+    assert (report.outcome, report.reason.partition(": ")[2]) == ("failed", "a newer Headrace wrote it")
+    assert of(m.StopTask, commands) or of(m.KillTask, commands)
+    assert stand.run.over
+
+
 # -- input --
 
 

@@ -107,9 +107,16 @@ def test_the_order_in_which_a_mapping_was_made_does_not_change_the_bytes() -> No
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ([ENTRY_FORMAT + 1, 1, []], f"format {ENTRY_FORMAT + 1}; this Headrace reads {ENTRY_FORMAT}: upgrade it"),
-        ([ENTRY_FORMAT, 1, [["Sung", []]]], "a change named 'Sung' is not known to this Headrace: upgrade it"),
-        ([ENTRY_FORMAT, 1, [["Beat", [1, 2]]]], "Beat has 2 values, expected 1"),
+        ([ENTRY_FORMAT + 1, 1, []], f"format {ENTRY_FORMAT + 1}, and this Headrace reads {ENTRY_FORMAT}: a newer"),
+        (
+            [ENTRY_FORMAT, 1, [["Sung", []]]],
+            "entry 3 holds a change named 'Sung', .* does not know: a newer",
+        ),
+        (
+            [ENTRY_FORMAT, 1, [["Beat", [1, 2]]]],
+            "a Beat of 2 values, .* knows 1: a newer Headrace wrote it; upgrade",
+        ),
+        ([ENTRY_FORMAT, 1, [["Beat", []]]], "a Beat of 0 values, and this Headrace knows 1$"),
         ([ENTRY_FORMAT, 1], "not a ledger entry"),
         ([ENTRY_FORMAT, 1, [["FragmentsListed", [[[1, 2]]]]]], "not a ledger entry"),
         ("entry", "not a ledger entry"),
@@ -117,7 +124,12 @@ def test_the_order_in_which_a_mapping_was_made_does_not_change_the_bytes() -> No
 )
 def test_what_this_reader_does_not_know_is_named(body: object, words: str) -> None:
     with pytest.raises(EntryError, match=words):
-        decode_entry(msgpack.packb(body))
+        decode_entry(msgpack.packb(body), "entry 3")
+
+
+def test_a_name_that_is_not_utf_8_is_shown_and_has_no_bytes() -> None:
+    with pytest.raises(EntryError, match=r"the name 'caf\\udce9.jsonl' is not UTF-8"):
+        encode_entry(Entry(1, (PipelineApplied("v", {"input": "caf\udce9.jsonl"}),)))
 
 
 def row_of(counts: Counts) -> list[object]:

@@ -1,0 +1,26 @@
+"""What a command writes into a log: it is durable when it is said to be, and a lost log is told."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from headrace.controller.pen import Pen
+from headrace.store.entries import Beat, Entry, Led, VersionPublished, encode_entry
+from headrace.store.errors import DatasetBusy
+from headrace.store.log import Log
+from headrace.store.objects import open_store
+
+
+def test_who_finds_anothers_entry_at_its_number_is_not_told_that_its_own_stands(tmp_path: Path) -> None:
+    async def act() -> None:
+        pen = Pen(str(tmp_path))
+        await pen.lead()
+        Log(open_store(str(tmp_path))).append(1, encode_entry(Entry(2, (Led(2, {"pid": 1}), Beat(2)))))
+        with pytest.raises(DatasetBusy, match="taken over"):
+            await pen.commit(VersionPublished(1, "completed"))
+        await pen.resign()
+
+    asyncio.run(act())
