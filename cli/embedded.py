@@ -144,12 +144,12 @@ class Embedded:
         """
         if self._address:
             return
-        from headrace.stages.terse import share, terse
+        from headrace.stages.terse import is_for_gigatoken, share, terse
 
         sooner: list[Inherited] = []
         for _, parameters in wanted:
             sha256 = str(parameters.get("sha256", ""))
-            if not parsed or sha256 not in parsed or not parameters.get("fits"):
+            if not parsed or sha256 not in parsed or not is_for_gigatoken(parameters):
                 continue
             with contextlib.suppress(OSError):  # without room for it the nursery loads the file
                 descriptor, path = share(terse(parsed[sha256]))

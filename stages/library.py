@@ -19,6 +19,7 @@ from headrace.pipeline.code import fingerprint
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage, StageKind
 from headrace.stages.dedup.library import dedup as dedup
+from headrace.stages.engine_choice import choose_engine
 from headrace.stages.parameters import check_integer, check_number, check_text
 from headrace.stages.patterns import WINDOW_BYTES, split_patterns
 from headrace.stages.quality.library import c4_quality as c4_quality
@@ -37,6 +38,8 @@ from headrace.stages.quality.scores import perplexity as perplexity
 from headrace.stages.vocabulary import TokenizerFacts, resolve_tokenizer
 
 MIB = 1 << 20
+#: The fact of a `tokenize` stage that says what encodes, with versions. The sink behind it does not ask.
+_ENGINE = "tokenizer_engine"
 _SOURCE_LIMITS = {
     "fragment_bytes": (1 << 10, 1 << 40),
     "batch_bytes": (1, 64 * MIB),
@@ -196,13 +199,14 @@ def tokenize(tokenizer: str, *, eos: str | None = "auto", name: str = "tokenize"
     for the one that the tokenizer names, or None.
     """
     facts = _facts(name, tokenizer, eos)
+    choice = choose_engine(facts.path, facts.sha256)
     return Stage(
         name,
         StageKind.TRANSFORM,
         "headrace.stages.tokenizer:Tokenize",
-        {"tokenizer": facts.path, "sha256": facts.sha256, "eos_id": facts.eos_id, "fits": facts.fits},
-        identity=_identity(facts),
-        volatile=("tokenizer", "sha256", "eos_id", "fits"),
+        {"tokenizer": facts.path, "sha256": facts.sha256, "eos_id": facts.eos_id, "choice": choice.to_dict()},
+        identity={**_identity(facts), _ENGINE: choice.engine},
+        volatile=("tokenizer", "sha256", "eos_id", "choice"),
         keeps=True,
     )
 
@@ -228,7 +232,7 @@ def write_tokens(
         missing = [fact for fact in ("tokenizer_sha256", "vocab_size") if fact not in tokenizer.identity]
         if missing:
             raise PipelineError(f'stage "{name}": {tokenizer.name!r} is no tokenize stage: it has no {missing[0]}')
-        identity = dict(tokenizer.identity)
+        identity = {fact: value for fact, value in tokenizer.identity.items() if fact != _ENGINE}
     else:
         identity = _identity(_facts(name, tokenizer, eos))
     parameters = {"seq_len": seq_len, "shard_bytes": shard_bytes, **identity}

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
+
+from headrace.stages.engine_choice import Choice
 
 #: Between merges that are put together; a vocabulary of bytes has no word with it.
 _BETWEEN = "\x7f"
@@ -28,6 +30,11 @@ def terse(parsed: dict[str, Any]) -> bytes:
     merges = _pairs(model.pop("merges", []))
     rest = {key: value for key, value in parsed.items() if key != "model"}
     return _with_member(rest, b"model", _with_member(model, b"merges", merges))
+
+
+def is_for_gigatoken(parameters: Mapping[str, Any]) -> bool:
+    """Whether a `tokenize` stage with these parameters loads the file into gigatoken."""
+    return "choice" in parameters and Choice.from_dict(parameters["choice"]).is_gigatoken
 
 
 def share(data: bytes) -> tuple[int, str]:

@@ -2,95 +2,68 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import importlib
 import itertools
-import os
-import pathlib
-import sys
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import orjson
 import pyarrow as pa
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
 from headrace.stages.columns import as_column
-from headrace.stages.heap import heap_bytes
+from headrace.stages.disputed import Disputed, Places
+from headrace.stages.engine_choice import Choice, choose_engine, engine_names
+from headrace.stages.engines import Encoder, Gigatoken, Offsets, Tokens, join, string_buffers, tokenizers_encoder
 from headrace.stages.terse import terse_of
-from headrace.stages.vocabulary import why_not_gigatoken
+from headrace.stages.vocabulary import tokenizer_bytes
 from headrace.store.words import counted
-
-Offsets: TypeAlias = npt.NDArray[np.int64]
-Tokens: TypeAlias = npt.NDArray[np.uint32]
-
-GIGATOKEN = "gigatoken"
-TOKENIZERS = "tokenizers"
-
-#: What gigatoken may come to remember before it is loaded anew, which takes a third of a second. Of English text it is
-#: reached behind more than a gigabyte.
-CACHE_BYTES_MAX = 96 << 20
-#: Text behind which that is looked at again.
-LOOK_BYTES = 32 << 20
-#: Text for whose words a task makes room when it begins: of English, a table of 32 MiB, as for 84 MiB of it, which
-#: would be made 0.04 s sooner; what lies beside the table need not double then.
-EXPECTED_BYTES = 224 << 20
-#: A pattern of 32 bytes is looked for with vector instructions, a longer one at two thirds of the speed.
-_SEPARATOR = bytes([1]) + bytes(31)
-_BLANK = _SEPARATOR * (1 << 15)
-#: Records of a batch above which they go to gigatoken as one array of awkward, whose import takes 0.13 s and which
-#: costs 0.3 ms a batch; below, as a list, which costs 1.5 microseconds a record.
-LIST_RECORDS_MAX = 512
 
 #: Tokens of a batch: the offsets of a column of lists are of 32 bits.
 TOKENS_MAX = (1 << 31) - 1
+#: The counter of records that gigatoken would have encoded otherwise.
+BY_TOKENIZERS = "encoded by tokenizers"
 
 #: What `preload` has loaded, by the hash of its file; one at most.
-_preloaded: dict[str, tuple[str, _Gigatoken]] = {}
-
-
-class Encoder(Protocol):
-    """What an engine is asked for."""
-
-    def __call__(self, text: pa.Array[Any], end: int | None = None, /) -> tuple[Offsets, Tokens]:
-        """Where the tokens of each string of a column begin `[records + 1]`, and those of all; `end` ends each."""
-        ...
+_preloaded: dict[str, Gigatoken] = {}
 
 
 class Tokenize:
     """Replaces the column `text` by `tokens`, a list of uint32, with `eos_id` at the end of each if one is given.
 
     The tokens are those of `tokenizers.Tokenizer.from_file(tokenizer).encode(text, add_special_tokens=False)`.
-    `engine` says which library encodes: gigatoken, or tokenizers where gigatoken cannot load the file. `fits` says that
-    the file was looked at, and that gigatoken does all that it asks for.
+    `choice` says which library encodes what (`headrace.stages.engine_choice`); without one it is found out. Raises
+    PipelineError where the file has changed, and where this host has other versions of the libraries.
     """
 
     borrows = True
     joins = True
 
-    def __init__(self, name: str, tokenizer: str, sha256: str, eos_id: int | None, *, fits: bool = False) -> None:
+    def __init__(
+        self, name: str, tokenizer: str, sha256: str, eos_id: int | None, choice: Mapping[str, Any] | None = None
+    ) -> None:
         self.name = name
         self.eos_id = eos_id
-        self.engine: str
-        self._encode: Encoder
-        if sha256 in _preloaded:
-            # By the hash of what was loaded: the file is not read again.
-            self.engine, inherited = _preloaded[sha256]
-            inherited.wants_room = True
-            self._encode = inherited
-            return
-        data = pathlib.Path(tokenizer).read_bytes()
-        found = hashlib.sha256(data).hexdigest()
-        if found != sha256:
+        self._path, self._sha256 = tokenizer, sha256
+        found = Choice.from_dict(choice) if choice else choose_engine(tokenizer, sha256)
+        self.engine = found.engine
+        if found.engine not in engine_names():
             raise PipelineError(
-                f'stage "{name}": {tokenizer} has changed since the pipeline was declared (sha256 {sha256[:16]}, '
-                f"now {found[:16]}): put the file back, or run the pipeline file again"
+                f'stage "{name}" was declared with {found.engine}, and this host has {engine_names()[0]}: '
+                "install the same versions here, or declare the pipeline again"
             )
-        self.engine, self._encode = load_encoder(data, tokenizer, fits=fits)
+        self._disputed = Disputed(found.ranges, found.tokens)
+        #: tokenizers, once there is something for it.
+        self._judge: Encoder | None = None
+        self._encode: Encoder
+        if not found.is_gigatoken:
+            self._encode = self._tokenizers()
+        elif sha256 in _preloaded:
+            # By the hash of what was loaded: the file is not read again.
+            self._encode = inherited = _preloaded[sha256]
+            inherited.wants_room = True
+        else:
+            self._encode = Gigatoken(tokenizer_bytes(self._path, self._sha256))
 
     def process(self, batch: Batch) -> Batch:
         """The batch with tokens in the place of text."""
@@ -98,6 +71,9 @@ class Tokenize:
         if text.null_count:
             raise ValueError(f"text is null in {counted(text.null_count, 'record')}")
         offsets, tokens = self._encode(text, self.eos_id)
+        disputed = self._disputed.records(*string_buffers(text))
+        if len(disputed):
+            offsets, tokens = self._judged(text, disputed, offsets, tokens)
         if len(tokens) > TOKENS_MAX:
             raise ValueError(f"a batch of {len(tokens)} tokens is more than a column can hold, {TOKENS_MAX}")
         encoded = pa.ListArray.from_arrays(as_column(offsets.astype(np.int32)), as_column(tokens))
@@ -105,209 +81,34 @@ class Tokenize:
         names = batch.rows.schema.names
         columns = [encoded if index == place else batch.rows.column(index) for index in range(len(names))]
         names[place] = "tokens"
-        return batch.with_rows(pa.RecordBatch.from_arrays(columns, names=names))
+        rows = pa.RecordBatch.from_arrays(columns, names=names)
+        return batch.with_rows(rows).counted(self.name, BY_TOKENIZERS, len(disputed))
+
+    def _judged(
+        self, text: pa.Array[Any], disputed: Places, offsets: Offsets, tokens: Tokens
+    ) -> tuple[Offsets, Tokens]:
+        """The same tokens, those of the disputed records as tokenizers has them."""
+        if self._judge is None:
+            self._judge = self._tokenizers()
+        bounds, others = self._judge(text.take(as_column(disputed)), self.eos_id)
+        records = [tokens[low:high] for low, high in itertools.pairwise(offsets.tolist())]
+        for at, (low, high) in zip(disputed.tolist(), itertools.pairwise(bounds.tolist()), strict=True):
+            records[at] = others[low:high]
+        return join(records, None)
+
+    def _tokenizers(self) -> Encoder:
+        return tokenizers_encoder(tokenizer_bytes(self._path, self._sha256))
 
 
-def preload(tokenizer: str, sha256: str, *, fits: bool = False, **_others: Any) -> None:
+def preload(tokenizer: str, sha256: str, choice: Mapping[str, Any] | None = None, **_others: Any) -> None:
     """Load the tokenizer of a stage with these parameters, for processes that are forked from this one.
 
     Of the engines only gigatoken, whose loading starts no thread. It takes the place of what was loaded before.
     """
     _preloaded.clear()
-    data = terse_of(sha256) if fits else None
+    if not choice or not Choice.from_dict(choice).is_gigatoken:
+        return
+    data = terse_of(sha256)
     if data is None:
-        data = pathlib.Path(tokenizer).read_bytes()
-        if hashlib.sha256(data).hexdigest() != sha256:
-            return
-    _preloaded[sha256] = GIGATOKEN, _Gigatoken(data, fits=fits)
-
-
-def append_to_each(offsets: Offsets, tokens: Tokens, token: int) -> tuple[Offsets, Tokens]:
-    """The same records, each with `token` behind its last one."""
-    records = len(offsets) - 1
-    longer = offsets + np.arange(records + 1)
-    places = np.ones(len(tokens) + records, dtype=np.bool_)
-    places[longer[1:] - 1] = False
-    joined = np.full(len(places), token, dtype=np.uint32)
-    joined[places] = tokens
-    return longer, joined
-
-
-def join(records: Sequence[Tokens], end: int | None) -> tuple[Offsets, Tokens]:
-    """What an Encoder answers, of the tokens of each record: they are copied once."""
-    sizes = [len(tokens) for tokens in records]
-    if end is not None:
-        sizes = [size + 1 for size in sizes]
-        last = np.array([end], np.uint32)
-        records = [part for tokens in records for part in (tokens, last)]
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    return offsets, np.concatenate([np.zeros(0, np.uint32), *records])
-
-
-def load_encoder(data: bytes, path: str, *, fits: bool = False) -> tuple[str, Encoder]:
-    """The engine's name and an encoder for the tokenizer.json `data`; raises PipelineError where none can load it."""
-    try:
-        return GIGATOKEN, _Gigatoken(data, fits=fits)
-    except BaseException as error:
-        if not _is_fault(error):
-            raise
-        try:
-            return TOKENIZERS, _tokenizers(data)
-        except ImportError:
-            raise PipelineError(
-                f"gigatoken cannot load tokenizer {path} ({error}): pip install tokenizers, which is slower, "
-                "or use another tokenizer"
-            ) from error
-        except Exception as other:
-            raise PipelineError(
-                f"no engine can load tokenizer {path}: gigatoken: {error}; tokenizers: {other}: "
-                "give the path of a tokenizer.json"
-            ) from other
-
-
-def _is_fault(error: BaseException) -> bool:
-    """Whether it is a fault of the engine; a panic of Rust code arrives as a BaseException of its own."""
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
-
-
-class _Gigatoken:
-    """gigatoken on one thread, in bounded memory.
-
-    It remembers the tokens of each word that it has seen and forgets none. It has no setting for that, and its workers
-    live as long as it does, so when they have grown by CACHE_BYTES_MAX it is loaded anew.
-    """
-
-    def __init__(self, data: bytes, *, fits: bool = False) -> None:
-        self._data = data
-        if not fits and (reason := why_not_gigatoken(orjson.loads(data))) is not None:
-            raise ValueError(f"{reason}, which gigatoken would ignore")
-        self._engine: Any = None
-        self._text_bytes = self._looked_at = 0
-        #: Of this process soon after gigatoken was loaded.
-        self._heap_bytes: int | None = None
-        #: Whether room is made for many words before the first text.
-        self.wants_room = False
-        self._load()
-
-    def __call__(self, text: pa.Array[Any], end: int | None = None, /) -> tuple[Offsets, Tokens]:
-        offsets, content = _string_buffers(text)
-        if self.wants_room:
-            self.make_room()
-        self._text_bytes += int(offsets[-1] - offsets[0])
-        if self._text_bytes - self._looked_at >= LOOK_BYTES:
-            self._look()
-        few = len(offsets) <= LIST_RECORDS_MAX + 1
-        try:
-            return (self._encode_list if few else self._encode_array)(offsets, content, end)
-        except BaseException as error:
-            if isinstance(error, Exception) or not _is_fault(error):
-                raise
-            raise RuntimeError(f"gigatoken panicked: {error}") from error
-
-    def _encode_list(self, offsets: Offsets, content: npt.NDArray[np.uint8], end: int | None) -> tuple[Offsets, Tokens]:
-        """Encode records one Python object each: gigatoken answers with an array of numpy a record."""
-        data = content.data
-        texts = [bytes(data[low:high]) for low, high in itertools.pairwise(offsets.tolist())]
-        with _without("awkward"):
-            # parallel=False: a task is one of as many as there are cores, and keeps to its own.
-            answer: list[Tokens] = self._engine.encode_batch(texts, parallel=False)
-        del texts
-        return join(answer, end)
-
-    def _encode_array(
-        self, offsets: Offsets, content: npt.NDArray[np.uint8], end: int | None
-    ) -> tuple[Offsets, Tokens]:
-        """Encode records as one array, without a Python object a record."""
-        ak: Any = importlib.import_module("awkward")
-        # gigatoken borrows an array of strings only where its offsets are int64.
-        characters = ak.contents.NumpyArray(content, parameters={"__array__": "char"})
-        strings = ak.contents.ListOffsetArray(ak.index.Index64(offsets), characters, parameters={"__array__": "string"})
-        answer: Any = self._engine.encode_batch(ak.Array(strings), parallel=False).layout
-        bounds = np.asarray(answer.offsets.data, dtype=np.int64)
-        tokens: Tokens = np.asarray(answer.content.data, dtype=np.uint32)
-        offsets, tokens = bounds - bounds[0], tokens[bounds[0] : bounds[-1]]
-        return (offsets, tokens) if end is None else append_to_each(offsets, tokens, end)
-
-    def make_room(self) -> None:
-        """Have the worker make its table of words as large as that of much text is, at once and not by doubling.
-
-        It takes the size from the bytes of the first call. These are separators, between which there is no document.
-        """
-        from gigatoken.gigatoken_rs import BPETokenizer, BytesSource
-
-        self.wants_room = False
-        if not isinstance(self._engine, BPETokenizer):
-            return  # The other kind remembers nothing from one call to the next.
-        source = BytesSource([_BLANK] * (EXPECTED_BYTES // len(_BLANK)), _SEPARATOR)
-        with _without("awkward"):
-            self._engine.encode_batch(source, parallel=False)
-
-    def _look(self) -> None:
-        """Load gigatoken anew if what it remembers has become too much."""
-        self._looked_at = self._text_bytes
-        if (held := heap_bytes()) is None:
-            return
-        if self._heap_bytes is None:
-            self._heap_bytes = held
-        elif held - self._heap_bytes > CACHE_BYTES_MAX:
-            self._load()
-            self.make_room()
-
-    def _load(self) -> None:
-        from gigatoken.gigatoken_rs import load_hf_json
-
-        self._engine = None  # freed first
-        self._engine = load_hf_json(self._data)
-        self._text_bytes = self._looked_at = 0
-        self._heap_bytes = None
-
-
-@contextlib.contextmanager
-def _without(module: str) -> Iterator[None]:
-    """What looks for that module meanwhile finds none; gigatoken looks for awkward at each call, and needs none.
-
-    `encode_batch` is the only call that answers with arrays of numpy from the workers whose table `make_room` has made,
-    and it imports awkward if it can. `encode` for each record has a table of its own, is 14 % slower once it is warm
-    (232 for 270 MB/s) and has no room made; `encode_batch_list` imports awkward too, and makes an object a token (79
-    MB/s). Only the thread that runs a task's stages comes here, and it imports nothing meanwhile.
-    """
-    absent = object()
-    before: Any = sys.modules.get(module, absent)
-    sys.modules[module] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if before is absent:
-            del sys.modules[module]
-        else:
-            sys.modules[module] = before
-
-
-def _string_buffers(text: pa.Array[Any]) -> tuple[Offsets, npt.NDArray[np.uint8]]:
-    """The int64 offsets of a column of strings and its bytes, borrowed."""
-    wide = pa.types.is_large_string(text.type)
-    buffers: Any = text.buffers()
-    _, bounds, content = buffers
-    kind = np.int64 if wide else np.int32
-    if bounds is None or not len(text):
-        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
-    offsets = np.frombuffer(bounds, kind)[text.offset : text.offset + len(text) + 1].astype(np.int64)
-    return offsets, np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
-
-
-def _tokenizers(data: bytes) -> Encoder:
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    import tokenizers
-
-    engine = tokenizers.Tokenizer.from_str(data.decode())
-    if getattr(engine.model, "dropout", None):
-        engine.model.dropout = None  # a record's tokens do not change from one reading to the next
-    engine.no_truncation()
-    engine.no_padding()
-
-    def encode(text: pa.Array[Any], end: int | None = None, /) -> tuple[Offsets, Tokens]:
-        encodings = engine.encode_batch_fast(text.to_pylist(), add_special_tokens=False)
-        return join([np.asarray(encoding.ids, dtype=np.uint32) for encoding in encodings], end)
-
-    return encode
+        data = tokenizer_bytes(tokenizer, sha256)
+    _preloaded[sha256] = Gigatoken(data)

@@ -31,8 +31,7 @@ _kept: list[dict[str, Any]] = []
 class TokenizerFacts:
     """A tokenizer's file and the ids that the shard format needs.
 
-    `vocab_size` is one above the largest id. `eos_id` is None where none is known, and `pad_id` is then 0. `fits` says
-    whether gigatoken does all that the file asks for.
+    `vocab_size` is one above the largest id. `eos_id` is None where none is known, and `pad_id` is then 0.
     """
 
     path: str
@@ -41,7 +40,6 @@ class TokenizerFacts:
     eos_id: int | None
     eos_token: str | None
     pad_id: int
-    fits: bool = False
 
 
 @contextlib.contextmanager
@@ -69,13 +67,25 @@ def resolve_tokenizer(name: str, eos: str | None = "auto") -> TokenizerFacts:
             f'tokenizer "{name}" is unknown: give the path of a tokenizer.json, or one of: {packaged}, '
             "or the name of a model in the local Hugging Face cache"
         )
-    sha256, size, ids, config, fits = _read(path, os.stat(path).st_mtime_ns)
+    sha256, size, ids, config = _read(path, os.stat(path).st_mtime_ns)
     token = _eos_token(path, ids, config) if eos == "auto" else eos
     if token is not None and token not in ids:
         raise PipelineError(f'tokenizer {path} has no token {token!r}: pass eos="<token>" with one of its own, or None')
     eos_id = None if token is None else ids[token]
     pad = ids.get(_content(config.get("pad_token")) or "", eos_id or 0)
-    return TokenizerFacts(path, sha256, size, eos_id, token, pad, fits)
+    return TokenizerFacts(path, sha256, size, eos_id, token, pad)
+
+
+def tokenizer_bytes(path: str, sha256: str) -> bytes:
+    """The file, if it is the one with that hash; raises PipelineError if not."""
+    data = pathlib.Path(path).read_bytes()
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise PipelineError(
+            f"tokenizer {path} has changed since the pipeline was declared (sha256 {sha256[:16]}, now {found[:16]}): "
+            "put the file back, or run the pipeline file again"
+        )
+    return data
 
 
 def _find(name: str) -> str | None:
@@ -103,8 +113,8 @@ def _candidates(name: str) -> Iterator[pathlib.Path]:
 
 
 @lru_cache(maxsize=8)
-def _read(path: str, _mtime_ns: int) -> tuple[str, int, dict[str, int], dict[str, Any], bool]:
-    """The file's hash, the vocabulary's size, the ids of tokens, the config beside it, and whether gigatoken fits."""
+def _read(path: str, _mtime_ns: int) -> tuple[str, int, dict[str, int], dict[str, Any]]:
+    """The file's hash, the vocabulary's size, the ids of tokens, and the config beside it."""
     file = pathlib.Path(path)
     if file.stat().st_size > TOKENIZER_BYTES_MAX:
         raise PipelineError(f"tokenizer {path} has {file.stat().st_size} bytes: give the path of a tokenizer.json")
@@ -122,37 +132,7 @@ def _read(path: str, _mtime_ns: int) -> tuple[str, int, dict[str, int], dict[str
     for kept in _kept:
         kept.clear()
         kept[sha256] = parsed
-    return sha256, size, {**vocabulary, **added}, config, _fits_gigatoken(parsed)
-
-
-def _fits_gigatoken(parsed: dict[str, Any]) -> bool:
-    try:
-        return why_not_gigatoken(parsed) is None
-    except (KeyError, TypeError, AttributeError):
-        return False  # not of the usual form: left to the stage, which tries
-
-
-def why_not_gigatoken(parsed: Any) -> str | None:
-    """What in a tokenizer.json gigatoken 0.10 loads and then does not do, found by comparing it with tokenizers.
-
-    It takes no notice of `use_regex: false` of a ByteLevel alone, of steps between Split and ByteLevel, of how a
-    Split deals with its matches, and of tokens that are added as single words. Dropout is left out by intent.
-    """
-    if any(token.get("single_word") for token in parsed.get("added_tokens") or []):
-        return "it has an added token that matches whole words only"
-    step = parsed.get("pre_tokenizer")
-    if parsed["model"].get("byte_fallback"):
-        return None
-    if step is None:
-        return "it has no pre-tokenizer"
-    if step.get("type") == "ByteLevel":
-        return "its ByteLevel does not split words" if step.get("use_regex") is False else None
-    for part in step.get("pretokenizers") or []:
-        kind, prefixed = part.get("type"), part.get("add_prefix_space")
-        splits = (part.get("behavior"), bool(part.get("invert"))) in (("Isolated", False), ("Removed", True))
-        if kind not in ("Split", "ByteLevel") or prefixed or (kind == "Split" and not splits):
-            return f"its pre-tokenizer has an unusual {kind} step"
-    return None
+    return sha256, size, {**vocabulary, **added}, config
 
 
 def _vocabulary(parsed: dict[str, Any]) -> dict[str, int]:

@@ -16,12 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages import tokenizer
+from headrace.stages import engines
 from headrace.stages.batch import Batch
+from headrace.stages.engine_choice import Choice, engine_names
+from headrace.stages.engines import Gigatoken, append_to_each, join
 from headrace.stages.heap import heap_bytes
-from headrace.stages.library import tokenize
-from headrace.stages.tokenizer import GIGATOKEN, TOKENIZERS, Tokenize, append_to_each, join, load_encoder
-from headrace.stages.vocabulary import resolve_tokenizer, why_not_gigatoken
+from headrace.stages.tokenizer import Tokenize
+from headrace.stages.vocabulary import resolve_tokenizer
 
 EOS = "<｜end▁of▁sentence｜>"  # noqa: RUF001
 HOSTILE = [
@@ -65,7 +66,7 @@ def tokens_of(stage: Tokenize, batch: Batch) -> list[list[int]]:
 def test_tokens_are_those_of_hugging_face_and_one_eos(
     stage: Tokenize, reference: tokenizers.Tokenizer, batch_of: Callable[..., Batch]
 ) -> None:
-    assert stage.engine == GIGATOKEN
+    assert stage.engine == engine_names()[0]
     found = tokens_of(stage, batch_of(HOSTILE))
     for text, tokens in zip(HOSTILE, found, strict=True):
         assert tokens == [*reference.encode(text, add_special_tokens=False).ids, stage.eos_id], text[:40]
@@ -96,62 +97,14 @@ def test_the_text_gives_way_to_a_list_of_uint32(stage: Tokenize, batch_of: Calla
 
 
 def test_the_other_engine_gives_the_same_tokens(
-    stage: Tokenize, deepseek: pathlib.Path, monkeypatch: pytest.MonkeyPatch, batch_of: Callable[..., Batch]
+    stage: Tokenize, deepseek: pathlib.Path, batch_of: Callable[..., Batch]
 ) -> None:
-    def refuse(_data: bytes, *, fits: bool) -> None:
-        raise ValueError("unknown model")
-
-    monkeypatch.setattr("headrace.stages.tokenizer._Gigatoken", refuse)
     facts = resolve_tokenizer(str(deepseek))
-    other = Tokenize("tokenize", facts.path, facts.sha256, facts.eos_id)
-    assert other.engine == TOKENIZERS
+    choice = Choice(engine_names()[1], why="asked for")
+    other = Tokenize("tokenize", facts.path, facts.sha256, facts.eos_id, choice.to_dict())
+    assert other.engine == engine_names()[1]
     texts = HOSTILE[:10]
     assert tokens_of(other, batch_of(texts)) == tokens_of(stage, batch_of(texts))
-
-
-SPLIT = {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated", "invert": False}
-BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
-
-
-def sequence(*steps: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "Sequence", "pretokenizers": list(steps)}
-
-
-@pytest.mark.parametrize(
-    ("pre_tokenizer", "sound"),
-    [
-        ({**BYTES, "use_regex": True}, True),
-        ({"type": "ByteLevel", "add_prefix_space": True}, True),
-        (BYTES, False),
-        (None, False),
-        (sequence(SPLIT, SPLIT, BYTES), True),
-        (sequence({**SPLIT, "behavior": "Removed", "invert": True}, BYTES), True),
-        (sequence({**SPLIT, "behavior": "Removed"}, BYTES), False),
-        (sequence({"type": "Digits"}, SPLIT, BYTES), False),
-        (sequence(SPLIT, {**BYTES, "add_prefix_space": True}), False),
-    ],
-)
-def test_what_gigatoken_would_ignore_is_left_to_the_other_engine(
-    pre_tokenizer: dict[str, Any] | None, sound: bool
-) -> None:
-    parsed = {"model": {"type": "BPE"}, "pre_tokenizer": pre_tokenizer, "added_tokens": []}
-    assert (why_not_gigatoken(parsed) is None) == sound
-
-
-def test_a_token_that_matches_whole_words_only_is_left_to_the_other_engine(batch_of: Callable[..., Batch]) -> None:
-    engine = tokenizers.Tokenizer(tokenizers.models.BPE())
-    engine.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = tokenizers.trainers.BpeTrainer(
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    engine.train_from_iterator(["hello othello"], trainer)
-    engine.add_tokens([tokenizers.AddedToken("hello", single_word=True)])
-    name, encode = load_encoder(engine.to_str().encode(), "here")
-    assert name == TOKENIZERS
-    texts = ["hello othello hello", "", "x"]
-    offsets, tokens = encode(batch_of(texts).rows.column("text"))
-    expected = [engine.encode(text, add_special_tokens=False).ids for text in texts]
-    assert [tokens[low:high].tolist() for low, high in itertools.pairwise(offsets)] == expected
 
 
 def test_a_tokenizer_file_that_changed_is_refused(deepseek: pathlib.Path) -> None:
@@ -235,28 +188,28 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
 def test_gigatoken_is_loaded_anew_when_it_remembers_too_much_and_goes_on_as_before(
     deepseek: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode = tokenizer._Gigatoken(deepseek.read_bytes())
+    encode = Gigatoken(deepseek.read_bytes())
     texts = [pa.array([f"word{number} {number * 7919:x} " * 3 for number in range(at, at + 2000)]) for at in range(4)]
     expected = [encode(text) for text in texts]
     first = encode._engine
-    monkeypatch.setattr(tokenizer, "LOOK_BYTES", 1)
-    heap = iter([100, 100 + tokenizer.CACHE_BYTES_MAX, 101 + tokenizer.CACHE_BYTES_MAX, 7])
-    monkeypatch.setattr(tokenizer, "heap_bytes", lambda: next(heap))
-    engines: list[Any] = []
+    monkeypatch.setattr(engines, "LOOK_BYTES", 1)
+    heap = iter([100, 100 + engines.CACHE_BYTES_MAX, 101 + engines.CACHE_BYTES_MAX, 7])
+    monkeypatch.setattr(engines, "heap_bytes", lambda: next(heap))
+    loaded: list[Any] = []
     for text, (offsets, tokens) in zip(texts, expected, strict=True):
         again = encode(text)
-        engines.append(encode._engine)
+        loaded.append(encode._engine)
         assert np.array_equal(again[0], offsets)
         assert np.array_equal(again[1], tokens)
-    assert [engine is first for engine in engines] == [True, True, False, False]
-    assert engines[2] is engines[3]
+    assert [engine is first for engine in loaded] == [True, True, False, False]
+    assert loaded[2] is loaded[3]
 
 
 def test_many_short_records_and_few_are_encoded_alike(deepseek: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = tokenizer._Gigatoken(deepseek.read_bytes(), fits=True)
+    encode = Gigatoken(deepseek.read_bytes())
     texts = [pa.array(HOSTILE), pa.array(HOSTILE).slice(3, 4), pa.array(["", ""]), pa.array([], pa.string())]
     few = [encode(text, 5) for text in texts]
-    monkeypatch.setattr(tokenizer, "LIST_RECORDS_MAX", -1)
+    monkeypatch.setattr(engines, "LIST_RECORDS_MAX", -1)
     for (offsets, tokens), text in zip(few, texts, strict=True):
         many = encode(text, 5)
         assert (many[0].dtype, many[1].dtype) == (offsets.dtype, tokens.dtype) == (np.int64, np.uint32)
@@ -268,8 +221,8 @@ def test_few_records_are_encoded_without_awkward_whose_import_takes_longer_than_
     code = f"""if True:
         import pathlib, sys
         import pyarrow as pa
-        from headrace.stages.tokenizer import LIST_RECORDS_MAX, _Gigatoken
-        encode = _Gigatoken(pathlib.Path({str(deepseek)!r}).read_bytes())
+        from headrace.stages.engines import LIST_RECORDS_MAX, Gigatoken
+        encode = Gigatoken(pathlib.Path({str(deepseek)!r}).read_bytes())
         encode.make_room()
         for records in (LIST_RECORDS_MAX, LIST_RECORDS_MAX + 1):
             encode(pa.array(["some text"] * records))
@@ -279,26 +232,8 @@ def test_few_records_are_encoded_without_awkward_whose_import_takes_longer_than_
     assert answer.stdout.split() == ["False", "True"]
 
 
-def test_what_the_declaration_found_out_is_not_looked_at_again(
-    deepseek: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    declared = tokenize(str(deepseek))
-    assert declared.parameters["fits"] is True
-    assert "fits" in declared.volatile
-    looked: list[Any] = []
-    monkeypatch.setattr(tokenizer, "why_not_gigatoken", looked.append)
-    Tokenize("tokenize", **declared.parameters)
-    assert looked == []
-    Tokenize("tokenize", **{**declared.parameters, "fits": False})
-    assert len(looked) == 1
-
-
-def test_a_tokenizer_that_gigatoken_would_misread_is_declared_so(tmp_path: pathlib.Path) -> None:
-    assert resolve_tokenizer(small(tmp_path, ["a", "</s>"])).fits is False
-
-
 def test_room_for_many_words_changes_no_token(deepseek: pathlib.Path) -> None:
-    encode, roomy = (tokenizer._Gigatoken(deepseek.read_bytes()) for _ in range(2))
+    encode, roomy = (Gigatoken(deepseek.read_bytes()) for _ in range(2))
     before = heap_bytes()
     roomy.make_room()
     after = heap_bytes()
