@@ -36,8 +36,11 @@ class Disputed:
             whole = text.tobytes()
             kinds += [np.fromiter(_occurrences(whole, token.encode()), np.int64) for token in self.tokens]
         places = np.concatenate(kinds) + begin
-        found: Places = np.unique(np.searchsorted(offsets, places, side="right") - 1)
-        return found
+        found: Places = np.searchsorted(offsets, places, side="right") - 1
+        found.sort()
+        # Not by np.unique, which imports masked arrays.
+        distinct: Places = found[np.append(True, found[1:] != found[:-1])[: len(found)]]
+        return distinct
 
     def _code_points(self, text: Bytes) -> Places:
         """Where disputed code points begin."""
@@ -79,7 +82,7 @@ class Disputed:
     @cached_property
     def _leads(self) -> list[tuple[int, int]]:
         """The first bytes of disputed code points, as ranges."""
-        return ranges_of(np.unique(np.flatnonzero(self._pairs) >> 8).tolist())
+        return ranges_of(sorted(set((np.flatnonzero(self._pairs) >> 8).tolist())))
 
 
 def _code_point(text: Bytes, at: int) -> int:

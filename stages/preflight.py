@@ -87,11 +87,11 @@ def _check_sink(stage: Stage, pipeline: Pipeline) -> None:
     if not makers:
         raise PipelineError(f'sink "{stage.name}" has no tokenizer before it: put tokenize(...) there')
     for maker in makers:
-        for fact, value in maker.identity.items():
-            if stage.identity.get(fact) != value:
+        for fact, value in stage.identity.items():
+            if maker.identity.get(fact) != value:
                 raise PipelineError(
-                    f'sink "{stage.name}" and stage "{maker.name}" differ in {fact} ({stage.identity.get(fact)!r} and '
-                    f"{value!r}): give the sink the stage, write_tokens(tokenize_stage, ...)"
+                    f'sink "{stage.name}" and stage "{maker.name}" differ in {fact} ({value!r} and '
+                    f"{maker.identity.get(fact)!r}): give the sink the stage, write_tokens(tokenize_stage, ...)"
                 )
 
 

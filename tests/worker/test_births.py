@@ -18,6 +18,7 @@ import pytest
 
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
+from headrace.stages.engine_choice import engine_names
 from headrace.stages.inherited import TERSE, inherited_by
 from headrace.stages.library import read, tokenize
 from headrace.stages.terse import share, terse
@@ -164,7 +165,7 @@ async def private_mib(ward: Ward, pipeline: Pipeline) -> float:
         while not (said := channel.receive()):
             await readable(channel.fileno())
     ready = pb.TaskEvent.FromString(said[0]).ready
-    assert ready.facts["tokenizer_engine"] == "gigatoken"
+    assert ready.facts["tokenizer_engine"] == engine_names()[0]
     return private_bytes(ward.pids[number]) / (1 << 20)
 
 
