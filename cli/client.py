@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
-from headrace.cli.arguments import check_without_cluster
 from headrace.cli.errors import CliError
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
@@ -325,6 +324,9 @@ def controller_at(address: str, cluster: str) -> ControllerAt:
     """The controller that is meant, and an operator's credentials for it. Raises CliError."""
     folder = cluster_folder(cluster)
     if not folder:
+        # Here, since it imports the parser of the command line, for which a plain run has no use.
+        from headrace.cli.arguments import check_without_cluster
+
         found = usual_address(address)
         for part in found.split(","):
             check_without_cluster("--controller", part.strip())
