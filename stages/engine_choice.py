@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.stages.environment import environment
+from headrace.store import disk
 
 GIGATOKEN = "gigatoken"
 TOKENIZERS = "tokenizers"
@@ -133,7 +134,7 @@ def _replace(path: pathlib.Path, data: bytes) -> None:
     try:
         with open(descriptor, "wb") as file:
             file.write(data)
-        os.replace(temporary, path)
+        disk.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
