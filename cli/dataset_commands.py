@@ -127,12 +127,18 @@ def dataset_rebuild(
         str, typer.Argument(metavar="HASH", help="The hash of one of its objects, as the manifest names it.")
     ],
     restore: Annotated[bool, typer.Option("--restore", help="Put back what is missing and came out the same.")] = False,
+    trust_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-code", help="Run the code that the dataset's ledger names; without this it is only named."
+        ),
+    ] = False,
     json: Json = False,
 ) -> int:
-    """Make a shard again from its source, and compare it byte for byte."""
+    """Make a shard again from its source, and compare it byte for byte. This runs code that the ledger names."""
     from headrace.cli.trace import rebuild_shard
 
-    return rebuild_shard(uri, shard, restore=restore, as_json=json)
+    return rebuild_shard(uri, shard, restore=restore, trust_code=trust_code, as_json=json)
 
 
 @dataset_app.command("retract")

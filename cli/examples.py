@@ -68,7 +68,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace dataset trace --checkpoint loader.json --step 1000 --moved web=s3://lake/web",
     ),
     "dataset export": ("headrace dataset export data/plain out --format mds",),
-    "dataset rebuild": ("headrace dataset rebuild data/plain 3f2a91 --restore",),
+    "dataset rebuild": ("headrace dataset rebuild data/plain 3f2a91 --trust-code --restore",),
     "dataset retract": (
         "headrace dataset retract data/plain doc-000042 doc-000077",
         "headrace dataset retract data/plain --source file:///corpus/leaked.jsonl",

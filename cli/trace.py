@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.cli.errors import EXIT_FAULT, CliError
+from headrace.cli.errors import EXIT_FAULT, CliError, UsageError
 from headrace.cli.page import console, facts_page, place, title
 from headrace.cli.recipes import Recipes
 from headrace.cli.words import safe
@@ -46,11 +46,22 @@ def trace_record(uri: str, name: str, *, as_json: bool) -> int:
     return 0
 
 
-def rebuild_shard(uri: str, shard: str, *, restore: bool, as_json: bool) -> int:
+def rebuild_shard(uri: str, shard: str, *, restore: bool, trust_code: bool, as_json: bool) -> int:
     """Make a shard again from its source and compare; exit code 1 if it is not the same."""
-    from headrace.worker.rebuild import rebuild
+    from headrace.worker.rebuild import order, rebuild
 
-    answer = rebuild(uri, shard, restore=restore)
+    work = order(uri, shard)
+    code = [safe(line) for line in work.code()]
+    if not trust_code:
+        raise UsageError(
+            f"{work.store.uri}: a rebuild runs code that its ledger names, with your rights; read it, and add "
+            "--trust-code if you trust whoever wrote the dataset",
+            code,
+        )
+    for line in code:
+        print(f"runs {line}", file=sys.stderr)
+    sys.stderr.flush()
+    answer = rebuild(work, restore=restore)
     if as_json:
         facts = {
             "identical": answer.identical,

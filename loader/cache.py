@@ -38,6 +38,7 @@ from headrace.loader.sparse import SPARSE, Opened, Sparse, file_bytes
 from headrace.loader.verify import file_checksum
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
 from headrace.store.header import HEADER_BYTES_MAX, data_end
+from headrace.store.keys import is_checksum
 from headrace.store.objects import ObjectStore
 
 logger = logging.getLogger("headrace.loader")
@@ -180,6 +181,10 @@ class ShardCache:
         store's errors, and LoaderClosed once `stopped`.
         """
         self._make()
+        if not is_checksum(checksum):
+            raise FormatError(
+                f"{store.uri}: {key!r} has the checksum {checksum[:80]!r}; files are named by such of xxh3-128"
+            )
         name = checksum.rpartition(":")[2]
         deadline = time.monotonic() + wait_s
         while time.monotonic() < deadline:

@@ -119,7 +119,10 @@ class ShardTable(Sequence[ShardEntry]):
 
 
 def _retraction(fields: Mapping[str, Any]) -> Retraction:
-    return Retraction(int(fields["version"]), str(fields["tokens"]), tuple(map(int, fields["documents"])))
+    documents = tuple(map(int, fields["documents"]))
+    if not is_key(fields["tokens"]) or not 0 <= min(documents, default=0) <= max(documents, default=0) <= COUNT_MAX:
+        raise ValueError(f"what was retracted of {str(fields['tokens'])[:200]!r} is no key with rows of a table")
+    return Retraction(int(fields["version"]), fields["tokens"], documents)
 
 
 def parse_manifest(data: bytes, uri: str) -> Manifest:

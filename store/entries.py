@@ -17,6 +17,7 @@ import msgpack
 import xxhash
 
 from headrace.store.cluster_changes import CLUSTER_CHANGES, ClusterChange
+from headrace.store.keys import is_checksum, is_key
 
 #: Characters around one that cannot be encoded which are shown.
 _SHOWN = 80
@@ -82,6 +83,18 @@ class StoredObject:
     key: str
     checksum: str
     size: int
+
+
+def stored_object(role: str, key: str, checksum: str, size: int) -> StoredObject:
+    """An object as an entry or a snapshot names it. Raises EntryError where key or checksum has another shape than
+    those that sinks write: names of files are made of them.
+    """
+    if not is_key(key) or not is_checksum(checksum):
+        raise EntryError(
+            f"an object {str(key)[:200]!r} with checksum {str(checksum)[:80]!r}: keys look like "
+            "shards/7/<32 hex digits>.safetensors, checksums like xxh3-128:<32 hex digits>"
+        )
+    return StoredObject(role, key, checksum, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,11 +386,11 @@ _AS_THEY_ARE = frozenset({int, str, bytes, bool, type(None)})
 _NESTED: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("FragmentsListed", "fragments"): lambda items: tuple(Fragment(*item) for item in items),
     ("Closed", "ranges"): lambda items: tuple(Range(*item) for item in items),
-    ("Closed", "objects"): lambda items: tuple(StoredObject(*item) for item in items),
+    ("Closed", "objects"): lambda items: tuple(stored_object(*item) for item in items),
     ("Closed", "counts"): counts_of,
     ("ClaimsReleased", "records"): lambda items: tuple((fragment, tuple(rows)) for fragment, rows in items),
     ("Retracted", "documents"): lambda items: tuple((key, tuple(rows)) for key, rows in items),
-    ("Retracted", "replaced"): lambda items: tuple((key, StoredObject(*item)) for key, item in items),
+    ("Retracted", "replaced"): lambda items: tuple((key, stored_object(*item)) for key, item in items),
 }
 
 

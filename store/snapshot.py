@@ -24,9 +24,9 @@ from headrace.store.entries import (
     Fragment,
     FragmentDropped,
     Range,
-    StoredObject,
     counts_of,
     counts_row,
+    stored_object,
 )
 from headrace.store.errors import FormatError
 from headrace.store.fold import ClosedShard, FragmentState, LedgerState, Published
@@ -272,7 +272,7 @@ def _restore_shards(
     ranges = [Range(ids[row[0]], *row[1:]) for row in zip(*columns, strict=True)]
     columns = [arrays[f"object.{name}"].tolist() for name in ("role", "key", "checksum", "size")]
     rows = zip(*columns, strict=True)
-    objects = [StoredObject(words[role], words[key], words[check], size) for role, key, check, size in rows]
+    objects = [stored_object(words[role], words[key], words[check], size) for role, key, check, size in rows]
     columns = [arrays[f"shard.{name}"].tolist() for name in ("number", "sink", "version", "epoch", "ranges", "objects")]
     range_at = object_at = 0
     for row, count in zip(zip(*columns, strict=True), counts, strict=True):

@@ -15,10 +15,10 @@ how many records.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from headrace.pipeline.graph import Pipeline
+from headrace.pipeline.graph import Pipeline, Stage
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd, Relayouting, Shelving, Sink
 from headrace.stages.sidecars import count_fates
@@ -58,16 +58,55 @@ class Rebuilt:
         return [role for role, item in self.named.items() if self.made.get(role) != item]
 
 
-def rebuild(uri: str, shard: str, *, restore: bool = False) -> Rebuilt:
-    """Make the shard again that has `shard` in a key of it.
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A shard that is to be made again, and by what; nothing of it has run yet."""
 
-    With `restore`, objects that are missing in the store and came out identical are put back; one that stands there
-    and is another is refused. Raises StoreError, InputError and PipelineError.
+    store: ObjectStore
+    state: LedgerState
+    closed: Closed
+    pipeline: Pipeline
+
+    def code(self) -> list[str]:
+        """What runs on this machine when the shard is made again, a line each: the word of the ledger, not ours."""
+        return [line for stage in self.pipeline.stages for line in _code_of(stage, self.pipeline.modules)]
+
+
+def order(uri: str, shard: str) -> Order:
+    """Find the shard that has `shard` in a key of it, and the pipeline that made it. Raises StoreError, PipelineError.
+
+    The ledger is read, and nothing that it names is imported.
     """
     store = open_store(uri)
     state = fold_ledger(store)
     closed = find_shard(state, shard, store.uri)
-    pipeline = _pipeline_of(store.uri, state, closed.version)
+    return Order(store, state, closed, _pipeline_of(store.uri, state, closed.version))
+
+
+def _code_of(stage: Stage, modules: Mapping[str, str]) -> Iterator[str]:
+    targets = [stage.target, str(stage.parameters.get("function", ""))]
+    for target in targets:
+        module = target.partition(":")[0]
+        shipped = next((name for name in modules if module == name or module.startswith(f"{name}.")), None)
+        if shipped is not None:
+            where = f"its text is in the ledger, {len(modules[shipped].encode()):,} bytes"
+        elif module.partition(".")[0] == "headrace":
+            where = "of this Headrace"
+        else:
+            where = "as it is installed here"
+        if target:
+            yield f"{stage.name}: {target}, {where}"
+    if "arguments" in stage.parameters:
+        yield f"{stage.name}: runs the program {stage.parameters['arguments']!r}"
+
+
+def rebuild(work: Order, *, restore: bool = False) -> Rebuilt:
+    """Make the shard again: this runs the code that the ledger names (`Order.code`), with the rights of this process.
+
+    With `restore`, objects that are missing in the store and came out identical are put back; one that stands there
+    and is another is refused. Raises StoreError, InputError and PipelineError.
+    """
+    store, state, closed, pipeline = work.store, work.state, work.closed, work.pipeline
     leaning = Leaning.of(pipeline, closed.sink)
     sink = Chain(pipeline, [closed.sink]).sink
     assert sink is not None

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -37,6 +38,7 @@ SEGMENT_BYTES = 64 << 20
 SEGMENT_AGE_S = 30.0
 #: Journals of segments that are gone which are kept, for the keys in them.
 JOURNALS_KEPT = 1_000
+_SEGMENT = re.compile(r"[0-9]{12,18}\.(?:jsonl|shed)")
 _OPEN, _SEALED, _JOURNAL = ".jsonl.open", ".jsonl", ".commits"
 
 
@@ -148,7 +150,9 @@ class Spool:
     def release(self, segments: Collection[str]) -> int:
         """Delete sealed segments by their files' names: what they held is closed elsewhere. How many there were."""
         with self._lock:
-            gone = [name for name in segments if (self._folder / name).exists() and not name.endswith(_OPEN)]
+            # The names come out of a ledger: what is no segment of ours is nothing to delete.
+            ours = [name for name in segments if _SEGMENT.fullmatch(name)]
+            gone = [name for name in ours if (self._folder / name).exists()]
             for name in gone:
                 (self._folder / name).unlink()
             for journal in sorted(self._folder.glob("*" + _JOURNAL))[:-JOURNALS_KEPT]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pathlib
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 
+#: What a manifest may name: paths are made of it.
+_KEY = re.compile(r"shards/[0-9]+/[0-9a-f]{32}(?:\.[a-z]+)+")
 #: Bytes of the hash that stands for a document's tokens.
 _HASH_BYTES = 16
 #: Records that a finding names; the rest are counted.
@@ -79,6 +82,8 @@ def read_fates(dataset: pathlib.Path) -> Fates:
     """The fate of each record that the manifest's shards hold."""
     fates = Fates({}, [])
     for shard in json.loads((dataset / "manifest.json").read_text(encoding="utf-8"))["shards"]:
+        if not all(_KEY.fullmatch(str(shard[name])) for name in ("tokens", "documents", "verdicts")):
+            raise ValueError(f"{dataset}: the manifest names {shard['tokens']!r}, which is no object of a shard")
         for key, fate in _of_shard(dataset, shard):
             if key in fates.found:
                 fates.twice.append(key)

@@ -10,7 +10,7 @@ from headrace.controller.core.needs import first_of, unmet
 from headrace.store.entries import Closed, Range
 from headrace.store.fold import LedgerState
 from headrace.store.intervals import IntervalSet
-from headrace.store.keys import epoch_of
+from headrace.store.keys import epoch_of, is_checksum, is_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,9 @@ class Committer:
         if not event.ranges:
             return "a shard that closes no records"
         for stored in event.objects:
-            if epoch_of(stored.key) not in (None, event.epoch):
+            if not is_key(stored.key) or not is_checksum(stored.checksum):
+                return f"{stored.key[:200]!r} with checksum {stored.checksum[:80]!r} is no object that sinks write"
+            if epoch_of(stored.key) != event.epoch:
                 return f"{stored.key} lies outside of epoch {event.epoch}: a collection may delete it"
         if len(event.ranges) != len(event.coverage):
             return f"{len(event.ranges)} ranges with {len(event.coverage)} coverages"

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
+import xxhash
+
 from headrace.controller.core import messages as m
 from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.cluster import Controller
@@ -54,7 +56,8 @@ def proposal(
     total = sum(item.count for item in ranges)
     count = marked if counted is None else counted
     counts = Counts(kept=count, filtered=total - count)
-    objects = (StoredObject("tokens", f"shards/{ranges!r}", "xxh3-128:0", 1),)
+    named = xxhash.xxh3_128_hexdigest(repr(ranges))
+    objects = (StoredObject("tokens", f"shards/{epoch}/{named}.safetensors", f"xxh3-128:{named}", 1),)
     return m.ShardProposed(task, attempt, number, "write", version, epoch, tuple(ranges), coverage, objects, counts)
 
 

@@ -137,7 +137,7 @@ def test_what_another_sink_has_queued_is_no_overlap() -> None:
 
 def test_an_object_of_another_epoch_is_refused_since_a_collection_may_delete_it() -> None:
     for epoch, accepted in ((0, False), (1, True), (2, False)):
-        stored = StoredObject("tokens", f"shards/{epoch}/{'a' * 32}.safetensors", "xxh3-128:0", 1)
+        stored = StoredObject("tokens", f"shards/{epoch}/{'a' * 32}.safetensors", "xxh3-128:" + "b" * 32, 1)
         judgement = judge(Committer(ledger()), replace(proposal([Range(A.id, 0, 4)]), objects=(stored,)))
         assert (judgement.closed is not None) is accepted
         assert ("outside of epoch 1" in judgement.reason) is not accepted

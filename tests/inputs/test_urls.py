@@ -85,7 +85,7 @@ def test_what_was_written_is_judged_by_its_urls_again_and_where_there_are_none_t
 
     (tmp_path / "bad.txt").write_text("")
     shard = pathlib.PurePath(lines_of(tmp_path, "first")).name.partition(".")[0]
-    again = headrace(tmp_path, "dataset", "rebuild", "first", shard)
+    again = headrace(tmp_path, "dataset", "rebuild", "--trust-code", "first", shard)
     assert again.returncode == 1
     assert json.loads(again.stdout)["fates"] == {
         "kept": {"named": 59, "made": 60},

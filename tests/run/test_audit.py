@@ -23,7 +23,7 @@ def test_a_shard_is_made_again_byte_for_byte_and_put_back(undisturbed: Path, tmp
     missing = call("dataset", "verify", str(dataset))
     assert missing.returncode == 1
     assert shard["tokens"] in missing.stderr + missing.stdout
-    answer = call("dataset", "rebuild", str(dataset), tokens.stem, "--restore", "--json")
+    answer = call("dataset", "rebuild", "--trust-code", str(dataset), tokens.stem, "--restore", "--json")
     assert answer.returncode == 0, answer.stderr
     assert json.loads(answer.stdout)["identical"]
     assert json.loads(answer.stdout)["differing"] == []

@@ -177,7 +177,14 @@ def test_records_that_harm_their_tasks_are_quarantined_alone_and_not_run_again_b
     assert sum(shard.closed.counts.quarantined for shard in deadly) == len(QUICK)
     for shard in deadly:
         verdicts_of = next(item for item in shard.closed.objects if item.role == "verdicts")
-        rebuild = ("dataset", "rebuild", str(tmp_path / "out"), Path(verdicts_of.key).name.partition(".")[0], "--json")
+        rebuild = (
+            "dataset",
+            "rebuild",
+            "--trust-code",
+            str(tmp_path / "out"),
+            Path(verdicts_of.key).name.partition(".")[0],
+            "--json",
+        )
         again = answer_of(rebuild, tmp_path / "out")
         assert again.returncode == 0, again.stderr
         assert json.loads(again.stdout)["differing"] == []

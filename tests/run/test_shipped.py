@@ -87,7 +87,9 @@ def test_a_worker_without_the_files_runs_them_and_says_what_it_has_in_another_ve
     ]
     # The ledger has them too: a shard is made again where the files have never been.
     shard = dataset.shards[0].closed.objects[0].key
-    rebuilt = call(tmp_path, "dataset", "rebuild", str(output), Path(shard).name.partition(".")[0], "--json")
+    rebuilt = call(
+        tmp_path, "dataset", "rebuild", "--trust-code", str(output), Path(shard).name.partition(".")[0], "--json"
+    )
     assert rebuilt.returncode == 0, rebuilt.stderr
     assert json.loads(rebuilt.stdout)["differing"] == []
 

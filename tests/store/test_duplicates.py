@@ -82,7 +82,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
 def _shard(store: ObjectStore, row: int, text: str) -> Closed:
     key = f"shards/1/{row:032x}.keys"
     store.create(key, [encode_keys([(FRAGMENT.id, np.array([row]), keys(text))], SCHEME.identity())])
-    stored = (StoredObject("keys", key, "xxh3-128:0", 1),)
+    stored = (StoredObject("keys", key, "xxh3-128:" + "0" * 32, 1),)
     return Closed("write", "v", 1, (Range(FRAGMENT.id, row, 1),), stored, Counts(kept=1))
 
 

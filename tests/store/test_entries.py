@@ -72,7 +72,7 @@ CLOSED = Closed(
     "v",
     1,
     (Range(b"f" * 16, 0, 5, 0, 50),),
-    (StoredObject("tokens", "shards/1/x", "xxh3-128:0", 9),),
+    (StoredObject("tokens", f"shards/1/{'a' * 32}.safetensors", "xxh3-128:" + "0" * 32, 9),),
     Counts(kept=5),
 )
 
@@ -188,7 +188,9 @@ def test_a_proposal_is_named_by_its_ranges_and_objects_alone(other: Closed) -> N
     [
         replace(CLOSED, sink="copy"),
         replace(CLOSED, ranges=(Range(b"f" * 16, 0, 4),)),
-        replace(CLOSED, objects=(StoredObject("tokens", "shards/1/x", "xxh3-128:1", 9),)),
+        replace(
+            CLOSED, objects=(StoredObject("tokens", f"shards/1/{'a' * 32}.safetensors", "xxh3-128:" + "1" * 32, 9),)
+        ),
     ],
     ids=["another sink", "another range", "other bytes"],
 )

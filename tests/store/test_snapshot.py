@@ -53,7 +53,9 @@ ME = {"host": "here", "pid": 7}
 
 
 def closes(fragment: Fragment, first: int, count: int, sink: str = "write") -> Closed:
-    stored = StoredObject("tokens", f"shards/1/{fragment.uri}-{first}", "xxh3-128:0", 5)
+    stored = StoredObject(
+        "tokens", f"shards/1/{fragment.id.hex()[:24]}{first:08x}.safetensors", f"xxh3-128:{first:032x}", 5
+    )
     counts = Counts(kept=count - 1, filtered=1, filtered_by={"keep/short": 1}, tokens=3 * count)
     return Closed(sink, "v", 1, (Range(fragment.id, first, count, 10 * first, 10 * count),), (stored,), counts)
 
