@@ -56,7 +56,7 @@ def proposal(
     total = sum(item.count for item in ranges)
     count = marked if counted is None else counted
     counts = Counts(kept=count, filtered=total - count)
-    named = xxhash.xxh3_128_hexdigest(repr(ranges))
+    named = xxhash.xxh3_128_hexdigest(repr(ranges).encode())
     objects = (StoredObject("tokens", f"shards/{epoch}/{named}.safetensors", f"xxh3-128:{named}", 1),)
     return m.ShardProposed(task, attempt, number, "write", version, epoch, tuple(ranges), coverage, objects, counts)
 

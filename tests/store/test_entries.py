@@ -39,7 +39,9 @@ plain = st.dictionaries(names, st.one_of(names, numbers, st.booleans(), st.lists
 tallies = st.dictionaries(names, numbers, max_size=3)
 fragments = st.builds(Fragment, ids, names, names, names, numbers, st.integers(-1, 1 << 60), names, numbers)
 ranges = st.builds(Range, ids, numbers, numbers, st.integers(-1, 1 << 60), st.integers(-1, 1 << 60))
-objects = st.builds(StoredObject, names, names, names, numbers)
+hashes = st.from_regex(r"[0-9a-f]{32}", fullmatch=True)
+keys = st.from_regex(r"(shards|quarantine)/[0-9]{1,18}/[0-9a-f]{32}(\.[a-z]{1,9}){1,2}", fullmatch=True)
+objects = st.builds(StoredObject, names, keys, hashes.map("xxh3-128:{}".format), numbers)
 stages = st.dictionaries(st.from_regex(r"[a-z][a-z0-9_-]{0,5}", fullmatch=True), numbers, max_size=3)
 counts = st.builds(
     Counts, numbers, numbers, numbers, numbers, tallies, tallies, stages, numbers, numbers, numbers, counters=tallies
@@ -56,13 +58,13 @@ changes = st.one_of(
     st.builds(
         Closed, names, names, numbers, st.lists(ranges, max_size=3).map(tuple), st.lists(objects).map(tuple), counts
     ),
-    st.builds(VersionPublished, numbers, names),
+    st.builds(VersionPublished, numbers, names, st.integers(-1, 1 << 60), st.booleans()),
     st.builds(Removed, names),
     st.builds(
         Retracted,
         numbers,
         st.lists(st.tuples(names, st.lists(numbers, max_size=3).map(tuple)), max_size=2).map(tuple),
-        st.lists(st.tuples(names, st.builds(StoredObject, names, names, names, numbers)), max_size=2).map(tuple),
+        st.lists(st.tuples(names, objects), max_size=2).map(tuple),
     ),
 )
 entries = st.builds(Entry, numbers, st.lists(changes, max_size=4).map(tuple))
@@ -213,3 +215,11 @@ def test_a_range_knows_where_it_ends(fragment: Fragment) -> None:
     assert Range(fragment.id, 3, 4).end == 7
     assert Range(fragment.id, 3, 4, 30, 40).stop == 70
     assert Range(fragment.id, 3, 4, 30).stop == Range(fragment.id, 3, 4, -1, 40).stop == -1
+
+
+@pytest.mark.parametrize(("reason", "complete"), [("completed", True), ("stopped", False)])
+def test_a_version_of_before_shows_what_stood_up_to_it_and_one_that_was_stopped_is_incomplete(
+    reason: str, complete: bool
+) -> None:
+    old = msgpack.packb([1, 1, [["VersionPublished", [1, reason]]]])
+    assert decode_entry(old).changes == (VersionPublished(1, reason, -1, complete),)
