@@ -90,7 +90,8 @@ def _say_step(state: dict[str, Any], step: int, sources: "list[Source] | None", 
     names = {row.source for row in found.rows}
     for row in found.rows:
         where = f"{row.source}  {row.shard}" if len(names) > 1 else row.shard
-        print(f"rank {row.rank} row {row.row}  position {row.position}  {where}:{row.shard_row}")
+        by = f"  by {safe(row.pipeline)}" if row.pipeline else ""
+        print(f"rank {row.rank} row {row.row}  position {row.position}  {where}:{row.shard_row}{by}")
         print(f"  {', '.join(safe(piece.document) for piece in row.pieces) or '(no document)'}")
     return 0
 

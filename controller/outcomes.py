@@ -7,7 +7,7 @@ import logging
 from headrace.controller.core import messages as core
 from headrace.store.entries import EntryError
 from headrace.store.errors import StoreError, StoreRefused, StoreStalled
-from headrace.store.fold import FoldError
+from headrace.store.log_state import FoldError, ForeignLog
 
 logger = logging.getLogger("headrace.controller")
 
@@ -37,6 +37,8 @@ def outcome(command: core.Command, error: Exception) -> core.Event | None:
 
 def in_words(error: Exception) -> str:
     """What an error says: those that are meant for people as they are."""
+    if isinstance(error, ForeignLog):
+        return f"{error}; another log stands there, name another folder"
     if isinstance(error, FoldError):
         return f"the ledger contradicts itself: {error}; run `headrace dataset verify`"
     if isinstance(error, (StoreError, EntryError)):

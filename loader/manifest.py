@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from sys import intern
 from typing import Any, Final, overload
 
 import orjson
@@ -25,6 +26,8 @@ class ShardEntry:
     sequences: int
     #: real tokens, padding not counted
     token_count: int
+    #: the hash of the pipeline that closed it; empty where the manifest does not say
+    pipeline: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class Manifest:
 class ShardTable(Sequence[ShardEntry]):
     """The shards, kept by column: a dataset has a hundred thousand of them, and a loader looks at a few."""
 
-    __slots__ = ("checksums", "documents", "sequences", "token_counts", "tokens")
+    __slots__ = ("checksums", "documents", "pipelines", "sequences", "token_counts", "tokens")
 
     def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
         self.tokens: list[str] = [entry["tokens"] for entry in entries]
@@ -78,7 +81,9 @@ class ShardTable(Sequence[ShardEntry]):
         self.checksums: list[str] = [entry["checksum"] for entry in entries]
         self.sequences: list[int] = [entry["sequences"] for entry in entries]
         self.token_counts: list[int] = [entry["token_count"] for entry in entries]
-        for column, kind in zip(self._columns(), (str, str, str, int, int), strict=True):
+        #: of few pipelines, so each name is kept once
+        self.pipelines: list[str] = [intern(entry.get("pipeline", "")) for entry in entries]
+        for column, kind in zip(self._columns(), (str, str, str, int, int, str), strict=True):
             wrong = set(map(type, column)) - {kind}
             if wrong:
                 raise TypeError(f"a shard's field is {wrong.pop().__name__} and not {kind.__name__}")
@@ -96,7 +101,7 @@ class ShardTable(Sequence[ShardEntry]):
             raise ValueError(f"a shard's count is below 0 or above {COUNT_MAX}")
 
     def _columns(self) -> tuple[list[Any], ...]:
-        return self.tokens, self.documents, self.checksums, self.sequences, self.token_counts
+        return self.tokens, self.documents, self.checksums, self.sequences, self.token_counts, self.pipelines
 
     def first(self, count: int) -> "ShardTable":
         """The first `count` shards."""

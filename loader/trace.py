@@ -46,6 +46,8 @@ class TracedRow:
     shard: str
     shard_row: int
     pieces: tuple[TracedPiece, ...]
+    #: the hash of the pipeline that closed the shard: a dataset that was amended is of several
+    pipeline: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +142,9 @@ class Trace:
                 if not self._retracted(shard, document, position)
             )
             source = int(self._mixture.source_of(np.array([shard]))[0])
-            key = self._sources.entry(shard)[1].tokens
-            traced.append(
-                TracedRow(rank, place, position % self._samples, self._sources.names[source], key, row, pieces)
-            )
+            entry, name = self._sources.entry(shard)[1], self._sources.names[source]
+            place_in_pass = position % self._samples
+            traced.append(TracedRow(rank, place, place_in_pass, name, entry.tokens, row, pieces, entry.pipeline))
         return TracedStep(
             step=number,
             pass_=step.pass_,

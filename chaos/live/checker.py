@@ -153,9 +153,11 @@ def _same_fates(before: Fates, after: Fates) -> Finding:
 
 
 def _each_once(fates: Fates, answer: dict[str, Any]) -> Finding:
-    read, found = answer.get("records_read"), len(fates.found)
-    good = not fates.twice and read == found and bool(answer.get("balanced"))
-    said = f"lost {(read or 0) - found}, twice {len(fates.twice)} of {read} records that the run counted"
+    read, found, still = int(answer.get("records_read", 0)), len(fates.found), int(answer.get("records_open", 0))
+    lost = read - still - found
+    good = not fates.twice and not lost and not still and bool(answer.get("balanced"))
+    said = f"lost {lost}, twice {len(fates.twice)} of {read} records that the run counted"
+    said += f"; {still} of them are open" if still else ""
     return Finding("each record stands in the dataset once", good, said)
 
 

@@ -17,6 +17,7 @@ from headrace.controller.core.plans import Plan
 from headrace.controller.core.run_adoption import REJOIN_S, Adoption, without_solitary
 from headrace.controller.core.run_states import RunState, RunTurn
 from headrace.pipeline.errors import PipelineError
+from headrace.store.balance import balance_of
 from headrace.store.entries import (
     EpochRaised,
     PipelineApplied,
@@ -127,8 +128,7 @@ class Opening(Adoption):
         except PipelineError as error:
             return self._fail(str(error))
         self._turn(RunTurn.PIPELINE_ACCEPTED)
-        counts = self.ledger.counts.get(self.sinks[0])
-        self.records_resumed = counts.records if counts else 0
+        self.records_resumed = balance_of(self.ledger).records_closed
         self.bytes_resumed = sum(state.stored_bytes(self.sinks[0]) for state in self.ledger.fragments.values())
         self.crew = Crew(self.plan, self.pipeline, self.version, self.leadership.term)
         self.crew.index_served = self._inherited is not None

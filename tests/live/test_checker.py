@@ -55,6 +55,13 @@ def test_a_dataset_agrees_with_itself_and_with_its_source(reference: Path, copy:
     assert findings[SOURCE].said == f"{RECORDS + 4} records in 4 files, {RECORDS} of them with an id of their own"
 
 
+def test_records_that_are_open_are_told_and_not_called_lost(reference: Path, copy: Path) -> None:
+    answer = {"records_read": RECORDS + 9, "records_open": 5, "balanced": True}
+    (once,) = check_dataset(reference, copy, answer, id_key="id", rebuilds=0, seed=0)[ONCE : ONCE + 1]
+    assert not once.passed
+    assert once.said == f"lost 0, twice 0 of {RECORDS + 9} records that the run counted; 5 of them are open"
+
+
 def test_a_lost_shard_is_found_by_fates_by_count_and_by_source(reference: Path, copy: Path) -> None:
     change_manifest(copy, lambda shards: shards.pop())
     findings = check(reference, copy)
