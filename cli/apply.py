@@ -92,7 +92,7 @@ def _show_end(status: pb.PipelineStatus, *, as_json: bool) -> None:
     out = console(sys.stdout)
     out.print(title(status.pipeline, status.state, good=status.state == "completed"))
     out.print(balance_page(balance))
-    for line in death_lines(rows_of(status)):
+    for line in death_lines(rows_of(status.deaths)):
         out.print(Text(f"died  {safe(line)}", style="yellow"))
     for line in environments(status):
         out.print(Text(f"note  {safe(line)}", style="yellow"))
@@ -129,6 +129,8 @@ def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
         out.print(workers_table(reply))
     else:
         out.print("  no worker is registered: start one with `headrace worker`", style="yellow")
+    for words in death_lines(rows_of(reply.lost)):
+        out.print(Text(f"  lost: {safe(words)}", style="yellow"))
     for item in reply.pipelines:
         _show_pipeline(item)
     if not reply.pipelines:
@@ -152,7 +154,7 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
     facts += [("not changed", status.refused_change)] if status.refused_change else []
     facts += [("environment", words) for words in environments(status)]
     facts += [("waits", words) for words in status.waits]
-    facts += [("died", words) for words in death_lines(rows_of(status))]
+    facts += [("died", words) for words in death_lines(rows_of(status.deaths))]
     facts += [("note", words) for words in status.notes]
     facts += [("failure", status.failure)] if status.failure else []
     out.print(facts_page(facts))

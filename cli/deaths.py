@@ -30,9 +30,9 @@ class DeathRow:
         return f"{self.what} {self.name}".rstrip() + f"{often}: {self.cause}"
 
 
-def rows_of(status: pb.PipelineStatus) -> list[DeathRow]:
+def rows_of(deaths: Iterable[pb.Death]) -> list[DeathRow]:
     """What a controller tells."""
-    return [DeathRow(item.what, item.name, item.cause, item.count) for item in status.deaths]
+    return [DeathRow(item.what, item.name, item.cause, item.count) for item in deaths]
 
 
 def death_lines(rows: Iterable[DeathRow]) -> list[str]:
@@ -59,7 +59,7 @@ class DeathBook:
 
         Of many alike not each is said, but the first, the second, the fourth and so on.
         """
-        self._latest = Counter({(row.what, row.name, row.cause): row.count for row in rows_of(status)})
+        self._latest = Counter({(row.what, row.name, row.cause): row.count for row in rows_of(status.deaths)})
         lines: list[str] = []
         for row in self.rows():
             kind = (row.what, row.name, row.cause)

@@ -158,7 +158,7 @@ def _table(stages: list[StageRate], width: int) -> RenderableType:
     table.add_column("at work", no_wrap=True, min_width=BAR + 5 if wide else 4)
     if wide:
         table.add_column("in flight to it", justify="right")
-    table.add_column("who waits", overflow="ellipsis", no_wrap=True, ratio=1)
+    table.add_column("now", overflow="ellipsis", no_wrap=True, ratio=1)
     for item in stages:
         row: list[RenderableType] = [
             Text(safe(item.stage), ACCENT),

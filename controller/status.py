@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Container
 
+from headrace.controller.core.deaths import Deaths
 from headrace.controller.core.placement import NOTHING
 from headrace.controller.core.roster import Task, TaskState
 from headrace.controller.core.run import Run
@@ -39,6 +40,7 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
                 allows_chaos=worker.worker in shell.sessions and shell.sessions[worker.worker].allows_chaos,
             )
         )
+    answer.lost.extend(_deaths(shell.core.lost))
     if shell.core.log is not None:
         _, answer.trouble = shell.core.log.trouble(time.monotonic())
     for name, run in shell.core.runs.items():
@@ -52,6 +54,13 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
             told = pb.PipelineStatus(pipeline=name, dataset=dataset, state=state, failure=record.reason)
             answer.pipelines.append(told)
     return answer
+
+
+def _deaths(deaths: Deaths) -> list[pb.Death]:
+    return [
+        pb.Death(what=death.what, name=death.name, cause=death.cause, count=count)
+        for death, count in deaths.counts.items()
+    ]
 
 
 def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
@@ -80,10 +89,7 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
         notes=run.listing.notes(),
         balance=balance_to(balance_of(run.ledger)),
         held_by_dead=progress.held_by_dead(living),
-        deaths=[
-            pb.Death(what=death.what, name=death.name, cause=death.cause, count=count)
-            for death, count in run.deaths.counts.items()
-        ],
+        deaths=_deaths(run.deaths),
     )
     for sink, counts in run.ledger.counts.items():
         status.counts[sink].CopyFrom(counts_to(counts))

@@ -1309,7 +1309,7 @@ class PipelineStatus(_message.Message):
     def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ..., changes: _Optional[_Iterable[str]] = ..., refused_change: _Optional[str] = ..., waits: _Optional[_Iterable[str]] = ..., held_by_dead: _Optional[int] = ..., balance: _Optional[_Union[Balance, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[Death, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("workers", "pipelines", "controller", "version", "standby", "leader", "term", "trouble", "allows_chaos")
+    __slots__ = ("workers", "pipelines", "controller", "version", "standby", "leader", "term", "trouble", "allows_chaos", "lost")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     PIPELINES_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
@@ -1319,6 +1319,7 @@ class StatusReply(_message.Message):
     TERM_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     ALLOWS_CHAOS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
     pipelines: _containers.RepeatedCompositeFieldContainer[PipelineStatus]
     controller: str
@@ -1328,7 +1329,8 @@ class StatusReply(_message.Message):
     term: int
     trouble: str
     allows_chaos: bool
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., pipelines: _Optional[_Iterable[_Union[PipelineStatus, _Mapping]]] = ..., controller: _Optional[str] = ..., version: _Optional[str] = ..., standby: _Optional[bool] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., trouble: _Optional[str] = ..., allows_chaos: _Optional[bool] = ...) -> None: ...
+    lost: _containers.RepeatedCompositeFieldContainer[Death]
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., pipelines: _Optional[_Iterable[_Union[PipelineStatus, _Mapping]]] = ..., controller: _Optional[str] = ..., version: _Optional[str] = ..., standby: _Optional[bool] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., trouble: _Optional[str] = ..., allows_chaos: _Optional[bool] = ..., lost: _Optional[_Iterable[_Union[Death, _Mapping]]] = ...) -> None: ...
 
 class StopRequest(_message.Message):
     __slots__ = ("pipeline", "cancel")

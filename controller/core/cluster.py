@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.controller.core.claims import Claims
+from headrace.controller.core.deaths import Deaths
 from headrace.controller.core.leadership import LOG_LIMITS, LOST, UNREADABLE_S, Leadership, LeaderState, LogLimits
 from headrace.controller.core.log_messages import LOG_EVENTS, LogEvent
 from headrace.controller.core.messages import (
@@ -38,7 +39,7 @@ from headrace.controller.core.plans import Plan, Wished
 from headrace.controller.core.recording import options_of, plan_from_plain, plan_to_plain, request_of, wished_of
 from headrace.controller.core.run import Run
 from headrace.controller.core.run_states import ENDED, RunState
-from headrace.controller.core.steering import Steering
+from headrace.controller.core.steering import Steering, turned_away
 from headrace.controller.core.tokens import TokenOffered, Tokens
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
@@ -80,6 +81,8 @@ class Controller:
     ) -> None:
         self.identity = dict(identity)
         self.workers: dict[str, WorkerRegistered] = {}
+        #: Workers that were lost since this controller leads.
+        self.lost = Deaths()
         self.runs: dict[str, Run] = {}
         self._log_limits = log_limits
         self.log = self._leadership(log, ClusterState()) if log else None
@@ -167,7 +170,7 @@ class Controller:
             case PipelineRequested():
                 return self._requested(event)
             case StopRequested() | SteerRequested() | DrainRequested() | ClearRequested():
-                return self._steering.handle(event, now) if self.leads else self._turned_away(event)
+                return self._steering.handle(event, now) if self.leads else turned_away(event, self._elsewhere())
             case ManifestWritten():
                 writer = self._by_log(event.log)
                 return writer.handle(event, now) if writer else []
@@ -300,6 +303,7 @@ class Controller:
         self.drained.clear()
         self.runs.clear()
         self.workers.clear()
+        self.lost = Deaths()
         self._asked.clear()
         self._planned.clear()
         self._usurpations.clear()
@@ -351,6 +355,7 @@ class Controller:
 
     def _worker_lost(self, event: WorkerLost, now: float) -> list[Command]:
         known = self.workers.pop(event.worker, None)
+        self.lost.note("worker", event.worker, event.reason)
         self._claims.drop(event.worker)
         if self.log is not None and known is not None:
             self.log.submit(WorkerLeft(event.worker, event.reason))
@@ -384,11 +389,6 @@ class Controller:
         reason = run.reason if run is not None else record.reason if record is not None else ""
         failed = (run.state.value if run is not None else record.outcome if record is not None else "") == "failed"
         return [AnswerRequest(event.request, accepted=not failed, reason=reason if failed else "")]
-
-    def _turned_away(self, event: StopRequested | SteerRequested | DrainRequested | ClearRequested) -> list[Command]:
-        if isinstance(event, StopRequested):
-            return []
-        return [AnswerRequest(event.request, accepted=False, reason=self._elsewhere())]
 
     def _elsewhere(self) -> str:
         leader = self.leader.get("address")

@@ -7,7 +7,7 @@ is done at once and forgotten with the process.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from headrace.controller.core.leadership import Leadership
 from headrace.controller.core.messages import (
@@ -27,6 +27,8 @@ from headrace.pipeline.errors import PipelineError
 from headrace.store.cluster_changes import RunsCleared, RunSteered, RunStopAsked, WorkerDrainAsked
 from headrace.store.cluster_fold import ClusterState
 
+Wish: TypeAlias = StopRequested | SteerRequested | DrainRequested | ClearRequested
+
 
 class Steered(Protocol):
     """What there is to steer."""
@@ -44,9 +46,7 @@ class Steering:
         self._cluster = cluster
         self._waiting: deque[SteerAdmitted | DrainRequested | ClearAdmitted] = deque()
 
-    def handle(
-        self, event: StopRequested | SteerRequested | DrainRequested | ClearRequested, now: float
-    ) -> list[Command]:
+    def handle(self, event: Wish, now: float) -> list[Command]:
         """Take one wish; give the commands that follow from it."""
         match event:
             case StopRequested():
@@ -155,6 +155,11 @@ class Steering:
         for run in self._cluster.runs.values():
             commands += [] if run.ended else run.handle(WorkerDrained(event.worker), now)
         return commands
+
+
+def turned_away(event: Wish, reason: str) -> list[Command]:
+    """The answer of a controller that does not lead."""
+    return [] if isinstance(event, StopRequested) else [_answer(event.request, reason)]
 
 
 def _why_not_cleared(run: Run | None, *, known: bool) -> str:

@@ -46,6 +46,15 @@ def test_deaths_are_counted_by_name_and_cause() -> None:
     }
 
 
+def test_a_worker_that_is_lost_is_told_of_even_where_it_had_no_task() -> None:
+    stand = Stand()
+    stand.join("w1")
+    stand.tell(m.WorkerLost("w1", "its session ended"))
+    stand.join("w1")
+    stand.tell(m.WorkerLost("w1", "its session ended"))
+    assert stand.core.lost.counts == {Death("worker", "w1", "its session ended"): 2}
+
+
 def test_an_end_that_was_asked_for_is_no_death() -> None:
     stand = Stand()
     stand.begin(A)
