@@ -35,6 +35,7 @@ from headrace.store.objects import below, open_store
 from headrace.store.release import release
 from headrace.transport.control_address import INSECURE, SOCKET, AddressError, default_address, to_listen
 from headrace.transport.effects import Effects, end_on_surprise
+from headrace.transport.lifeline import end_with_parent
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
 from headrace.transport.signals import heard
@@ -250,6 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
+    end_with_parent(args.lifeline_fd)
     book = keep_logbook("controller", args.logs)
     setproctitle.setproctitle("headrace controller")
     look_for_cycles_seldom()

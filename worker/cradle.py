@@ -71,7 +71,15 @@ def start_nursery() -> Nursery:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
         process = subprocess.Popen(  # noqa: S603 - this interpreter, and a module of our own
-            [sys.executable, "-m", "headrace.worker.nursery", "--control-fd", str(theirs.fileno())],
+            [
+                sys.executable,
+                "-m",
+                "headrace.worker.nursery",
+                "--control-fd",
+                str(theirs.fileno()),
+                "--worker",
+                str(os.getpid()),
+            ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env=environment(os.environ),
@@ -82,13 +90,14 @@ def start_nursery() -> Nursery:
 def fork_nursery() -> Nursery:
     """Fork one from this process, which must have one thread. Raises OSError as `start_nursery` does."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    worker = os.getpid()
 
     def live() -> int:
         ours.detach()
         _be_born_with(environment(os.environ))
         from headrace.worker.nursery import main
 
-        return main(["--control-fd", str(theirs.detach())])
+        return main(["--control-fd", str(theirs.detach()), "--worker", str(worker)])
 
     with theirs:
         process = fork(live, keep=[theirs.fileno()])

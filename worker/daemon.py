@@ -32,6 +32,7 @@ from headrace.store.release import release
 from headrace.transport.control_address import AddressError, check_plain, default_address
 from headrace.transport.effects import Effects, end_on_surprise
 from headrace.transport.errors import LinkRefusedError
+from headrace.transport.lifeline import end_with_parent
 from headrace.transport.log_lines import about, caused_by, current_cause
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
@@ -440,6 +441,7 @@ def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> i
     parser.add_argument("--controller-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
+    end_with_parent(args.lifeline_fd)
     book = keep_logbook(f"worker {args.name}", args.logs)
     try:
         member = membership(args.join, args.state)

@@ -61,9 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Fork tasks until the worker is gone."""
     parser = argparse.ArgumentParser(prog="headrace nursery")
     parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--worker", type=int, default=0, help="the process id of the worker")
     args = parser.parse_args(argv)
-    worker = os.getppid()
+    worker = args.worker or os.getppid()
     _die_with_parent()
+    if os.getppid() != worker:
+        return 0  # it is gone already, and nobody else will say so
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setproctitle.setproctitle("headrace nursery")
     _import_all()

@@ -4,8 +4,8 @@ The first task that wants a model starts it; it loads the model once and forks a
 that tasks score side by side and the model's pages are shared (copy-on-write: no library writes to a loaded model).
 It is found by a UNIX socket in the folder that only this user may enter (transport/private_folder.py); the name holds
 the hash of the model file and of what is asked of it, and of two that start at once one gets the name and the other
-ends. It ends when nobody has been connected for LINGER_S. Both ends check that the other runs as the same user. A child
-that dies takes its connection with it and nothing else.
+ends. It ends when nobody has been connected for LINGER_S, and at once where none of the workers lives whose tasks came.
+Both ends check that the other runs as the same user. A child that dies takes its connection with it and nothing else.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import struct
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ MESSAGE_BYTES_MAX = 1 << 30
 _HASH_BYTES = 8 << 20
 _LENGTH = struct.Struct("<Q")
 _PR_SET_PDEATHSIG = 1
+_CREDENTIALS_BYTES = struct.calcsize("3i")
+#: Seconds between two looks where nothing happens.
+_TURN_S = 0.5
 
 
 def send(connection: socket.socket, message: dict[str, Any]) -> None:
@@ -104,10 +108,16 @@ def main(arguments: list[str]) -> int:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     listener.listen(128)
-    # The task that started this waits for the name and no longer; the host is nobody's child.
+    # The task that started this waits for the name and no longer; the host outlives it, for the others.
+    between = os.getpid()
     if os.fork():
         os._exit(0)
+    while os.getppid() == between:
+        time.sleep(_LOOK_S)
+    # Its worker adopts it. Loading takes long, and looks at nothing: until then the host dies with its worker.
+    _die_with_parent(signal.SIGKILL)
     model, problem = _load(order)
+    _die_with_parent(0)
     gc.collect()
     gc.freeze()
     _serve(listener, model, problem)
@@ -135,38 +145,85 @@ def _load(order: dict[str, Any]) -> tuple[Model | None, str]:
         return None, f"cannot load {order['path']}: {type(error).__name__}: {error}"
 
 
+@dataclass(slots=True)
+class _Guests:
+    """Who is served: the child for each connection, by a descriptor of its end, and the workers of those who came."""
+
+    children: dict[int, tuple[int, socket.socket]] = field(default_factory=dict[int, tuple[int, socket.socket]])
+    workers: dict[int, int] = field(default_factory=dict[int, int])
+
+    def came(self, connection: socket.socket, child: int) -> None:
+        """Somebody is served by a child of this process."""
+        self.children[os.pidfd_open(child)] = (child, connection)
+
+    def note_worker(self, connection: socket.socket) -> None:
+        """Remember the parent of who connects: the host waits for other tasks of its worker as long as that lives."""
+        pid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS_BYTES))[0]
+        with suppress(OSError, ValueError):
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+            worker = int(stat[stat.rindex(")") + 2 :].split()[1])
+            if worker > 1 and worker not in self.workers:
+                self.workers[worker] = os.pidfd_open(worker)
+
+    def wait(self, listener: socket.socket, seconds: float) -> bool:
+        """Wait for news; whether somebody knocks. Children whose task is gone are killed, and buried."""
+        poll = select.poll()
+        poll.register(listener, select.POLLIN)
+        for descriptor, (_, connection) in self.children.items():
+            poll.register(descriptor, select.POLLIN)
+            poll.register(connection, select.POLLRDHUP)
+        for descriptor in self.workers.values():
+            poll.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000)}
+        for descriptor, (child, connection) in list(self.children.items()):
+            if connection.fileno() in ready and descriptor not in ready:
+                os.kill(child, signal.SIGKILL)  # it may be at a text for long, and nobody waits for the score
+            if descriptor in ready or connection.fileno() in ready:
+                os.waitpid(child, 0)
+                os.close(descriptor)
+                connection.close()
+                del self.children[descriptor]
+        for worker, descriptor in list(self.workers.items()):
+            if descriptor in ready:
+                os.close(descriptor)
+                del self.workers[worker]
+        return listener.fileno() in ready
+
+
 def _serve(listener: socket.socket, model: Model | None, problem: str) -> None:
-    children: set[int] = set()
-    idle_since = time.monotonic()
-    while children or time.monotonic() - idle_since < LINGER_S:
-        ready, _, _ = select.select([listener], [], [], 0.5)
-        if ready:
+    guests = _Guests()
+    idle_since, had_workers = time.monotonic(), False
+    while guests.children or (time.monotonic() - idle_since < LINGER_S and bool(guests.workers) >= had_workers):
+        if guests.wait(listener, _TURN_S):
             connection, _ = listener.accept()
             if is_ours(connection):
-                _welcome(connection, listener, model, problem, children)
-            connection.close()
-        for child in list(children):
-            if os.waitpid(child, os.WNOHANG)[0]:
-                children.remove(child)
-        if children:
+                guests.note_worker(connection)
+                _welcome(connection, listener, model, problem, guests)
+            else:
+                connection.close()
+        had_workers = had_workers or bool(guests.workers)
+        if guests.children:
             idle_since = time.monotonic()
 
 
 def _welcome(
-    connection: socket.socket, listener: socket.socket, model: Model | None, problem: str, children: set[int]
+    connection: socket.socket, listener: socket.socket, model: Model | None, problem: str, guests: _Guests
 ) -> None:
     if model is None:
-        send(connection, {"problem": problem})
+        with connection, suppress(OSError):
+            send(connection, {"problem": problem})
         return
     host = os.getpid()
     child = os.fork()
     if child:
-        children.add(child)
+        guests.came(connection, child)
         return
     code = 1
     try:
         listener.close()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        for _, other in guests.children.values():
+            other.close()
+        _die_with_parent(signal.SIGKILL)
         if os.getppid() == host:
             send(connection, {"problem": ""})
             _answer(connection, model)
@@ -175,6 +232,11 @@ def _welcome(
         code = 0
     finally:
         os._exit(code)
+
+
+def _die_with_parent(number: int) -> None:
+    """Ask the kernel for this signal when the parent dies (prctl(2)); 0: for none."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _answer(connection: socket.socket, model: Model) -> None:

@@ -27,6 +27,7 @@ NO_LINKS = {
         "effects",
         "errors",
         "join_wire",
+        "lifeline",
         "log_lines",
         "logbook",
         "metrics_page",

@@ -23,6 +23,7 @@ from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
 from headrace.stages.batch import Batch
 from headrace.stages.build import build_stage, process_safely
+from headrace.stages.quality.model_host import LINGER_S
 from headrace.stages.quality.models import plain_form
 from headrace.stages.quality.scores import fasttext_classifier, onnx_classifier, perplexity
 
@@ -246,6 +247,46 @@ def test_a_second_task_costs_less_than_a_tenth_of_the_model(
     assert answers[0] == answers[1] != ""
     assert costs[0] > 90e6
     assert costs[1] - costs[0] < 0.1 * costs[0], f"{costs[0] / 1e6:.0f} MB with one task, {costs[1] / 1e6:.0f} with two"
+
+
+def test_a_process_that_is_at_a_text_when_its_task_dies_ends_with_it(
+    fasttext_model: str, built: Callable[[Stage], object]
+) -> None:
+    stage = built(fasttext_classifier(fasttext_model, "fine", tag=True))
+    run(stage, ["mill"])
+    for child in (pid for pid in hosts(stage) if parent_of(pid) in hosts(stage)):
+        os.kill(child, signal.SIGSTOP)  # as one that does not look up from its text
+    stage._model.close()
+    deadline = time.monotonic() + DEADLINE_S
+    while len(hosts(stage)) == 2:
+        assert time.monotonic() < deadline
+        select.select([], [], [], 0.02)
+
+
+def test_a_host_ends_with_the_last_worker_whose_tasks_came(
+    tmp_path: pathlib.Path, built: Callable[[Stage], object]
+) -> None:
+    write_fasttext(tmp_path / "other", GOOD, ["fine", "spam"], buckets=7)
+    stage = fasttext_classifier(str(tmp_path / "other"), "fine", tag=True)
+    order = json.dumps({**stage.parameters, "texts": ["mill"]})
+    shell = ["/bin/sh", "-c", '"$0" "$@"; :', sys.executable, "-c", TASK, order]
+    with subprocess.Popen(shell, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline()
+        model = built(stage)
+        assert len(hosts(model)) == 2
+        os.killpg(worker.pid, signal.SIGKILL)
+        killed_at = time.monotonic()
+    while hosts(model):
+        assert time.monotonic() < killed_at + LINGER_S / 2
+        select.select([], [], [], 0.02)
+
+
+def parent_of(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        return int(stat[stat.rindex(")") + 2 :].split()[1])
+    return 0
 
 
 def test_a_task_that_leaves_takes_its_process_with_it(fasttext_model: str, built: Callable[[Stage], object]) -> None:
