@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install --constr
 FACTS := constraints.txt pyproject.toml setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check kill search chaos recovery format protos diagrams reference clean
+.PHONY: help quickstart test check mutants kill search chaos recovery format protos diagrams reference clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -25,6 +25,9 @@ check: $(VENV)/.dev  ## ruff, mypy, pyright and the walls between the folders
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m pytest -q tests/house
+
+mutants: $(VENV)/.dev  ## 200 changes of the cores, one at a time, and whether a test or the simulator notices; half an hour
+	$(BIN)/python tests/support/mutate.py
 
 kill: $(VENV)/.dev  ## the long suites: all seeds of the kills, and what is marked slow
 	$(BIN)/python -m pytest -m "slow or kill" $(PYTEST_ARGS)
