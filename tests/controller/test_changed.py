@@ -186,6 +186,14 @@ def test_a_page_that_an_interrupted_listing_missed_is_new_and_another_cut_is_not
     assert Earlier(ledger, ("write",)).contradicts(found) == contradicts
 
 
+@pytest.mark.parametrize("reread", [False, True])
+def test_what_was_given_up_for_good_has_no_later_version_and_what_is_read_again_has(reread: bool) -> None:
+    ledger = LedgerState()
+    given_up = FragmentDropped(B.id, "it changed", reread)
+    ledger.apply(0, Entry(1, (Led(1, {}), FragmentsListed((B,)), given_up)))
+    assert Earlier(ledger, ("write",)).contradicts(replace(B, version="v2")) == (not reread)
+
+
 def counted(stand: Stand) -> Tally:
     """What `Listing.tally` is to say, by looking at every fragment."""
     known = stand.run.ledger.fragments

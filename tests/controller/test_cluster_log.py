@@ -1,12 +1,13 @@
 """A controller of a cluster: what was asked for outlives it, and the next leader goes on with the tasks that live."""
 
-from cluster_log_kit import A, B, Bench, Store, living, succeeded
+from cluster_log_kit import CLUSTER, A, B, Bench, Store, living, succeeded
 from core_kit import of, proposal
 
 from headrace.controller.core import messages as m
 from headrace.controller.core.run_adoption import REJOIN_S
 from headrace.controller.core.run_states import RunState
 from headrace.controller.core.tokens import TokenOffered
+from headrace.store.cluster_changes import RunPlanned
 from headrace.store.entries import Range
 
 
@@ -49,6 +50,14 @@ def test_the_next_leader_adopts_a_living_task_and_hands_nothing_out_before_a_swe
     assert (read.fragment, [gap.first for gap in read.gaps]) == (A, [4]), "what is held or given out is not read again"
     assert second.core.runs["run"].crew is not None
     assert [task.attempt for task in second.core.runs["run"].crew] == [start.attempt]
+
+
+def test_who_goes_on_by_a_plan_that_the_log_has_writes_it_no_second_time() -> None:
+    store = Store()
+    start = Bench(store, "a").begun()
+    succeeded(store).join("w1", living(start))
+    changes = [change for entry in store.logs[CLUSTER] for change in entry.changes]
+    assert len([change for change in changes if isinstance(change, RunPlanned)]) == 1
 
 
 def test_a_task_of_another_epoch_is_not_adopted() -> None:

@@ -241,3 +241,13 @@ def test_of_a_halted_fragment_what_no_sink_held_behind_the_marker_is_never_close
     bench.intake.begin_sweep(["t"])
     bench.intake.abort_sweep()
     assert bench.intake.parted_halted("write", wanted) == (wanted, ()), "nobody knows what that sink holds"
+
+
+def test_of_records_that_a_sink_holds_all_none_is_called_lost() -> None:
+    bench = Bench(A, B)
+    bench.sweep(says(held=(Range(A.id, 2, 3),)))
+    assert bench.intake.parted("write", ((A.id, (2, 4)),)) == (((A.id, (2, 4)),), ())
+    assert bench.intake.parted("write", ((A.id, (1, 4)), (B.id, (0,)))) == (
+        ((A.id, (4,)),),
+        ((A.id, (1,)), (B.id, (0,))),
+    )

@@ -320,6 +320,13 @@ def test_a_frozen_leader_wakes_finds_its_number_taken_and_is_deposed() -> None:
     assert leadership.wake_at() is None
 
 
+def test_a_campaign_that_was_dropped_leaves_nothing_to_wait_for() -> None:
+    leadership = campaigning()
+    leadership.drop_campaign()
+    assert leadership.quiet
+    assert leadership.wake_at() is None
+
+
 def test_an_idle_leader_beats() -> None:
     leadership = leading()
     assert leadership.wake_at() == BEAT_S

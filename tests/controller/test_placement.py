@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.controller.core.edges import LINKS_A_TASK_MAX
-from headrace.controller.core.places import WorkerFacts
+from headrace.controller.core.places import QUIC, RING, WorkerFacts
 from headrace.controller.core.planner import move, plan
 from headrace.controller.core.plans import Plan
 from headrace.pipeline.errors import PipelineError
@@ -125,3 +125,16 @@ def test_every_task_across_workers_feeds_and_is_fed_and_links_do_not_grow_as_the
     assert {link.sender for link in made.links} | {link.receiver for link in made.links} == {t.name for t in made.tasks}
     assert len({link.name for link in made.links}) == len(made.links)
     assert len(made.links) <= max(LINKS_A_TASK_MAX * LINKS_A_TASK_MAX, LINKS_A_TASK_MAX * senders, receivers + senders)
+
+
+@pytest.mark.parametrize("moves", ["in", "out"])
+def test_a_link_is_joined_anew_whichever_of_its_ends_has_moved(moves: str) -> None:
+    ends = {"in": worker("a", 8, 16, "in"), "out": worker("b", 8, 16, "out")}
+    ends = {label: replace(end, door=True) for label, end in ends.items()}
+    wanted = pipeline(read={"on": "in", "replicas": 1}, keep={"replicas": 1}, write={"on": "out", "replicas": 1})
+    before = plan(wanted, list(ends.values()))
+    assert {link.transport for link in before.links} == {QUIC}
+    stays = next(end for label, end in ends.items() if label != moves)
+    beside = replace(worker("c", 8, 16, moves), host=stays.host, door=True)
+    after = move(before, ends[moves].name, [stays, beside])
+    assert {link.transport for link in after.links} == {RING}

@@ -229,6 +229,17 @@ def test_sinks_seal_for_good_only_after_a_sweep_that_began_when_all_had_been_rea
     assert len(of(m.SweepTask, after)) == 2
 
 
+def test_a_link_that_was_made_again_and_stands_for_a_while_tells_of_no_trouble_any_more() -> None:
+    apart = Apart()
+    apart.lose(1)
+    apart.stand.later(REMAKE_S_MAX)
+    assert apart.stand.run.crew is not None
+    joints, (link,) = apart.stand.run.crew.joints, apart.stand.run.crew.plan.links
+    assert joints.trouble(link.name) == "cut"
+    apart.stand.later(HEALED_S)
+    assert joints.trouble(link.name) == ""
+
+
 def test_a_link_that_cannot_be_kept_up_ends_the_run_with_the_reason() -> None:
     apart = Apart()
     generation, until = 1, apart.stand.now + CUT_S_MAX + 2 * HEALED_S

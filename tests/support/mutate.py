@@ -75,6 +75,8 @@ COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
     ast.LShift: ast.RShift,
     ast.RShift: ast.LShift,
 }
+#: Keywords that only say what is known to be so.
+GUARDS = ("strict",)
 CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
@@ -127,7 +129,7 @@ def _in_statement(node: ast.AST) -> Iterator[Change]:
         return
     yield from _of(node)
     for name, value in ast.iter_fields(node):
-        if name in ("annotation", "returns", "type_params", "pattern"):
+        if name in ("annotation", "returns", "type_params", "pattern") or getattr(node, "arg", "") in GUARDS:
             continue
         if isinstance(value, list):
             for index, item in enumerate(value):
