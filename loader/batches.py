@@ -14,29 +14,42 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from headrace.loader.ahead import Ahead
 from headrace.loader.arguments import chosen, listed_sources, no_step, whole
 from headrace.loader.buffers import Buffers
 from headrace.loader.dataset import TokenDataset
 from headrace.loader.errors import LoaderClosed, LoaderError
 from headrace.loader.fields import Batch, chosen_fields
-from headrace.loader.local import checked_ranks, local_ranks_of
+from headrace.loader.local import host_ranks
 from headrace.loader.mixture import Mixture, Shuffle, period_counts
 from headrace.loader.order import BLOCK_ROWS_DEFAULT, WINDOW_BLOCKS_DEFAULT, Order, OrderMode
-from headrace.loader.plan import Cut, Event, Hosted, LastBatch, Offered, Recut, Revised, Reweighted, Skipped, pass_max
-from headrace.loader.prefetch import Prefetcher
-from headrace.loader.produce import Made, Share, Task, prefetch_of, produce
-from headrace.loader.readahead import Readahead
+from headrace.loader.plan import (
+    Cut,
+    Event,
+    Hosted,
+    LastBatch,
+    Offered,
+    Recut,
+    Revised,
+    Reweighted,
+    Skipped,
+    Timeline,
+    pass_max,
+    recut,
+)
+from headrace.loader.produce import Made, Share, Task, prefetch_of
 from headrace.loader.resume import Grown, Reading, resume
+from headrace.loader.running import Running
 from headrace.loader.sequence import binding_of, mixture_of
 from headrace.loader.sources import Source, Sources
 from headrace.loader.state import STATE_FORMAT, journal_to_json
-from headrace.loader.statistics import LoaderStatistics, Received, SourceShare
+from headrace.loader.statistics import LoaderStatistics, Received, shares_of, statistics_of
 from headrace.loader.verify import WAIT_S_MAX
+from headrace.loader.world import Place, World, given_world
 
 T = TypeVar("T")
 
@@ -57,6 +70,10 @@ class Loader:
     `headrace.loader.fields.FIELDS` that are made beside `tokens`, by default all. `local_ranks` are the ranks on this
     host, which share a cache and fetch from a remote store what they read; by default as torchrun says, or else all.
 
+    `rank` and `world_size` are passed both or neither. Where they are not, the process group of torch.distributed says
+    them, or torchrun, when the first batch is made (`headrace.loader.world`); a world of one that was passed beside a
+    larger one is refused then, unless `alone=True` says that this process reads every row, whatever others do.
+
     Iterating goes on from the state, and after the end of a pass the next iteration begins the next pass.
     Only one iteration lives at a time: a new one, `close`, `load_state_dict`, `skip` and `reweight` end it. Errors of
     reading come out of the iterator. Raises LoaderError where a pass has no step, ValueError for arguments that make
@@ -69,8 +86,8 @@ class Loader:
         *,
         batch_size: int,
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         pass_: int = 0,
         order: OrderMode | str = OrderMode.WINDOWED,
         window_blocks: int = WINDOW_BLOCKS_DEFAULT,
@@ -80,22 +97,17 @@ class Loader:
         pass_samples: int | None = None,
         fields: Collection[str] | None = None,
         local_ranks: Collection[int] | None = None,
+        alone: bool = False,
     ) -> None:
-        batch_size, world_size = whole("batch_size", batch_size, 1), whole("world_size", world_size, 1)
-        rank = whole("rank", rank)
-        if rank >= world_size:
-            raise ValueError(f"rank must lie in [0, world_size), got rank {rank} of {world_size}")
+        batch_size = whole("batch_size", batch_size, 1)
+        self._place = Place(given_world(rank, world_size, alone=alone), alone=alone)
         mode = chosen(OrderMode, "order", order)
         window_blocks, block_rows = whole("window_blocks", window_blocks, 1), whole("block_rows", block_rows, 1)
         self._shuffle = Shuffle(whole("seed", seed), mode, window_blocks, block_rows)
-        self._cut = Cut(batch_size, world_size, chosen(LastBatch, "last", last))
-        self.rank = rank
-        #: the ranks of this host, where that is known; of a remote store only what these read is fetched
-        self.local_ranks = (
-            local_ranks_of(os.environ, rank, world_size)
-            if local_ranks is None
-            else checked_ranks(local_ranks, rank, world_size)
-        )
+        self._cut_now = Cut(batch_size, self._place.look().size, chosen(LastBatch, "last", last))
+        self._local_asked = None if local_ranks is None else tuple(local_ranks)
+        # of ranks that nobody has spoken of yet nothing can be checked
+        self._local_now = host_ranks(self._local_asked, self._place.look()) if self._place.is_told else None
         self.sources = Sources(listed_sources(dataset))
         self._prefetch = None if prefetch is None else whole("prefetch", prefetch)
         self._buffers = Buffers(chosen_fields(fields))
@@ -114,7 +126,7 @@ class Loader:
             raise LoaderError(f"{empty} of the mixture: no samples, so no weight can be kept; leave it out")
         self._pass_samples = pass_samples
         self._samples = pass_samples or sum(dataset.layout.samples for dataset in datasets)
-        self._require_step(self._samples)
+        self._require_step(self._cut, self._samples)
         if pass_ > pass_max(self._samples):
             raise ValueError(
                 f"pass_ is at most {pass_max(self._samples)} for passes of {self._samples} samples, got {pass_}"
@@ -136,15 +148,39 @@ class Loader:
         #: positions were skipped, behind which the pass may end: the loop that was in it has still to end too
         self._ended = self._is_moved = False
         self._iterations = 0
-        self._prefetcher: Prefetcher[list[Made[Any]]] | None = None
-        self._followers: list[Ahead | Readahead] = []
-        self._stop = threading.Event()  # of the running iteration: ends its waits
+        self._running: Running[Any] | None = None
         #: what the caller received, also by way of other processes
         self.counts = Received()
 
-    def _require_step(self, samples: int) -> None:
-        if self._cut.steps(samples) == 0:
-            raise LoaderError(f"{self.dataset!r}: {no_step(self._cut, samples)}")
+    def _require_step(self, cut: Cut, samples: int) -> None:
+        if cut.steps(samples) == 0:
+            raise LoaderError(f"{self.dataset!r}: {no_step(cut, samples)}")
+
+    @property
+    def rank(self) -> int:
+        """Which rank this is, as far as is known by now."""
+        return self._place.look().rank
+
+    @property
+    def local_ranks(self) -> tuple[int, ...] | None:
+        """The ranks of this host, where they are known; of a remote store only what these read is fetched."""
+        self._enter_world(self._place.look())
+        return self._local_now
+
+    @property
+    def _cut(self) -> Cut:
+        self._enter_world(self._place.look())
+        return self._cut_now
+
+    def _enter_world(self, world: World, *, is_settled: bool = False) -> None:
+        """Cut the pass as these ranks do. Nobody has made a step yet where their number changes."""
+        if is_settled or world.size != self._cut_now.world_size:
+            self._local_now = host_ranks(self._local_asked, world)
+        if world.size != self._cut_now.world_size:
+            cut = replace(self._cut_now, world_size=world.size)
+            self._require_step(cut, self._samples)
+            self._events = recut(self._events, Recut(self._absolute, self._step, cut))
+            self._cut_now = cut
 
     @property
     def dataset(self) -> TokenDataset:
@@ -183,6 +219,22 @@ class Loader:
         """Batches that are left of this pass, the same on each rank."""
         return self._cut.steps(self._offered().count)
 
+    @property
+    def pass_steps(self) -> int:
+        """Batches of the pass that the next loop reads, those among them that were read already; alike on each rank."""
+        if self._is_behind:
+            begin = (self._pass + 1) * self._samples
+            if self._grown is not None:
+                return self._cut.steps(self._grown.datasets[0].layout.samples)
+            return self._cut.steps(Offered(begin, begin + self._samples, self._skips()).count)
+        steps = Timeline(self._samples, self._events).steps_before(self._pass * self._samples)
+        return self._step - steps + self.steps_left
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether the next loop is over the next pass."""
+        return self._ended or not (self._is_moved or self.steps_left)
+
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate(_same)
 
@@ -197,17 +249,17 @@ class Loader:
     def _run(self, transform: Callable[[Batch], T], iteration: int) -> Iterator[T]:
         if iteration != self._iterations:
             raise LoaderClosed("this iteration was ended before it began; iterate the loader anew")
-        if self._ended or not (self._is_moved or self.steps_left):
+        self._enter_world(self._place.settle(), is_settled=True)
+        if self._is_behind:
             self._advance()
-        self._stop = stop = threading.Event()
-        made, prefetcher, followers = self._begin(transform, stop.is_set)
+        running = self._begin(transform)
         paused = True
         check, received, now_s = self.sources.check, self._received, time.perf_counter
         try:
             while True:
                 before = now_s()
                 try:
-                    chunk = prefetcher.take() if prefetcher else next(made)
+                    chunk = running.take()
                 except StopIteration:
                     self.sources.wait_verified()
                     self._end_pass()
@@ -225,11 +277,7 @@ class Loader:
                 # the last batch must not keep its memory from being used again
                 del chunk, one
         finally:
-            stop.set()
-            if prefetcher:
-                prefetcher.close()
-            for follower in followers:
-                follower.close()
+            running.close()
 
     def _end_pass(self) -> None:
         """Stand behind the last step of the pass, also where others made it (`share_steps`)."""
@@ -240,33 +288,16 @@ class Loader:
             self._position, self._step = int(behind[0]) - self._pass * self._samples, self._step + steps
         self._ended = True
 
-    def _begin(
-        self, transform: Callable[[Batch], T], stopped: Callable[[], bool]
-    ) -> tuple[Iterator[list[Made[T]]], Prefetcher[list[Made[T]]] | None, list[Ahead | Readahead]]:
+    def _begin(self, transform: Callable[[Batch], T]) -> Running[T]:
         # the first batch comes sooner if nothing else reads meanwhile
         self.sources.pause_checks()
-        depth = self._depth()
-        followers = self._follow(depth)
-
-        def moved(position: int) -> None:
-            for follower in followers:
-                follower.moved(position)
-
+        depth, stop = self._depth(), threading.Event()
         task = Task(
-            self.sources.until(stopped), self._mixture, self._cut, self.rank, self._offered(), self._step,
+            self.sources.until(stop.is_set), self._mixture, self._cut, self.rank, self._offered(), self._step,
             self._pass, self._share, max(1, depth), self._buffers,
         )  # fmt: skip
-        jobs = produce(task, transform, moved)
-        prefetcher = Prefetcher(jobs, depth, len) if depth else None
-        self._prefetcher, self._followers = prefetcher, followers
-        return (made for some in jobs for job in some for made in job.run()), prefetcher, followers
-
-    def _follow(self, depth: int) -> list[Ahead | Readahead]:
-        """Those who have read what the next positions need: from remote stores, and from disks."""
-        found: list[Ahead | Readahead] = []
-        if depth and any(dataset.cache is not None for dataset in self.sources.datasets):
-            found.append(Ahead(self.sources, self._mixture, self._hosted()))
-        return [*found, Readahead(self.sources, self._mixture, self._hosted())]
+        self._running = running = Running(task, self.sources, self._hosted(), depth, transform, stop)
+        return running
 
     def _depth(self) -> int:
         if self._prefetch is not None:
@@ -298,6 +329,7 @@ class Loader:
             later._end_pass()
             later._advance()
             return later.state_at(pass_, position, step)
+        self._enter_world(self._place.look())
         return {
             "format": STATE_FORMAT,
             "position": position,
@@ -319,7 +351,7 @@ class Loader:
         ours = Reading(self.sources, self._grown, self._shuffle, self._cut, self._pass_samples)
         found = resume(state, ours, grown)
         if len(found.sources.datasets) > 1:
-            self._require_step(found.mixture.samples)
+            self._require_step(self._cut, found.mixture.samples)
         self._end_iteration()
         self.sources, self._grown, self._before = found.sources, found.later, found.before
         self._samples, self._mixture, self._events = found.mixture.samples, found.mixture, found.events
@@ -365,6 +397,13 @@ class Loader:
         self._end_iteration()
         self._advance()
 
+    def reach_pass(self, pass_: int) -> None:
+        """Go to the beginning of a later pass, unless the next loop is over it, or over one behind it."""
+        if self._pass + self._is_behind < pass_:
+            self._end_iteration()
+            while self._pass < pass_:
+                self._advance()
+
     def _advance(self) -> None:
         last, left = self.state_at(self._pass, self._position, self._step), self.steps_left
         self._pass, self._position, self._ended = self._pass + 1, 0, False
@@ -385,24 +424,8 @@ class Loader:
 
     def statistics(self) -> LoaderStatistics:
         """Counts and times since the loader was made; shares are since the beginning of the journal."""
-        datasets = self.sources.datasets
-        # datasets may share one cache
-        caches = {id(dataset.cache): dataset.cache.statistics() for dataset in datasets if dataset.cache is not None}
-        return LoaderStatistics(
-            batches=self.counts.batches,
-            samples=self.counts.samples,
-            tokens=self.counts.samples * self.sources.seq_len,
-            data_wait_s=self.counts.wait_s,
-            assemble_s=self.counts.assemble_s,
-            elapsed_s=self.counts.elapsed_s,
-            verified_shards=sum(dataset.verified_shards for dataset in datasets),
-            verified_bytes=sum(dataset.verified_bytes for dataset in datasets),
-            cache_hits=sum(cache.hits for cache in caches.values()),
-            cache_misses=sum(cache.misses for cache in caches.values()),
-            store_bytes=sum(cache.fetched_bytes for cache in caches.values()),
-            hedged_reads=sum(cache.hedges for cache in caches.values()),
-            shares=self._shares(),
-        )
+        shares = shares_of(self.sources, self._mixture, self._events, self._absolute)
+        return statistics_of(self.counts, self.sources, shares)
 
     def wait_verified(self, timeout_s: float = WAIT_S_MAX) -> None:
         """Return when every shard that was read from has been checked against its checksum.
@@ -429,17 +452,16 @@ class Loader:
         shuffle = self._shuffle
         arguments = {
             "dataset": (self._grown or self.sources).plain(forked=forked),
+            **self._place.arguments(),
             "batch_size": self._cut.batch_size,
             "seed": shuffle.seed,
-            "rank": self.rank,
-            "world_size": self._cut.world_size,
             "order": shuffle.mode,
             "window_blocks": shuffle.window_blocks,
             "block_rows": shuffle.block_rows,
             "last": self._cut.last,
             "prefetch": self._prefetch,
             "fields": self._buffers.fields.names,
-            "local_ranks": self.local_ranks,
+            "local_ranks": self._local_asked,
             "pass_samples": self._samples if len(self.sources.datasets) > 1 else None,
         }
         return {"arguments": arguments, "state": self.state_dict()}
@@ -461,28 +483,11 @@ class Loader:
     def _skips(self) -> list[Skipped]:
         return [event for event in self._events if isinstance(event, Skipped)]
 
-    def _shares(self) -> tuple[SourceShare, ...]:
-        given = self._mixture.given(self._absolute)
-        changes = [event.weights for event in self._events if isinstance(event, Reweighted)]
-        asked = (changes or [self.sources.weights])[-1]
-        return tuple(
-            SourceShare(
-                name=name,
-                asked=asked[at] / sum(asked),
-                reached=int(given[at]) / self._absolute if self._absolute else 0.0,
-                samples=int(given[at]),
-                passes=self._mixture.passes[at].read(int(given[at])),
-            )
-            for at, name in enumerate(self.sources.names)
-        )
-
     def _end_iteration(self) -> None:
         self._iterations += 1
-        self._stop.set()
-        for running in (self._prefetcher, *self._followers):
-            if running is not None:
-                running.close()
-        self._prefetcher, self._followers = None, []
+        if self._running is not None:
+            self._running.close()
+        self._running = None
 
     def _binding(self) -> dict[str, Any]:
         layouts = [dataset.layout for dataset in self.sources.datasets]

@@ -90,7 +90,7 @@ def train(
     if engine not in STEPS_DEFAULT:
         raise ValueError(f"engine {engine!r} is unknown; choose auto, {' or '.join(STEPS_DEFAULT)}")
     dataset = open_dataset(dataset_uri)
-    loader = Loader(dataset, batch_size=ROWS_A_STEP, seed=seed, last=LastBatch.PAD)
+    loader = Loader(dataset, batch_size=ROWS_A_STEP, seed=seed, last=LastBatch.PAD, alone=True)
     known = _frequent_tokens(loader)
     model = _make_model(engine, seed, _window_tokens(dataset.seq_len))
     steps = STEPS_DEFAULT[engine] if steps is None else steps

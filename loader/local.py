@@ -1,6 +1,16 @@
 """Which ranks run on this host: they share its cache, and what they read is fetched here and no more."""
 
+import os
 from collections.abc import Collection, Mapping
+
+from headrace.loader.world import World
+
+
+def host_ranks(asked: Collection[int] | None, world: World) -> tuple[int, ...] | None:
+    """The ranks of this host: as was asked for, or as torchrun says. Raises ValueError for what cannot be."""
+    if asked is None:
+        return local_ranks_of(os.environ, world.rank, world.size)
+    return checked_ranks(asked, world.rank, world.size)
 
 
 def local_ranks_of(environ: Mapping[str, str], rank: int, world_size: int) -> tuple[int, ...] | None:

@@ -106,6 +106,13 @@ class Grew:
 Event = Skipped | Reweighted | Recut | Revised | Grew
 
 
+def recut(events: Sequence[Event], made: Recut) -> tuple[Event, ...]:
+    """The journal with `made`, in the place of one that no step was made under, or else behind the last."""
+    same = [isinstance(event, Recut) and (event.position, event.step) == (made.position, made.step) for event in events]
+    replaced = tuple(made if is_same else event for event, is_same in zip(events, same, strict=True))
+    return replaced if any(same) else (*events, made)
+
+
 class Offered:
     """The positions of [first, end) that no skip covers, numbered from 0."""
 
@@ -256,6 +263,20 @@ class Timeline:
                 passes = (number - step) // a_pass
                 step, position = step + passes * a_pass, position + passes * self._samples
         raise IndexError(f"step {number} does not exist: positions end at {POSITION_MAX}")
+
+    def steps_before(self, position: int) -> int:
+        """The number of the step that reads the first position of the pass which begins at this absolute position."""
+        recuts = [recut for recut in self._recuts if recut.position <= position]
+        if not recuts:
+            return self._recuts[0].step if self._recuts else 0
+        begin, step, cut = recuts[-1].position, recuts[-1].step, recuts[-1].cut
+        while begin < position:
+            offered, _ = self._rest(begin)
+            begin, step = offered.end, step + cut.steps(offered.count)
+            if begin >= self._skips_end:
+                passes = (position - begin) // self._samples
+                begin, step = begin + passes * self._samples, step + passes * cut.steps(self._samples)
+        return step
 
     def reading(self, position: int) -> Reading | None:
         """When an absolute position is read, or None where it was skipped, or dropped at the end of its pass."""

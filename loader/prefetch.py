@@ -1,10 +1,17 @@
-"""A bounded queue between a thread that makes items and the one that uses them, which helps where it would wait."""
+"""A bounded queue between a thread that makes items and the one that uses them, which helps where it would wait.
 
+A thread that makes items may be in native code, such as torch's, when the interpreter ends. Where it came back from
+there to an interpreter that is gone, the process would abort; so what still runs is closed before that, at exit.
+"""
+
+import atexit
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from headrace.loader.errors import LoaderClosed, LoaderError
 
@@ -17,6 +24,8 @@ SIGNAL_S_MAX: Final = 0.5
 #: how long `close` waits for the item being made. A thread that a store keeps waiting longer ends by itself, or with
 #: the process, since it is a daemon
 CLOSE_S_MAX: Final = 0.5
+#: the same where the interpreter ends: what its thread is at then is one batch, since waits for a store end with it
+EXIT_S_MAX: Final = 10.0
 #: with fewer ready jobs waiting the source is asked for more, which the consumer may run meanwhile
 READY_JOBS_MIN: Final = 8
 
@@ -62,12 +71,14 @@ class Prefetcher(Generic[T]):
         weight: Callable[[T], int] = lambda _: 1,
         *,
         name: str = "headrace loader",
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         if depth < 1:
             raise ValueError(f"a prefetcher needs a depth of at least 1 item, got {depth}")
         self._source = source
         self._depth = depth
         self._weight = weight
+        self._on_close = on_close
         self._changed = threading.Condition()
         self._waiting: deque[Job[T]] = deque()
         self._begun: deque[_Begun[T]] = deque()
@@ -81,6 +92,7 @@ class Prefetcher(Generic[T]):
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        _RUNNING.add(self)
 
     def take(self, stall_s: float = STALL_S_MAX) -> T:
         """The next item; raises StopIteration at the end, the source's error, or LoaderError after `stall_s`."""
@@ -108,8 +120,12 @@ class Prefetcher(Generic[T]):
             if mine is not None:
                 self._carry_out(mine)
 
-    def close(self) -> None:
-        """End the thread and drop what it made; a second call does nothing."""
+    def close(self, wait_s: float = CLOSE_S_MAX) -> None:
+        """End the thread, for which this waits up to `wait_s`, and drop what it made; a second call does nothing.
+
+        What the source waits for has to end by `on_close`, which is called first.
+        """
+        self._on_close()
         with self._changed:
             self._closed = True
             self._waiting.clear()
@@ -117,7 +133,7 @@ class Prefetcher(Generic[T]):
             self._held = self._helped = 0
             self._changed.notify_all()
         if threading.current_thread() is not self._thread:
-            self._thread.join(CLOSE_S_MAX)
+            self._thread.join(wait_s)
 
     @property
     def alive(self) -> bool:
@@ -214,3 +230,16 @@ class Prefetcher(Generic[T]):
             self._count(begun, self._weight(item))
             self._changed.notify_all()
             return True
+
+
+#: those of this process whose threads may run
+_RUNNING: "weakref.WeakSet[Prefetcher[Any]]" = weakref.WeakSet()
+_OWNER: Final = os.getpid()
+
+
+@atexit.register
+def _close_all() -> None:
+    # in a forked process the threads are not there, and what they held locked is locked for ever
+    if os.getpid() == _OWNER:
+        for running in list(_RUNNING):
+            running.close(EXIT_S_MAX)

@@ -1,8 +1,12 @@
 """What a loader counts, and how it is told to Prometheus."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from headrace.loader.mixture import Mixture
+from headrace.loader.plan import Event, Reweighted
+from headrace.loader.sources import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,45 @@ class LoaderStatistics:
     def data_wait_s_a_step(self) -> float:
         """How long the caller waited for a batch, on average, in seconds."""
         return self.data_wait_s / self.batches if self.batches else 0.0
+
+
+def shares_of(sources: Sources, mixture: Mixture, events: Sequence[Event], absolute: int) -> tuple[SourceShare, ...]:
+    """What each source was to give and gave up to the absolute position."""
+    given = mixture.given(absolute)
+    changes = [event.weights for event in events if isinstance(event, Reweighted)]
+    asked = (changes or [sources.weights])[-1]
+    return tuple(
+        SourceShare(
+            name=name,
+            asked=asked[at] / sum(asked),
+            reached=int(given[at]) / absolute if absolute else 0.0,
+            samples=int(given[at]),
+            passes=mixture.passes[at].read(int(given[at])),
+        )
+        for at, name in enumerate(sources.names)
+    )
+
+
+def statistics_of(counts: "Received", sources: Sources, shares: tuple[SourceShare, ...]) -> LoaderStatistics:
+    """What was counted, with what the datasets and their caches counted."""
+    datasets = sources.datasets
+    # datasets may share one cache
+    caches = {id(dataset.cache): dataset.cache.statistics() for dataset in datasets if dataset.cache is not None}
+    return LoaderStatistics(
+        batches=counts.batches,
+        samples=counts.samples,
+        tokens=counts.samples * sources.seq_len,
+        data_wait_s=counts.wait_s,
+        assemble_s=counts.assemble_s,
+        elapsed_s=counts.elapsed_s,
+        verified_shards=sum(dataset.verified_shards for dataset in datasets),
+        verified_bytes=sum(dataset.verified_bytes for dataset in datasets),
+        cache_hits=sum(cache.hits for cache in caches.values()),
+        cache_misses=sum(cache.misses for cache in caches.values()),
+        store_bytes=sum(cache.fetched_bytes for cache in caches.values()),
+        hedged_reads=sum(cache.hedges for cache in caches.values()),
+        shares=shares,
+    )
 
 
 class Received:

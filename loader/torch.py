@@ -15,6 +15,7 @@ from headrace.loader.batches import Loader, LoaderStatistics
 from headrace.loader.errors import LoaderError
 from headrace.loader.fields import Batch
 from headrace.loader.state import find_state
+from headrace.loader.trainers import check_wrapper
 from headrace.loader.verify import WAIT_S_MAX
 
 try:
@@ -35,7 +36,16 @@ _COPIED: Final = ("loss_mask",)
 _AS_THEY_ARE: Final = ("cu_seqlens", "documents", "positions", "sources", "state")
 
 
-class TorchLoader(IterableDataset[dict[str, Any]]):
+class _Batches:
+    """What trainers ask a `DataLoader` for, as of one that is made over batches, without workers of its own."""
+
+    batch_size: None = None
+    drop_last = False
+    num_workers = 0
+    prefetch_factor: None = None
+
+
+class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
     """Batches of a `Loader` as dicts of tensors on `device` (the CPU by default); `max_seqlen` stays an int.
 
     On a CUDA device the thread that makes batches also copies them, from pinned memory and on a stream of its own,
@@ -50,6 +60,7 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
             raise ValueError(
                 f"batches come on the CPU or on a CUDA device, not on {self.device}; move them in the loop"
             )
+        self._first_pass = loader.pass_
         self._worker: dict[str, int] | None = None
         self._owner: int | None = None
         #: how often this process was told where the training loop stands; worker processes get a copy
@@ -64,7 +75,29 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
         self._loop: int | None = None
         self._is_entering = False
 
+    def __len__(self) -> int:
+        """Batches of the pass that the next loop reads, those among them that were read already.
+
+        Trainers that know it do not look a batch ahead, and count a pass that goes on from a checkpoint to its end.
+        """
+        return self.loader.pass_steps
+
+    @property
+    def dataset(self) -> "TorchLoader":
+        """What a `DataLoader` that gives the same batches is made over; trainers ask for it, as for `batch_size`."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of the `epoch`-th pass behind the first that was read, unless that has begun."""
+        self.loader.reach_pass(self._first_pass + epoch)
+
+    def begin_next(self) -> None:
+        """Go to the next pass where no step of this one is left: for trainers that count steps themselves."""
+        if not self.loader.steps_left:
+            self.loader.next_pass()
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        check_wrapper(self)
         info = get_worker_info()
         if info is not None:
             self._is_entering = True
@@ -155,14 +188,17 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
                     value.record_stream(current)
             yield batch
 
-    def over_workers(self, num_workers: int, **options: Any) -> Iterator[dict[str, Any]]:
+    def over_workers(self, num_workers: int, **options: Any) -> "OverWorkers":
         """Batches through a `DataLoader` with that many worker processes, and a state that keeps up with the loop.
 
-        `options` are those of `DataLoader`. The next call goes on from the state, after a pass with the next pass.
-        Raises ValueError for `in_order=False`: no one place stands behind all batches that came then.
+        `options` are those of `DataLoader`. Raises ValueError for `in_order=False`: no one place stands behind all
+        batches that came then.
         """
         if not options.get("in_order", True):
             raise ValueError("over_workers gives batches in order; no state could say which of others came")
+        return OverWorkers(self, num_workers, options)
+
+    def _over_workers(self, num_workers: int, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if self.loader.steps_left == 0:
             self.loader.next_pass()
         batches = iter(DataLoader(self, batch_size=None, num_workers=num_workers, **options))
@@ -238,6 +274,40 @@ class TorchLoader(IterableDataset[dict[str, Any]]):
     def close(self) -> None:
         """See `Loader.close`."""
         self.loader.close()
+
+
+class OverWorkers(_Batches):
+    """A `TorchLoader`'s batches through worker processes. Each loop goes on from the state, after a pass with the next.
+
+    It has a length and a state, so that trainers take it as a loader of their own.
+    """
+
+    def __init__(self, loader: TorchLoader, num_workers: int, options: Mapping[str, Any]) -> None:
+        self.dataset = loader
+        self._workers = num_workers
+        self._options = dict(options)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self.dataset._over_workers(self._workers, self._options)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def set_epoch(self, epoch: int) -> None:
+        """See `TorchLoader.set_epoch`."""
+        self.dataset.set_epoch(epoch)
+
+    def begin_next(self) -> None:
+        """See `TorchLoader.begin_next`."""
+        self.dataset.begin_next()
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Loader.state_dict`: behind the last batch that the loop received."""
+        return self.dataset.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `Loader.load_state_dict`."""
+        self.dataset.load_state_dict(state)
 
 
 def loader_state(state: Mapping[str, Any]) -> dict[str, Any]:

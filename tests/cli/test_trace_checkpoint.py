@@ -23,7 +23,7 @@ from shards_kit import write_dataset
 def state(tmp_path: Path) -> dict[str, Any]:
     """Of a loader that made three steps of four over two ranks."""
     uri = str(write_dataset(tmp_path / "data", sequences=(8, 8)))
-    loader = Loader(uri, batch_size=2, world_size=2)
+    loader = Loader(uri, batch_size=2, rank=0, world_size=2)
     for _ in zip(range(3), loader, strict=False):
         pass
     loader.close()

@@ -21,9 +21,11 @@ from headrace.store.objects import open_store
     [
         ({"batch_size": 2.0}, TypeError, "batch_size is a whole number, got 2.0"),
         ({"batch_size": 0}, ValueError, "batch_size is at least 1, got 0"),
-        ({"world_size": 0}, ValueError, "world_size is at least 1, got 0"),
+        ({"rank": 0, "world_size": 0}, ValueError, "world_size is at least 1, got 0"),
         ({"rank": 2, "world_size": 2}, ValueError, "got rank 2 of 2"),
-        ({"rank": -1}, ValueError, "rank is at least 0, got -1"),
+        ({"rank": -1, "world_size": 1}, ValueError, "rank is at least 0, got -1"),
+        ({"rank": 1}, ValueError, "rank and world_size are passed both or neither, got rank=1 and world_size=None"),
+        ({"rank": 0, "world_size": 2, "alone": True}, ValueError, "alone=True is a world of one, and 2 ranks"),
         ({"seed": None}, TypeError, "seed is a whole number, got None"),
         ({"seed": 1 << 64}, ValueError, "seed must lie in"),
         ({"prefetch": -1}, ValueError, "prefetch is at least 0, got -1"),

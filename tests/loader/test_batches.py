@@ -253,7 +253,7 @@ def test_an_iteration_that_was_ended_from_outside_says_so(thousand_dataset: str,
 
 def test_a_dataset_too_small_for_one_global_batch_is_refused(tiny_dataset: str):
     with pytest.raises(LoaderError, match=r"global batch of 24 .* last='pad'"):
-        Loader(tiny_dataset, batch_size=8, world_size=3)
+        Loader(tiny_dataset, batch_size=8, rank=0, world_size=3)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_skipped_samples_are_left_out_and_the_rest_comes_once(thousand_dataset: 
     loader.skip(500, 10)
     middle = positions(loader, 4)
     state = json.loads(json.dumps(loader.state_dict()))
-    after = Loader(thousand_dataset, batch_size=7, world_size=1, last="pad")
+    after = Loader(thousand_dataset, batch_size=7, rank=0, world_size=1, last="pad")
     after.load_state_dict(state)
     expected = [p for p in range(1003) if not 80 <= p < 113 and not 500 <= p < 510]
     assert before + middle + positions(after) == expected
@@ -142,9 +142,9 @@ def test_what_was_read_cannot_be_skipped(thousand_dataset: str):
 def test_a_change_of_world_or_batch_size_is_journalled_once(thousand_dataset: str):
     loader = Loader(thousand_dataset, batch_size=10)
     positions(loader, 3)
-    other = Loader(thousand_dataset, batch_size=4, world_size=2)
+    other = Loader(thousand_dataset, batch_size=4, rank=0, world_size=2)
     other.load_state_dict(loader.state_dict())
-    again = Loader(thousand_dataset, batch_size=4, world_size=2)
+    again = Loader(thousand_dataset, batch_size=4, rank=0, world_size=2)
     again.load_state_dict(other.state_dict())
     assert [
         (event["step"], event["batch_size"]) for event in again.state_dict()["journal"] if event["event"] == "cut"

@@ -52,7 +52,8 @@ def test_a_loader_asks_torchrun_unless_it_is_told(tiny_dataset: str, monkeypatch
         monkeypatch.setenv(key, value)
     arguments: dict[str, Any] = {"batch_size": 1, "rank": 5, "world_size": 8}
     assert Loader(tiny_dataset, **arguments).local_ranks == (4, 5, 6, 7)
-    assert Loader(tiny_dataset, batch_size=1).local_ranks is None
+    assert Loader(tiny_dataset, batch_size=1).local_ranks == (4, 5, 6, 7)
+    assert Loader(tiny_dataset, batch_size=1, alone=True).local_ranks is None
     given = Loader(tiny_dataset, **arguments, local_ranks=[7, 5])
     assert given.local_ranks == copy.copy(given).local_ranks == (5, 7)
     for wrong in ([4, 6], [], [5, 8], [-1, 5]):

@@ -66,7 +66,8 @@ def test_while_a_reader_is_at_its_first_batch_so_many_are_made_and_no_more(
     batches = loader.iterate(counted)
     assert next(batches) == 0
     assert counted.wait_for(ahead)
-    prefetcher = loader._prefetcher
+    assert loader._running is not None
+    prefetcher = loader._running.prefetcher
     assert prefetcher is not None
     assert not prefetcher._helped
     assert prefetcher._depth == depth
@@ -107,7 +108,8 @@ def test_a_batch_larger_than_a_job_is_made_alone(make_dataset: Callable[..., str
     loader = Loader(make_dataset(sequences=(rows * 4,), seq_len=1024), batch_size=rows)
     iterator = iter(loader)
     next(iterator)
-    prefetcher = loader._prefetcher
+    assert loader._running is not None
+    prefetcher = loader._running.prefetcher
     assert prefetcher is not None
     assert all(len(prefetcher.take()) == 1 for _ in range(3))
     loader.close()

@@ -132,7 +132,7 @@ def test_a_worker_gives_what_lies_before_the_damage_without_reading_it_all(large
     damage(uri, table_of(uri).span(block, block + 1)[0])
     bad = rows_in(open_dataset(uri).replica(), block)
     loader = TorchLoader(Loader(uri, batch_size=1, order="sequential"))
-    batches = loader.over_workers(2, timeout=TIMEOUT_S)
+    batches = iter(loader.over_workers(2, timeout=TIMEOUT_S))
     assert [int(next(batches)["positions"][0]) for _ in range(min(bad))] == list(range(min(bad)))
     with pytest.raises(RuntimeError, match="Caught ChecksumMismatch in DataLoader worker"):
         next(batches)
@@ -143,4 +143,4 @@ def test_shards_from_before_there_were_blocks_are_read_through_before_a_worker_g
     damage(uri, path_of(uri).stat().st_size - 1)
     loader = TorchLoader(Loader(uri, batch_size=1, order="sequential"))
     with pytest.raises(RuntimeError, match="Caught ChecksumMismatch in DataLoader worker"):
-        next(loader.over_workers(2, timeout=TIMEOUT_S))
+        next(iter(loader.over_workers(2, timeout=TIMEOUT_S)))

@@ -155,7 +155,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_a_worker_that_begins_late_does_not_make_the_loop_forget_its_count(thousand_dataset: str, tmp_path: Path):
     loader = Late(Loader(thousand_dataset, batch_size=20), tmp_path / "told", tmp_path / "begun")
-    batches = loader.over_workers(2, timeout=TIMEOUT_S)
+    batches = iter(loader.over_workers(2, timeout=TIMEOUT_S))
     next(batches)
     loader.told.touch()
     until(loader.begun.exists)
@@ -168,7 +168,7 @@ def test_over_workers_the_state_keeps_up_and_the_next_pass_follows(thousand_data
     loader = made(thousand_dataset, batch_size=200)
     steps = [loader.state_dict()["position"] for _ in loader.over_workers(2)]
     assert steps == [200, 400, 600, 800, 1000]
-    batches = loader.over_workers(2)
+    batches = iter(loader.over_workers(2))
     next(batches)
     state = loader.state_dict()
     assert (state["pass"], state["position"], state["step"]) == (1, 200, 6)
@@ -190,7 +190,7 @@ def test_over_no_workers_is_the_same_in_one_process(thousand_dataset: str):
 
 def test_batches_out_of_order_have_no_state_and_are_refused(thousand_dataset: str):
     with pytest.raises(ValueError, match="in order"):
-        next(made(thousand_dataset).over_workers(2, in_order=False))
+        made(thousand_dataset).over_workers(2, in_order=False)
 
 
 def test_workers_finish_a_dataset_as_it_was_and_read_all_of_it_in_the_next_pass(make_dataset: Callable[..., str]):
@@ -378,6 +378,9 @@ def test_a_worker_gives_no_batch_of_a_shard_that_it_has_not_checked(
     monkeypatch.setattr(verify, "FIRST_BYTES_MAX", 0)
     (path,) = (Path(uri) / "shards/0").glob("*.safetensors")
     path.write_bytes(path.read_bytes()[:-1] + b"\x55")
-    for batches in (plain(made(uri, batch_size=1), 2), made(uri, batch_size=1).over_workers(2, timeout=TIMEOUT_S)):
+    for batches in (
+        plain(made(uri, batch_size=1), 2),
+        iter(made(uri, batch_size=1).over_workers(2, timeout=TIMEOUT_S)),
+    ):
         with pytest.raises(RuntimeError, match="Caught ChecksumMismatch in DataLoader worker"):
             next(batches)
