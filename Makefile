@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install --constr
 FACTS := constraints.txt pyproject.toml setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check mutants kill search chaos recovery format protos diagrams reference clean
+.PHONY: help quickstart test check mutants kill search trainers chaos recovery format protos diagrams reference clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -17,7 +17,7 @@ quickstart: $(VENV)/.quickstart  ## the main job on text that is on this machine
 	@$(BIN)/headrace quickstart
 
 test: $(VENV)/.dev  ## every test but the long suites, in two processes
-	$(BIN)/python -m pytest -m "not slow" -n 2 --durations 25 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not trainers" -n 2 --durations 25 $(PYTEST_ARGS)
 
 check: $(VENV)/.dev  ## ruff, mypy, pyright and the walls between the folders
 	$(BIN)/ruff check .
@@ -33,7 +33,10 @@ kill: $(VENV)/.dev  ## the long suites: all seeds of the kills, and what is mark
 	$(BIN)/python -m pytest -m "slow or kill" $(PYTEST_ARGS)
 
 search: $(VENV)/.dev  ## the property tests on fresh examples, ten times as many as the suite's
-	$(BIN)/python -m pytest -m "not slow" --hypothesis-profile=search $$(grep -rlE '^(from|import) hypothesis' tests --include='test_*.py') $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow and not trainers" --hypothesis-profile=search $$(grep -rlE '^(from|import) hypothesis' tests --include='test_*.py') $(PYTEST_ARGS)
+
+trainers: $(VENV)/.trainers  ## Lightning, transformers, Accelerate and torch's checkpoints, killed and resumed, one process and two
+	$(BIN)/python -m pytest -m trainers $(PYTEST_ARGS)
 
 chaos: $(VENV)/.dev  ## the example scenarios of headrace chaos run, each against a run without faults
 	$(BIN)/python -m pytest -m slow tests/live $(PYTEST_ARGS)
@@ -85,4 +88,9 @@ $(VENV)/.dev: $(VENV)/.made $(FACTS) tests/support/readers.py
 	@echo "installing headrace, its tests and its checkers into $(VENV) (once; a minute or two)"
 	@$(INSTALL) -e '.[dev,loader,quickstart]'
 	@$(BIN)/python tests/support/readers.py
+	@touch $@
+
+$(VENV)/.trainers: $(VENV)/.dev
+	@echo "installing the trainers of others into $(VENV) (once)"
+	@$(INSTALL) -e '.[trainers]'
 	@touch $@

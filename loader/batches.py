@@ -106,7 +106,6 @@ class Loader:
         self._shuffle = Shuffle(whole("seed", seed), mode, window_blocks, block_rows)
         self._cut_now = Cut(batch_size, self._place.look().size, chosen(LastBatch, "last", last))
         self._local_asked = None if local_ranks is None else tuple(local_ranks)
-        # of ranks that nobody has spoken of yet nothing can be checked
         self._local_now = host_ranks(self._local_asked, self._place.look()) if self._place.is_told else None
         self.sources = Sources(listed_sources(dataset))
         self._prefetch = None if prefetch is None else whole("prefetch", prefetch)
@@ -164,8 +163,7 @@ class Loader:
     @property
     def local_ranks(self) -> tuple[int, ...] | None:
         """The ranks of this host, where they are known; of a remote store only what these read is fetched."""
-        self._enter_world(self._place.look())
-        return self._local_now
+        return self._local_now if self._cut else None
 
     @property
     def _cut(self) -> Cut:
@@ -223,16 +221,16 @@ class Loader:
     def pass_steps(self) -> int:
         """Batches of the pass that the next loop reads, those among them that were read already; alike on each rank."""
         if self._is_behind:
-            begin = (self._pass + 1) * self._samples
             if self._grown is not None:
                 return self._cut.steps(self._grown.datasets[0].layout.samples)
+            begin = (self._pass + 1) * self._samples
             return self._cut.steps(Offered(begin, begin + self._samples, self._skips()).count)
         steps = Timeline(self._samples, self._events).steps_before(self._pass * self._samples)
         return self._step - steps + self.steps_left
 
     @property
     def _is_behind(self) -> bool:
-        """Whether the next loop is over the next pass."""
+        """Of this pass: the next loop is over the next one."""
         return self._ended or not (self._is_moved or self.steps_left)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -399,10 +397,8 @@ class Loader:
 
     def reach_pass(self, pass_: int) -> None:
         """Go to the beginning of a later pass, unless the next loop is over it, or over one behind it."""
-        if self._pass + self._is_behind < pass_:
-            self._end_iteration()
-            while self._pass < pass_:
-                self._advance()
+        while self._pass + self._is_behind < pass_:
+            self.next_pass()
 
     def _advance(self) -> None:
         last, left = self.state_at(self._pass, self._position, self._step), self.steps_left

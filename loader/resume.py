@@ -10,7 +10,7 @@ from headrace.loader.mixture import Mixture, Shuffle
 from headrace.loader.plan import Cut, Event, Grew, Recut, Revised, versions_at
 from headrace.loader.sequence import binding_of, mixture_of, pass_samples_of
 from headrace.loader.sources import Source, Sources
-from headrace.loader.state import check_state, parse_journal, require_format
+from headrace.loader.state import check_state, parse_journal, require_format, unpacked
 
 #: what becomes of a state whose dataset has more shards by now
 Grown: TypeAlias = Literal["refuse", "finish"]
@@ -48,6 +48,7 @@ def resume(state: Mapping[str, Any], ours: Reading, grown: Grown) -> Resumed:
     if grown not in get_args(Grown):
         raise ValueError(f'grown is "refuse" or "finish", got {grown!r}')
     require_format(state)
+    state = unpacked(state)
     everything = ours.later or ours.sources
     if ours.later is not None and state.get("layout_root") == ours.sources.datasets[0].layout.root:
         # the pass that is being finished: the choice was made

@@ -105,6 +105,33 @@ def require_format(state: Mapping[str, Any]) -> None:
     raise LoaderError(f"this {type(state).__name__} is no state of a loader; {hint}")
 
 
+def packed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state with the same fields whatever happened: what grows is JSON text, and `ended` is there or not.
+
+    torch.distributed.checkpoint reads into the fields of a state that was just asked for, list by list: of a journal it
+    would leave out what a new loader's lacks, and of a state a field that this has not.
+    """
+    before = state.get("before")
+    return {
+        **state,
+        "journal": json.dumps(state["journal"]),
+        "before": None if before is None else json.dumps(before),
+        "ended": state.get("ended") is True,
+    }
+
+
+def unpacked(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state as `Loader.state_dict` gave it, from either form. Raises LoaderError for text that is no JSON."""
+    plain = dict(state)
+    try:
+        plain |= {field: json.loads(plain[field]) for field in ("journal", "before") if type(plain.get(field)) is str}
+    except ValueError as error:
+        raise LoaderError(f"the state's journal is malformed: {error}") from error
+    return {
+        field: value for field, value in plain.items() if (field, value) not in (("before", None), ("ended", False))
+    }
+
+
 def place_of(state: Mapping[str, Any]) -> Place:
     """Where a state stands; raises LoaderError where it is malformed."""
     samples = _whole(state, "samples")
@@ -214,7 +241,7 @@ def _look(value: object, found: list[dict[str, Any]]) -> None:
             _look(json.loads(value), found)
     elif isinstance(value, Mapping):
         if "format" in value and "layout_root" in value:
-            found.append({name: field for name, field in value.items() if name != "worker"})
+            found.append({name: field for name, field in unpacked(value).items() if name != "worker"})
         elif value.get(_SINCE) or value.get(_FINISHED):
             inside = find_state(list(value.values()))
             found.extend([] if inside is None else [_later(inside, value)])

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 from headrace.loader.batches import Loader, LoaderStatistics
 from headrace.loader.errors import LoaderError
 from headrace.loader.fields import Batch
-from headrace.loader.state import find_state
+from headrace.loader.state import find_state, packed
 from headrace.loader.trainers import check_wrapper
 from headrace.loader.verify import WAIT_S_MAX
 
@@ -225,7 +225,8 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         self.loader.load_state_dict(self.state_dict(batch))
 
     def state_dict(self, batch: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """See `Loader.state_dict`. `batch` is the last one that the loop received, and needed where it came through
+        """See `Loader.state_dict`; the journal is JSON text, so that each state has the same fields, also for
+        torch.distributed.checkpoint. `batch` is the last one that the loop received, and needed where it came through
         `DataLoader` workers. Raises LoaderError where it is needed and not given.
         """
         if batch is not None:
@@ -234,7 +235,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
                     f'state_dict takes a batch as the loader gave it, with its "state"; got {list(batch)}'
                 )
             pass_, position, step = (int(value) for value in batch["state"])
-            return self.loader.state_at(pass_, position, step)
+            return packed(self.loader.state_at(pass_, position, step))
         info = get_worker_info()
         if info is not None and self._is_entering:
             # a StatefulDataLoader asks before the first batch, of which none will come
@@ -248,6 +249,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         if info is not None:
             # of several workers one ends before the others, and goes on with these
             state.pop("ended", None)
+        state = packed(state)
         return state if self._worker is None else {**state, "worker": dict(self._worker)}
 
     def load_state_dict(self, state: Mapping[str, Any], *, grown: Literal["refuse", "finish"] = "refuse") -> None:

@@ -21,7 +21,7 @@ from headrace.loader.order import CONSTRUCTION, OrderMode
 from headrace.loader.plan import Timeline, versions_at
 from headrace.loader.sequence import mixture_of
 from headrace.loader.sources import Source, Sources
-from headrace.loader.state import place_of, require_format
+from headrace.loader.state import place_of, require_format, unpacked
 from headrace.store.shards import read_table, rows_named
 
 
@@ -85,6 +85,7 @@ class Trace:
 
     def __init__(self, state: Mapping[str, Any], sources: Sequence[Source] | None = None) -> None:
         require_format(state)
+        state = unpacked(state)
         self._place = place_of(state)
         try:
             listed = state.get("sources") or [{**state, "name": state["dataset"]}]

@@ -172,10 +172,10 @@ def test_a_state_at_the_very_end_of_a_pass_is_taken_and_one_behind_it_is_not(tin
         ((1,), {"batch_size": 8}, "a pass of 1 sample .* lower batch_size, or pass last='pad'"),
         (
             (1, 2),
-            {"batch_size": 1, "world_size": 4},
+            {"batch_size": 1, "rank": 0, "world_size": 4},
             "; train with at most 3 ranks and batch_size 1, or pass last='pad'",
         ),
-        ((1, 2), {"batch_size": 2, "world_size": 3}, "; lower batch_size, or pass last='pad'"),
+        ((1, 2), {"batch_size": 2, "rank": 0, "world_size": 3}, "; lower batch_size, or pass last='pad'"),
     ],
 )
 def test_too_few_samples_for_a_step_are_said_with_what_would_do(

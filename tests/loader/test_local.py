@@ -109,7 +109,7 @@ def test_who_fetches_ahead_is_told_of_every_batch_before_it_is_made(thousand_dat
 
 def task_of(loader: Loader) -> Any:
     """What the loader's thread would be given."""
-    import headrace.loader.batches as batches
+    import headrace.loader.running as running
 
     caught: list[Any] = []
 
@@ -118,6 +118,6 @@ def task_of(loader: Loader) -> Any:
         return iter(())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "produce", catch)
+        patch.setattr(running, "produce", catch)
         assert list(loader) == []
     return caught[0]

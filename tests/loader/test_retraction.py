@@ -88,7 +88,7 @@ def test_a_checkpoint_from_before_a_retraction_goes_on_and_journals_the_newer_ve
     state = first.state_dict()
     first.close()
     retract(uri, 2, 3)
-    again = loader(uri, batch_size=3, world_size=1)
+    again = loader(uri, batch_size=3, rank=0, world_size=1)
     again.load_state_dict(json.loads(json.dumps(state)))
     rest = [batch["positions"].tolist() for batch in again]
     assert sorted(p for one in (*seen, *rest) for p in one if p >= 0) == list(range(17))

@@ -1,5 +1,6 @@
 """Trainers that people have, each saved in a pass, killed and resumed: its steps see the rows of a run that was not."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -9,23 +10,30 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from headrace.loader.batches import Loader
 
-pytestmark = pytest.mark.trainers
+MISSING = [
+    package
+    for package in ("torch", "torchdata", "lightning", "transformers", "accelerate")
+    if importlib.util.find_spec(package) is None
+]
+pytestmark = [
+    pytest.mark.trainers,
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}; make trainers installs them"),
+]
 
 RUNS = Path(__file__).parent / "trainer_runs.py"
 TIMEOUT_S = 180
 ROWS_A_STEP = 20
-#: one that ends within the pass; steps of a pass are 50
-STEPS, SAVE_AT, DIE_AT = 62, 17, 20
+#: a pass has 50 steps
+STEPS, SAVE_AT = 62, 17
 LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def run(uri: str, out: Path, trainer: str, via: str, ranks: int, *told: object) -> subprocess.CompletedProcess[str]:
     out.mkdir(exist_ok=True)
-    command = [sys.executable, "-W", "ignore", str(RUNS), trainer, via, uri, str(out), *map(str, told)]
+    warnings = "default" if via == "data_loader_workers" else "ignore"
+    command = [sys.executable, "-W", warnings, str(RUNS), trainer, via, uri, str(out), *map(str, told)]
     if trainer == "checkpoint" or (ranks > 1 and trainer != "lightning"):
         # which finds a free port
         command[1:3] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
@@ -51,7 +59,7 @@ def expected(uri: str, rank: int, ranks: int, steps: int, skip: tuple[int, int] 
     return found[:steps]
 
 
-def check(uri: str, out: Path, trainer: str, via: str, ranks: int, *, save_at: int = SAVE_AT, **wanted: Any) -> None:
+def check(uri: str, out: Path, trainer: str, via: str, ranks: int, *, save_at: int = SAVE_AT, **wanted: Any) -> str:
     first = run(uri, out, trainer, via, ranks, STEPS, save_at, save_at + 3, "fresh")
     assert first.returncode != 0, first.stderr
     before = [seen(out, rank)[:save_at] for rank in range(ranks)]
@@ -60,6 +68,7 @@ def check(uri: str, out: Path, trainer: str, via: str, ranks: int, *, save_at: i
     for rank in range(ranks):
         rows = before[rank] + seen(out, rank)
         assert rows == expected(uri, rank, ranks, STEPS, **wanted)
+    return second.stderr
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -96,7 +105,44 @@ def test_torch_distributed_checkpoint_keeps_the_place_and_the_journal(
     check(thousand_dataset, tmp_path / "out", "checkpoint", "bare", ranks, skip=(900, 20))
 
 
-def test_the_trainer_of_transformers_that_skips_by_itself_is_exact_in_the_first_pass(
+REFUSED = """
+import sys, torch
+from torch.utils.data import DataLoader
+from headrace.loader.batches import Loader
+from headrace.loader.torch import TorchLoader
+from headrace.loader.errors import LoaderError
+from accelerate import Accelerator, DataLoaderConfiguration
+loader = TorchLoader(Loader(sys.argv[1], batch_size=4, fields=("labels",)))
+for dispatch in (None, False):
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=dispatch))
+    prepared = accelerator.prepare(DataLoader(loader, batch_size=None))
+    try:
+        next(iter(prepared))
+    except LoaderError as error:
+        assert "Leave the loader out of accelerator.prepare" in str(error)
+        print("refused")
+bare = accelerator.prepare(TorchLoader(Loader(sys.argv[1], batch_size=4)))
+assert next(iter(bare))["tokens"].shape[0] == 4
+"""
+
+
+def test_a_wrapper_of_accelerate_that_looks_ahead_or_cuts_batches_apart_is_refused(tiny_dataset: str):
+    command = [sys.executable, "-W", "ignore", "-c", REFUSED, tiny_dataset]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert (done.returncode, done.stdout) == (0, "refused\nrefused\n"), done.stderr
+
+
+def test_a_trainer_that_skips_by_itself_is_exact_in_the_first_pass_and_says_that_it_may_not_be(
     thousand_dataset: str, tmp_path: Path
 ):
-    check(thousand_dataset, tmp_path / "out", "transformers", "data_loader", 1)
+    said = check(thousand_dataset, tmp_path / "out", "transformers", "data_loader", 1)
+    assert "reads 17 batches of this pass again and drops them" in said
+
+
+def test_lightning_says_that_a_data_loader_with_workers_does_not_go_on(thousand_dataset: str, tmp_path: Path):
+    out = tmp_path / "out"
+    run(thousand_dataset, out, "lightning", "data_loader_workers", 1, STEPS, SAVE_AT, SAVE_AT + 3, "fresh")
+    done = run(thousand_dataset, out, "lightning", "data_loader_workers", 1, STEPS, SAVE_AT, -1, "resume")
+    assert "your dataloader is not resumable" in done.stderr
+    # and a second pass over workers that nobody counts for is refused
+    assert "second loop over DataLoader workers" in done.stderr
