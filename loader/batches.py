@@ -250,8 +250,7 @@ class Loader:
         self._enter_world(self._place.settle(), is_settled=True)
         if self._is_behind:
             self._advance()
-        running = self._begin(transform)
-        paused = True
+        running, paused = self._begin(transform), True
         check, received, now_s = self.sources.check, self._received, time.perf_counter
         try:
             while True:
