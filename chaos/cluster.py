@@ -7,6 +7,7 @@ from headrace.chaos.corpus import CLUSTER, CLUSTER_SHARE, DATASET, TIERS, Corpus
 from headrace.chaos.inputs import InputObjects
 from headrace.chaos.invariants import Checker
 from headrace.chaos.log import SimulatedLog
+from headrace.chaos.manifests import SimulatedManifest
 from headrace.chaos.operator import Operator
 from headrace.chaos.storage import SimulatedObjects
 from headrace.chaos.tasks import SimulatedTask
@@ -28,6 +29,7 @@ class Cluster:
         #: The log of the cluster's own leadership; None where each controller decides for itself.
         self.cluster_log = SimulatedLog(world, CLUSTER) if world.chance(CLUSTER_SHARE) else None
         self.objects = SimulatedObjects(world)
+        self.manifest = SimulatedManifest(world)
         self.inputs = InputObjects(world, self.corpus)
         self.checker = Checker(self)
         self.log.durable = self.checker.durable

@@ -169,8 +169,7 @@ class SimulatedController:
                 case core.TruncateLog():
                     self._log(command).truncate(command)
                 case core.WriteManifest():
-                    written = core.ManifestWritten(command.log)
-                    world.after(world.between(0.01, 0.1), self._later, written, life)
+                    self._write_manifest(command)
                 case core.StepDown():
                     world.note(self.name, "steps down:", command.reason)
                     self._send_away()
@@ -179,6 +178,13 @@ class SimulatedController:
                     self.cluster.operator.hear(self, command)
                 case _:
                     self._send(command)
+
+    def _write_manifest(self, command: core.WriteManifest) -> None:
+        run, life = self.run(), self.life
+        if run is not None:
+            self.cluster.manifest.write(
+                run.ledger, lambda error: self._later(core.ManifestWritten(command.log, error, bool(error)), life)
+            )
 
     def _send(self, command: core.Command) -> None:
         run = self.run()

@@ -233,11 +233,12 @@ class Checker:
     # -- the end --
 
     def finish(self) -> None:
-        """5, 8, 13: all is closed, each record has one verdict, and every shard is there."""
+        """5, 8, 13, 23: all is closed, each record has one verdict, and every shard is there."""
         self.dataset.finish()
         if self.assignments is not None:
             self.assignments.history.finish()
         self.provenance.finish()
+        self._cluster.manifest.finish(self.ledger)
         for shard in self.ledger.shards:
             for part in self._content(shard.closed):
                 self._check_part(shard.number, shard.closed, part)

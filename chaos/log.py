@@ -67,8 +67,12 @@ class MemoryStore:
         raise NotImplementedError(key)
 
     def update(self, key: str, decide: Decide) -> bool:
-        """See `ObjectStore.update`; nothing of a log is ever replaced."""
-        raise NotImplementedError(key)
+        """See `ObjectStore.update`; nothing of a log is ever replaced, a manifest is."""
+        parts = decide(self._bytes.get(key))
+        if parts is not None:
+            self.delete(key)
+            self.create(key, parts)
+        return parts is not None
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
         """See `ObjectStore.get`."""

@@ -43,7 +43,7 @@ from headrace.controller.core.suspicion import Suspicion
 from headrace.controller.core.tokens import TokenOffered, Tokens
 from headrace.stages.dedup import kept
 from headrace.stages.streams import RemoteFile
-from headrace.store import collect
+from headrace.store import collect, manifest
 from headrace.store.cluster_changes import TokenSpent
 from headrace.store.cluster_fold import ClusterState
 from headrace.store.entries import ClaimsReleased, Closed, Entry, Led, Range, StoredObject
@@ -283,6 +283,10 @@ def _no_epoch_fault(*_arguments: Any) -> str:
     return ""
 
 
+def _nothing_stands(_data: bytes) -> int:
+    return -1
+
+
 Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property]
 
 #: Mutants by name: what is patched with what.
@@ -322,6 +326,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "not-asked-after-overlap": ((Gathering, "_overlapped", _unasked),),
     "snapshot-forgets-releases": ((log, "encode_snapshot", _without_releases),),
     "frame-epoch-not-looked-at": ((arrivals, "epoch_fault", _no_epoch_fault),),
+    "manifest-not-fenced": ((manifest, "_standing_entry", _nothing_stands),),
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
 }
 

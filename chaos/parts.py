@@ -9,6 +9,7 @@ from headrace.chaos.corpus import Corpus, Part
 from headrace.chaos.frames import Frame
 from headrace.chaos.inputs import InputObjects
 from headrace.chaos.log import SimulatedLog
+from headrace.chaos.manifests import SimulatedManifest
 from headrace.chaos.orders import Order
 from headrace.chaos.storage import SimulatedObjects
 from headrace.chaos.world import Clock, World
@@ -41,6 +42,7 @@ class Cluster(Protocol):
     cluster_log: SimulatedLog | None
     objects: SimulatedObjects
     inputs: InputObjects
+    manifest: SimulatedManifest
     checker: Checker
     operator: Operator
     controllers: list[SimulatedController]

@@ -85,6 +85,7 @@ CAUGHT_BY = {
     "not-asked-after-overlap": {9},
     "snapshot-forgets-releases": {1},
     "frame-epoch-not-looked-at": {20},
+    "manifest-not-fenced": {23},
 }
 
 
