@@ -36,7 +36,7 @@ class SimulatedController:
         self.identity = ""
         self.core = self._made({})
         self.sessions: dict[str, Session] = {}
-        self._inbox: deque[object] = deque()
+        self._inbox: deque[tuple[str, object]] = deque()
         self._timer_at: float | None = None
         self._led = False
         #: What this life has on its way to a log, and what it wants to read behind that: one thread does both.
@@ -82,7 +82,8 @@ class SimulatedController:
             self.frozen = False
             self.cluster.world.note(self.name, "thaws")
             while self._inbox and not self.frozen and self.alive:
-                self._handle(self._inbox.popleft())
+                worker, event = self._inbox.popleft()
+                self._handle(event, worker)
             self._handle(core.TimePassed())
 
     def attends(self, worker: str, life: int) -> bool:
@@ -127,12 +128,23 @@ class SimulatedController:
 
     def post(self, event: object) -> None:
         """Give an event to the core, now or when the process is thawed."""
-        if self.frozen:
-            self._inbox.append(event)
-        elif self.alive:
-            self._handle(event)
+        self.hear("", event)
 
-    def _handle(self, event: object) -> None:
+    def hear(self, worker: str, event: object) -> None:
+        """The same, of an event that came by a worker's session."""
+        if self.frozen:
+            self._inbox.append((worker, event))
+        elif self.alive:
+            self._handle(event, worker)
+
+    def _handle(self, event: object, worker: str = "") -> None:
+        if worker and isinstance(event, core.TASK_EVENTS):
+            believed, why = self.core.witness.hear(worker, event)
+            if believed is None:
+                return
+            if why:
+                raise ViolationError(0, f"{self.name} disbelieves an honest worker: {why}")
+            event = believed
         world = self.cluster.world
         if not isinstance(event, core.TimePassed):
             world.note(self.name, "handles", event)
@@ -140,7 +152,7 @@ class SimulatedController:
         if isinstance(event, core.TaskSwept):
             self.cluster.checker.rereading.answered(self, event)
         try:
-            commands = self.core.handle(event, self._clock.at(world.now))
+            commands = self.core.handle(event, self._clock.at(world.now), worker)
         except FoldError as error:
             raise ViolationError(4, f"{self.name} cannot fold its ledger: {error}") from error
         except ViolationError:

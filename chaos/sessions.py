@@ -72,8 +72,8 @@ class Session:
 
     def _up(self, event: core.Event) -> None:
         if self.open:
-            self.controller.post(event)
+            self.controller.hear(self.worker.name, event)
         elif self._lags_s:
             # Some of it twice: nothing in it may depend on being said once.
             for _ in range(1 + self._world.chance(DOUBLED_SHARE)):
-                self._world.after(self._lags_s, self.controller.post, event)
+                self._world.after(self._lags_s, self.controller.hear, self.worker.name, event)

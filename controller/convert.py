@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.controller.core import decisions
 from headrace.controller.core import messages as core
+from headrace.controller.core.hearing import TEXT_MAX, Said
 from headrace.controller.counts import counts_from
 from headrace.controller.tickets import Introduction
 from headrace.protos import control_pb2 as pb
@@ -47,7 +48,7 @@ def gaps_to(gaps: Iterable[Gap]) -> list[pb.Gap]:
     return [pb.Gap(first=gap.first, end=gap.end, offset=gap.offset) for gap in gaps]
 
 
-def task_event(message: pb.TaskEvent) -> core.Event | None:
+def task_event(message: pb.TaskEvent) -> Said | None:
     """What a task reported, as an event of the core; None for progress, which decides nothing."""
     task, attempt = message.task, message.attempt
     match message.WhichOneof("event"):
@@ -56,12 +57,13 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
         case "exited":
             return _exited(task, attempt, message.exited)
         case "failed":
-            return core.TaskFailed(task, attempt, message.failed.error, message.failed.final)
+            return core.TaskFailed(task, attempt, message.failed.error[:TEXT_MAX], message.failed.final)
         case "listed":
             listed = message.listed
             fragments = tuple(fragment_from(item) for item in listed.fragments)
+            error, passed_over = listed.error[:TEXT_MAX], listed.passed_over[:TEXT_MAX]
             return core.SourceListed(
-                task, attempt, listed.stage, fragments, listed.last, listed.error, listed.listing, listed.passed_over
+                task, attempt, listed.stage, fragments, listed.last, error, listed.listing, passed_over
             )
         case "reads":
             reads = tuple(_read(task, attempt, item) for item in message.reads.reads)
@@ -81,7 +83,9 @@ def task_event(message: pb.TaskEvent) -> core.Event | None:
             return _swept(task, attempt, message.swept)
         case "lost":
             lost = message.lost
-            return core.LinkLost(task, attempt, lost.link, lost.generation, lost.reason, lost.apart, lost.unreachable)
+            return core.LinkLost(
+                task, attempt, lost.link, lost.generation, lost.reason[:TEXT_MAX], lost.apart, lost.unreachable
+            )
         case _:
             return None
 
@@ -98,11 +102,11 @@ def _decided(task: str, attempt: int, m: pb.DecisionMade) -> decisions.DecisionM
 
 def _exited(task: str, attempt: int, m: pb.TaskExited) -> core.TaskExited:
     in_hand = tuple(core.InHand(item.stage, range_from(item.range)) for item in m.in_hand)
-    return core.TaskExited(task, attempt, m.code, m.story, in_hand, m.killed_for)
+    return core.TaskExited(task, attempt, m.code, m.story[-TEXT_MAX:], in_hand, m.killed_for[:TEXT_MAX])
 
 
 def _read(task: str, attempt: int, m: pb.FragmentRead) -> core.FragmentWasRead:
-    return core.FragmentWasRead(task, attempt, m.fragment, m.count, m.error, m.changed, m.unreadable)
+    return core.FragmentWasRead(task, attempt, m.fragment, m.count, m.error[:TEXT_MAX], m.changed, m.unreadable)
 
 
 def _proposed(task: str, attempt: int, m: pb.Proposed) -> core.ShardProposed:

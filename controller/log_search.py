@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from headrace.protos import control_pb2 as pb
 from headrace.transport.log_lines import Search
-from headrace.transport.logbook import LINES_MAX, Logbook, pages
+from headrace.transport.logbook import FILE_BYTES_MAX, LINES_MAX, Logbook, pages
 
 #: Seconds that workers have to tell what there is.
 ANSWER_S = 5.0
@@ -26,17 +26,21 @@ class LogSearches:
         self._book, self._ask = book, ask
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Queue[tuple[str, pb.LogPage]]] = {}
+        #: Who may answer each: this controller itself, as "", and the workers that were asked.
+        self._asked: dict[int, set[str]] = {}
 
     def told(self, worker: str, page: pb.LogPage) -> None:
-        """A worker's page."""
+        """A worker's page. One that was not asked for, or has no bounds, is dropped."""
         queue = self._waiting.get(page.number)
-        if queue is not None and not queue.full():
+        wanted = worker in self._asked.get(page.number, ()) and sum(map(len, page.lines)) <= FILE_BYTES_MAX
+        if queue is not None and wanted and not queue.full():
             queue.put_nowait((worker, page))
 
     async def search(self, wanted: pb.LogSearch, workers: Iterable[str]) -> AsyncIterator[pb.LogPage]:
         """Pages of what there is, the last of them with `last`; then, if it is followed, of what comes, without end."""
         number, asked = next(self._numbers), set(workers)
         queue = self._waiting[number] = asyncio.Queue(WAITING_PAGES_MAX)
+        self._asked[number] = {"", *asked}
         loop = asyncio.get_running_loop()
         search = Search(wanted.pipeline, wanted.stage, wanted.task, wanted.cause, wanted.level, wanted.since)
 
@@ -56,7 +60,7 @@ class LogSearches:
             while wanted.follow and not queue.full():
                 yield await self._next(queue, ALIVE_S) or pb.LogPage()
         finally:
-            del self._waiting[number]
+            del self._waiting[number], self._asked[number]
             self._book.leave(number)
             for worker in asked if wanted.follow else ():
                 self._ask(worker, pb.ToWorker(logs=pb.LogsAsked(number=number, end=True)))

@@ -10,6 +10,8 @@ from headrace.protos import control_pb2 as pb
 
 #: Seconds for which a stage that was at a batch is taken to be at it still, without a word of its worker.
 GUESSED_S_MAX = 1.0
+#: Stages and links in one report.
+ROWS_MAX = 65_536
 
 
 @dataclass(slots=True)
@@ -28,7 +30,7 @@ class RunProgress:
         kind = message.WhichOneof("event")
         if kind == "ready":
             self.facts.update(message.ready.facts)
-        elif kind == "progress":
+        elif kind == "progress" and len(message.progress.stages) + len(message.progress.links) <= ROWS_MAX:
             self.latest[message.task, message.attempt] = message.progress
             self.heard_at[message.task, message.attempt] = time.monotonic()
             if self.first_batch_at is None and any(stage.records for stage in message.progress.stages):

@@ -17,6 +17,7 @@ from headrace.controller.convert import task_event
 from headrace.controller.core import messages as core
 from headrace.controller.core.allowance import Allowance
 from headrace.controller.core.changed import ChangedInput
+from headrace.controller.core.hearing import registration_fault
 from headrace.controller.planning import dry_run
 from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Session, Shell
@@ -61,7 +62,11 @@ class Servicer(rpc.ControlServicer):
         self, request_iterator: AsyncIterator[pb.FromWorker], context: Any
     ) -> AsyncIterator[pb.ToWorker]:
         """A worker's session."""
-        first = await asyncio.wait_for(anext(request_iterator), SILENCE_S)
+        try:
+            first = await asyncio.wait_for(anext(request_iterator), SILENCE_S)
+        except (StopAsyncIteration, TimeoutError):
+            yield pb.ToWorker(refusal=pb.Refusal(reason=f"nothing was said within {SILENCE_S:.0f} s", elsewhere=True))
+            return
         register = first.register
         if not self._shell.core.leads:
             yield pb.ToWorker(refusal=self._elsewhere())
@@ -84,7 +89,7 @@ class Servicer(rpc.ControlServicer):
             # Meanwhile the worker may have opened another session, or this controller have stepped down.
             if self._shell.sessions.get(register.worker) is session:
                 self._shell.post(_registered(register))
-                self._shell.note_facts(register.tasks)
+                self._shell.note_facts(register.worker, register.tasks)
                 self._came.set()
                 self._came = asyncio.Event()
                 reader = self._effects.start("a worker's session", self._listen(session, request_iterator))
@@ -95,6 +100,7 @@ class Servicer(rpc.ControlServicer):
                 reader.cancel()
             if self._shell.sessions.get(register.worker) is session:
                 del self._shell.sessions[register.worker]
+                self._shell.doubts.forget(register.worker)
                 self._shell.post(core.WorkerLost(register.worker, "its session ended"))
 
     async def Apply(self, request: pb.ApplyRequest, context: Any) -> pb.ApplyReply:  # noqa: N802
@@ -222,6 +228,8 @@ class Servicer(rpc.ControlServicer):
         return await self._shell.faults.request(request, self._shell.sessions)
 
     def _refusal(self, register: pb.Register) -> str:
+        if wrong := registration_fault(_registered(register)):
+            return f"no worker registers so: {wrong}"
         if register.version != self._version:
             return f"worker {register.worker} is Headrace {register.version}, the controller {self._version}"
         known = self._shell.core.workers.get(register.worker)
@@ -237,7 +245,7 @@ class Servicer(rpc.ControlServicer):
                     message = await anext(messages)
                 match message.WhichOneof("message"):
                     case "task":
-                        self._shell.task_event(message.task, task_event(message.task))
+                        self._shell.task_event(session.worker, message.task, task_event(message.task))
                     case "logs":
                         self._shell.searches.told(session.worker, message.logs)
                     case "fault":

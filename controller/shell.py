@@ -21,8 +21,10 @@ from headrace.controller.convert import add_reads, said_together, to_worker
 from headrace.controller.core import messages as core
 from headrace.controller.core.authority import authority
 from headrace.controller.core.cluster import Controller
+from headrace.controller.core.hearing import Said
 from headrace.controller.core.leadership import LeaderState
 from headrace.controller.core.tokens import TokenOffered
+from headrace.controller.doubts import Doubts
 from headrace.controller.fault_desk import FaultDesk
 from headrace.controller.log_search import LogSearches
 from headrace.controller.logs import Logs
@@ -48,6 +50,8 @@ RESIGN_LOOK_S = 0.1
 SETTLE_S = 10.0
 #: Seconds that the cluster's log has to take the use of a join token.
 SPEND_S = 8.0
+#: Characters of a cause that a worker tells.
+CAUSE_MAX = 256
 
 
 class Session:
@@ -74,28 +78,30 @@ class Shell:
         self.changed = asyncio.Event()
         self._logs = Logs(cluster=controller.log.log if controller.log else "")
         self.commits = CommitTimes()
-        #: Events that wait, each with its cause.
-        self._events: deque[tuple[object, str]] = deque()
+        self.doubts = Doubts()
+        #: Events that wait, each with its cause, and the worker by whose session it came, if by one.
+        self._events: deque[tuple[object, str, str]] = deque()
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
         self._effects = Effects()
 
-    def post(self, event: object, cause: str = "") -> None:
+    def post(self, event: object, cause: str = "", worker: str = "") -> None:
         """Give one event to the core, and execute what follows. Called on the loop's thread.
 
-        What follows bears the event's cause: `cause`, or one of its own where it begins by itself.
+        What follows bears the event's cause: `cause`, or one of its own where it begins by itself. `worker` is by whose
+        session it came.
         """
-        self._events.append((event, self._causes.of(event, cause)))
+        self._events.append((event, self._causes.of(event, cause), worker))
         if self._draining:
             return
         self._draining = True
         try:
             while self._events:
-                following, cause = self._events.popleft()
+                following, cause, worker = self._events.popleft()
                 with caused_by(cause):
                     tell_event(following)
                     self._causes.note(following, self.core.runs.values())
-                    self._step(following)
+                    self._step(following, worker)
         finally:
             self._draining = False
         self._set_timer()
@@ -117,13 +123,20 @@ class Shell:
             return f"the cluster's log did not answer within {SPEND_S:.0f} s; ask again with the same token"
         return answer.reason
 
-    def task_event(self, message: pb.TaskEvent, event: core.Event | None) -> None:
-        """Take a task's message: progress is kept here, the rest is for the core."""
-        progress = self._progress_of(message.task)
-        if progress is not None:
-            progress.take(message)
+    def task_event(self, worker: str, message: pb.TaskEvent, event: Said | None) -> None:
+        """Take a task's message that came by a worker's session: progress is kept here, the rest is for the core."""
+        if event is None:
+            why = self.core.witness.stranger(worker, message.task, message.attempt)
+        else:
+            event, why = self.core.witness.hear(worker, event)
+        if why:
+            self.doubts.tell(worker, why)
+        else:
+            progress = self._progress_of(message.task)
+            if progress is not None:
+                progress.take(message)
         if event is not None:
-            self.post(event, message.cause)
+            self.post(event, message.cause[:CAUSE_MAX], worker)
 
     def tell_worker(self, worker: str, message: pb.ToWorker) -> None:
         """Say something to a worker that is no command of the core; one that is gone is not told."""
@@ -138,10 +151,11 @@ class Shell:
             if name not in self.core.runs:
                 self.progress.pop(name, None)
 
-    def note_facts(self, tasks: Iterable[pb.RunningTask]) -> None:
+    def note_facts(self, worker: str, tasks: Iterable[pb.RunningTask]) -> None:
         """What tasks had said of themselves to an earlier leader."""
         for task in tasks:
-            progress = self._progress_of(task.task)
+            heard = not self.core.witness.stranger(worker, task.task, task.attempt)
+            progress = self._progress_of(task.task) if heard else None
             if progress is not None:
                 progress.facts.update(task.facts)
 
@@ -168,9 +182,9 @@ class Shell:
         await self._effects.settle(SETTLE_S)
         await asyncio.to_thread(self._logs.close)
 
-    def _step(self, event: object) -> None:
+    def _step(self, event: object, worker: str) -> None:
         try:
-            commands = self.core.handle(event, time.monotonic())
+            commands = self.core.handle(event, time.monotonic(), worker)
         except Exception as error:
             logger.exception("the core could not take %s", type(event).__name__)
             commands = self._give_up(event, in_words(error))

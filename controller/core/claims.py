@@ -44,33 +44,38 @@ class Claims:
         for key in [key for key in self._claims if key[1] == worker]:
             del self._claims[key]
 
-    def heard(self, event: object) -> None:
-        """A task said something before its run took up what it has."""
+    def holds(self, worker: str, task: str, attempt: int) -> bool:
+        """Whether a worker brought this attempt, and no run has taken it up."""
+        claim = self._claims.get((task.split("/", 1)[0], worker))
+        return claim is not None and (task, attempt) in claim.tasks
+
+    def heard(self, event: object, worker: str = "") -> None:
+        """A task said something before its run took up what it has; by the session of `worker`, if that is known."""
         match event:
             case TaskExited():
-                self._exited(event)
+                self._exited(event, worker)
             case TaskReady():
-                self._ready(event)
+                self._ready(event, worker)
             case LinkLost():
-                self._cut(event)
+                self._cut(event, worker)
             case _:
                 pass
 
-    def _exited(self, event: TaskExited) -> None:
+    def _exited(self, event: TaskExited, worker: str) -> None:
         """A task is gone."""
-        for claim in self._of_run(event.task):
+        for claim in self._of_run(event.task, worker):
             claim.tasks.pop((event.task, event.attempt), None)
 
-    def _ready(self, event: TaskReady) -> None:
+    def _ready(self, event: TaskReady, worker: str) -> None:
         """A task has built its stages."""
-        for claim in self._of_run(event.task):
+        for claim in self._of_run(event.task, worker):
             found = claim.tasks.get((event.task, event.attempt))
             if found is not None:
                 claim.tasks[event.task, event.attempt] = replace(found, ready=True, addresses=event.addresses)
 
-    def _cut(self, event: LinkLost) -> None:
+    def _cut(self, event: LinkLost, worker: str) -> None:
         """A link was found cut: it does not stand, though its worker said so when it came."""
-        for claim in self._of_run(event.task):
+        for claim in self._of_run(event.task, worker):
             claim.links = [
                 link for link in claim.links if (link.link, link.generation) != (event.link, event.generation)
             ]
@@ -97,6 +102,6 @@ class Claims:
     def _of(self, name: str, worker: str) -> Claim:
         return self._claims.setdefault((name.split("/", 1)[0], worker), Claim())
 
-    def _of_run(self, task: str) -> list[Claim]:
+    def _of_run(self, task: str, worker: str) -> list[Claim]:
         run = task.split("/", 1)[0]
-        return [claim for (name, _), claim in self._claims.items() if name == run]
+        return [claim for (name, of), claim in self._claims.items() if name == run and worker in ("", of)]

@@ -41,6 +41,7 @@ from headrace.controller.core.run import Run
 from headrace.controller.core.run_states import ENDED, RunState
 from headrace.controller.core.steering import Steering, turned_away
 from headrace.controller.core.tokens import TokenOffered, Tokens
+from headrace.controller.core.witness import Witness
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
 from headrace.pipeline.validate import validate
@@ -99,6 +100,8 @@ class Controller:
         self._steering = Steering(self)
         #: What workers brought of runs that are not begun here.
         self._claims = Claims()
+        #: Judges what workers say.
+        self.witness = Witness(self.runs, self._claims)
         #: Runs that nobody here knows and workers have tasks of, and until when these may stay.
         self._orphans: dict[str, float] = {}
 
@@ -134,9 +137,9 @@ class Controller:
     def _nobody_is_back(self) -> bool:
         return bool(self._known) and not self.workers
 
-    def handle(self, event: object, now: float) -> list[Command]:
-        """Take one event; give the commands that follow from it."""
-        commands = self._dispatch(event, now)
+    def handle(self, event: object, now: float, worker: str = "") -> list[Command]:
+        """Take one event; give the commands that follow from it. `worker` is whose session it came by, if by one."""
+        commands = self._dispatch(event, now, worker)
         if self.log is None:
             return [*commands, *self._see_to_claims(now)]
         for _, entry in self.log.committed():
@@ -157,11 +160,13 @@ class Controller:
             times.append(self.log.wake_at())
         return min((time for time in times if time is not None), default=None)
 
-    def _dispatch(self, event: object, now: float) -> list[Command]:
+    def _dispatch(self, event: object, now: float, worker: str) -> list[Command]:
         if isinstance(event, LOG_EVENTS):
             return self._on_log(event, now)
         if isinstance(event, TASK_EVENTS):
-            return self._to_task(event.task, event, now)
+            self._claims.heard(event, worker)
+            run = self.runs.get(event.task.split("/", 1)[0])
+            return run.handle(event, now) if run else []
         match event:
             case WorkerRegistered():
                 return self._registered(event, now)
@@ -321,11 +326,6 @@ class Controller:
         return Leadership(log, self.identity, known, standby=True, limits=self._log_limits)
 
     # -- workers --
-
-    def _to_task(self, task: str, event: object, now: float) -> list[Command]:
-        self._claims.heard(event)
-        run = self.runs.get(task.split("/", 1)[0])
-        return run.handle(event, now) if run else []
 
     def _registered(self, event: WorkerRegistered, now: float) -> list[Command]:
         self.workers[event.worker] = event

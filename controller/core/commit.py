@@ -138,6 +138,10 @@ def _common(ranges: Sequence[Range], other: Range) -> list[Range]:
 
 def conservation_fault(item: Range, cover: Coverage) -> str:
     """What is wrong with the claim that each record of a range has exactly one verdict; empty if nothing is."""
+    bits = 8 * max(len(cover.kept), len(cover.verdicts))
+    if item.count > bits:
+        # Before anything of this size is made.
+        return f"record {item.first + bits} has no verdict"
     kept, other = int.from_bytes(cover.kept, "little"), int.from_bytes(cover.verdicts, "little")
     everyone = (1 << item.count) - 1
     twice, nobody = kept & other, everyone & ~(kept | other)

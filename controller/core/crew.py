@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from headrace.controller.core.hearing import Born
 from headrace.controller.core.joints import Joints
 from headrace.controller.core.messages import (
     Command,
@@ -26,6 +27,8 @@ from headrace.controller.core.solitary import Path, way
 from headrace.pipeline.graph import Pipeline
 
 _ALIVE = (TaskState.STARTING, TaskState.READY)
+#: Attempts of one task whose workers are remembered, the newest: the dead may have last words.
+REMEMBERED_MAX = 16
 
 
 class Crew:
@@ -38,6 +41,8 @@ class Crew:
         self._pipeline = pipeline.to_dict()
         self._version = version
         self.joints = Joints(plan)
+        #: Whom each attempt was given to, by task and attempt.
+        self._born: dict[str, dict[int, Born]] = {}
         #: The stage that remembers, if there is one; whether an index of this epoch has been there, and was lost.
         stateful = pipeline.stateful
         self._stateful = stateful.name if stateful is not None else ""
@@ -49,6 +54,17 @@ class Crew:
     def current(self, name: str, attempt: int) -> Task | None:
         """The task if `attempt` is its living attempt; None for news of the dead."""
         return self.roster.current(name, attempt)
+
+    def born(self, name: str, attempt: int) -> Born | None:
+        """Whom an attempt was given to, dead or alive; None for one that nobody was given here."""
+        return self._born.get(name, {}).get(attempt)
+
+    def _bear(self, task: Task) -> None:
+        """Remember whom the attempt that begins is given to."""
+        attempts = self._born.setdefault(task.plan.name, {})
+        attempts[task.attempt] = Born(task.plan.worker, task.plan.stages, task.plan.alone)
+        while len(attempts) > REMEMBERED_MAX:
+            del attempts[next(iter(attempts))]
 
     @property
     def links_missing(self) -> bool:
@@ -120,6 +136,8 @@ class Crew:
         through is not known to another.
         """
         due = self.roster.due(now, workers)
+        for task in due:
+            self._bear(task)
         again = any(self._remembers(task) for task in due) and self.index_served
         self.index_lost = self.index_lost or again
         return [
@@ -159,6 +177,7 @@ class Crew:
             self.index_lost = self.index_lost or found.fenced
             self.index_served = self.index_served or found.ready
         self.roster.adopt(task, found.attempt, now, ready=found.ready)
+        self._bear(task)
         task.addresses = found.addresses
         return True
 

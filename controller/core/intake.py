@@ -140,6 +140,11 @@ class Intake:
             self._ends[fragment] = count
         return True
 
+    def reads(self, task: str, fragment: bytes) -> bool:
+        """Whether a fragment was given to this task, as far as is known: not all of it is, under a new leader."""
+        given = self._assigned.get(fragment) == task or self.solitary.has(task, fragment)
+        return given or (self._distrusts and fragment not in self._assigned)
+
     def halt(self, fragment: bytes, task: str = "") -> None:
         """Read no more of a fragment in this run; what of it is closed, or held by a sink, stays good."""
         self.was_read(task, fragment, UNKNOWN)

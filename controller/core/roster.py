@@ -131,7 +131,7 @@ class Roster:
 
     def may_adopt(self, task: Task, attempt: int) -> bool:
         """Whether a living attempt is the newest: this leader's last one, or an earlier leader's where it has none."""
-        return task.attempt in (attempt, self._before)
+        return attempt == task.attempt or (task.attempt == self._before and 0 < attempt <= self._before)
 
     def adopt(self, task: Task, attempt: int, now: float, *, ready: bool) -> None:
         """Go on with an attempt that an earlier leader started."""

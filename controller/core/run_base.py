@@ -30,11 +30,11 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.placement import Need
 from headrace.controller.core.places import WorkerFacts
-from headrace.controller.core.plans import Change, Plan, Wished
+from headrace.controller.core.plans import Change, LinkPlan, Plan, Wished
 from headrace.controller.core.run_states import ENDED, TRANSITIONS, RunState, RunTurn
 from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.store.entries import Range
-from headrace.store.fold import LedgerState
+from headrace.store.fold import FragmentState, LedgerState
 
 #: Seconds that a run may wait for a store that does not take its first entry. One that is full is waited for without
 #: end, and so is any once the run leads.
@@ -162,6 +162,15 @@ class RunBase:
         #: When a manifest that the store did not take is written again, and why it did not.
         self._manifest_at: float | None = None
         self._manifest_trouble = ""
+
+    @property
+    def fragments(self) -> Mapping[bytes, FragmentState]:
+        """Those of the dataset."""
+        return self.ledger.fragments
+
+    def link(self, name: str) -> LinkPlan | None:
+        """A link of the plan."""
+        return next((link for link in self.crew.plan.links if link.name == name), None) if self.crew else None
 
     def _fit_workers(self) -> list[WorkerFacts]:
         """The workers that may be given tasks."""

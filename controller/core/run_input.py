@@ -68,6 +68,9 @@ class Input(RunBase):
         if self.crew is None or self.crew.current(event.task, event.attempt) is None:
             return []
         if event.error and (event.changed or event.unreadable):
+            if not self.intake.reads(event.task, event.fragment):
+                # Old news, or none of this task's: who reads it now finds the same.
+                return []
             self.intake.halt(event.fragment, event.task)
             self._halt_fragment(event.fragment, event.error)
             if event.unreadable:

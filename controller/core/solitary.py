@@ -63,6 +63,10 @@ class Solitary:
         work.assigned.update(name for name, _ in given)
         return [(states[name].fragment, gaps) for name, gaps in given]
 
+    def has(self, task: str, fragment: bytes) -> bool:
+        """Whether a solitary task was given some of a fragment."""
+        return any(work.task == task and fragment in work.assigned for work in self._work.values())
+
     def was_read(self, task: str, fragment: bytes) -> bool:
         """Note that a solitary task has read what it was given of a fragment; False for any other."""
         for work in self._work.values():
