@@ -7,7 +7,7 @@ import time
 from headrace.controller.log_search import LogSearches
 from headrace.protos import control_pb2 as pb
 from headrace.transport.log_lines import make_line
-from headrace.transport.logbook import Logbook
+from headrace.transport.logbook import FILE_BYTES_MAX, Logbook
 
 
 def test_what_the_controller_says_while_its_pages_are_read_is_told_once() -> None:
@@ -35,3 +35,26 @@ def test_what_the_controller_says_while_its_pages_are_read_is_told_once() -> Non
         return told
 
     assert asyncio.run(read()) == ["before", "meanwhile", "behind"]
+
+
+def test_pages_of_who_was_not_asked_and_pages_without_bounds_are_not_taken() -> None:
+    async def read() -> list[bytes]:
+        numbers: list[int] = []
+        searches = LogSearches(Logbook("controller"), lambda worker, message: numbers.append(message.logs.number))
+        search = searches.search(pb.LogSearch(), ["asked"])
+        told: list[bytes] = []
+        async with asyncio.timeout(60):
+            reading = asyncio.ensure_future(anext(search))
+            while not numbers:
+                await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.001)
+            (number,) = numbers
+            searches.told("stranger", pb.LogPage(number=number, lines=[b"forged"]))
+            searches.told("asked", pb.LogPage(number=number, lines=[bytes(FILE_BYTES_MAX + 1)]))
+            searches.told("asked", pb.LogPage(number=number, lines=[b"true"]))
+            searches.told("asked", pb.LogPage(number=number, last=True))
+            told += (await reading).lines
+            async for page in search:
+                told += page.lines
+        return told
+
+    assert asyncio.run(read()) == [b"true"]

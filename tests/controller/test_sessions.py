@@ -5,6 +5,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
 from typing import cast
 
+import pytest
+
+from headrace.controller.convert import task_event
 from headrace.controller.core.cluster import Controller
 from headrace.controller.process import identity
 from headrace.controller.servicer import Servicer
@@ -93,3 +96,40 @@ def test_a_controller_that_steps_down_between_welcome_and_registration_takes_nob
         assert "w" not in house.shell.core.workers
 
     play(scene)
+
+
+async def greeting(house: House, message: pb.FromWorker) -> pb.ToWorker:
+    async def says() -> AsyncIterator[pb.FromWorker]:
+        yield message
+        await asyncio.get_running_loop().create_future()
+
+    session = cast("Session", house._servicer.Attend(says(), None))
+    answer = await anext(session)
+    await session.aclose()
+    return answer
+
+
+def test_who_does_not_register_first_or_not_within_bounds_is_refused_and_named() -> None:
+    async def scene(house: House) -> None:
+        bad = pb.Register(worker="w", version=version("headrace"), cores=-1)
+        for message in (pb.FromWorker(heartbeat=pb.Heartbeat()), pb.FromWorker(register=bad)):
+            answer = await greeting(house, message)
+            assert answer.WhichOneof("message") == "refusal"
+            assert "no worker registers so" in answer.refusal.reason
+            assert not house.shell.sessions
+
+    play(scene)
+
+
+def test_what_a_session_says_of_anothers_task_changes_nothing_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(house: House) -> None:
+        event = pb.TaskEvent(task="run/read.0", attempt=1, failed=pb.TaskFailed(error="x", final=True))
+        house.shell.task_event("w", event, task_event(event))
+        progress = pb.TaskEvent(task="run/read.0", attempt=1, progress=pb.Progress(held_bytes=1))
+        house.shell.task_event("w", progress, task_event(progress))
+        assert not house.shell.progress
+
+    play(scene)
+    assert [record.getMessage()[:42] for record in caplog.records if "not believed" in record.getMessage()] == [
+        "not believed: worker w speaks of attempt 1"
+    ] * 2
