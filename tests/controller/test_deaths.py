@@ -1,5 +1,6 @@
 """What a death does to a run: of a task, of a worker, of one that was given up."""
 
+import pytest
 from core_kit import Stand, changes, fragment, of
 
 from headrace.controller.core import messages as m
@@ -200,3 +201,16 @@ def test_a_worker_that_comes_back_is_told_to_kill_what_nobody_knows() -> None:
     assert {(kill.task, kill.attempt) for kill in kills} == {(task, attempt), (task, attempt - 1)}
     (orphan,) = of(m.KillTask, stand.later(ORPHAN_S))
     assert (orphan.worker, orphan.task, orphan.attempt) == ("w2", "gone/read.0", 1), "somebody might have applied it"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (0, "the process ended with exit code 0"),
+        (75, "the process ended with exit code 75"),
+        (-9, "the process was killed by signal 9"),
+    ],
+)
+def test_an_end_is_told_by_its_exit_code_or_its_signal(code: int, told: str) -> None:
+    assert m.TaskExited("run/read.0", 1, code).ending() == told
+    assert m.TaskExited("run/read.0", 1, code, killed_for="it did not return").ending() == "it did not return"

@@ -327,6 +327,23 @@ def test_a_campaign_that_was_dropped_leaves_nothing_to_wait_for() -> None:
     assert leadership.wake_at() is None
 
 
+@pytest.mark.parametrize(
+    ("leader", "state"),
+    [
+        ({"id": "other", "cluster": "mine"}, LeaderState.CAMPAIGNING),
+        ({"id": "other", "cluster": "theirs"}, LeaderState.WATCHING),
+        ({"id": "other"}, LeaderState.WATCHING),
+    ],
+    ids=["this cluster", "another cluster", "a run by itself"],
+)
+def test_only_what_an_earlier_leader_of_the_same_cluster_led_is_free_at_once(
+    leader: dict[str, str], state: LeaderState
+) -> None:
+    leadership = Leadership(LOG, ME, LedgerState(), standby=True, cluster="mine")
+    leadership.handle(LogRead(LOG, ((0, Entry(1, (Led(1, leader),))),)), 0.0)
+    assert leadership.state is state
+
+
 def test_an_idle_leader_beats() -> None:
     leadership = leading()
     assert leadership.wake_at() == BEAT_S

@@ -9,7 +9,7 @@ from headrace.controller.core import messages as m
 from headrace.controller.core.joints import CUT_S_MAX, HEALED_S, REMAKE_S_MAX
 from headrace.controller.core.places import WorkerFacts
 from headrace.controller.core.planner import move, plan
-from headrace.controller.core.plans import Plan
+from headrace.controller.core.plans import Change, Plan
 from headrace.pipeline.errors import PipelineError
 from headrace.store.intervals import UNBOUNDED, Gap
 
@@ -247,3 +247,17 @@ def test_a_link_that_cannot_be_kept_up_ends_the_run_with_the_reason() -> None:
         apart.lose(generation)
         generation += bool(apart.stand.later(REMAKE_S_MAX))
     assert "could not be kept up for 600 s: cut" in apart.stand.run.reason
+
+
+def test_a_workers_labels_of_one_kind_are_those_and_no_others() -> None:
+    worker = replace(A, labels=("rack=r1", "racks", "zone=z1", "rack=r2", "gpu"))
+    assert worker.of("rack") == ("rack=r1", "rack=r2")
+    assert worker.of("gpu") == ("gpu",)
+    assert worker.of("disk") == ()
+
+
+def test_a_change_of_a_plan_is_told_in_words() -> None:
+    change = Change({"read": 1, "keep": 2}, {"write": "b"}, {"write": "quic"}, leave="a")
+    told = "read to 1 task, keep to 2 tasks, write to b, write joined by quic, worker a left"
+    assert (change.words(), change.empty) == (told, False)
+    assert (Change().words(), Change().empty) == ("", True)

@@ -1,0 +1,59 @@
+"""The tool that changes the cores: what `make mutants` plants."""
+
+import ast
+
+import mutate
+import pytest
+from mutate import ROOT, changes, cores, drawn, mutated
+
+TEXT = '''
+LIMIT = 3
+
+def first(items: list[int] | None, limit: int = 2) -> int:
+    """A function."""
+    if not items or len(items) > limit:
+        raise ValueError(f"more than {limit + 1}")
+    items.append(1)
+    return max(items) - 1
+'''
+
+
+def told() -> set[tuple[str, str]]:
+    return {(item.before, item.after) for item in changes(ast.parse(TEXT))}
+
+
+def test_conditions_operators_numbers_calls_and_statements_are_changed() -> None:
+    assert told() == {
+        ("not items or len(items) > limit", "not items and len(items) > limit"),
+        ("not items or len(items) > limit", "len(items) > limit"),
+        ("not items or len(items) > limit", "not items"),
+        ("not items", "not not items"),
+        ("len(items) > limit", "len(items) >= limit"),
+        ("items.append(1)", "pass"),
+        ("1", "2"),
+        ("max(items) - 1", "max(items) + 1"),
+        ("max(items)", "min(items)"),
+    }
+
+
+def test_each_change_gives_another_program_and_no_two_the_same() -> None:
+    texts = [mutated(TEXT, number) for number in range(len(changes(ast.parse(TEXT))))]
+    for text in texts:
+        compile(text, "mutant", "exec")
+    assert len({*texts, ast.unparse(ast.parse(TEXT))}) == len(texts) + 1
+
+
+def test_the_same_seed_draws_the_same_mutants() -> None:
+    assert drawn(30, 5) == drawn(30, 5) != drawn(30, 6)
+    assert len(drawn(30, 5)) == 30
+
+
+@pytest.mark.parametrize("module", cores())
+def test_every_core_is_there(module: str) -> None:
+    assert (ROOT / module).is_file()
+
+
+def test_a_module_is_asked_of_the_tests_that_import_it() -> None:
+    direct, others = mutate.tests_of("controller/core/leadership.py")
+    assert "tests/controller/test_leadership.py" in direct
+    assert "tests/controller/test_leadership.py" not in others
