@@ -88,6 +88,17 @@ def test_a_paused_run_is_stopped_and_published() -> None:
     assert of(m.ReportRun, commands) == [m.ReportRun("run", "stopped")]
 
 
+def test_a_run_that_went_on_after_a_pause_is_sealed_again_before_it_stops() -> None:
+    stand = Stand()
+    paused(stand)
+    steer(stand, pause=False)
+    commands = stand.tell(m.StopRequested("run", cancel=False))
+    assert [ask.halt for ask in of(m.SweepTask, commands)] == [True]
+    sealed = stand.swept(commands, Range(A.id, 4, 2))
+    assert [order.reason for order in of(m.SealSink, sealed)] == ["stop"]
+    assert of(m.ReportRun, sealed) == [], "a sink holds something"
+
+
 def test_a_paused_run_is_cancelled() -> None:
     stand = Stand()
     paused(stand)
@@ -147,6 +158,18 @@ def test_stages_of_different_numbers_get_tasks_and_links_of_their_own() -> None:
         ("run/read.0", "run/keep.1"),
         ("run/keep.1", "run/write.0"),
     }, "links that stand are not made again"
+
+
+def test_a_change_keeps_the_transports_that_were_asked_for_before() -> None:
+    stand = Stand()
+    stand.fuse = False
+    running(stand, "w1")
+    commands = stand.swept(steer(stand, transports={"write": "pipe"})[1])
+    assert {link.transport for link in of(m.MakeLink, commands)} == {"pipe"}
+    stand.swept(steer(stand, replicas={"read": 2})[1])
+    assert stand.run.crew is not None
+    joined = {(link.sender, link.transport) for link in stand.run.crew.plan.links}
+    assert joined == {("run/read.0", "ring"), ("run/read.1", "ring"), ("run/keep.0", "pipe")}
 
 
 def test_a_change_that_no_worker_can_hold_is_refused_at_once_with_the_reason() -> None:

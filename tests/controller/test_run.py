@@ -5,7 +5,7 @@ from core_kit import LOG, Stand, changes, fragment, make_pipeline, of, proposal
 
 from headrace.controller.core import messages as m
 from headrace.controller.core.leadership import TAKEOVER_S, LeaderState
-from headrace.controller.core.roster import ATTEMPTS_A_TERM
+from headrace.controller.core.roster import ATTEMPTS_A_TERM, START_S_MAX
 from headrace.controller.core.run_base import OPENING_S_MAX
 from headrace.controller.core.run_ending import MANIFEST_AGAIN_S
 from headrace.controller.core.run_states import RunState
@@ -90,6 +90,29 @@ def test_a_manifest_without_room_is_written_again_until_there_is_some() -> None:
     stand.full = ""
     assert of(m.ReportRun, stand.later(MANIFEST_AGAIN_S)) == [m.ReportRun("run", "completed")]
     assert stand.run.trouble(stand.now) == ""
+
+
+def test_a_run_that_is_about_to_end_is_woken_for_its_manifest_and_for_no_task() -> None:
+    stand = Stand()
+    stand.full, stand.replicas = "no room", 2
+    stand.begin(A)
+    stand.read(A, COUNT)
+    stand.tell(m.TaskExited(*stand.task(1), -9))
+    assert of(m.StartTask, stand.later(1.0)), "it is starting, and will never be ready"
+    assert of(m.WriteManifest, stand.propose(Range(A.id, 0, COUNT)))
+    for _ in range(3):
+        stand.later(START_S_MAX)
+        wake_at = stand.run.wake_at()
+        assert wake_at is not None
+        assert wake_at > stand.now, "a moment that is past would have its controller look again and again"
+
+
+def test_a_run_that_waits_for_its_log_has_resumed_nothing_yet() -> None:
+    stand = Stand()
+    stand.join("w1")
+    stand.unresolved = True
+    stand.apply()
+    assert (stand.run.bytes_resumed, stand.run.records_resumed) == (0, 0)
 
 
 def test_nothing_is_started_before_the_epoch_is_durable() -> None:
@@ -396,6 +419,16 @@ def test_a_stop_lets_the_sinks_commit_what_they_hold() -> None:
     commands = stand.propose(Range(A.id, 0, 4))
     assert of(m.ReportRun, commands) == [m.ReportRun("run", "stopped")]
     assert changes(stand)[-3:] == ["Closed", "VersionPublished", "Resigned"]
+
+
+def test_a_stop_during_a_sweep_that_halts_nobody_begins_one_that_does() -> None:
+    stand = Stand()
+    stand.begin(A)
+    sweep = stand.read(A, COUNT)
+    assert [ask.halt for ask in of(m.SweepTask, sweep)] == [False]
+    commands = stand.tell(m.StopRequested("run", cancel=False))
+    assert [ask.halt for ask in of(m.SweepTask, commands)] == [True]
+    assert stand.swept(sweep, Range(A.id, 0, 4)) == [], "an answer to the first"
 
 
 def test_a_stop_with_empty_hands_stops_at_once() -> None:
