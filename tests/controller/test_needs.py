@@ -243,6 +243,21 @@ def test_what_leans_on_a_record_that_was_lost_with_the_index_does_not_hold_up_th
     assert stand.run.ledger.epoch > epoch
 
 
+def test_while_a_marker_is_on_its_way_again_nothing_is_called_lost() -> None:
+    stand = Stand()
+    begun(stand)
+    swept(stand, killed(stand), Range(A.id, 0, 4))
+    assert of(m.SweepTask, ask(stand, (B.id, (7,)))), "another marker goes through"
+    (answer,) = of(m.AnswerNeeds, ask(stand, (A.id, (1,)), (B.id, (6,))))
+    assert (answer.open, answer.gone) == (((A.id, (1,)), (B.id, (6,))), ())
+
+
+def test_a_run_begins_one_epoch_with_its_pipeline() -> None:
+    stand = Stand()
+    begun(stand)
+    assert changes(stand)[:4] == ["Led", "PipelineApplied", "EpochRaised", "FragmentsListed"]
+
+
 def test_behind_a_new_epoch_what_is_open_may_still_come() -> None:
     stand = Stand()
     begun(stand)

@@ -40,6 +40,18 @@ def test_a_stop_with_empty_hands_stops_at_once() -> None:
     assert of(m.ReportRun, commands) == [m.ReportRun("run", "stopped")]
 
 
+def test_a_task_that_fails_when_all_is_closed_fails_no_run() -> None:
+    stand = Stand()
+    stand.full = "no room"
+    stand.begin(A)
+    stand.swept(stand.read(A, COUNT), Range(A.id, 0, COUNT))
+    stand.propose(Range(A.id, 0, COUNT))
+    assert stand.run.state is RunState.PUBLISHING
+    for final in (False, True):
+        assert of(m.KillTask, stand.tell(m.TaskFailed(*stand.task(), "its sink is gone", final=final))) == []
+    assert stand.run.state is RunState.PUBLISHING
+
+
 def test_a_death_during_a_drain_begins_another_sweep() -> None:
     stand = Stand()
     stand.begin(A)
