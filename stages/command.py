@@ -18,9 +18,9 @@ command wrote to standard error are given to a process each, whose exit code tel
 
 from __future__ import annotations
 
-import resource
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from headrace.stages.batch import QUARANTINED, ROW, Batch, join_verdicts, make_v
 from headrace.stages.build import as_json
 from headrace.stages.command_arrow import ArrowExchange
 from headrace.stages.command_lines import Exchange, LineExchange
-from headrace.stages.command_process import CommandFailedError, CommandProcess
+from headrace.stages.command_process import CommandFailedError, CommandProcess, Keeper
 from headrace.stages.custom import pack_metadata, settle, with_column
 from headrace.stages.errors import StageContractError
 from headrace.stages.records import cut_raw
@@ -73,6 +73,8 @@ class Command:
         self._succeeds = succeeds
         self._arrow = arrow
         self._process: CommandProcess | None = None
+        #: Who starts it, and ends all that it has started.
+        self._keeper: Keeper | None = None
         #: What this process and this stage have told each other, if that is Arrow.
         self._stream = ArrowStream()
         #: A record that the command has given back, and the number of the next fence made of it.
@@ -89,9 +91,8 @@ class Command:
 
     def elsewhere_s(self) -> float:
         """Seconds of processor time of the command, and of those before it of this process: they go on and on."""
-        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
         living = self._process.cpu_s if self._process is not None else 0.0
-        return spent.ru_utime + spent.ru_stime + living
+        return (self._keeper.cpu_s if self._keeper is not None else 0.0) + living
 
     def process(self, batch: Batch) -> Batch:
         """The batch with what the command gave back."""
@@ -126,8 +127,11 @@ class Command:
         return self._settle(_quarantine(batch, self.name, stories), answers, stories)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process and its keeper."""
         self._drop()
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
 
     def _settle(self, batch: Batch, answers: dict[int, dict[str, Any]], stories: dict[int, str]) -> Batch:
         """The batch, from which those with a story are gone, with the answers to the others in it."""
@@ -213,18 +217,16 @@ class Command:
 
     def _try(self) -> None:
         """Run the command on no input at all, which finds one that cannot work before the first record."""
-        process = None
         try:
-            process = self._start()
+            process = self._process = self._start()
             process.finish(self._stream.of_nothing() if self._arrow else b"")
             process.judge(self._seconds)
         except CommandFailedError as error:
+            self.close()
             raise PipelineError(
                 f'stage "{self.name}": {self._arguments[0]}, tried without input: {error}{self._hint(error)}'
             ) from error
-        finally:
-            if process is not None:
-                process.kill()
+        self._drop()
 
     def _hint(self, error: CommandFailedError) -> str:
         """What to declare where the exit code may be no failure, as that of grep is none."""
@@ -234,12 +236,15 @@ class Command:
 
     def _start(self) -> CommandProcess:
         self._stream = ArrowStream()
-        return CommandProcess(self._arguments, self._succeeds)
+        if self._keeper is None or not self._keeper.lives:
+            self._keeper = Keeper(self._arguments)
+        return CommandProcess(self._keeper, self._succeeds)
 
     def _drop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(CommandFailedError):  # its keeper died, and it with it
+                process.kill()
 
 
 def _parts(span: _Span, answered: int, *, hung: bool) -> list[_Span]:

@@ -1,19 +1,24 @@
 """The process of a command stage: bytes in, bytes out, what it said on standard error, and how it ended.
 
-Nothing here waits on one end of the process alone, so it may write before it has read all. It dies with its task.
+Nothing here waits on one end of the process alone, so it may write before it has read all. It dies with its task, and
+so does all that it has started, wherever that has gone (`command_keeper`).
 """
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
+import io
+import json
 import os
 import select
-import signal
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from typing import Any
+
+from headrace.stages import command_keeper
 
 #: Bytes of the end of its standard error that are kept for a verdict.
 ERRORS_BYTES_MAX = 2048
@@ -21,8 +26,9 @@ ERRORS_BYTES_MAX = 2048
 PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
 _F_SETPIPE_SZ = 1031
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
+#: Seconds in which a keeper answers.
+ANSWER_S = 30.0
+_ANSWER_BYTES = 256
 
 
 class CommandFailedError(Exception):
@@ -37,11 +43,97 @@ class CommandFailedError(Exception):
         self.code = code
 
 
+class Keeper:
+    """The process that starts the commands of one stage, and ends all that they have started (`command_keeper`).
+
+    Raises OSError where the system has no room for it; CommandFailedError where it died.
+    """
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._arguments = arguments
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(ANSWER_S)
+        self._code: int | None = None
+        with theirs:
+            # In a session of its own: Ctrl-C is not for it, and it ends when this process does and not before.
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, and a module of our own
+                [sys.executable, "-I", "-S", command_keeper.__file__, str(theirs.fileno())],
+                stdin=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env={"PYTHONUNBUFFERED": "1", **os.environ},
+            )
+        assert self._process.stdin is not None
+        with self._process.stdin as given:
+            given.write(json.dumps(list(arguments)).encode())
+
+    @property
+    def cpu_s(self) -> float:
+        """Seconds of processor time of its commands that have ended, and its own."""
+        return cpu_s(self._process.pid)
+
+    def start(self, descriptors: Sequence[int]) -> int:
+        """Start the command with these as its standard input, output and error; its process id. Raises OSError."""
+        self._code = None
+        try:
+            socket.send_fds(self._channel, [b"start"], list(descriptors))
+        except OSError as error:
+            raise self._died() from error
+        answer = self._heard("pid", "errno")
+        if "errno" in answer:
+            raise OSError(answer["errno"], os.strerror(answer["errno"]), self._arguments[0])
+        return int(answer["pid"])
+
+    def exit_code(self, timeout_s: float) -> int | None:
+        """The exit code of the command, negative for a signal; None if it lives still after so long."""
+        if self._code is None and select.select([self._channel], [], [], timeout_s)[0]:
+            self._heard("exited")
+        return self._code
+
+    def kill(self) -> None:
+        """End the command and all that it and those before it have started."""
+        try:
+            self._channel.send(b"kill")
+        except OSError as error:
+            raise self._died() from error
+        self._heard("gone")
+
+    def close(self) -> None:
+        """End all of them, and the keeper."""
+        self._channel.close()
+        self._process.wait()
+
+    def _heard(self, *awaited: str) -> dict[str, Any]:
+        """The next message with one of these; the end of a command may come before it."""
+        while True:
+            try:
+                data = self._channel.recv(_ANSWER_BYTES)
+            except OSError as error:
+                raise self._died() from error
+            if not data:
+                raise self._died()
+            message: dict[str, Any] = json.loads(data)
+            self._code = message.get("exited", self._code)
+            if any(name in message for name in awaited):
+                return message
+
+    @property
+    def lives(self) -> bool:
+        """Whether it can be asked for anything."""
+        return self._channel.fileno() >= 0
+
+    def _died(self) -> CommandFailedError:
+        """It is of no more use: whoever kills it should know that it kills the command as well."""
+        self._channel.close()
+        self._process.kill()
+        return CommandFailedError(f"the process that starts the command died (exit code {self._process.wait()})")
+
+
 class CommandProcess:
     """One running command. Raises CommandFailedError when it cannot be started."""
 
-    def __init__(self, arguments: Sequence[str], succeeds: Sequence[int]) -> None:
-        self._succeeds = succeeds
+    def __init__(self, keeper: Keeper, succeeds: Sequence[int]) -> None:
+        self._keeper, self._succeeds = keeper, succeeds
         #: The end of what it said on standard error, and how many bytes that were in all.
         self.errors = b""
         self.errors_bytes = 0
@@ -51,39 +143,26 @@ class CommandProcess:
         self._closing = False
         #: Whether it has closed its output.
         self.ended = False
+        theirs, ours = zip(*(_pipe(reads=reads) for reads in (True, False, False)), strict=True)
         try:
-            self._process = subprocess.Popen(  # noqa: S603 (the user's own command)
-                arguments,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-                env={"PYTHONUNBUFFERED": "1", **os.environ},
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 (one system call, that takes no lock)
-            )
+            self.pid = keeper.start(theirs)
         except OSError as error:
+            for descriptor in ours:
+                os.close(descriptor)
             raise CommandFailedError(f"command does not start: {error}") from error
-        assert self._process.stdin
-        assert self._process.stdout
-        assert self._process.stderr
-        self._stdin, self._stdout, self._stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        self._stdin = io.FileIO(ours[0], "wb")
+        self._stdout, self._stderr = (io.FileIO(descriptor, "rb") for descriptor in ours[1:])
         for pipe in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(pipe.fileno(), False)
             _widen(pipe.fileno())
-        self.pid = self._process.pid
 
     @property
     def cpu_s(self) -> float:
         """Seconds of processor time of the process and of children that it has waited for; 0 once it was waited for."""
-        if self._process.returncode is not None:
-            return 0.0
-        try:
-            with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as file:
-                fields = file.read().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        return 0.0 if self._keeper.exit_code(0.0) is not None else cpu_s(self.pid)
 
     @property
     def idle(self) -> bool:
@@ -139,15 +218,12 @@ class CommandProcess:
         deadline = time.monotonic() + timeout_s
         while not self._stderr.closed and time.monotonic() < deadline:
             self.turn(0.1, lambda _: None)
-            if self._process.poll() is not None:
+            if self._keeper.exit_code(0.0) is not None:
                 self.drain_errors()
                 break
-        try:
-            code = self._process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise CommandFailedError(
-                f"command did not end within {timeout_s:g} s of the end of its input", hung=True
-            ) from None
+        code = self._keeper.exit_code(max(0.0, deadline - time.monotonic()))
+        if code is None:
+            raise CommandFailedError(f"command did not end within {timeout_s:g} s of the end of its input", hung=True)
         if code not in self._succeeds:
             raise CommandFailedError(self.story(code), code=max(0, code))
 
@@ -159,11 +235,9 @@ class CommandProcess:
 
     def kill(self) -> None:
         """End it and whatever it started, at once."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
         for pipe in (self._stdin, self._stdout, self._stderr):
             pipe.close()
+        self._keeper.kill()
 
     def _write(self) -> bool:
         moved = False
@@ -193,6 +267,16 @@ class CommandProcess:
             self._stderr.close()
 
 
+def cpu_s(pid: int) -> float:
+    """Seconds of processor time of a process and of children that it has waited for; 0 for one that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def _widen(descriptor: int) -> None:
     try:
         fcntl.fcntl(descriptor, _F_SETPIPE_SZ, PIPE_BYTES)
@@ -201,5 +285,7 @@ def _widen(descriptor: int) -> None:
         return
 
 
-def _die_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _pipe(*, reads: bool) -> tuple[int, int]:
+    """A pipe: the command's end, from which it reads or to which it writes, and this process's."""
+    out, into = os.pipe()
+    return (out, into) if reads else (into, out)
