@@ -17,7 +17,10 @@ from pathlib import Path
 
 Table = Mapping[tuple[Enum, Enum], Enum]
 
-_BLOCK = re.compile(r"(?P<open><!-- states: (?P<source>[\w.]+:\w+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
+_NO_WORD = re.compile(r"\W+")
+_BLOCK = re.compile(
+    r"(?P<open><!-- states: (?P<source>[\w.]+:\w+) -->\n)(?:(?!<!--).)*(?P<close><!-- end -->)", re.DOTALL
+)
 
 
 def redraw(text: str) -> str:
@@ -57,7 +60,7 @@ def diagram(table: Table) -> str:
 
 def _name(state: Enum) -> str:
     """A state as Mermaid takes it: one word."""
-    return re.sub(r"\W+", "_", str(state.value))
+    return _NO_WORD.sub("_", str(state.value))
 
 
 def main(arguments: list[str]) -> int:

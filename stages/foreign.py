@@ -44,7 +44,7 @@ _TAR, _TAR_AT = b"ustar", 257
 _PAGE = re.compile(rb"\s*<(?:!doctype|html|head|body|\?xml|!--)", re.IGNORECASE)
 #: No line of JSON Lines begins so, but a document over all lines does: an array of objects, or an object.
 _ARRAY = re.compile(rb"\s*\[\s*\{")
-_OBJECT = re.compile(rb'\s*\{\s*\n\s*"[^"\n]*"\s*:')
+_OBJECT = re.compile(rb'\s*\{[^\S\n]*\n\s*"[^"\n]*"\s*:')
 _LINE = re.compile(rb'\s*\{\s*"[^"\n]*"\s*:')
 
 

@@ -36,7 +36,7 @@ _BESIDE = re.compile(
 
 _MAGIC = re.compile(r"[*?\[]")
 #: A query such as `?endpoint=http://...` ends a URI; any other question mark is one of a glob.
-_QUERY = re.compile(r"\?[a-z_]+=.*$")
+_QUERY = re.compile(r"\?[a-z_]+=.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

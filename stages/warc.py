@@ -34,8 +34,13 @@ UNTOLD = {int(WarcRecordType.no_type): "none", int(WarcRecordType.unknown): "unk
 HTML = ("text/html", "application/xhtml+xml")
 #: What a record carries that is an answer of a web server.
 HTTP = "application/http"
-#: How a page begins whose server has not said what it is.
-_PAGE = re.compile(rb"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head)\b", re.IGNORECASE | re.DOTALL)
+#: How a page begins whose server has not said what it is, behind white space and comments.
+_PAGE = re.compile(rb"<(?:!doctype\s+html|html|head)\b", re.IGNORECASE)
+_COMMENT, _COMMENT_END = b"<!--", b"-->"
+#: Elements within which main content is looked for at each level anew, so that its time grows with their depth.
+_CONTAINER = re.compile(rb"<(/?)(?:div|article)\b")
+#: Of them, one within the other; browsers go to 512 of all kinds.
+NESTING_MAX = 256
 #: How the first line of a WARC must not end.
 _BARE = re.compile(rb"WARC/[0-9.]+\n")
 #: Bytes of a record's headers.
@@ -47,6 +52,10 @@ KEPT_HEADERS = {
     "WARC-Identified-Content-Language": "language",
     "WARC-Truncated": "truncated",
 }
+
+
+class _TooDeepError(Exception):
+    """A page's containers are nested more deeply than NESTING_MAX."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,11 +246,16 @@ class WarcSource(FileSource):
             text.encode()
         except UnicodeError as error:
             return _Page(identity, fault=f"invalid text: {str(error)[:200]}", raw=body, size=size)
+        except _TooDeepError:
+            why = f"nested too deeply: more than {NESTING_MAX} elements, within which main content is not looked for"
+            return _Page(identity, fault=why, raw=body, size=size)
         if not text.strip():
             return _Page(identity, filtered="no text in the page", size=size)
         return _Page(identity, text, size=size, metadata=metadata)
 
     def _html(self, record: Any, body: bytes, metadata: dict[str, Any]) -> str:
+        if self.main_content and nesting(body) > NESTING_MAX:
+            raise _TooDeepError
         encoding = _encoding(record, body, html=True)
         tree = HTMLTree.parse(bytes_to_str(body, encoding))
         if tree.title:
@@ -273,6 +287,19 @@ class WarcSource(FileSource):
         self.stored_read += file.stored_since() if file.compressed else max(0, length)
         at = filling.at if length >= 0 else -1
         return filling.columns.batch(fragment, self.name, filling.first, filling.count, at, length)
+
+
+def nesting(body: bytes) -> int:
+    """How deeply the containers of a page of HTML lie within each other, by its tags; 0 where they are too few."""
+    tags = body.lower()
+    # Most pages have fewer in all, and are looked at no further.
+    if tags.count(b"<div") + tags.count(b"<article") <= NESTING_MAX:
+        return 0
+    depth = deepest = 0
+    for found in _CONTAINER.finditer(tags):
+        depth = max(0, depth - 1) if found[1] else depth + 1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _check_ends(file: InputStream, name: str) -> None:
@@ -321,7 +348,15 @@ def _as_it_came(headers: Any, body: bytes) -> bytes:
 def _told_by(record: Any, body: bytes) -> str:
     """What a page is whose server has not said it: what the crawler found, or what it begins as."""
     found = (record.headers.get("WARC-Identified-Payload-Type") or "").partition(";")[0].strip().lower()
-    return found or (HTML[0] if _PAGE.match(body[:HEAD_BYTES]) else "")
+    return found or (HTML[0] if _PAGE.match(_behind_comments(body[:HEAD_BYTES])) else "")
+
+
+def _behind_comments(head: bytes) -> bytes:
+    """What follows the white space and the comments that it begins with."""
+    head = head.lstrip()
+    while head.startswith(_COMMENT):
+        head = head.partition(_COMMENT_END)[2].lstrip()
+    return head
 
 
 def _encoding(record: Any, body: bytes, *, html: bool) -> str:

@@ -32,7 +32,7 @@ class Meaning(Enum):
 
 
 #: Where an error begins. AWS and MinIO send blanks while they put a large upload together, and then what came of it.
-_ERROR = re.compile(rb"\s*(?:<\?xml[^>]*\?>)?\s*(?=<Error[\s>])")
+_ERROR = re.compile(rb"\s*(?:<\?xml[^>]*\?>\s*)?(?=<Error[\s>])")
 
 _AGAIN_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
 #: Codes that may come with other statuses: a busy server, or a body that was damaged on its way.

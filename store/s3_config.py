@@ -37,6 +37,9 @@ _PARAMETERS = {
 }
 #: Ways in which an endpoint may be asked to encrypt what it stores.
 _SSE = ("AES256", "aws:kms", "aws:kms:dsse")
+_USER = re.compile(r"^(\w+://)[^/@]*@")
+_ANY_USER = re.compile(r"//[^/@&]*@")
+_REGION = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _SECRET = re.compile(r"secret|password|token|access.?key|credential|^key$", re.IGNORECASE)
 #: Keys of a URI's own query value are kept readable; only what would end the value is quoted.
 _QUERY_SAFE = ":/."
@@ -134,9 +137,9 @@ def _is_loopback(host: str) -> bool:
 def redact(uri: str) -> str:
     """Return the URI without what may be a secret in it: user information, and all but the known parameters."""
     head, question, query = uri.partition("?")
-    head = re.sub(r"^(\w+://)[^/@]*@", r"\1***@", head)
+    head = _USER.sub(r"\1***@", head)
     kept = [part if part.partition("=")[0] in _PARAMETERS else "***" for part in query.split("&")]
-    return re.sub(r"//[^/@&]*@", "//***@", head + question + "&".join(kept))
+    return _ANY_USER.sub("//***@", head + question + "&".join(kept))
 
 
 def resolve(uri: str, environment: Mapping[str, str] | None = None) -> S3Target:
@@ -235,7 +238,7 @@ def _endpoint(uri: str, endpoint: str | None) -> str | None:
 
 
 def _region(uri: str, region: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", region):
+    if not _REGION.fullmatch(region):
         raise InvalidUri(f"store URI {redact(uri)!r}: {region!r} is no name of a region; such are us-east-1")
     return region
 

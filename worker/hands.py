@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -52,7 +53,8 @@ class Hands:
     def take(self, slot: int, stage: str, ranges: Sequence[Range], *, timed: bool = False) -> None:
         """A stage is given these records now."""
         items = [(item.fragment, item.first, item.count, item.offset, item.length) for item in ranges[:RANGES_MAX]]
-        data = msgpack.packb([time.monotonic(), timed, stage, items])
+        begun = (time.monotonic(), threading.get_native_id(), time.thread_time())
+        data = msgpack.packb([*begun, timed, stage, items])
         start, word = slot * SLOT_BYTES, slot * SLOT_BYTES // 8
         sequence = self._words[word] | 1
         self._words[word] = sequence
@@ -75,8 +77,8 @@ class Hands:
         data = bytes(self._map[start + _HEAD_BYTES : start + _HEAD_BYTES + length])
         if not length or before & 1 or self._words[word] != before:
             return None
-        since, timed, stage, items = _unpack(data)
-        return Held(since, timed, tuple(InHand(stage, Range(*item)) for item in items))
+        since, thread, spent_s, timed, stage, items = _unpack(data)
+        return Held(since, timed, tuple(InHand(stage, Range(*item)) for item in items), thread, spent_s)
 
     def close(self) -> None:
         """Let go of the memory."""
@@ -84,6 +86,6 @@ class Hands:
         self._map.close()
 
 
-def _unpack(data: bytes) -> tuple[float, bool, str, list[Any]]:
-    since, timed, stage, items = msgpack.unpackb(data, raw=False)
-    return since, timed, stage, items
+def _unpack(data: bytes) -> tuple[float, int, float, bool, str, list[Any]]:
+    since, thread, spent_s, timed, stage, items = msgpack.unpackb(data, raw=False)
+    return since, thread, spent_s, timed, stage, items

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import os
@@ -175,7 +176,8 @@ class Processes:
         for item in self._processes.values():
             if item.killed_for or not item.pid:
                 continue
-            item.killed_for = fault(item.hands.read(), _resident_bytes(item.pid), item.limits, now)
+            spent_of = functools.partial(_spent_s, item.pid)
+            item.killed_for = fault(item.hands.read(), _resident_bytes(item.pid), item.limits, now, spent_of)
             if item.killed_for:
                 logger.warning("kills its process: %s", item.killed_for, extra={"facts": item.facts})
                 guilty.append(item)
@@ -298,6 +300,17 @@ def _limits(asked: pb.Limits) -> Limits:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     share = int(memory * MEMORY_SHARE) // max(1, len(os.sched_getaffinity(0)))
     return Limits(asked.record_s or RECORD_S, asked.task_bytes or share)
+
+
+def _spent_s(pid: int, thread: int) -> float:
+    """Processor seconds of a thread of a process, to a hundredth; 0 for one that is gone."""
+    try:
+        with open(f"/proc/{pid}/task/{thread}/stat", encoding="utf-8", errors="replace") as file:
+            # The name before may hold anything but ends with the last parenthesis.
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident_bytes(pid: int) -> int:

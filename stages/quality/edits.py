@@ -33,6 +33,7 @@ PHONE_DIGITS = (8, 15)
 PASSES_MAX = 16
 
 _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+_EACH_CONTROL = re.compile(_CONTROLS)
 _TAGS = r"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]{0,500})?/?>|&(?:[a-z]{2,8}|#\d{1,6});"
 _NO_SPACES = r"[A-Za-z0-9+/_-]{%d,}={0,2}"
 
@@ -99,7 +100,7 @@ class Junk:
         return [("mostly markup", scores["markup"] > self.markup_max)]
 
     def _clean(self, text: str) -> str:
-        text = re.sub(_CONTROLS, "", text)
+        text = _EACH_CONTROL.sub("", text)
         return self._blobs.sub(lambda found: "" if is_blob(found[0]) else found[0], text)
 
 

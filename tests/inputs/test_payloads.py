@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import pathlib
+import time
 import zlib
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 import reading_kit as reading
 
-from headrace.stages.warc import WarcSource
+from headrace.stages.warc import NESTING_MAX, WarcSource, nesting
 
 TEXT = " ".join(f"naïve café {number}" for number in range(500))
 PAGE = files.page(TEXT)
@@ -140,3 +141,32 @@ def test_an_answer_that_is_no_http_is_quarantined_and_one_of_another_kind_filter
         assert (verdict, reason, raw) == ("quarantined", "malformed HTTP response", payload)
     names = b"20240101000000\nexample.org. 60 IN A 192.0.2.1\n"
     assert response(tmp_path, names, "text/dns")[:3] == ("filtered", "urn:uuid:p", "not text: text/dns")
+
+
+@pytest.mark.parametrize(
+    "head", [b"<!--" * 70, b"<!-- -->" * 40, b" \n" * 150, b"<!-- x --> " * 20 + b"<!--"], ids=range(4)
+)
+def test_what_a_page_of_no_type_begins_with_is_looked_at_once(tmp_path: pathlib.Path, head: bytes) -> None:
+    begun = time.thread_time()
+    found = response(tmp_path, b"HTTP/1.1 200 OK\r\n\r\n" + head)
+    assert found[:3] == ("filtered", "urn:uuid:p", "not text: no content type")
+    assert time.thread_time() - begun < 5  # of what backtracks it is for ever
+
+
+def nested(depth: int, tag: bytes = b"div") -> bytes:
+    return b"<html><body>" + (b"<%b class=x>" % tag) * depth + b"<p>a text within</p>" + (b"</%b>" % tag) * depth
+
+
+@pytest.mark.parametrize("tag", [b"div", b"ARTICLE"])
+def test_a_page_nested_too_deeply_for_its_main_content_is_quarantined(tmp_path: pathlib.Path, tag: bytes) -> None:
+    assert fate_of(tmp_path, nested(NESTING_MAX, tag))[0] == "kept"
+    found = fate_of(tmp_path, nested(20_000, tag))
+    assert found[0] == "quarantined"
+    assert "nested too deeply: more than 256 elements" in str(found)
+    assert fate_of(tmp_path, nested(20_000, tag), main_content=False)[:3] == ("kept", "urn:uuid:p", "a text within")
+
+
+def test_containers_beside_each_other_are_not_within_each_other() -> None:
+    assert nesting(b"<div>x</div>" * 5000) == 1
+    assert nesting(b"</div>" * 300 + b"<div>" * 300) == 300
+    assert nesting(b"<divide>" * 5000) == 0

@@ -69,6 +69,8 @@ class Reading(JsonlSource):
         for line in lines:
             if b'"reader:abort' in line:
                 os.abort()
+            while b'"reader:spin' in line:
+                pass
         super()._parse(columns, first, lines, ends)
 
 
@@ -151,6 +153,7 @@ HARM = {
     "hang": (150, "second:hang", "it did not return within 2 s"),
     "memory": (151, "first:eat", "of memory, the cap of a task is 350 MiB"),
     "reader": (300, "reader:abort", "signal 6"),
+    "reader that computes": (301, "reader:spin", "it did not return within 2 s of processor time"),
     "sink": (450, "writer:abort", "signal 6"),
 }
 STAGES = {"reader": "read", "writer": "write"}

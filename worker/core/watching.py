@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.store.entries import Range
@@ -37,21 +37,31 @@ class InHand:
 class Held:
     """What one thread of a task has in hand since `since` (seconds, monotonic). `timed`: it must come to an end.
 
-    Sources and sinks wait for stores, which may be away for long, so only transforms are timed.
+    Sources and sinks wait for stores, which may be away for long: these are not timed by the clock but by what they
+    take of a processor, which a thread that waits does not. `spent_s` are the thread's processor seconds at `since`.
     """
 
     since: float
     timed: bool
     items: tuple[InHand, ...]
+    thread: int = 0
+    spent_s: float = 0.0
 
 
-def fault(held: Sequence[Held], resident_bytes: int, limits: Limits, now: float) -> str:
-    """What a task is to be killed for; empty if for nothing."""
+def fault(
+    held: Sequence[Held], resident_bytes: int, limits: Limits, now: float, spent_of: Callable[[int], float]
+) -> str:
+    """What a task is to be killed for; empty if for nothing. `spent_of` are the processor seconds of a thread, now."""
     if limits.task_bytes and resident_bytes > limits.task_bytes:
         return f"it took {resident_bytes >> 20} MiB of memory, the cap of a task is {limits.task_bytes >> 20} MiB"
     for item in held:
-        records = sum(inner.range.count for inner in item.items)
-        allowed_s = limits.record_s * min(max(1, records), BATCH_TIMES)
-        if item.timed and now > item.since + allowed_s:
+        counts = [inner.range.count for inner in item.items]
+        # A source says 0, since it does not know yet how many records there will be.
+        allowed_s = limits.record_s * (min(max(1, sum(counts)), BATCH_TIMES) if all(counts) else BATCH_TIMES)
+        if now <= item.since + allowed_s:
+            continue
+        if item.timed:
             return f"it did not return within {allowed_s:g} s"
+        if spent_of(item.thread) > item.spent_s + allowed_s:
+            return f"it did not return within {allowed_s:g} s of processor time"
     return ""
