@@ -6,6 +6,7 @@ of any number at the end. What is closed stays closed: a run that is started aga
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.store.fold import LedgerState
@@ -56,7 +57,9 @@ def kept_nothing(ledger: LedgerState, dataset: str) -> str:
     if counts is None or not counts.records:
         return "nothing was kept, since the input holds no records: no version is published; see to the input"
     parts: list[str] = []
-    for verdict, by in (("quarantined", counts.quarantined_by), ("filtered", counts.filtered_by), ("duplicate", {})):
+    nobody: Mapping[str, int] = {}
+    reasons = ("quarantined", counts.quarantined_by), ("filtered", counts.filtered_by), ("duplicate", nobody)
+    for verdict, by in reasons:
         count: int = getattr(counts, verdict)
         if count:
             chief = max(by, key=by.__getitem__) if by else ""
