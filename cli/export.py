@@ -33,8 +33,10 @@ def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_jso
     version = standing.version
     export = {"megatron": export_megatron, "mds": export_mds, "parquet": export_parquet}[kind]
     done = export(dataset, out)
+    pipelines = sorted({shard.closed.version for shard in dataset.shards})
     if as_json:
-        print(json.dumps({"dataset": dataset.uri, **standing.to_dict(), **dataclasses.asdict(done)}))
+        told = {"dataset": dataset.uri, **standing.to_dict(), "pipelines": pipelines, **dataclasses.asdict(done)}
+        print(json.dumps(told))
         return 0
     rows = [(done.documents, "document"), (done.sequences, "sequence"), (done.tokens, "token")]
     held = ", ".join(counted(count, word) for count, word in rows if count)
@@ -42,6 +44,9 @@ def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_jso
     console(sys.stdout).print(
         title(out, f"{kind} of {f'version {version}' if version else 'what is closed'}: {held or 'nothing'}; {size}")
     )
+    if len(pipelines) > 1:
+        said = f"made by {len(pipelines)} recipes: `headrace dataset show {dataset.uri}` says which part each"
+        console(sys.stdout).print(f"  {said}", markup=False)
     for words in standing.words:
         console(sys.stdout).print(f"  {words}", style="yellow", markup=False)
     return 0

@@ -50,11 +50,6 @@ class FragmentState:
     #: Records that dedup let through to a sink and that were not kept: nothing may lean on them.
     released: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
 
-    @property
-    def given_up(self) -> bool:
-        """Whether what was open of it was given up."""
-        return self.dropped is not None
-
     def of(self, sink: str) -> IntervalSet:
         """The closed intervals of one sink."""
         held = self.closed.get(sink)
@@ -195,7 +190,7 @@ class LedgerState(LogState):
         for intervals in state.closed.values():
             if intervals.overlap(change.count, UNBOUNDED):
                 raise FoldError(f"entry {number}: {state.fragment.uri} ends at {change.count}, closed beyond it")
-        if state.count is None and not state.given_up:
+        if state.count is None and state.dropped is None:
             self.totals.ended(state.closed, change.count)
         state.count = change.count
 

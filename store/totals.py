@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headrace.store.entries import FragmentDropped
 from headrace.store.intervals import IntervalSet
 
 
@@ -17,11 +18,8 @@ class FragmentFacts(Protocol):
     """What totals ask of a fragment."""
 
     count: int | None
+    dropped: FragmentDropped | None
     closed: dict[str, IntervalSet]
-
-    @property
-    def given_up(self) -> bool:
-        """Whether what is open of it was given up."""
 
 
 @dataclass(slots=True)
@@ -61,7 +59,7 @@ class Totals:
                 made._sink(sink).records += held.size
             if state.count is not None:
                 made.ended(state.closed, state.count)
-            if state.given_up:
+            if state.dropped is not None:
                 made.dropped(state)
         return made
 

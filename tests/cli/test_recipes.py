@@ -97,6 +97,13 @@ def test_a_training_step_names_the_recipe_of_each_row(home: Path) -> None:
     assert f"  by {rows[0]['pipeline']}" in headrace(home, *trace, "0")
 
 
+def test_an_export_says_that_it_is_of_two_recipes(home: Path) -> None:
+    recipes = json.loads(headrace(home, "dataset", "show", "out", "--json"))["recipes"]
+    told = json.loads(headrace(home, "dataset", "export", "out", "files", "--format", "parquet", "--json"))
+    assert told["pipelines"] == sorted(recipe["version"] for recipe in recipes)
+    assert "made by 2 recipes" in headrace(home, "dataset", "export", "out", "again", "--format", "parquet")
+
+
 def test_list_card_and_manifest_tell_the_recipes(home: Path) -> None:
     assert "p, 2 recipes" in headrace(home, "dataset", "ls", ".")
     assert json.loads(headrace(home, "dataset", "ls", ".", "--json"))["datasets"][0]["recipes"] == 2
