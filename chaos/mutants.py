@@ -17,7 +17,7 @@ from headrace.chaos.corpus import Part
 from headrace.chaos.log import twin
 from headrace.chaos.sinks import SimulatedSink
 from headrace.controller.core import commit, run_input
-from headrace.controller.core.changed import Earlier
+from headrace.controller.core.changed import Earlier, Standing
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.commit import Committer, Judgement
 from headrace.controller.core.crew import Crew
@@ -221,6 +221,10 @@ def _any_version(self: RemoteFile, info: ObjectInfo) -> None:
     self._size = info.size
 
 
+def _new(*_arguments: Any) -> Standing:
+    return Standing.NEW
+
+
 def _never(*_arguments: Any) -> bool:
     return False
 
@@ -319,7 +323,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "index-not-fenced": ((Crew, "_remembers", _never),),
     "changed-object-read-on": ((RemoteFile, "_learn", _any_version),),
     "held-read-again": ((Intake, "_gaps", _held_forgotten),),
-    "other-version-listed": ((Earlier, "contradicts", _never),),
+    "other-version-listed": ((Earlier, "standing", _new),),
     "atom-cut": ((Leadership, "submit", _cut_anywhere),),
     "queue-cut-off": ((Leadership, "flush", _rest_lost),),
     "queued-taken-for-kept": ((Committer, "_needs_fault", _queued_counts),),

@@ -12,7 +12,7 @@ from headrace.controller.core.hearing import TEXT_MAX, Said
 from headrace.controller.counts import counts_from
 from headrace.controller.tickets import Introduction
 from headrace.protos import control_pb2 as pb
-from headrace.store.entries import Fragment, Range, StoredObject
+from headrace.store.entries import CHECKSUM_BYTES, Fragment, Range, StoredObject
 from headrace.store.intervals import Gap
 
 #: Fragments that a task is told to read in one message.
@@ -106,7 +106,9 @@ def _exited(task: str, attempt: int, m: pb.TaskExited) -> core.TaskExited:
 
 
 def _read(task: str, attempt: int, m: pb.FragmentRead) -> core.FragmentWasRead:
-    return core.FragmentWasRead(task, attempt, m.fragment, m.count, m.error[:TEXT_MAX], m.changed, m.unreadable)
+    checksum = m.checksum if len(m.checksum) == CHECKSUM_BYTES else b""
+    said = m.error[:TEXT_MAX], m.changed, m.unreadable, checksum, m.continues
+    return core.FragmentWasRead(task, attempt, m.fragment, m.count, *said)
 
 
 def _proposed(task: str, attempt: int, m: pb.Proposed) -> core.ShardProposed:

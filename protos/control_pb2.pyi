@@ -551,18 +551,22 @@ class FragmentsRead(_message.Message):
     def __init__(self, reads: _Optional[_Iterable[_Union[FragmentRead, _Mapping]]] = ...) -> None: ...
 
 class FragmentRead(_message.Message):
-    __slots__ = ("fragment", "count", "error", "changed", "unreadable")
+    __slots__ = ("fragment", "count", "error", "changed", "unreadable", "checksum", "continues")
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CHANGED_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    CONTINUES_FIELD_NUMBER: _ClassVar[int]
     fragment: bytes
     count: int
     error: str
     changed: bool
     unreadable: bool
-    def __init__(self, fragment: _Optional[bytes] = ..., count: _Optional[int] = ..., error: _Optional[str] = ..., changed: _Optional[bool] = ..., unreadable: _Optional[bool] = ...) -> None: ...
+    checksum: bytes
+    continues: bool
+    def __init__(self, fragment: _Optional[bytes] = ..., count: _Optional[int] = ..., error: _Optional[str] = ..., changed: _Optional[bool] = ..., unreadable: _Optional[bool] = ..., checksum: _Optional[bytes] = ..., continues: _Optional[bool] = ...) -> None: ...
 
 class Proposed(_message.Message):
     __slots__ = ("proposal", "sink", "version", "epoch", "ranges", "objects", "counts", "needs", "released")

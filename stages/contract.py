@@ -24,9 +24,21 @@ from headrace.store.objects import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class FragmentEnd:
-    """A fragment was read to its end: it holds `count` records."""
+    """A fragment was read to its end: it holds `count` records, and its stored bytes have this checksum, if any."""
 
     count: int
+    checksum: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The answer to `Comparing.compare`: the checksum of the bytes that stand there in the place of a fragment.
+
+    `continues`: what lies behind them, if anything does, could be a fragment of its own.
+    """
+
+    checksum: bytes
+    continues: bool = False
 
 
 @dataclass(slots=True)
@@ -59,6 +71,18 @@ class Source(Protocol):
 
         A gap whose `offset` is known is read by seeking. When the last gap is unbounded, the last item is a
         FragmentEnd. Raises InputError, FragmentChanged.
+        """
+        ...
+
+
+@runtime_checkable
+class Comparing(Protocol):
+    """A source that takes checksums of what it reads."""
+
+    def compare(self, fragment: Fragment) -> Iterator[Compared | None]:
+        """Read the fragment's bytes for their checksum alone, under the version that it is given with.
+
+        None as often as there is more to read. Raises InputError, FragmentChanged.
         """
         ...
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headrace.stages.batch import Batch
+from headrace.stages.content import Content
 from headrace.stages.contract import FragmentEnd
 from headrace.stages.inputs import to_path
 from headrace.stages.lines import BOM
 from headrace.stages.records import Columns, Draft
 from headrace.stages.source import FileSource
-from headrace.stages.streams import open_raw
+from headrace.stages.streams import checksum_of, open_raw
 from headrace.store.entries import Fragment
 from headrace.store.intervals import UNBOUNDED, Gap
 
@@ -32,16 +33,21 @@ class FilesSource(FileSource):
 
     def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
         """The file as record 0, if a gap holds it."""
+        checksum = b""
         if any(gap.first == 0 < gap.end for gap in gaps):
-            yield self._draft(fragment)
+            draft, checksum = self._draft(fragment)
+            yield draft
         if gaps and gaps[-1].end == UNBOUNDED:
-            yield FragmentEnd(1)
+            yield FragmentEnd(1, checksum)
 
-    def _draft(self, fragment: Fragment) -> Draft:
+    def _draft(self, fragment: Fragment) -> tuple[Draft, bytes]:
+        """The one record, and the checksum of the file."""
         data = b""
         with open_raw(self.inputs, fragment, ahead=True) as file:
+            file.content = Content(fragment)
             while len(data) <= self.max_record_bytes and (part := file.read(self.max_record_bytes + 1 - len(data))):
                 data += part
+            checksum = checksum_of(file)
             file.check()
         columns = Columns(fragment.uri)
         size = fragment.size
@@ -52,7 +58,7 @@ class FilesSource(FileSource):
             self._decode(columns, fragment, data)
         self.bytes_read += size
         self.stored_read += size
-        return Draft(columns, fragment, self.name, 0, 1, 0, size)
+        return Draft(columns, fragment, self.name, 0, 1, 0, size), checksum
 
     def _decode(self, columns: Columns, fragment: Fragment, data: bytes) -> None:
         text = data.removeprefix(BOM)

@@ -100,10 +100,16 @@ class JsonlSource(FileSource):
                 elif ordinal > gap.first:
                     ordinal, at = 0, begin
                 ordinal, at = yield from self._read_gap(file, fragment, gap, ordinal, at)
+            to_its_end = bool(gaps) and gaps[-1].end == UNBOUNDED
+            checksum = file.checksum() if to_its_end else b""
             file.check()
             self.bytes_skipped += file.skipped
-        if gaps and gaps[-1].end == UNBOUNDED:
-            yield FragmentEnd(ordinal)
+        if to_its_end:
+            yield FragmentEnd(ordinal, checksum)
+
+    def continues(self, uri: str) -> bool:
+        """See `FileSource.continues`."""
+        return not codec_of(uri)
 
     def _first_byte(self, file: InputStream, fragment: Fragment) -> int:
         if not fragment.start:

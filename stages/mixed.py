@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.stages.batch import Batch
-from headrace.stages.contract import FragmentEnd
+from headrace.stages.contract import Compared, FragmentEnd
 from headrace.stages.errors import InputError
 from headrace.stages.inputs import Inputs, to_path
 from headrace.stages.patterns import SUFFIXES, WINDOW_BYTES, check_format, format_of, globs_of
@@ -88,6 +88,10 @@ class MixedSource:
     def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
         """See `Drafting.drafts`."""
         return self._source(fragment.uri).drafts(fragment, gaps)
+
+    def compare(self, fragment: Fragment) -> Iterator[Compared | None]:
+        """See `Comparing.compare`."""
+        return self._source(fragment.uri).compare(fragment)
 
     def _source(self, uri: str) -> FileSource:
         kind = format_of(to_path(uri))

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.stages.batch import QUARANTINED, Batch, make_verdicts, no_verdicts
+from headrace.stages.content import Content
 from headrace.stages.contract import FragmentChanged, FragmentEnd
 from headrace.stages.errors import DamagedInput, ForeignInput, InputError
 from headrace.stages.foreign import HEAD_BYTES, misnamed
@@ -22,7 +23,7 @@ from headrace.stages.inputs import InputObject, to_path
 from headrace.stages.parquet_values import as_json, kind_within, lifted, to_records
 from headrace.stages.records import SOURCE_ROWS, Columns, cut_raw
 from headrace.stages.source import STOP, FileSource
-from headrace.stages.streams import BLOCK_BYTES, LocalFile, RemoteFile, open_raw
+from headrace.stages.streams import BLOCK_BYTES, LocalFile, RemoteFile, checksum_of, open_raw
 from headrace.store.entries import Fragment
 from headrace.store.intervals import UNBOUNDED, Gap
 
@@ -74,7 +75,8 @@ class ParquetSource(FileSource):
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The rows of the gaps. Row groups before a gap cost nothing; within one its first rows are passed over."""
-        count = 0
+        count, checksum = 0, b""
+        to_its_end = bool(gaps) and gaps[-1].end == UNBOUNDED
         with open_raw(self.inputs, fragment, ahead=False) as raw:
             try:
                 file = self._open(raw, fragment)
@@ -92,11 +94,15 @@ class ParquetSource(FileSource):
                         raw.check()
                         self.stored_read += fragment.size * batch.count // count
                         yield batch
+            if to_its_end:
+                # Columns are read here and there; in order they are read for it alone, from the system's cache.
+                raw.content = Content(fragment)
+                checksum = checksum_of(raw)
             raw.check()
         if any(gap.first > count or UNBOUNDED > gap.end > count for gap in gaps):
             raise FragmentChanged(f"{fragment.uri} holds {count} records here, but some behind them were to be read")
-        if gaps and gaps[-1].end == UNBOUNDED:
-            yield FragmentEnd(count)
+        if to_its_end:
+            yield FragmentEnd(count, checksum)
 
     # -- the file --
 

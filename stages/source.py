@@ -7,11 +7,12 @@ from typing import ClassVar
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
-from headrace.stages.contract import FragmentEnd
+from headrace.stages.content import Content
+from headrace.stages.contract import Compared, FragmentEnd
 from headrace.stages.inputs import InputObject, Inputs, to_path
 from headrace.stages.patterns import check_format, globs_of
 from headrace.stages.records import Columns, Draft
-from headrace.stages.streams import expect
+from headrace.stages.streams import expect, open_raw
 from headrace.store.entries import Fragment
 from headrace.store.intervals import Gap
 
@@ -67,6 +68,20 @@ class FileSource:
     def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
         """See `Drafting.drafts`. A source has this, or `read`."""
         yield from self.read(fragment, gaps)
+
+    def compare(self, fragment: Fragment) -> Iterator[Compared | None]:
+        """See `Comparing.compare`."""
+        with open_raw(self.inputs, fragment, ahead=True) as raw:
+            content = Content(fragment)
+            for _ in content.rest(raw):
+                yield None
+            raw.check()
+        yield Compared(content.checksum(), self.continues(fragment.uri) and content.ends_a_line)
+
+    def continues(self, uri: str) -> bool:
+        """Whether a file of this format is a row of records that anybody may append to, a line each."""
+        del uri
+        return False
 
     def lost(self, fragment: Fragment, ordinal: int, why: str) -> Batch:
         """The batch of one record that stands for what cannot be read of a damaged file.

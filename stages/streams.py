@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
 from headrace.stages.ahead import Span, spans_of
+from headrace.stages.content import Content
 from headrace.stages.errors import DamagedInput, DeviceFailed, ForeignInput, InputError, is_device_error, unreadable
 from headrace.stages.foreign import HEAD_BYTES, misnamed
 from headrace.stages.inputs import Inputs, changed, file_version, gone, to_path
@@ -33,6 +34,8 @@ class LocalFile(io.FileIO):
 
     def __init__(self, fragment: Fragment) -> None:
         self._fragment = fragment
+        #: What takes the checksum of all that is read, if anything does.
+        self.content: Content | None = None
         path = to_path(fragment.uri)
         try:
             super().__init__(path, "rb")
@@ -46,16 +49,25 @@ class LocalFile(io.FileIO):
     def read(self, size: int | None = -1) -> bytes:
         """As a file does. Raises DeviceFailed, and InputError where the system says no for another reason."""
         try:
-            return super().read(-1 if size is None else size)
+            if self.content is None:
+                return super().read(-1 if size is None else size)
+            at = self.tell()
+            data = super().read(-1 if size is None else size)
         except OSError as error:
             raise self._failed(error) from error
+        self.content.passed(at, data)
+        return data
 
     def readinto(self, buffer: Any) -> int:
         """As a file does; raises as `read` does."""
         try:
-            return super().readinto(buffer)
+            if self.content is None:
+                return super().readinto(buffer)
+            at, count = self.tell(), super().readinto(buffer)
         except OSError as error:
             raise self._failed(error) from error
+        self.content.passed(at, memoryview(buffer).cast("B")[:count])
+        return count
 
     def readall(self) -> bytes:
         """As a file does; raises as `read` does."""
@@ -93,6 +105,8 @@ class RemoteFile(io.RawIOBase):
     def __init__(self, store: ObjectStore, key: str, fragment: Fragment, *, ahead: bool, size: int = -1) -> None:
         super().__init__()
         self._store, self._key, self._fragment = store, key, fragment
+        #: As of a LocalFile; of what is read ahead.
+        self.content: Content | None = None
         self._ahead = ahead
         #: bytes of the object; -1 until an answer, or a listing, has told
         self._size = size
@@ -145,6 +159,8 @@ class RemoteFile(io.RawIOBase):
             self._turn_to(self._at)
             start = 0
         found = self._block[start:] if size < 0 else self._block[start : start + size]
+        if self.content is not None:
+            self.content.passed(self._at, found)
         self._at += len(found)
         return found
 
@@ -252,6 +268,20 @@ def open_raw(inputs: Inputs, fragment: Fragment, *, ahead: bool, size: int = -1)
     return raw
 
 
+def checksum_of(raw: LocalFile | RemoteFile) -> bytes:
+    """The checksum of an open object's fragment, which is to be checked after it. Raises as `read` does.
+
+    Of an object of a store nothing is fetched for it: it is empty where not all has passed.
+    """
+    content = raw.content
+    if content is None:
+        return b""
+    if isinstance(raw, LocalFile):
+        for _ in content.rest(raw):
+            pass
+    return content.checksum()
+
+
 class InputStream:
     """The uncompressed bytes of a fragment's object, from front to back.
 
@@ -264,6 +294,7 @@ class InputStream:
 
     def __init__(self, inputs: Inputs, fragment: Fragment, window_bytes_max: int = WINDOW_BYTES) -> None:
         self._raw = open_raw(inputs, fragment, ahead=True)
+        self._raw.content = Content(fragment)
         self._window_bytes_max = window_bytes_max
         self._fragment = fragment
         self._codec = codec_of(fragment.uri)
@@ -287,6 +318,10 @@ class InputStream:
     def check(self) -> None:
         """Raise FragmentChanged unless this is still the version that was listed."""
         self._raw.check()
+
+    def checksum(self) -> bytes:
+        """The checksum of the fragment's stored bytes, all of which are read for it if need be; see `checksum_of`."""
+        return checksum_of(self._raw)
 
     def readable(self) -> bool:
         """Yes."""

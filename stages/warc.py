@@ -112,16 +112,17 @@ class WarcSource(FileSource):
 
     def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
         """The records of the gaps. Offsets are those of the uncompressed file."""
-        ordinal = 0
+        ordinal, checksum = 0, b""
         for gap in gaps:
             with InputStream(self.inputs, fragment, self.window_bytes_max) as file:
                 ordinal = yield from self._gap(file, fragment, gap)
+                checksum = file.checksum() if gap.end == UNBOUNDED else b""
                 file.check()
                 self.bytes_skipped += file.skipped
             if ordinal < gap.first or (gap.end != UNBOUNDED and ordinal < gap.end):
                 raise FragmentChanged(f"{fragment.uri} ends after record {ordinal}, before the records {gap.first}..")
         if gaps and gaps[-1].end == UNBOUNDED:
-            yield FragmentEnd(ordinal)
+            yield FragmentEnd(ordinal, checksum)
 
     def _gap(self, file: InputStream, fragment: Fragment, gap: Gap) -> Generator[Batch, None, int]:
         """Batches up to the gap's end; returns the ordinal behind them."""

@@ -23,6 +23,8 @@ from headrace.store.keys import is_checksum, is_key
 _SHOWN = 80
 #: The version of the encoding below; a reader refuses one that it does not know.
 ENTRY_FORMAT = 1
+#: Bytes of a fragment's checksum.
+CHECKSUM_BYTES = 16
 
 
 class EntryError(ValueError):
@@ -199,10 +201,14 @@ class FragmentsListed:
 
 @dataclass(frozen=True, slots=True)
 class FragmentEnded:
-    """A fragment was read to its end and holds `count` records."""
+    """A fragment was read to its end and holds `count` records.
+
+    `checksum` is the xxh3-128 of its `size` bytes from `start` on, as they are stored; empty where nobody took it.
+    """
 
     fragment: bytes
     count: int
+    checksum: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +221,19 @@ class FragmentDropped:
     fragment: bytes
     reason: str
     reread: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSeen:
+    """An object that was read before stands in another version now, and is not read for that.
+
+    `same`: it holds the bytes that were read, whatever is appended to them. Else somebody chose to pass it over.
+    """
+
+    stage: str
+    uri: str
+    version: str
+    same: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +308,7 @@ Change: TypeAlias = (
     | FragmentsListed
     | FragmentEnded
     | FragmentDropped
+    | VersionSeen
     | Closed
     | ClaimsReleased
     | VersionPublished
@@ -308,6 +328,7 @@ _CHANGES: dict[str, type[Any]] = {
         FragmentsListed,
         FragmentEnded,
         FragmentDropped,
+        VersionSeen,
         Closed,
         ClaimsReleased,
         VersionPublished,
@@ -401,6 +422,8 @@ def _build(name: str, values: list[Any]) -> Change:
     names: tuple[str, ...] = kind.__match_args__
     if kind is VersionPublished and len(values) == 2:
         values = [*values, -1, values[1] != "stopped"]  # as entries were before a version said what it shows
+    if kind is FragmentEnded and len(values) == 2:
+        values = [*values, b""]  # as entries were before content was compared
     if len(names) != len(values):
         newer = _NEWER if len(values) > len(names) else ""
         raise EntryError(f"holds a {name} of {len(values)} values, and this Headrace knows {len(names)}{newer}")

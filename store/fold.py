@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from headrace.store.entries import (
+    CHECKSUM_BYTES,
     Change,
     ClaimsReleased,
     Closed,
@@ -26,6 +27,7 @@ from headrace.store.entries import (
     Removed,
     Retracted,
     VersionPublished,
+    VersionSeen,
 )
 from headrace.store.intervals import UNBOUNDED, Gap, IntervalSet
 from headrace.store.keys import epoch_of
@@ -42,8 +44,9 @@ class FragmentState:
     """A fragment and what of it each sink has closed."""
 
     fragment: Fragment
-    #: The number of records, once the fragment was read to its end.
+    #: The number of records, once the fragment was read to its end, and the checksum of its bytes, if one was taken.
     count: int | None = None
+    checksum: bytes = b""
     #: Set where what is open was given up: nothing more of it is closed.
     dropped: FragmentDropped | None = None
     closed: dict[str, IntervalSet] = field(default_factory=dict[str, IntervalSet])
@@ -109,6 +112,8 @@ class LedgerState(LogState):
     pipelines: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     epoch: int = 0
     fragments: dict[bytes, FragmentState] = field(default_factory=dict[bytes, FragmentState])
+    #: By stage and URI, the version in which an object was seen last that is not read for it.
+    seen: dict[tuple[str, str], VersionSeen] = field(default_factory=dict[tuple[str, str], VersionSeen])
     shards: list[ClosedShard] = field(default_factory=list[ClosedShard])
     accepted: dict[bytes, int] = field(default_factory=dict[bytes, int])
     counts: dict[str, Counts] = field(default_factory=dict[str, Counts])
@@ -134,6 +139,11 @@ class LedgerState(LogState):
         """How many shards are closed that no version shows yet."""
         shows = self.newest.shows if self.newest is not None else -1
         return sum(shard.number > shows for shard in self.shards)
+
+    def as_it_stands(self, fragment: Fragment) -> Fragment:
+        """A fragment under the version in which its object stands now, where that holds the bytes that were listed."""
+        seen = self.seen.get((fragment.stage, fragment.uri))
+        return replace(fragment, version=seen.version) if seen is not None and seen.same else fragment
 
     def conflicts(self, closed: Closed) -> list[Range]:
         """The parts of a proposal's ranges that its sink has closed already, or that were given up."""
@@ -162,6 +172,8 @@ class LedgerState(LogState):
                 self._ended(number, change)
             case FragmentDropped():
                 self._dropped(number, change)
+            case VersionSeen():
+                self.seen[change.stage, change.uri] = change
             case Closed():
                 self._closed(number, change)
             case ClaimsReleased():
@@ -192,7 +204,10 @@ class LedgerState(LogState):
                 raise FoldError(f"entry {number}: {state.fragment.uri} ends at {change.count}, closed beyond it")
         if state.count is None and state.dropped is None:
             self.totals.ended(state.closed, change.count)
+        if len(change.checksum) not in (0, CHECKSUM_BYTES):
+            raise FoldError(f"entry {number}: {state.fragment.uri} has a checksum of {len(change.checksum)} bytes")
         state.count = change.count
+        state.checksum = state.checksum or change.checksum
 
     def _dropped(self, number: int, change: FragmentDropped) -> None:
         state = self._known(number, change.fragment)

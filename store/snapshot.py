@@ -24,6 +24,7 @@ from headrace.store.entries import (
     Fragment,
     FragmentDropped,
     Range,
+    VersionSeen,
     counts_of,
     counts_row,
     stored_object,
@@ -52,7 +53,7 @@ _LEDGER_FIELDS = (
     "removed",
 )
 #: Every field of a fold stands in a snapshot, but for `totals`, counted anew; a test holds this to the classes.
-LEDGER_COVERED = {*_LOG_FIELDS, *_LEDGER_FIELDS, "fragments", "shards", "accepted", "counts", "totals"}
+LEDGER_COVERED = {*_LOG_FIELDS, *_LEDGER_FIELDS, "fragments", "seen", "shards", "accepted", "counts", "totals"}
 CLUSTER_COVERED = {*_LOG_FIELDS, "workers", "runs", "tokens", "drained"}
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -155,6 +156,10 @@ def _ledger_columns(state: LedgerState) -> tuple[dict[str, Any], Arrays]:
         arrays[f"fragment.{name}"] = _column([words.number(getattr(item, name)) for item in fragments])
     counts = [-1 if item.count is None else item.count for item in state.fragments.values()]
     arrays["fragment.count"] = _column(counts)
+    checked = [(number, item.checksum) for number, item in enumerate(state.fragments.values()) if item.checksum]
+    arrays["checksum.fragment"] = _column([number for number, _ in checked])
+    joined = b"".join(checksum for _, checksum in checked)
+    arrays["checksum.value"] = np.frombuffer(joined, dtype="V16") if joined else _no_ids()
     _interval_columns(state, words, arrays)
     _shard_columns(state, words, index, arrays)
     arrays["accepted.id"] = np.frombuffer(b"".join(state.accepted), dtype="V16") if state.accepted else _no_ids()
@@ -167,6 +172,7 @@ def _ledger_columns(state: LedgerState) -> tuple[dict[str, Any], Arrays]:
             for name, item in state.fragments.items()
             if item.dropped is not None
         ],
+        "seen": [[item.stage, item.uri, item.version, item.same] for item in state.seen.values()],
         "released": [
             [name, sink, sorted(rows)] for name, item in state.fragments.items() for sink, rows in item.released.items()
         ],
@@ -225,6 +231,9 @@ def _ledger(tables: Any, arrays: Arrays) -> LedgerState:
     for name, stage, uri, version, start, end, reader, size, count in zip(ids, *columns, strict=True):
         fragment = Fragment(name, words[stage], words[uri], words[version], start, end, words[reader], size)
         state.fragments[name] = FragmentState(fragment, None if count < 0 else count)
+    for number, checksum in zip(*(arrays[name].tolist() for name in _CHECKSUM if name in arrays), strict=True):
+        state.fragments[ids[number]].checksum = bytes(checksum)
+    state.seen = {(row[0], row[1]): VersionSeen(*row) for row in tables.get("seen", ())}
     for name, reason, reread in tables.get("dropped", ()):
         state.fragments[name].dropped = FragmentDropped(name, reason, reread)
     for name, sink, rows in tables.get("released", ()):
@@ -252,6 +261,7 @@ def _published(state: LedgerState, scalars: dict[str, Any]) -> dict[int, Publish
     }
 
 
+_CHECKSUM = ("checksum.fragment", "checksum.value")
 _FRAGMENT = ("stage", "uri", "version", "start", "end", "reader", "size", "count")
 
 

@@ -200,7 +200,7 @@ def _read_again(store: ObjectStore, pipeline: Pipeline, state: LedgerState, clos
     deaths = Deaths(store, closed)
     chains: dict[str, Chain] = {}
     for item in closed.ranges:
-        fragment = state.fragments[item.fragment].fragment
+        fragment = state.as_it_stands(state.fragments[item.fragment].fragment)
         path = _path(pipeline, fragment.stage, closed.sink)
         if fragment.stage not in chains:
             chains[fragment.stage] = Chain(pipeline, path[:-1])

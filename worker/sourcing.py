@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
-from headrace.stages.contract import DeviceFailed, FragmentChanged, FragmentEnd, InputError
+from headrace.stages.contract import Compared, DeviceFailed, FragmentChanged, FragmentEnd, InputError
 from headrace.stages.records import Draft, batch_of
 from headrace.store.entries import Fragment
 from headrace.store.intervals import UNKNOWN, Gap
@@ -32,13 +32,17 @@ TOLD_FRAGMENTS = 64
 TOLD_BYTES = 1 << 20
 
 
+#: The end of what was not asked to its end.
+_NOTHING = FragmentEnd(UNKNOWN)
+
+
 class Sourcing:
     """The source of one task."""
 
     def __init__(self, chain: Chain) -> None:
         self.core = Reading()
         self._chain = chain
-        self._open: tuple[Fragment, Iterator[Batch | Draft | FragmentEnd]] | None = None
+        self._open: tuple[Fragment, Iterator[Batch | Draft | FragmentEnd | Compared | None]] | None = None
         #: What was read behind a batch and has no place in it.
         self._next: Batch | Draft | None = None
         self._reads: list[pb.FragmentRead] = []
@@ -63,7 +67,7 @@ class Sourcing:
         return not self.core.fragments
 
     def read(self) -> Batch | None:
-        """The next batch, which `sent` is to be told of; None where a fragment has ended and there is none yet."""
+        """The next batch, which `sent` is to be told of; None where there is none yet, as behind a fragment's end."""
         joint: list[Draft] = []
         size, records, until = 0, 0, time.monotonic() + JOINT_S
         size_max, records_max = min(JOINT_BYTES, self._chain.batch_bytes), self._chain.batch_records
@@ -104,7 +108,7 @@ class Sourcing:
         return told
 
     def _item(self) -> Batch | Draft | FragmentEnd | None:
-        """What is read next, or a fragment's end; None where there is nothing more, or where one ends with an error."""
+        """What is read next, or a fragment's end; None where there is nothing yet: after an error, or in comparing."""
         if self._next is not None:
             held, self._next = self._next, None
             return held
@@ -112,25 +116,34 @@ class Sourcing:
             following = self.core.next()
             if following is None:
                 return None
-            self._open = (following[0], self._chain.drafts(*following))
+            # Without a gap it is not to be read, but compared.
+            if following[1]:
+                self._open = following[0], self._chain.drafts(*following)
+            else:
+                self._open = following[0], self._chain.compare(following[0])
         fragment, items = self._open
         try:
-            item = next(items, None)
+            item = next(items, _NOTHING)
         except InputError as error:
-            self._ended(fragment, UNKNOWN, error)
+            self._ended(fragment, FragmentEnd(UNKNOWN), error)
+            return None
+        if item is None:
             return None
         if isinstance(item, (Batch, Draft)):
             if (behind := self.core.behind()) is not None:
                 self._chain.expect(*behind)
             return item
-        end = item or FragmentEnd(UNKNOWN)
-        self._ended(fragment, end.count)
-        return end
+        self._ended(fragment, item)
+        return item if isinstance(item, FragmentEnd) else _NOTHING
 
-    def _ended(self, fragment: Fragment, count: int, error: InputError | None = None) -> None:
+    def _ended(self, fragment: Fragment, end: FragmentEnd | Compared, error: InputError | None = None) -> None:
         self.core.ended(fragment.id)
         self._open = None
-        read = pb.FragmentRead(fragment=fragment.id, count=count)
+        read = pb.FragmentRead(fragment=fragment.id, count=UNKNOWN, checksum=end.checksum)
+        if isinstance(end, FragmentEnd):
+            read.count = end.count
+        else:
+            read.continues = end.continues
         if error is not None:
             read.error = str(error)
             read.changed, read.unreadable = isinstance(error, FragmentChanged), isinstance(error, DeviceFailed)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.controller.core.changed import Earlier
+from headrace.controller.core.changed import Earlier, Standing
+from headrace.controller.core.comparing import Compared, Comparing
+from headrace.controller.core.copies import Copies
 from headrace.controller.core.messages import Command, ListSource, SourceListed
 from headrace.controller.core.roster import Task, TaskState
-from headrace.store.entries import Fragment
+from headrace.store.entries import Fragment, VersionSeen
 from headrace.store.fold import LedgerState
 from headrace.store.words import counted
 
@@ -46,13 +48,18 @@ class Listing:
         #: What each source passed over as no input, in words.
         self._passed_over: dict[str, str] = {}
         self._newest: dict[str, set[bytes]] = {}
-        #: By source, the objects that were closed in another version and are read again: how many, the first, the last.
-        self._repeated: dict[str, tuple[int, str, str]] = {}
+        #: By source, the objects that were read, hold other bytes now, and are read again, or not: how many, the first.
+        self._repeated: dict[str, tuple[int, str]] = {}
+        self._passed: dict[str, tuple[int, str]] = {}
+        self.comparing = Comparing()
+        self.copies = Copies(ledger)
+        #: Objects that are back in the version in which they were listed, to be entered in the ledger.
+        self.back: dict[tuple[str, str], VersionSeen] = {}
 
     @property
     def done(self) -> bool:
-        """Whether each source has been listed to its end."""
-        return all(self._done.values())
+        """Whether each source has been listed to its end, and what it has is compared with what was read."""
+        return all(self._done.values()) and self.comparing.done
 
     def is_source(self, stage: str) -> bool:
         """Whether this stage is one of the run's sources."""
@@ -90,37 +97,80 @@ class Listing:
         fresh: list[Fragment] = []
         known: list[Fragment] = []
         for fragment in event.fragments:
-            if fragment.id not in self.seen:
-                self.seen.add(fragment.id)
-                self._unknown.append(fragment.id)
-            self._newest[event.stage].add(fragment.id)
             if fragment.id in self._ledger.fragments:
+                self._note_seen(fragment)
+                self._note_back(fragment)
                 known.append(fragment)
-            elif fragment.id not in self._submitted and (self.reread or not self._earlier.contradicts(fragment)):
-                self._submitted[fragment.id] = fragment
-                fresh.append(fragment)
-                if self._earlier.repeats(fragment):
-                    self._note_repeated(fragment)
+            elif fragment.id in self._submitted:
+                self._note_seen(fragment)
+            else:
+                fresh += self._unknown_named(fragment, known)
         if event.last:
             self._done[event.stage] = True
             self._passed_over[event.stage] = event.passed_over
         return fresh, known
 
-    def _note_repeated(self, fragment: Fragment) -> None:
-        count, first, last = self._repeated.get(fragment.stage, (0, fragment.uri, ""))
-        self._repeated[fragment.stage] = count + (fragment.uri != last), first, fragment.uri
+    def _unknown_named(self, fragment: Fragment, known: list[Fragment]) -> list[Fragment]:
+        """What is new of a fragment that the ledger does not know by its name; `known` gets what it knows for it."""
+        assert self._earlier is not None
+        standing = self._earlier.standing(fragment)
+        if standing is Standing.NEW or (standing is Standing.CONTRADICTED and self.reread):
+            return self.add((fragment,))
+        if standing not in (Standing.THERE, Standing.TO_COMPARE):
+            return []
+        tile = self._earlier.tile(fragment)
+        for state in tile:
+            self._note_seen(state.fragment)
+        if standing is Standing.THERE:
+            known += [state.fragment for state in tile]
+            return self.add(self._earlier.uncovered(fragment))
+        self.comparing.meet(fragment, tile)
+        return []
+
+    def _note_seen(self, fragment: Fragment) -> None:
+        """It is in this run's listings, and in the newest of its source."""
+        if fragment.id not in self.seen:
+            self.seen.add(fragment.id)
+            self._unknown.append(fragment.id)
+        self._newest[fragment.stage].add(fragment.id)
+
+    def _note_back(self, fragment: Fragment) -> None:
+        """An object stands in the version that it was listed in, after another one was seen there."""
+        seen = self._ledger.seen.get((fragment.stage, fragment.uri))
+        if seen is not None and seen.version != fragment.version:
+            self.back[fragment.stage, fragment.uri] = VersionSeen(fragment.stage, fragment.uri, fragment.version, True)
+
+    def add(self, fragments: Iterable[Fragment]) -> list[Fragment]:
+        """Fragments that are listed as new from now on."""
+        fresh = [item for item in fragments if item.id not in self._submitted and item.id not in self._ledger.fragments]
+        for item in fresh:
+            self._submitted[item.id] = item
+            self._note_seen(item)
+        return fresh
+
+    def note_repeated(self, item: Compared) -> None:
+        """An object that was read is read again in another version."""
+        count, first = self._repeated.get(item.stage, (0, item.uri))
+        self._repeated[item.stage] = count + 1, first
+
+    def note_passed(self, item: Compared) -> None:
+        """An object that was read is not read in another version, by somebody's choice."""
+        count, first = self._passed.get(item.stage, (0, item.uri))
+        self._passed[item.stage] = count + 1, first
 
     def notes(self) -> list[str]:
         """What was passed over as no input, and what is read a second time, a line a source each."""
         notes = [f"source {stage}: {words}" for stage, words in self._passed_over.items() if words]
-        for stage, (count, first, _) in self._repeated.items():
-            objects = counted(count, "object that was closed has", "objects that were closed have")
+        for stage, (count, first) in self._repeated.items():
+            objects = counted(count, "object that was read holds", "objects that were read hold")
             notes.append(
-                f"source {stage}: {objects} another version now and {'is' if count == 1 else 'are'} read as new: a "
-                "record that stands in both is in the dataset twice, unless a dedup stage finds it; the first is "
-                f"{first!r}"
+                f"source {stage}: {objects} other bytes now and {'is' if count == 1 else 'are'} read as new: a record "
+                f"that stands in both is in the dataset twice, unless a dedup stage finds it; the first is {first!r}"
             )
-        return notes
+        for stage, (count, first) in self._passed.items():
+            objects = counted(count, "object that was read holds", "objects that were read hold")
+            notes.append(f"source {stage}: {objects} other bytes now, which are not read; the first is {first!r}")
+        return [*notes, *self.copies.notes()]
 
     def settle(self, fragments: Iterable[bytes]) -> None:
         """Something has become of these fragments: count those that are done."""
@@ -163,3 +213,4 @@ class Listing:
         for stage, lister in list(self._lister.items()):
             if lister == task:
                 del self._lister[stage]
+        self.comparing.drop_asked(task)

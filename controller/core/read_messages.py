@@ -18,6 +18,10 @@ class FragmentWasRead:
     changed: bool = False
     #: The error is that the object's device failed: it concerns this fragment alone, too.
     unreadable: bool = False
+    #: The xxh3-128 of its stored bytes, where it was read to its end, or compared; empty: nobody took it.
+    checksum: bytes = b""
+    #: Of what was compared: a fragment may begin behind it.
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)

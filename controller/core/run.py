@@ -49,6 +49,7 @@ from headrace.store.entries import (
     FragmentEnded,
     FragmentsListed,
     VersionPublished,
+    VersionSeen,
 )
 
 
@@ -170,9 +171,12 @@ class Run(Changes, Input, Ending):
                 case FragmentsListed():
                     for fragment in change.fragments:
                         self.intake.admit(fragment.id)
+                case VersionSeen():
+                    self._version_seen(change)
                 case FragmentDropped():
                     self.listing.settle((change.fragment,))
                 case FragmentEnded():
+                    self.listing.copies.note(self.ledger.fragments[change.fragment].fragment, change.checksum)
                     self._settle((change.fragment,))
                 case Closed():
                     self._settle([item.fragment for item in change.ranges])
@@ -210,6 +214,8 @@ class Run(Changes, Input, Ending):
             # What sinks held of a changed fragment when all had been sent is good, and closed first.
             settled = self._settled and self.intake.held_are_closed()
             return [*commands, *(self._settle_changed() if settled else [])]
+        if self.state in WORKING and everything and self._altered:
+            return [*commands, *self._fail(self._why_altered())]
         if self.state in WORKING and everything and not self._changed:
             return [*commands, *self._publish(RunTurn.ALL_CLOSED)]
         if self.state is RunState.DRAINING and self._empty:

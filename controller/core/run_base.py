@@ -9,6 +9,7 @@ from headrace.controller.core.allowance import ANY_LOSS, Allowance
 from headrace.controller.core.changed import ChangedInput
 from headrace.controller.core.claims import Claims
 from headrace.controller.core.commit import Committer, Waiter
+from headrace.controller.core.comparing import Compared
 from headrace.controller.core.crew import Crew
 from headrace.controller.core.deaths import Deaths
 from headrace.controller.core.intake import Intake
@@ -147,6 +148,8 @@ class RunBase:
         self._final = False
         #: Fragments whose object changed or vanished while they were open, and how that was found.
         self._changed: dict[bytes, str] = {}
+        #: Objects that were read, hold other bytes now, and are not read for it.
+        self._altered: list[Compared] = []
         #: Fragments of which this run gave up the rest; sources to be listed again for it, and whether one was.
         self._dropped: set[bytes] = set()
         self._stale: set[str] = set()
@@ -179,6 +182,7 @@ class RunBase:
     def _halt(self) -> None:
         """Hand out nothing more; the next sweep has sources let go of what they have not sent."""
         self.intake.drop_queue()
+        self.listing.comparing.drop_asked()
         self.intake.abort_sweep()
         self._halted = False
 

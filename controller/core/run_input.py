@@ -29,7 +29,8 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.needs import Records, unmet
 from headrace.controller.core.roster import Task, TaskState
-from headrace.controller.core.run_base import HALTING, RunBase
+from headrace.controller.core.run_base import HALTING
+from headrace.controller.core.run_comparing import Altered
 from headrace.controller.core.run_states import RunState
 from headrace.store.entries import (
     ClaimsReleased,
@@ -43,7 +44,7 @@ from headrace.store.words import counted
 CHANGED_SHOWN = 5
 
 
-class Input(RunBase):
+class Input(Altered):
     """From a source's listing to a shard's proposal."""
 
     def _source_listed(self, event: SourceListed) -> list[Command]:
@@ -57,6 +58,9 @@ class Input(RunBase):
             self.intake.admit(fragment.id)
         if fresh:
             self.leadership.submit(FragmentsListed(tuple(fresh)))
+        while self.listing.back:
+            self.leadership.submit(self.listing.back.popitem()[1])
+        self._take_compared()
         for gone in self.listing.vanished(event.stage) if event.last else ():
             if gone.id not in self._dropped:
                 self._halt_fragment(
@@ -66,6 +70,9 @@ class Input(RunBase):
 
     def _was_read(self, event: FragmentWasRead) -> list[Command]:
         if self.crew is None or self.crew.current(event.task, event.attempt) is None:
+            return []
+        if self.listing.comparing.heard(event):
+            self._take_compared()
             return []
         if event.error and (event.changed or event.unreadable):
             if not self.intake.reads(event.task, event.fragment):
@@ -84,7 +91,7 @@ class Input(RunBase):
             state = self.ledger.fragments[event.fragment]
             if state.count is None and event.fragment not in self._submitted_ends:
                 self._submitted_ends.add(event.fragment)
-                self.leadership.submit(FragmentEnded(event.fragment, event.count))
+                self.leadership.submit(FragmentEnded(event.fragment, event.count, event.checksum))
         return []
 
     def _were_read(self, event: FragmentWasRead | FragmentsWereRead) -> list[Command]:
@@ -93,13 +100,6 @@ class Input(RunBase):
             if not self.ended:
                 commands += self._was_read(read)
         return commands
-
-    def _halt_fragment(self, fragment: bytes, why: str) -> None:
-        """A fragment cannot be read as it was listed: go on without it, and settle it when all else is."""
-        self.intake.halt(fragment)
-        if not self.ledger.fragments[fragment].done(self.sinks):
-            self._changed[fragment] = why
-            self._settled = False
 
     def _settle(self, fragments: Sequence[bytes]) -> None:
         """More of these fragments is closed: those that are done are no longer open, nor wanted as they were listed."""
@@ -115,7 +115,7 @@ class Input(RunBase):
         reread = self._changed_input is ChangedInput.REREAD
         again = reread and ((self._stale and self._relisted) or not self._unreadable.isdisjoint(self._changed))
         if self._changed_input is ChangedInput.HALT or again:
-            return self._fail(self._why_open())
+            return self._fail("; and ".join(filter(None, (self._why_open(), self._why_altered()))))
         for fragment, why in self._changed.items():
             self.leadership.submit(FragmentDropped(fragment, why, reread))
         self._dropped.update(self._changed)
@@ -227,12 +227,14 @@ class Input(RunBase):
             if not task.plan.alone and self.listing.is_source(head):
                 readers.append(task)
                 heads[head] = heads.get(head, 0) + 1
+        commands += self.listing.comparing.ask(readers)
         for task in readers:
             head = task.plan.stages[0]
             if task.state is not TaskState.READY:
                 continue
             for fragment, gaps in self.intake.assign(head, task.plan.name, heads[head]):
                 self._settled = False
+                fragment = self.ledger.as_it_stands(fragment)
                 commands.append(ReadFragment(task.plan.worker, task.plan.name, task.attempt, fragment, gaps))
         return commands
 
@@ -247,7 +249,7 @@ class Input(RunBase):
             for fragment, gaps in intake.solitary.assign(path, task.plan.name):
                 self._settled = False
                 guilty, trial = intake.suspicion.condemned(fragment.id), intake.suspicion.trial(fragment.id)
-                plan = task.plan
+                plan, fragment = task.plan, self.ledger.as_it_stands(fragment)
                 commands.append(ReadFragment(plan.worker, plan.name, task.attempt, fragment, gaps, guilty, trial))
         return commands
 

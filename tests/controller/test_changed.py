@@ -6,7 +6,7 @@ import pytest
 from core_kit import Stand, fragment, of
 
 from headrace.controller.core import messages as m
-from headrace.controller.core.changed import ChangedInput, Earlier
+from headrace.controller.core.changed import ChangedInput, Earlier, Standing
 from headrace.controller.core.listing import Tally
 from headrace.store.entries import Entry, Fragment, FragmentDropped, FragmentsListed, Led, Range
 from headrace.store.fold import LedgerState
@@ -167,23 +167,47 @@ def test_a_fragment_whose_device_fails_is_given_up_if_asked() -> None:
     assert [(change.fragment, change.reread) for change in dropped(stand)] == [(B.id, False)]
 
 
+#: The first half of B, as an interrupted listing left it.
+HALF = replace(B, end=50, size=50)
+
+
+def half_listed() -> Earlier:
+    ledger = LedgerState()
+    ledger.apply(0, Entry(1, (Led(1, {}), FragmentsListed((HALF,)))))
+    return Earlier(ledger, ("write",))
+
+
 @pytest.mark.parametrize(
-    ("found", "contradicts"),
+    ("found", "standing"),
     [
-        (replace(B, version="v2"), True),
-        (replace(B, start=50, end=100), False),
-        (replace(B, start=0, end=10), True),
-        (replace(B, start=40, end=-1), True),
-        (replace(B, uri="file:///in/9", version="v2"), False),
-        (replace(B, stage="other", version="v2"), False),
+        (replace(B, version="v2"), Standing.CONTRADICTED),
+        (B, Standing.THERE),
+        (replace(B, uri="file:///in/9", version="v2"), Standing.NEW),
+        (replace(B, stage="other", version="v2"), Standing.NEW),
     ],
 )
-def test_a_page_that_an_interrupted_listing_missed_is_new_and_another_cut_is_not(
-    found: Fragment, contradicts: bool
+def test_another_version_of_what_is_open_is_held_back_and_another_object_is_new(
+    found: Fragment, standing: Standing
 ) -> None:
-    ledger = LedgerState()
-    ledger.apply(0, Entry(1, (Led(1, {}), FragmentsListed((replace(B, end=50),)))))
-    assert Earlier(ledger, ("write",)).contradicts(found) == contradicts
+    assert half_listed().standing(found) is standing
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "missing"),
+    [
+        (50, -1, [(50, -1, 50)]),
+        (0, 30, []),
+        (30, 80, [(50, 80, 30)]),
+        (0, -1, [(50, -1, 50)]),
+    ],
+)
+def test_of_an_object_that_is_cut_otherwise_only_what_no_fragment_has_is_new(
+    start: int, end: int, missing: list[tuple[int, int, int]]
+) -> None:
+    size = (100 if end < 0 else end) - start
+    found = half_listed().uncovered(replace(B, start=start, end=end, size=size))
+    assert [(item.start, item.end, item.size) for item in found] == missing
+    assert all((item.uri, item.version, item.reader) == (B.uri, B.version, B.reader) for item in found)
 
 
 @pytest.mark.parametrize("reread", [False, True])

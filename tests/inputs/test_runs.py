@@ -180,21 +180,6 @@ def test_an_allowance_that_is_no_number_and_no_share_is_wrong_usage(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_object_that_was_closed_and_has_changed_since_is_read_as_new_and_that_is_said(
-    tmp_path: pathlib.Path,
-) -> None:
-    log = tmp_path / "in" / "a b.jsonl"
-    files.write(log, files.lines())
-    assert balance(run(tmp_path, "in"))["warnings"] == []
-    log.write_bytes(log.read_bytes() + b'{"id":"one more","text":"one more"}\n')
-    report = balance(run(tmp_path, "in"))
-    assert (report["kept"], report["records_resumed"]) == (121, 60)
-    (note,) = report["warnings"]
-    assert note.startswith("source read: 1 object that was closed has another version now and is read as new")
-    assert note.endswith(f"the first is {log.as_uri()!r}")
-    assert balance(run(tmp_path, "in"))["warnings"] == []
-
-
 def test_input_that_is_new_at_the_next_run_is_added_and_what_was_read_is_not_read_again(tmp_path: pathlib.Path) -> None:
     files.write(tmp_path / "in" / "b.jsonl.gz", gzip.compress(files.lines()))
     assert balance(run(tmp_path, "in"))["kept"] == 60
