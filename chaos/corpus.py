@@ -140,9 +140,16 @@ class Corpus:
         self.changes = world.chance(CHANGING_SHARE)
         self.changed_input = world.rng.choice(list(ChangedInput)) if self.changes else ChangedInput.HALT
 
-    def write(self, uri: str, version: str, rng: random.Random) -> Fragment:
-        """Another version of an object, or a new object."""
-        return self._written(uri, version, rng.randint(0, REWRITTEN_MAX))
+    def write(self, uri: str, version: str, rng: random.Random, of_size: Fragment | None = None) -> Fragment:
+        """Another version of an object, or a new object; with as many records as another has."""
+        count = rng.randint(0, REWRITTEN_MAX) if of_size is None else self.records[of_size.id]
+        return self._written(uri, version, count)
+
+    def touch(self, fragment: Fragment, version: str) -> Fragment:
+        """The same bytes as another version."""
+        touched = self._written(fragment.uri, version, self.records[fragment.id])
+        self.writings[touched.id] = self.writings[fragment.id]
+        return touched
 
     def _written(self, uri: str, version: str, count: int) -> Fragment:
         fragment = Fragment.named(SOURCE, uri, version, start=0, end=-1, reader="lines", size=count * RECORD_BYTES)

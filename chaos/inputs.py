@@ -8,8 +8,10 @@ against what was listed.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
+
+import xxhash
 
 from headrace.chaos.corpus import RECORD_BYTES, Corpus
 from headrace.chaos.world import World
@@ -23,6 +25,8 @@ from headrace.store.objects import ObjectInfo, ObjectStore
 TOUCHED_MAX = 3
 #: Share of touches that befall the object that was read last.
 AT_HAND_SHARE = 0.5
+#: Share of what is written that has as many bytes as what stood there before.
+SAME_SIZE_SHARE = 0.5
 #: Bytes that one request brings, so that an object is read by several.
 GET_BYTES = 16 * RECORD_BYTES
 
@@ -75,23 +79,43 @@ class InputObjects:
     # -- what people do --
 
     def change(self, rng: random.Random) -> None:
-        """Somebody writes, removes, adds or puts back a few objects, rather one that is being read."""
+        """Somebody writes, touches, removes, adds or puts back a few objects, rather one that is being read."""
         for _ in range(rng.randint(1, TOUCHED_MAX)):
             known = [self._at] if self._at and rng.random() < AT_HAND_SHARE else sorted(self._versions)
-            (what,) = rng.choices((self._overwrite, self._remove, self._add, self._put_back), (5, 2, 2, 1))
+            (what,) = rng.choices(self._deeds, (5, 3, 2, 2, 1))
             what(rng.choice(known), rng)
         self.changed_at = self._world.now
 
+    @property
+    def _deeds(self) -> tuple[Callable[[str, random.Random], None], ...]:
+        return self._overwrite, self._touch, self._remove, self._add, self._put_back
+
     def restore(self, ledger: LedgerState) -> None:
-        """Put back each object that changed while something of it was open."""
-        for state in ledger.fragments.values():
-            fragment = state.fragment
-            if not state.done(self._corpus.sinks) and self.standing.get(fragment.uri) != fragment:
+        """Put back each object that changed while something of it was open, or that holds other bytes than it did."""
+        for state in list(ledger.fragments.values()):
+            fragment, there = state.fragment, self.standing.get(state.fragment.uri)
+            open_still = not state.done(self._corpus.sinks)
+            other = there is not None and there.id not in ledger.fragments and not self.holds_same(there, fragment)
+            if (open_still and there != fragment) or other:
                 self._stand(fragment)
                 self.changed_at = self._world.now
 
+    def holds_same(self, one: Fragment, other: Fragment) -> bool:
+        """Whether two versions are of the same bytes."""
+        return self._content(one) == self._content(other)
+
+    def of_version(self, uri: str, version: str) -> Fragment:
+        """A version that stands, or stood."""
+        return next(item for item in self._versions[uri] if item.version == version)
+
+    def _touch(self, uri: str, _rng: random.Random) -> None:
+        standing = self.standing.get(uri)
+        if standing is not None:
+            self._stand(self._corpus.touch(standing, f"{len(self._versions[uri]) + 1}"))
+
     def _overwrite(self, uri: str, rng: random.Random) -> None:
-        self._stand(self._corpus.write(uri, f"{len(self._versions[uri]) + 1}", rng))
+        of_size = self._versions[uri][-1] if rng.random() < SAME_SIZE_SHARE else None
+        self._stand(self._corpus.write(uri, f"{len(self._versions[uri]) + 1}", rng, of_size))
 
     def _add(self, _uri: str, rng: random.Random) -> None:
         self._stand(self._corpus.write(f"sim://input/{len(self._versions)}", "1", rng))
@@ -134,6 +158,18 @@ class InputReader:
         file.check()
         # An object that became shorter has nothing there; only a reader that looks at no version comes so far.
         return int(data[:4] or b"-1")
+
+    def checksum(self, fragment: Fragment) -> bytes:
+        """The checksum of all its bytes. FragmentChanged, likewise."""
+        file = self._opened(fragment)
+        file.seek(0)
+        digest, left = xxhash.xxh3_128(), file.size
+        while left:
+            data = file.read(min(left, GET_BYTES))
+            digest.update(data)
+            left -= len(data)
+        file.check()
+        return digest.digest()
 
     def close(self) -> None:
         """Let go of the object."""

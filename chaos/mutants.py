@@ -20,6 +20,7 @@ from headrace.controller.core import commit, run_input
 from headrace.controller.core.changed import Earlier, Standing
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.commit import Committer, Judgement
+from headrace.controller.core.comparing import Comparing
 from headrace.controller.core.crew import Crew
 from headrace.controller.core.intake import Intake
 from headrace.controller.core.joints import Joints
@@ -30,6 +31,7 @@ from headrace.controller.core.messages import (
     Condemned,
     EntryRefused,
     EntryWritten,
+    FragmentWasRead,
     InHand,
     Outcome,
     ShardProposed,
@@ -221,6 +223,18 @@ def _any_version(self: RemoteFile, info: ObjectInfo) -> None:
     self._size = info.size
 
 
+def _believed(self: Comparing, event: FragmentWasRead) -> bool:
+    """Whatever stands there holds the bytes that were read."""
+    known = self._by_fragment.get(event.fragment)
+    for state in known.tile if known is not None and not event.error else ():
+        if state.fragment.id == event.fragment:
+            event = replace(event, checksum=state.checksum)
+    return _HEARD(self, event)
+
+
+_HEARD = Comparing.heard
+
+
 def _new(*_arguments: Any) -> Standing:
     return Standing.NEW
 
@@ -323,6 +337,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "index-not-fenced": ((Crew, "_remembers", _never),),
     "changed-object-read-on": ((RemoteFile, "_learn", _any_version),),
     "held-read-again": ((Intake, "_gaps", _held_forgotten),),
+    "content-not-compared": ((Comparing, "heard", _believed),),
     "other-version-listed": ((Earlier, "standing", _new),),
     "atom-cut": ((Leadership, "submit", _cut_anywhere),),
     "queue-cut-off": ((Leadership, "flush", _rest_lost),),

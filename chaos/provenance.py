@@ -10,7 +10,7 @@ from headrace.chaos.corpus import Part
 from headrace.chaos.parts import Cluster
 from headrace.chaos.world import ViolationError
 from headrace.controller.core.changed import ChangedInput
-from headrace.store.entries import Fragment, FragmentDropped, FragmentsListed
+from headrace.store.entries import Fragment, FragmentDropped, FragmentsListed, VersionSeen
 from headrace.store.fold import FragmentState, LedgerState
 
 
@@ -28,6 +28,8 @@ class Provenance:
                 self._listed(number, fragment)
         elif isinstance(change, FragmentDropped):
             self._dropped(number, change)
+        elif isinstance(change, VersionSeen):
+            self._seen(number, change)
 
     def folded(self, change: object) -> None:
         """And now it is."""
@@ -48,12 +50,21 @@ class Provenance:
         if ChangedInput.REREAD in self._cluster.operator.choices:
             return
         for state in self._by_uri.get(fragment.uri, ()):
-            if state.dropped is not None or not state.done(self._cluster.corpus.sinks):
-                raise ViolationError(
-                    6,
-                    f"entry {number} lists version {fragment.version} of {fragment.uri}, and version "
-                    f"{state.fragment.version} is open or given up: nobody asked for both",
-                )
+            raise ViolationError(
+                6,
+                f"entry {number} lists version {fragment.version} of {fragment.uri}, and version "
+                f"{state.fragment.version} was listed: nobody asked for both",
+            )
+
+    def _seen(self, number: int, change: VersionSeen) -> None:
+        """6: what is not read for being the same is the same, and what is passed over was to be."""
+        inputs, known = self._cluster.inputs, [state.fragment for state in self._by_uri.get(change.uri, ())]
+        there = inputs.of_version(change.uri, change.version)
+        same = any(inputs.holds_same(there, fragment) for fragment in known)
+        if change.same and not same:
+            raise ViolationError(6, f"entry {number} takes {change.uri} for the same in version {change.version}")
+        if not change.same and ChangedInput.DROP not in self._cluster.operator.choices:
+            raise ViolationError(6, f"entry {number} passes {change.uri} over, and nobody chose that")
 
     def _dropped(self, number: int, change: FragmentDropped) -> None:
         state = self._ledger.fragments[change.fragment]
@@ -77,7 +88,9 @@ class Provenance:
             given_up = any(
                 known.dropped is not None and not known.dropped.reread for known in self._by_uri.get(uri, ())
             )
-            if fragment.id not in ledger.fragments and not given_up:
+            seen = ledger.seen.get((fragment.stage, uri))
+            known = seen is not None and seen.version == fragment.version
+            if fragment.id not in ledger.fragments and not given_up and not known:
                 raise ViolationError(5, f"{uri} stands in version {fragment.version}, and was never listed")
         for sink in corpus.sinks:
             records = ledger.counts[sink].records if sink in ledger.counts else 0

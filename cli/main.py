@@ -84,7 +84,10 @@ SealSeconds = Annotated[
 ]
 ChangedInput = Annotated[
     str,
-    typer.Option(metavar="halt|drop|reread", help="What becomes of input that changed or vanished while it was open."),
+    typer.Option(
+        metavar="halt|drop|reread",
+        help="What becomes of input that changed since it was read, or vanished while it was open.",
+    ),
 ]
 
 

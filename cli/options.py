@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.cli.client import RunOptions
 from headrace.cli.errors import UsageError
 
-#: What may become of input that changed or vanished while some of it was open; the first is the default.
+#: What may become of input that changed since it was read, or vanished while it was open; the first is the default.
 CHANGED_INPUT = ("halt", "drop", "reread")
 #: The share of records that may be quarantined where nobody says another.
 MAX_QUARANTINED = "50%"

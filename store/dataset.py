@@ -159,7 +159,7 @@ class Dataset:
             "version": self.state.version,
             "entry": -1 if newest is None else newest.number,
             "complete": self.complete(),
-            "pipeline": shards[-1].closed.version if shards else described.pipeline_version,
+            "pipeline": shards[-1].closed.version if shards else self.state.pipeline_version,
             "tokenizer": described.tokenizer or "",
             "seq_len": described.seq_len or 0,
             "pad_id": described.pad_id or 0,

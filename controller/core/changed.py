@@ -83,6 +83,8 @@ class Earlier:
             return Standing.THERE
         if any(state.dropped is not None and not state.dropped.reread for state in known):
             return Standing.PASSED_OVER
+        if not self.tile(fragment) and not submitted:
+            return Standing.NEW
         unknown = [state for state in known if not state.checksum and not state.done(self._sinks)]
         return Standing.CONTRADICTED if submitted or unknown else Standing.TO_COMPARE
 

@@ -71,6 +71,7 @@ CAUGHT_BY = {
     "claims-not-released": {9},
     "changed-object-read-on": {4, 6},
     "other-version-listed": {6},
+    "content-not-compared": {6},
     "held-read-again": {19},
     "collection-by-age": {13, 14},
     "cut-link-spins": {18},

@@ -215,7 +215,8 @@ def test_what_was_given_up_for_good_has_no_later_version_and_what_is_read_again_
     ledger = LedgerState()
     given_up = FragmentDropped(B.id, "it changed", reread)
     ledger.apply(0, Entry(1, (Led(1, {}), FragmentsListed((B,)), given_up)))
-    assert Earlier(ledger, ("write",)).contradicts(replace(B, version="v2")) == (not reread)
+    expected = Standing.NEW if reread else Standing.PASSED_OVER
+    assert Earlier(ledger, ("write",)).standing(replace(B, version="v2")) is expected
 
 
 def counted(stand: Stand) -> Tally:
