@@ -90,7 +90,17 @@ def test_a_file_that_was_touched_or_copied_over_is_the_same_and_nothing_is_read_
     assert state(tmp_path).number - entries < 6, "what was found is in the ledger, and not compared again"
     (shard,) = Dataset.open(str(tmp_path / "out")).shards
     rebuilt = subprocess.run(
-        [sys.executable, "-P", "-m", "headrace.cli", "dataset", "rebuild", "out", shard.closed.objects[0].key],
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "headrace.cli",
+            "dataset",
+            "rebuild",
+            "--trust-code",
+            "out",
+            shard.closed.objects[0].key,
+        ],
         capture_output=True,
         text=True,
         cwd=tmp_path,
