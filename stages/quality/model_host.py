@@ -121,6 +121,8 @@ def main(arguments: list[str]) -> int:
     gc.collect()
     gc.freeze()
     _serve(listener, model, problem)
+    with suppress(OSError):
+        os.unlink(name)  # this process has the place still: nobody else can have put one there
     return 0
 
 

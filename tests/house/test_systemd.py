@@ -34,6 +34,19 @@ def test_a_unit_waits_for_its_daemons_word_is_started_again_and_has_limits(unit:
         assert line in lines
 
 
+@each_unit
+def test_a_unit_meets_the_other_at_a_socket_that_no_other_user_reaches(unit: Path) -> None:
+    text = unit.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for line in ("Environment=HEADRACE_RUNTIME_DIR=/run/headrace", "RuntimeDirectory=headrace"):
+        assert line in lines
+    assert "RuntimeDirectoryMode=0700" in lines
+    settings = (UNITS / "headrace.env").read_text(encoding="utf-8").splitlines()
+    set_by_default = [line for line in settings if line and not line.startswith("#")]
+    assert "insecure-tcp" not in text
+    assert set_by_default == [], "nothing listens on a network before somebody says so"
+
+
 @pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
 @each_unit
 def test_a_unit_passes_verify(unit: Path, tmp_path: Path) -> None:
