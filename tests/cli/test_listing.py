@@ -75,7 +75,7 @@ def test_a_dataset_that_cannot_be_read_is_named_and_the_others_are_listed(
     found = listed(home, capsys)
     assert names(found) == ["books"]
     assert [Path(row["dataset"]).name for row in found["unreadable"]] == ["mixed", "torn"]
-    assert "ledger entry 1" in found["unreadable"][1]["reason"]
+    assert "entry 1" in found["unreadable"][1]["reason"]
     assert list_datasets(str(home), as_json=True) == 1
     capsys.readouterr()
     with pytest.raises(CliError, match=r"2 datasets below .* cannot be read"):
