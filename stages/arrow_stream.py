@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from headrace.stages.arrow_check import UnsoundArrow, check_messages, sound
 from headrace.stages.command_process import CommandFailedError
 from headrace.stages.records import SOURCE_ROWS
 
@@ -45,14 +46,15 @@ class ArrowStream:
             if size == _PREFIX_BYTES:
                 continue
             try:
+                check_messages(piece)
                 message = pa.ipc.read_message(piece)
                 if message.type == "schema":
                     self._schema = pa.ipc.read_schema(message)
                 elif message.type == "record batch" and self._schema is not None:
-                    yield pa.ipc.read_record_batch(message, self._schema)
+                    yield sound(pa.ipc.read_record_batch(message, self._schema))
                 else:
                     raise CommandFailedError(f"command gave an Arrow message that is not expected: {message.type}")
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, UnsoundArrow) as error:
                 raise CommandFailedError(f"command gave what is no Arrow stream: {error}") from error
 
     def _message_bytes(self) -> int | None:

@@ -11,6 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.stages.arrow_check import UnsoundArrow, sound
 from headrace.stages.batch import (
     FILTERED,
     LINEAGE,
@@ -130,6 +131,10 @@ class MapBatches:
         if not isinstance(answer, pa.RecordBatch):
             kind = type(answer).__name__
             raise StageContractError(f'stage "{self.name}": its function returned {kind}: return a pa.RecordBatch')
+        try:
+            sound(answer)
+        except UnsoundArrow as error:
+            raise StageContractError(f'stage "{self.name}": its function returned {error}') from error
         given = [name for name in batch.rows.schema.names if name != LINEAGE]
         missing = next((name for name in given if name not in answer.schema.names), "")
         if missing:

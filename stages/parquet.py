@@ -18,6 +18,7 @@ from headrace.stages.batch import QUARANTINED, Batch, make_verdicts, no_verdicts
 from headrace.stages.content import Content
 from headrace.stages.contract import FragmentChanged, FragmentEnd
 from headrace.stages.errors import DamagedInput, ForeignInput, InputError
+from headrace.stages.footers import FooterGate, footer_of
 from headrace.stages.foreign import HEAD_BYTES, misnamed
 from headrace.stages.inputs import InputObject, to_path
 from headrace.stages.parquet_values import as_json, kind_within, lifted, to_records
@@ -57,6 +58,7 @@ class ParquetSource(FileSource):
     ) -> None:
         super().__init__(name, input, damaged)
         self.text_key, self.id_key = text_key, id_key
+        self._gate = FooterGate()
         self.fragment_bytes, self.batch_bytes = fragment_bytes, batch_bytes
         self.batch_records, self.max_record_bytes = batch_records, max_record_bytes
 
@@ -109,6 +111,8 @@ class ParquetSource(FileSource):
     def _open(self, raw: LocalFile | RemoteFile, fragment: Fragment) -> pq.ParquetFile:
         """The file with its footer read and its columns known. Raises DamagedInput, InputError."""
         name = to_path(fragment.uri)
+        if footer := footer_of(raw, name):
+            self._gate.check(footer, name)
         try:
             source: Any = raw
             file = pq.ParquetFile(source, pre_buffer=False, buffer_size=COLUMN_BUFFER_BYTES, memory_map=False)
@@ -185,6 +189,9 @@ class ParquetSource(FileSource):
                 ordinal += table.num_rows
                 if ordinal >= high:
                     return
+            raise DamagedInput(
+                to_path(fragment.uri), f"row group {index} holds {ordinal - first} rows, fewer than its footer says"
+            )
         except DamagedInput as error:
             if not self.salvage:
                 raise

@@ -8,6 +8,7 @@ import msgpack
 import pyarrow as pa
 
 from headrace.protos import control_pb2 as pb
+from headrace.stages.arrow_check import check_messages, sound
 from headrace.stages.batch import Batch, no_verdicts
 from headrace.store.entries import Fragment
 from headrace.store.intervals import Gap
@@ -97,8 +98,9 @@ def _write(batch: pa.RecordBatch, sink: Any) -> None:
 
 
 def _from_ipc(data: Any) -> pa.RecordBatch:
+    check_messages(data)
     with pa.ipc.open_stream(pa.py_buffer(data), options=_READ_OPTIONS) as reader:
-        return reader.read_next_batch()
+        return sound(reader.read_next_batch())
 
 
 def _plain(schema: pa.Schema) -> bool:

@@ -1,0 +1,114 @@
+"""Arrow data of others is validated in full where it enters, and what lies in it is named and not read."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.stages.arrow_check import ROWS_MAX, UnsoundArrow, check_messages, sound
+from headrace.stages.arrow_stream import ArrowStream
+from headrace.stages.batch import ROW, Batch, no_verdicts
+from headrace.stages.command_process import CommandFailedError
+from headrace.stages.custom import MapBatches
+from headrace.stages.errors import StageContractError
+from headrace.transport.errors import FrameError
+from headrace.transport.frame import decode, encode
+from headrace.worker.wire import batch_to_frame, frame_to_batch
+
+
+def message_of(rows: pa.RecordBatch, compression: str | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_batch(rows)
+    return sink.getvalue().to_pybytes()
+
+
+GOOD = pa.RecordBatch.from_pydict({ROW: pa.array(range(9)), "text": [f"text {at}" for at in range(9)]})
+
+
+#: of the three texts of `TEXTS`
+OFFSETS = (0, 4, 8, 12)
+TEXTS = pa.RecordBatch.from_pydict({ROW: pa.array(range(3)), "text": ["aaaa", "bbbb", "cccc"]})
+
+
+def lying(offsets: tuple[int, ...], text: bytes = b"aaaabbbbcccc") -> bytes:
+    """A stream whose offsets and text are as given."""
+    whole = message_of(TEXTS)
+    for old, new in (
+        (np.array(OFFSETS, np.int32).tobytes(), np.array(offsets, np.int32).tobytes()),
+        (b"aaaabbbbcccc", text),
+    ):
+        assert whole.count(old) == 1
+        whole = whole.replace(old, new)
+    return whole
+
+
+LIES = [
+    lying((0, 4, 8, 1 << 20)), lying((0, 8, 4, 12)), lying((0, 1 << 30, 8, 12)), lying((-4, 4, 8, 12)),
+    lying(OFFSETS, b"aaaabb\xff\xfecccc"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_batch_whose_columns_lie_is_refused(lie: bytes):
+    with pa.ipc.open_stream(lie) as reader, pytest.raises(UnsoundArrow, match="columns are not sound"):
+        sound(reader.read_next_batch())
+
+
+def test_a_dictionary_whose_indices_lie_is_refused():
+    column = pa.DictionaryArray.from_arrays(pa.array([7], pa.int32()), pa.array(["a"]), safe=False)
+    with pytest.raises(UnsoundArrow, match="columns are not sound"):
+        sound(pa.RecordBatch.from_arrays([column], names=["text"]))
+
+
+def test_a_batch_of_more_rows_than_anybody_sends_is_refused_though_it_has_no_bytes():
+    with pytest.raises(UnsoundArrow, match=f"the limit is {ROWS_MAX}"):
+        sound(pa.RecordBatch.from_arrays([pa.nulls(ROWS_MAX + 1)], names=["nothing"]))
+
+
+def test_a_message_that_is_compressed_is_refused_before_it_is_unpacked():
+    check_messages(message_of(GOOD))
+    with pytest.raises(UnsoundArrow, match="compressed"):
+        check_messages(message_of(GOOD, "zstd"))
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("borrow", [False, True])
+def test_a_frame_of_another_worker_whose_columns_lie_is_no_batch(lie: bytes, borrow: bool):
+    frame = batch_to_frame(Batch(bytes(16), "file:///x", 0, 3, 0, 1, TEXTS, no_verdicts()), 1)
+    sent = encode(frame)
+    assert sent.count(message_of(TEXTS)) == 1
+    with pytest.raises(FrameError, match="holds no batch"):
+        frame_to_batch(decode(sent)._replace(body=lie), borrow=borrow)
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_command_whose_columns_lie_fails(lie: bytes):
+    with pytest.raises(CommandFailedError, match="no Arrow stream"):
+        list(ArrowStream().take(lie))
+
+
+def test_a_function_whose_columns_lie_breaks_its_contract():
+    with pa.ipc.open_stream(LIES[0]) as reader:
+        rows = reader.read_next_batch()
+    stage = MapBatches("mine", "json:loads")
+    stage.function = lambda _: rows
+    with pytest.raises(StageContractError, match=r"its function returned a batch of 3 rows whose columns are not"):
+        stage.answer(Batch(bytes(16), "file:///x", 0, 3, 0, 1, TEXTS, no_verdicts()))
+
+
+def test_each_byte_of_a_message_may_be_another_and_gives_rows_or_a_named_error():
+    whole = bytearray(message_of(GOOD))
+    for at in range(len(whole)):
+        whole[at] ^= 0xFF
+        try:
+            for rows in ArrowStream().take(bytes(whole)):
+                read_all(rows)
+        except CommandFailedError:
+            pass
+        whole[at] ^= 0xFF
+
+
+def read_all(rows: pa.RecordBatch) -> None:
+    """Touch every byte that the columns name."""
+    for column in rows.columns:
+        column.to_pylist()
