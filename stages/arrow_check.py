@@ -84,7 +84,7 @@ def check_messages(stream: Any) -> None:
 
 
 def _check_messages(view: memoryview, at: int) -> None:
-    while at + 8 <= len(view) and view[at : at + 4] == b"\xff\xff\xff\xff":
+    while at + 8 <= len(view) and bytes(view[at : at + 4]) == b"\xff\xff\xff\xff":
         length = int.from_bytes(view[at + 4 : at + 8], "little")
         if not length:
             return
