@@ -12,6 +12,7 @@ import ast
 import functools
 import hashlib
 from collections.abc import Iterator
+from typing import cast
 
 #: Modules whose fingerprints are kept: an identity is asked for several times, and a tree takes a while.
 REMEMBERED = 512
@@ -58,7 +59,7 @@ def _tree(node: object, *, telling: bool) -> Iterator[str]:
         yield ")"
     elif isinstance(node, list):
         yield "["
-        for item in node:
+        for item in cast("list[object]", node):
             if not _is_silent(item, telling=telling):
                 yield from _tree(item, telling=telling)
         yield "]"
