@@ -12,10 +12,13 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import xxhash
+
 from headrace.chaos import log, wires
 from headrace.chaos.corpus import Part
 from headrace.chaos.log import twin
 from headrace.chaos.sinks import SimulatedSink
+from headrace.chaos.storage import SHARD
 from headrace.controller.core import commit, run_input
 from headrace.controller.core.changed import Earlier, Standing
 from headrace.controller.core.cluster import Controller
@@ -90,7 +93,8 @@ def _without_led(self: Leadership[Any], now: float) -> list[Command]:
 
 def _overwriting(self: SimulatedSink, content: tuple[Part, ...], shard: int) -> StoredObject:
     task = self._task
-    return task.cluster.objects.overwrite(f"shards/{task.epoch}/{task.name}/{shard}", content)
+    name = xxhash.xxh3_128_hexdigest(f"{task.name}/{shard}".encode())
+    return task.cluster.objects.overwrite(f"shards/{task.epoch}/{name}.{SHARD}", content)
 
 
 def _other_bytes(self: Leadership[Any], now: float) -> list[Command]:
