@@ -18,7 +18,7 @@ from headrace.store.snapshot import encode_snapshot
 
 SEEDS = 150
 #: Seeds within which each mutant must be found.
-MUTANT_SEEDS = 250
+MUTANT_SEEDS = 400
 
 
 def first_failure(seeds: range) -> Outcome | None:
