@@ -45,7 +45,8 @@ class LoaderState(TrainerCallback, ExportableState):
                 f"the trainer goes on from step {state.global_step} and is about to skip batches that this callback "
                 "has skipped already: pass TrainingArguments(ignore_data_skip=True)"
             )
-        saved = (state.stateful_callbacks or {}).get(type(self).__name__)
+        kept: Any = state.stateful_callbacks or {}
+        saved = kept.get(type(self).__name__)
         if not isinstance(saved, dict):
             raise LoaderError(
                 f"the checkpoint of step {state.global_step} holds no state of one loader: it was saved without this "

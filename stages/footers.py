@@ -78,7 +78,7 @@ class FooterGate:
         if not words:
             self.close()
             words = "reading it ended the process that was to try it"
-        raise DamagedInput(name, f"its Parquet footer of {len(footer)} bytes cannot be read ({words})")
+        raise DamagedInput(name, f"its Parquet footer cannot be read ({words}; it has {len(footer)} bytes)")
 
     def close(self) -> None:
         """End the child; the next check starts another."""

@@ -49,7 +49,7 @@ def small(path: Path, rows: int = 40) -> str:
 def test_a_file_of_seventy_bytes_does_not_take_gigabytes(tmp_path: Path):
     before = resident_bytes()
     source = ParquetSource("p", [parquet(tmp_path / "lies.parquet", footer_that_lies(1_000_000))])
-    with pytest.raises(DamagedInput, match=r"Parquet footer of 64 bytes cannot be read .*(bad_alloc|memory)"):
+    with pytest.raises(DamagedInput, match=r"Parquet footer cannot be read .*(bad_alloc|memory).*; it has 64 bytes"):
         list(source.list())
     assert resident_bytes() - before < 64 << 20
 
