@@ -42,7 +42,7 @@ def footer_of(raw: Any, name: str) -> bytes:
         return b""
     (length,) = struct.unpack("<I", tail[-_END_BYTES:-4])
     if length + _END_BYTES + len(_MAGIC) > size or length > FOOTER_BYTES_MAX:
-        raise DamagedInput(name, f"its Parquet footer says it has {length} bytes, of {size}")
+        raise DamagedInput(name, f"its Parquet footer cannot be read (it says it has {length} bytes, of {size})")
     if length + _END_BYTES <= len(tail):
         return bytes(tail[-_END_BYTES - length : -_END_BYTES])
     raw.seek(size - _END_BYTES - length)
