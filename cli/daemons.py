@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.arguments import ClusterFolder, ControllerAddress, check_address, check_pairs, check_without_cluster
+from headrace.cli.errors import UsageError
 from headrace.cli.help import Application
 
 Metrics = Annotated[
@@ -71,7 +72,13 @@ def worker(
     label: Annotated[
         list[str], typer.Option("--label", metavar="KEY=VALUE", help="What stages may ask for; may be repeated.")
     ] = [],  # noqa: B006 - typer copies it
-    join: Annotated[str, typer.Option(metavar="TOKEN", help="Join the token's cluster first; once is enough.")] = "",
+    join: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Join a cluster first, by the token there; - is standard input. Else HEADRACE_JOIN_TOKEN.",
+        ),
+    ] = "",
     state: Annotated[str, typer.Option(metavar="DIR", help="Where a member keeps its key; else HEADRACE_STATE.")] = "",
     metrics: Metrics = "",
     logs: LogsFolder = "",
@@ -92,7 +99,10 @@ def worker(
     from headrace.transport.control_address import usual_address
     from headrace.transport.logbook import logs_folder
     from headrace.worker.daemon import main as work
+    from headrace.worker.join_token import SHOWN, is_token
 
+    if is_token(join):
+        raise UsageError(f"--join: {SHOWN}")
     check_pairs("--label", label)
     if not (join or state or os.environ.get("HEADRACE_STATE")):
         for address in usual_address(controller).split(","):

@@ -26,7 +26,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     ),
     "worker": (
         "headrace worker --name one",
-        "headrace worker --join TOKEN --state member --label disk=ssd",
+        "headrace worker --join token --state member --label disk=ssd",
         "headrace worker --state member",
     ),
     "cluster init": ("headrace cluster init cluster --controller 10.77.0.1:7420 --name press",),

@@ -432,7 +432,9 @@ def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> i
     parser.add_argument("--name", default=socket.gethostname(), help="this worker's name; each has its own")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), help="cores to offer")
     parser.add_argument("--label", action="append", default=[], help="a label of this worker, such as disk=ssd")
-    parser.add_argument("--join", default="", metavar="TOKEN", help="become a member of the token's cluster first")
+    parser.add_argument(
+        "--join", default="", metavar="FILE", help="become a member of a cluster first, by the token there"
+    )
     parser.add_argument("--state", type=Path, help="the folder that holds this member's key and certificate")
     parser.add_argument("--logs", default="", help="a folder in which it keeps its log, and those of its tasks")
     parser.add_argument("--metrics", default="", help="serve metrics for Prometheus there, as HOST:PORT")

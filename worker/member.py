@@ -14,20 +14,24 @@ from headrace.worker.addresses import own_addresses
 from headrace.worker.membership import JoinError, Membership
 
 
-def membership(token: str, state: Path | None) -> Membership | None:
-    """The membership in the folder `state`, made with `token` if there is none; None for a worker of no cluster.
+def membership(given: str, state: Path | None) -> Membership | None:
+    """The membership in the folder `state`, made with a token if there is none; None for a worker of no cluster.
+
+    `given` is what --join says: where the token is.
 
     Raises JoinError.
     """
     if state is None:
-        if token:
+        if given:
             raise JoinError("--join needs --state: the folder in which this node keeps its key and certificate")
         return None
+    from headrace.worker.join_token import HOW, find_token
     from headrace.worker.joining import join, read_membership
 
+    token = find_token(given)
     member = join(token, state) if token else read_membership(state)
     if member is None:
-        raise JoinError(f"{state} holds no membership: join a cluster with --join TOKEN")
+        raise JoinError(f"{state} holds no membership: join a cluster with a token: {HOW}")
     return member
 
 

@@ -26,6 +26,7 @@ from headrace.cli.client import Client, ControllerSilent, controller_at
 from headrace.cli.cluster import make_cluster, make_token
 from headrace.cli.errors import CliError
 from headrace.controller.cluster_files import ClusterFiles
+from headrace.transport.credential_files import write_secret
 from headrace.transport.join_wire import PORT_OFFSET
 from headrace.worker.gate import VARIABLE as LINK_GATE
 
@@ -98,8 +99,9 @@ class House:
         ]
         files = ClusterFiles.read(self.folder)
         for name in self.workers:
-            token = make_token(files, name, 1)
-            arguments = ["-m", "headrace.worker", "--join", token, "--state", str(folder / f"state-{name}")]
+            token = folder / f"token-{name}"
+            write_secret(token, make_token(files, name, 1).encode())
+            arguments = ["-m", "headrace.worker", "--join", str(token), "--state", str(folder / f"state-{name}")]
             arguments += ["--controller", ",".join(by_gates.values()), "--cores", str(shape.cores)]
             environment = {OWNER: name}
             inside: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ from typing import Any
 from kill_kit import MARK, headrace
 
 from headrace.chaos.gates.cables import Cables, Host
+from headrace.transport.credential_files import write_secret
 
 PATIENCE_S = 60.0
 PORT = 7420
@@ -132,6 +133,12 @@ class Cluster:
         assert made.returncode == 0, made.stderr
         return made.stdout.strip()
 
+    def token_file(self, name: str) -> pathlib.Path:
+        """A file that holds a token for this worker."""
+        path = self.folder / f"token-{name}"
+        write_secret(path, self.token(name).encode())
+        return path
+
     def controller(self, host: Host) -> Daemon:
         listen = ("--listen", f"{host.address}:{self.port}")
         root = ("--root", self.root) if self.root else ()
@@ -141,7 +148,7 @@ class Cluster:
 
     def worker(self, host: Host, name: str, *more: str) -> Daemon:
         state = ("--state", str(self.folder / f"state-{name}"))
-        return self.start(host, name, "worker", "--join", self.token(name), *state, "--cores", "1", *more)
+        return self.start(host, name, "worker", "--join", str(self.token_file(name)), *state, "--cores", "1", *more)
 
     def status(self, host: Host) -> dict[str, Any]:
         """What the controller knows, as seen from the first host that asks."""

@@ -65,7 +65,7 @@ class Watched:
     def worker(self, name: str, *more: str) -> Daemon:
         folder = self.cluster.folder
         state = ("--state", str(folder / f"state-{name}"))
-        command = headrace("worker", "--join", self.cluster.token(name), *state, "--cores", "1", *more)
+        command = headrace("worker", "--join", str(self.cluster.token_file(name)), *state, "--cores", "1", *more)
         return self._keep_alive(self.net.host(name), name, *command, apart=APART)
 
     def _keep_alive(self, host: Host, name: str, *command: str, apart: tuple[str, ...] = ()) -> Daemon:

@@ -10,6 +10,8 @@ from pathlib import Path
 from kill_kit import headrace
 from netns_kit import Cluster, Host, Net, wait_for
 
+from headrace.transport.credential_files import write_secret
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cluster.md"
 DAEMONS = {"controller": "serves on", "worker": ""}
@@ -34,7 +36,6 @@ class Reader:
     def __init__(self, folder: Path, net: Net) -> None:
         self.folder, self.net = folder, net
         self.cluster = Cluster(net, folder)
-        self.token = ""
         self.said: list[tuple[str, str]] = []
         for name in ("ctl", "one", "two"):
             host = net.host(name)
@@ -42,7 +43,7 @@ class Reader:
 
     def follow(self, step: Step) -> None:
         host = self.net.hosts[step.node]
-        words = step.command.replace("TOKEN", self.token).split()
+        words = step.command.split()
         assert words[0] == "headrace", step.command
         if words[1] in DAEMONS:
             self._start(host, words[1:])
@@ -54,7 +55,8 @@ class Reader:
         assert done.returncode == 0, f"{step}: {done.stderr}"
         self.said.append((step.command, done.stdout))
         if words[1:3] == ["cluster", "token"]:
-            self.token = done.stdout.strip()
+            for node in ("one", "two"):
+                write_secret(self.folder / self.net.hosts[node].name / "token", done.stdout.encode())
 
     def output(self, words: str) -> str:
         """What the one command with these words showed."""
