@@ -22,9 +22,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from headrace.chaos.gates.network import HOST
 from headrace.chaos.live.evidence import Fates, compare, read_fates
-from headrace.chaos.live.house import free_port
 from headrace.chaos.live.processes import Marked, Role
 from headrace.chaos.live.timeline import Timeline
 from headrace.cli.client import ENDED, Client, ControllerSilent, RunOptions
@@ -128,7 +126,7 @@ class Standing:
     def _begin(self) -> None:
         root = ("--root", str(self._folder / "root"))
         for name in ("first", "second"):
-            address = f"{HOST}:{free_port()}"
+            address = f"unix:{self._folder}/sockets/{name}.sock"
             daemon = self.controllers[address] = Daemon(self._folder, name, "controller", "--listen", address, *root)
             daemon.see_to()
             daemon.wait_until_it_serves()
