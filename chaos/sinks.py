@@ -162,7 +162,10 @@ class SimulatedSink:
             self.corrupt = False
             first = joined[0]
             joined[0] = first._replace(
-                kept=(first.kept | 1) & ~2, other=(first.other | 1) & ~2, quarantined=first.quarantined & ~2
+                kept=(first.kept | 1) & ~2,
+                other=(first.other | 1) & ~2,
+                quarantined=first.quarantined & ~2,
+                duplicates=tuple(pair for pair in first.duplicates if pair[0] != first.item.first + 1),
             )
         return tuple(joined)
 

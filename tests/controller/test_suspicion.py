@@ -82,3 +82,12 @@ def test_too_many_apart_are_the_fault_of_the_stage() -> None:
     said = [suspicion.died_alone(hand(2 * at, 1), "exit 3", certain=True) for at in range(CONDEMNED_MAX + 1)]
     assert not any(said[:-1])
     assert f"more than {CONDEMNED_MAX} records of this run have" in said[-1]
+
+
+def test_a_sink_that_died_of_many_in_its_solitary_task_has_them_tried_and_of_one_has_not() -> None:
+    suspicion = Suspicion(["read"], ["write"])
+    suspicion.died_alone(hand(3, 1, "write"), "signal 11", certain=False)
+    assert not suspicion.trial(FILE)
+    suspicion.died_alone(hand(0, 5, "write"), "signal 11", certain=False)
+    assert suspicion.trial(FILE)
+    assert suspicion.condemned(FILE) == ()
