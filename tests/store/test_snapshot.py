@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 from pathlib import Path
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,6 +90,31 @@ def test_a_snapshot_remembers_which_claims_were_released() -> None:
     assert isinstance(twin, LedgerState)
     assert twin.fragments[A.id].released == {"write": {1, 3}, "copy": {2}}
     assert twin == state
+
+
+@pytest.mark.parametrize("words", range(8))
+def test_the_arrays_of_a_snapshot_begin_at_multiples_of_eight(words: int) -> None:
+    state = folded((PipelineApplied("v", {"name": "p" * words}), EpochRaised("created"), FragmentsListed((A, B))))
+    data = encode_snapshot(state)
+    length = int.from_bytes(data[8:16], "little")
+    assert (16 + length) % 8 == 0
+    unpacker = msgpack.Unpacker(raw=False, strict_map_key=False)
+    unpacker.feed(data[16 : 16 + length])
+    places = unpacker.unpack()[4]
+    assert places
+    assert {offset % 8 for _, _, _, offset in places} == {0}
+
+
+def test_a_log_is_known_by_its_first_entry() -> None:
+    one, other = LedgerState(), LedgerState()
+    one.apply(0, Entry(1, (Led(1, ME),)))
+    other.apply(0, Entry(1, (Led(1, {**ME, "pid": 8}),)))
+    origin = one.origin
+    assert origin
+    assert origin != other.origin
+    one.apply(1, Entry(1, BEGUN))
+    assert one.origin == origin
+    assert decode_snapshot(encode_snapshot(one)).origin == origin
 
 
 def counting(first: int, **counts: dict[str, int]) -> Closed:
