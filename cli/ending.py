@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from headrace.cli.errors import EXIT_FAULT, EXIT_INTERRUPTED, CliError, explain
+from headrace.transport.masking import mask
 
 
 def outcome(call: Callable[[], object], understand: Callable[[Exception], CliError | None] | None = None) -> int:
@@ -36,7 +37,7 @@ def outcome(call: Callable[[], object], understand: Callable[[Exception], CliErr
 
 def _complain(error: CliError, code: int) -> int:
     message = " ".join(str(error).split())
-    print(f"headrace: {message}", *(f"  {line}" for line in error.details), sep="\n", file=sys.stderr)
+    print(mask("\n".join([f"headrace: {message}", *(f"  {line}" for line in error.details)])), file=sys.stderr)
     return code
 
 

@@ -2,12 +2,18 @@
 
 import errno
 
+from headrace.transport.masking import mask
+
 #: A file that was mended is another object than the one that was listed, and one that is gone is none.
 _THEN = "and run again with --changed-input reread, or drop"
 
 
 class InputError(Exception):
     """A source cannot be listed or read: what, where, and what to do. Ends the run with exit code 1."""
+
+    def __str__(self) -> str:
+        """The message; it may quote a URI, whose secrets are hidden."""
+        return mask(super().__str__())
 
 
 def unreadable(verb: str, path: str, error: OSError) -> InputError:

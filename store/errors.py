@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from headrace.transport.masking import mask
+
 
 class StoreError(Exception):
     """The base of every error that `headrace.store` raises for reasons outside its caller's code."""
+
+    def __str__(self) -> str:
+        """The message; it may quote a URI, whose secrets are hidden."""
+        return mask(super().__str__())
 
 
 class ObjectMissing(StoreError):  # noqa: N818 - named after what is so

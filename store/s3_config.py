@@ -19,6 +19,7 @@ from minio.helpers import check_bucket_name
 
 from headrace.store.errors import InvalidKey, InvalidUri
 from headrace.store.objects import validate_key
+from headrace.transport.masking import HIDDEN, mask
 
 REGION_DEFAULT = "us-east-1"
 
@@ -37,8 +38,6 @@ _PARAMETERS = {
 }
 #: Ways in which an endpoint may be asked to encrypt what it stores.
 _SSE = ("AES256", "aws:kms", "aws:kms:dsse")
-_USER = re.compile(r"^(\w+://)[^/@]*@")
-_ANY_USER = re.compile(r"//[^/@&]*@")
 _REGION = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _SECRET = re.compile(r"secret|password|token|access.?key|credential|^key$", re.IGNORECASE)
 #: Keys of a URI's own query value are kept readable; only what would end the value is quoted.
@@ -137,9 +136,8 @@ def _is_loopback(host: str) -> bool:
 def redact(uri: str) -> str:
     """Return the URI without what may be a secret in it: user information, and all but the known parameters."""
     head, question, query = uri.partition("?")
-    head = _USER.sub(r"\1***@", head)
-    kept = [part if part.partition("=")[0] in _PARAMETERS else "***" for part in query.split("&")]
-    return _ANY_USER.sub("//***@", head + question + "&".join(kept))
+    kept = [part if part.partition("=")[0] in _PARAMETERS else HIDDEN for part in query.split("&")]
+    return mask(head + question + "&".join(kept))
 
 
 def resolve(uri: str, environment: Mapping[str, str] | None = None) -> S3Target:

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from headrace.transport.masking import mask
+
 LEVELS = ("debug", "info", "warning", "error")
 #: Bytes of one line; what is longer is cut, and says so.
 LINE_BYTES_MAX = 16 << 10
@@ -77,7 +79,7 @@ def make_line(when: float | str, level: str, process: str, message: str, facts: 
 
 
 def _encode(line: Mapping[str, Any]) -> bytes:
-    return json.dumps(line, default=str, ensure_ascii=True, separators=(",", ":")).encode()
+    return mask(json.dumps(line, default=str, ensure_ascii=True, separators=(",", ":"))).encode()
 
 
 def stamp(seconds: float) -> str:

@@ -73,6 +73,7 @@ def start_nursery() -> Nursery:
         process = subprocess.Popen(  # noqa: S603 - this interpreter, and a module of our own
             [
                 sys.executable,
+                "-P",
                 "-m",
                 "headrace.worker.nursery",
                 "--control-fd",
@@ -136,6 +137,3 @@ def _be_born_with(variables: Mapping[str, str]) -> None:
         os.environ[name] = value
         if mallopt is not None and name in _MALLOPT:
             mallopt(_MALLOPT[name], int(value))
-    # As `python -m` has it, which starts the others: user code may be found in the folder where the command was given.
-    if not os.environ.get("PYTHONSAFEPATH"):
-        sys.path.insert(0, os.getcwd())

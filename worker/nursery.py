@@ -69,7 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0  # it is gone already, and nobody else will say so
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setproctitle.setproctitle("headrace nursery")
+    current = _current_folder()
+    sys.path[:] = [path for path in sys.path if path not in ("", current)]
     _import_all()
+    if current and not os.environ.get("PYTHONSAFEPATH"):
+        # User code may lie in the folder where the worker was started. Last: it hides nothing that is installed.
+        sys.path.append(current)
     channel = Channel(socket.socket(fileno=args.control_fd))
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
@@ -88,6 +93,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 channel.send(msgpack.packb([asked, pid]))
     except ChannelClosed:
         return 0
+
+
+def _current_folder() -> str:
+    """Where the worker was started; empty where that is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _import_all() -> None:

@@ -138,7 +138,7 @@ class SharedModel:
         """Start the process that has the model, or find that another task was faster; it listens when this returns."""
         # A session of its own: it outlives the task that started it, for the others.
         started = subprocess.run(  # noqa: S603 (our own module and interpreter)
-            [sys.executable, "-m", "headrace.stages.quality.model_host", str(self.socket), self._order],
+            [sys.executable, "-P", "-m", "headrace.stages.quality.model_host", str(self.socket), self._order],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

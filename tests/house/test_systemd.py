@@ -47,6 +47,21 @@ def test_a_unit_meets_the_other_at_a_socket_that_no_other_user_reaches(unit: Pat
     assert set_by_default == [], "nothing listens on a network before somebody says so"
 
 
+@each_unit
+def test_a_unit_has_a_limit_of_memory_and_sees_no_other_users_processes(unit: Path) -> None:
+    lines = unit.read_text(encoding="utf-8").splitlines()
+    assert any(re.fullmatch(r"MemoryMax=\d+[G%]", line) for line in lines)
+    for line in ("ProtectProc=invisible", "ProtectSystem=strict", "NoNewPrivileges=yes", "User=headrace"):
+        assert line in lines
+
+
+def test_a_worker_has_no_way_to_the_key_of_the_authority() -> None:
+    documented = "/var/lib/headrace/cluster"
+    assert f"HEADRACE_CLUSTER={documented}\n" in (UNITS / "headrace.env").read_text(encoding="utf-8")
+    worker = (UNITS / "headrace-worker.service").read_text(encoding="utf-8")
+    assert f"\nInaccessiblePaths=-{documented}\n" in worker
+
+
 @pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
 @each_unit
 def test_a_unit_passes_verify(unit: Path, tmp_path: Path) -> None:

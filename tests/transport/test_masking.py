@@ -1,0 +1,108 @@
+"""No secret that a URI carries is shown: not by a command, a log or an error."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.pipeline.errors import PipelineError
+from headrace.stages.errors import InputError
+from headrace.store.errors import InvalidUri, StoreError
+from headrace.store.objects import open_store
+from headrace.transport.log_lines import line_of
+from headrace.transport.masking import mask
+
+SECRET = "PlantedS3cret"
+URIS = [
+    f"s3://key:{SECRET}@bucket/x",
+    f"s3://bucket/x?X-Amz-Signature={SECRET}",
+    f"s3://bucket/x?endpoint=http://user:{SECRET}@127.0.0.1:1",
+    f"https://user:{SECRET}@127.0.0.1:1/x.jsonl",
+    f"https://127.0.0.1:1/x.jsonl?a=1&x-amz-security-token={SECRET}",
+    f"gs://{SECRET}@bucket/x?sig={SECRET}",
+]
+PIPELINE = """
+from headrace.pipeline.graph import Pipeline
+from headrace.stages.library import read_jsonl, write_documents
+
+
+def build(input: str, output: str) -> Pipeline:
+    return Pipeline.chain("masked", output, read_jsonl(input), write_documents())
+"""
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_a_text_is_shown_without_the_secrets_of_its_uris(uri: str) -> None:
+    shown = mask(f"cannot read {uri!r}: and {uri} see there")
+    assert SECRET not in shown
+    assert "cannot read" in shown
+    assert shown.endswith(" see there")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://bucket/a?endpoint=http://h:1&region=eu&kms_key=alias/a",
+        "mail a@b.c about -p tokenizer=x.json",
+        "file:///data/a=b?c",
+    ],
+)
+def test_what_is_no_secret_is_shown_as_it_stands(text: str) -> None:
+    assert mask(text) == text
+
+
+@pytest.mark.parametrize("kind", [StoreError, InvalidUri, PipelineError, InputError])
+@pytest.mark.parametrize("uri", URIS)
+def test_an_error_does_not_show_the_secrets_of_what_it_quotes(kind: type[Exception], uri: str) -> None:
+    assert SECRET not in str(kind(f"{uri}: nothing there"))
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_a_store_is_refused_without_its_secret(uri: str) -> None:
+    with pytest.raises(InvalidUri) as refused:
+        open_store(uri)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_a_line_of_a_log_holds_no_secret_in_its_message_its_facts_or_its_traceback(uri: str) -> None:
+    try:
+        raise ValueError(f"no way to {uri}")
+    except ValueError:
+        record = logging.LogRecord("headrace", logging.ERROR, "", 0, "cannot open %s", (uri,), sys.exc_info())
+    record.facts = {"store": uri}
+    line = line_of(record, "worker one")
+    assert SECRET.encode() not in line
+    assert json.loads(line)["message"].startswith("cannot open ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "masked.py", "-p", "input={uri}", "-p", "output=out"],
+        ["run", "masked.py", "-p", "input=in.jsonl", "-p", "output={uri}"],
+        ["dataset", "show", "{uri}", "--json"],
+    ],
+    ids=["input", "output", "dataset"],
+)
+@pytest.mark.parametrize("uri", [URIS[1], URIS[3]])
+def test_a_command_writes_a_secret_nowhere(arguments: list[str], uri: str, tmp_path: Path) -> None:
+    (tmp_path / "masked.py").write_text(PIPELINE)
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
+    given = [argument.replace("{uri}", uri) for argument in arguments]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "headrace.cli", *given],
+        capture_output=True,
+        cwd=tmp_path,
+        env={**os.environ, "HEADRACE_LOGS": str(tmp_path / "logs")},
+        timeout=120,
+    )
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith(b"headrace: ")
+    assert SECRET.encode() not in done.stdout + done.stderr
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(SECRET.encode() in data for data in written)
