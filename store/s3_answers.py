@@ -9,6 +9,7 @@ from enum import Enum
 
 from headrace.store.s3_config import S3Target
 from headrace.store.s3_wire import Answer
+from headrace.store.s3_xml import BadXml, check_xml
 
 
 class Meaning(Enum):
@@ -125,9 +126,10 @@ def _element(answer: Answer, name: str) -> str:
     found = _ERROR.match(answer.body) if answer.status != 206 else None
     if found is None:
         return ""
-    with contextlib.suppress(ET.ParseError):
-        # The document comes from the endpoint that the user chose, and expat limits entity expansion.
-        for child in ET.fromstring(answer.body[found.end() :]):  # noqa: S314
+    with contextlib.suppress(ET.ParseError, BadXml):
+        text = answer.body[found.end() :]
+        check_xml(text)
+        for child in ET.fromstring(text):  # noqa: S314 - looked at before
             if child.tag.rpartition("}")[2] == name:
                 return (child.text or "").strip()
     return ""

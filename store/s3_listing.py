@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,9 +19,16 @@ from minio.datatypes import parse_list_objects
 
 from headrace.store.errors import StoreUnavailable
 from headrace.store.s3_wire import Answer
+from headrace.store.s3_xml import check_xml
 
 #: Keys of one page; S3 gives no more.
 PAGE_KEYS = 1000
+#: Lines of one page, from an endpoint that gives more than it is asked for.
+PAGE_LINES_MAX = 8 * PAGE_KEYS
+#: Characters of the token by which a listing goes on; it may hold a key.
+TOKEN_CHARACTERS_MAX = 8192
+#: Pages in a row without a line: an endpoint may skip what was deleted, but not for ever.
+EMPTY_PAGES_MAX = 1000
 
 #: How a page is fetched: the query's parameters in, the answer out.
 Fetch = Callable[[dict[str, str]], Answer]
@@ -115,19 +123,48 @@ def _pages(fetch: Fetch, prefix: str, start: str, delimiter: str) -> Iterator[_P
     }
     if start > prefix:
         query["start-after"] = start
+    before: _Page | None = None
+    empty = 0
     while True:
-        page = _parse(fetch(query))
+        page = _parse(fetch(query), prefix)
+        empty = 0 if page.lines else empty + 1
+        if page.token is not None and (why := _no_progress(page, before, empty)):
+            raise _hostile(prefix, why)
         yield page
         if page.token is None:
             return
         query.pop("start-after", None)
         query["continuation-token"] = page.token
+        before = page
 
 
-def _parse(answer: Answer) -> _Page:
-    objects, is_truncated, token, _ = parse_list_objects(cast("Any", _Response(answer.body)))
+def _no_progress(page: _Page, before: _Page | None, empty: int) -> str:
+    """Why a listing that goes on should not be followed; empty where it should."""
+    if not page.token:
+        return "it goes on and has no token for that"
+    if len(page.token) > TOKEN_CHARACTERS_MAX:
+        return f"its token has {len(page.token):,} characters, the limit is {TOKEN_CHARACTERS_MAX:,}"
+    if before is not None and page.token == before.token:
+        return "it repeats its token"
+    if before is not None and page.lines and page.lines == before.lines:
+        return "it repeats its page"
+    return f"{empty:,} pages in a row are empty" if empty >= EMPTY_PAGES_MAX else ""
+
+
+def _hostile(prefix: str, why: str) -> StoreUnavailable:
+    return StoreUnavailable(f"the listing of {prefix!r} cannot be followed: {why}; see to the endpoint, and ask again")
+
+
+def _parse(answer: Answer, prefix: str) -> _Page:
+    try:
+        check_xml(answer.body)
+        objects, is_truncated, token, _ = parse_list_objects(cast("Any", _Response(answer.body)))
+    except (ET.ParseError, ValueError, TypeError) as error:
+        raise _hostile(prefix, str(error)) from error
+    if len(objects) > PAGE_LINES_MAX:
+        raise _hostile(prefix, f"a page has {len(objects):,} lines, the limit is {PAGE_LINES_MAX:,}")
     lines = [Listed(found.object_name or "", found.size or 0, found.etag or "") for found in objects]
-    return _Page(answer, lines, token if is_truncated else None)
+    return _Page(answer, lines, (token or "") if is_truncated else None)
 
 
 @dataclass(frozen=True, slots=True)

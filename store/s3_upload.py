@@ -17,6 +17,7 @@ from headrace.store.s3_answers import Meaning, problem_of
 from headrace.store.s3_asking import Asker
 from headrace.store.s3_body import Body
 from headrace.store.s3_wire import Answer
+from headrace.store.s3_xml import BadXml, check_xml
 
 #: The largest object that one PUT takes (S3's own limit).
 PUT_BYTES_MAX = 5 << 30
@@ -232,7 +233,13 @@ def _begin(asker: Asker, key: str, metadata: Mapping[str, str]) -> str:
     reply = asker.ask(
         f"begin the upload of {key!r}", lambda: asker.wire.send("POST", key, headers=metadata, query={"uploads": ""})
     )
-    upload = ET.fromstring(reply.answer.body).findtext("{*}UploadId")  # noqa: S314
+    try:
+        check_xml(reply.answer.body)
+        upload = ET.fromstring(reply.answer.body).findtext("{*}UploadId")  # noqa: S314 - looked at before
+    except (BadXml, ET.ParseError) as error:
+        raise StoreUnavailable(
+            f"{asker.target.uri}: cannot begin the upload of {key!r}: of the answer, {error}"
+        ) from error
     if not upload:
         raise StoreUnavailable(f"{asker.target.uri}: cannot begin the upload of {key!r}: the answer has no UploadId")
     return upload

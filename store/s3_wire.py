@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import ssl
 import struct
@@ -47,6 +48,10 @@ READ_TIMEOUT_S = 30.0
 CONNECTIONS_KEPT = 24
 #: An answer that is no object (a page of a listing has about 1 MiB) and is longer is cut off.
 TEXT_BYTES_MAX = 16 << 20
+#: An object that comes whole though a range was asked for, from an endpoint without ranges.
+WHOLE_BYTES_MAX = 1 << 30
+_RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{1,19})")
+_DIGITS_MAX = 19
 
 _WHERE_CA_IS_NAMED = "?ca=, AWS_CA_BUNDLE, ca_bundle of ~/.aws/config, or SSL_CERT_FILE"
 #: OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
@@ -201,7 +206,7 @@ class Wire:
             if is_stream and response.status in (200, 206):
                 rest = Rest(response, self._target.where, self._read_timeout_s)
                 return Answer(_status(response), response.headers, b"", rest)
-            return _read(response, method, into)
+            return _read(response, method, into, _bytes_max(key, headers or {}, _status(response)))
 
     def _connect(self) -> None:
         self._pid = os.getpid()
@@ -300,14 +305,37 @@ def _tls_trouble(error: Exception) -> tuple[str, str]:
     return reason, "it seems to speak no TLS: write http:// if that is so" if plain else ""
 
 
-def _read(response: Any, method: str, into: memoryview | None) -> Answer:
+def _bytes_max(key: str | None, headers: Mapping[str, str], status: int) -> int:
+    """Bytes that the body of an answer may have: of a range as many as were asked for."""
+    if key is None:
+        return TEXT_BYTES_MAX
+    asked = _RANGE.fullmatch(headers.get("Range", ""))
+    if asked is None or status != 206:
+        return WHOLE_BYTES_MAX
+    return int(asked[2]) - int(asked[1]) + 1
+
+
+def _bounded(response: Any, bytes_max: int) -> bytes:
+    """A body of at most so many bytes. Raises NoAnswer for more, before they are read where they are announced."""
+    announced = response.headers.get("Content-Length", "")
+    if announced.isascii() and announced.isdigit() and len(announced) <= _DIGITS_MAX:
+        if int(announced) > bytes_max:
+            raise NoAnswer(f"it sends {int(announced):,} bytes where {bytes_max:,} may come", is_unreachable=False)
+        return bytes(response.read())
+    body = bytes(response.read(bytes_max + 1))
+    if len(body) > bytes_max:
+        raise NoAnswer(f"it sends more than the {bytes_max:,} bytes that may come", is_unreachable=False)
+    return body
+
+
+def _read(response: Any, method: str, into: memoryview | None, bytes_max: int) -> Answer:
     """Read the whole answer, so that its connection can be used again; on a failure the connection is closed."""
     try:
         if into is not None and response.status in (200, 206):
             _fill(response, into)
             body = b""
         elif response.status in (200, 206) and method == "GET":
-            body = response.read()
+            body = _bounded(response, bytes_max)
         else:
             body = response.read(TEXT_BYTES_MAX)
     except BaseException:

@@ -1,0 +1,133 @@
+"""An endpoint that means ill costs bounded memory and time: its XML, its tokens, its bodies."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from headrace.store.errors import StoreUnavailable
+from headrace.store.s3_answers import code_of
+from headrace.store.s3_config import resolve
+from headrace.store.s3_listing import PAGE_LINES_MAX, TOKEN_CHARACTERS_MAX, list_flat, list_folders
+from headrace.store.s3_wire import TEXT_BYTES_MAX, WHOLE_BYTES_MAX, Answer, NoAnswer, Wire
+from headrace.store.s3_xml import XML_DEPTH_MAX, XML_ELEMENTS_MAX, BadXml, check_xml
+
+#: What comes without end comes so often, in the tests: more than is ever read.
+TIMES = 1000
+DEADLINE_S = 5.0
+LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
+BOMB = f'<!DOCTYPE x [<!ENTITY l0 "ha">{LAUGHS}]><Error><Code>&l9;</Code></Error>'.encode()
+OUTSIDE = b'<!DOCTYPE x [<!ENTITY f SYSTEM "file:///etc/passwd">]><Error><Code>&f;</Code></Error>'
+DEEP = b"<a>" * (XML_DEPTH_MAX + 1) + b"</a>" * (XML_DEPTH_MAX + 1)
+MANY = b"<a>" + b"<b/>" * XML_ELEMENTS_MAX + b"</a>"
+
+
+@pytest.mark.parametrize("body", [BOMB, OUTSIDE, DEEP, MANY, BOMB.decode().encode("utf-16"), b"<a>", b""])
+def test_xml_beyond_what_s3_answers_is_refused(body: bytes) -> None:
+    with pytest.raises(BadXml):
+        check_xml(body)
+
+
+def test_an_error_with_entities_of_its_own_has_no_code() -> None:
+    assert code_of(Answer(400, {}, b"<Error><!-- --><Code>NoSuchKey</Code></Error>")) == "NoSuchKey"
+    assert code_of(Answer(400, {}, BOMB)) == ""
+
+
+def page(token: str, keys: list[str], *, truncated: bool = True) -> Answer:
+    lines = "".join(f"<Contents><Key>{key}</Key><Size>1</Size></Contents>" for key in keys)
+    more = f"<IsTruncated>{str(truncated).lower()}</IsTruncated>"
+    said = f"<NextContinuationToken>{token}</NextContinuationToken>" if token else ""
+    return Answer(200, {}, f"<ListBucketResult><Name>b</Name>{more}{said}{lines}</ListBucketResult>".encode())
+
+
+def endless() -> Iterator[Answer]:
+    return (page(f"t{number}", []) for number in itertools.count())
+
+
+def again() -> Iterator[Answer]:
+    return (page(f"t{number}", ["a"]) for number in itertools.count())
+
+
+HOSTILE: dict[str, tuple[Callable[[], Iterator[Answer]], str]] = {
+    "a token again": (lambda: (page("t", [f"k{number:09d}"]) for number in itertools.count()), "repeats its token"),
+    "no token": (lambda: iter([page("", [])]), "no token"),
+    "a long token": (lambda: iter([page("t" * (TOKEN_CHARACTERS_MAX + 1), ["a"])]), "characters, the limit"),
+    "empty pages for ever": (endless, "pages in a row are empty"),
+    "too many lines": (lambda: iter([page("", [f"{n:06d}" for n in range(PAGE_LINES_MAX + 1)])]), "lines, the limit"),
+    "a bomb": (lambda: iter([Answer(200, {}, BOMB)]), "DTD"),
+    "half a page": (lambda: iter([Answer(200, {}, b"<ListBucketResult>")]), "no XML"),
+    "no number": (lambda: iter([Answer(200, {}, page("", ["a"]).body.replace(b">1<", b">x<"))]), "cannot be followed"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_listing_that_cannot_be_followed_ends_with_the_reason(what: str) -> None:
+    make, words = HOSTILE[what]
+    pages = make()
+    with pytest.raises(StoreUnavailable, match=words):
+        list(list_flat(lambda _query: next(pages), "", ""))
+
+
+def test_a_walk_by_folders_that_repeats_its_page_ends_too() -> None:
+    pages = again()
+    with pytest.raises(StoreUnavailable, match="repeats its page"):
+        list(list_folders(lambda _query: next(pages), "", "", ""))
+
+
+class Endpoint:
+    """Answers one request with these bytes, and then with more for as long as somebody reads."""
+
+    def __init__(self, head: bytes, more: bytes = b"") -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._head, self._more = head, more
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection, self._listener, suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 " + self._head + b"\r\n\r\n")
+            connection.settimeout(DEADLINE_S)
+            for _ in range(TIMES if self._more else 0):
+                connection.sendall(self._more)
+
+    def wire(self) -> Wire:
+        return Wire(resolve(f"s3://bucket/x?endpoint=http://127.0.0.1:{self.port}&anonymous=true", {}))
+
+
+CHUNK = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+ANNOUNCED = [
+    (b"206 Part\r\nContent-Length: 101", "101 bytes where 100 may come"),
+    (b"200 OK\r\nContent-Length: %d" % (WHOLE_BYTES_MAX + 1), "may come"),
+]
+
+
+@pytest.mark.parametrize(("head", "words"), ANNOUNCED)
+def test_more_than_was_asked_for_is_refused_before_it_is_read(head: bytes, words: str) -> None:
+    with pytest.raises(NoAnswer, match=words):
+        Endpoint(head).wire().send("GET", "k", headers={"Range": "bytes=0-99"})
+
+
+def test_a_body_of_chunks_without_end_is_read_as_far_as_was_asked_for() -> None:
+    with pytest.raises(NoAnswer, match="more than the 100 bytes"):
+        Endpoint(b"206 Part\r\nTransfer-Encoding: chunked", CHUNK).wire().send(
+            "GET", "k", headers={"Range": "bytes=0-99"}
+        )
+
+
+def test_a_listing_without_end_is_read_to_its_limit() -> None:
+    with pytest.raises(NoAnswer, match=f"more than the {TEXT_BYTES_MAX:,} bytes"):
+        Endpoint(b"200 OK\r\nTransfer-Encoding: chunked", CHUNK).wire().send("GET")
+
+
+def test_headers_without_end_are_no_answer() -> None:
+    with pytest.raises(NoAnswer):
+        Endpoint(b"200 OK\r\n" + b"X: x\r\n" * 1000).wire().send("GET", "k")
+    with pytest.raises(NoAnswer):
+        Endpoint(b"200 OK\r\nX: " + b"x" * 70_000).wire().send("GET", "k")
