@@ -1,4 +1,4 @@
-"""aioquic's connection, with the six things that Headrace needs and aioquic keeps private. Pure, as its base is.
+"""aioquic's connection, with the eight things that Headrace needs and aioquic keeps private. Pure, as its base is.
 
 Whatever reaches behind an underscore of aioquic stands here, and `tests/transport/test_quic_connection.py` says at
 once if a release has moved it.
@@ -8,6 +8,10 @@ once if a release has moved it.
 - The end of a connection is known when the close is sent or received, and not some round trips later.
 - A stream's flow control window slides instead of doubling. aioquic doubles it whenever half is used, so a peer that
   sends nothing but a byte at the end of the window has the receiver allocate without limit.
+- The window of a whole connection slides too. aioquic's begins with the largest there is, or doubles.
+- A peer that has not proved itself has next to nothing: few streams, windows of some kilobytes, and as much of TLS as a
+  handshake needs. One byte at the end of a window has the receiver allocate all of it, so a stranger's datagram would
+  cost megabytes. `widen` gives a peer that has proved itself what nodes have.
 - The backlog of a stream can be asked for: aioquic takes any amount and copies it around when it grows.
 - The pacer allows bursts of BURST_S. aioquic's allows 16 datagrams, and a timer of the kernel wakes every millisecond.
 - Bulk data goes a short way (`quic_bulk`).
@@ -15,9 +19,11 @@ once if a release has moved it.
 
 from typing import Any
 
+from aioquic.buffer import Buffer  # type: ignore[attr-defined]
 from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnectionError
 from aioquic.quic.events import ConnectionTerminated
-from aioquic.quic.packet import QuicFrameType
+from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from cryptography import x509
 
@@ -26,6 +32,12 @@ from headrace.transport.quic_bulk import BulkConnection, BurstPacer
 #: A window is announced anew when it can move on by one over this of itself.
 _WINDOW_STEPS = 4
 _LIMIT_FRAME_BYTES = 1 + 2 * 8
+#: What a peer may have sent before it has proved itself: of a stream, for a HELLO; of all; and streams of each kind.
+UNPROVED_STREAM_BYTES = 8 << 10
+UNPROVED_BYTES = 32 << 10
+UNPROVED_STREAMS = 8
+#: Bytes of TLS that a peer may send in a connection's life: two certificates take some kilobytes.
+CRYPTO_BYTES_MAX = 64 << 10
 
 
 class NodeConnection(BulkConnection):
@@ -34,6 +46,21 @@ class NodeConnection(BulkConnection):
     def __init__(self, configuration: QuicConfiguration, **arguments: Any) -> None:
         super().__init__(configuration=configuration, **arguments)
         self._loss._pacer = BurstPacer(max_datagram_size=configuration.max_datagram_size)
+        #: Of one stream and of all, in bytes; 0 for all while the peer has not proved itself.
+        self._stream_window, self._connection_window = UNPROVED_STREAM_BYTES, 0
+        for limit in (self._local_max_streams_bidi, self._local_max_streams_uni):
+            limit.value = limit.sent = UNPROVED_STREAMS
+
+    def widen(self, stream_bytes: int, connection_bytes: int, streams: int) -> None:
+        """Give the peer what one has that has proved itself: windows in bytes, and open streams of each kind."""
+        self._stream_window, self._connection_window = stream_bytes, connection_bytes
+        for limit in (self._local_max_streams_bidi, self._local_max_streams_uni):
+            limit.value += streams - UNPROVED_STREAMS
+
+    def held_bytes(self) -> int:
+        """Return how many bytes the connection has made room for that wait for others before them."""
+        receivers = (stream.receiver for stream in self._streams.values())
+        return sum(receiver.highest_offset - receiver.starting_offset() for receiver in receivers)
 
     def peer_certificate(self) -> x509.Certificate | None:
         """Return the certificate whose key the peer has proved to hold; good once the handshake is complete."""
@@ -53,15 +80,45 @@ class NodeConnection(BulkConnection):
         if not self._is_client:
             self.tls._request_client_certificate = True
 
+    def _handle_crypto_frame(self, context: Any, frame_type: int, buf: Buffer) -> None:
+        place = buf.tell()
+        end = buf.pull_uint_var() + buf.pull_uint_var()
+        buf.seek(place)
+        if end > CRYPTO_BYTES_MAX:
+            reason = f"more than {CRYPTO_BYTES_MAX} bytes of TLS"
+            raise QuicConnectionError(QuicErrorCode.CRYPTO_BUFFER_EXCEEDED, frame_type, reason)
+        super()._handle_crypto_frame(context, frame_type, buf)
+
+    def _write_connection_limits(
+        self,
+        builder: QuicPacketBuilder,
+        space: Any,  # noqa: ARG002 - the base class's signature
+    ) -> None:
+        data, window = self._local_max_data, self._connection_window
+        if data.used + window - data.value >= window // _WINDOW_STEPS > 0:
+            data.value = max(data.value, data.used - self.held_bytes() + window)
+        for limit in (data, self._local_max_streams_bidi, self._local_max_streams_uni):
+            granted, left = limit.value - limit.sent, limit.sent - limit.used
+            # As aioquic has it, more streams are granted once the peer has fewer left than that.
+            if granted > 0 and (limit is data or left < granted):
+                buffer = builder.start_frame(
+                    limit.frame_type,
+                    capacity=_LIMIT_FRAME_BYTES,
+                    handler=self._on_connection_limit_delivery,
+                    handler_args=(limit,),
+                )
+                buffer.push_uint_var(limit.value)
+                limit.sent = limit.value
+
     def _write_stream_limits(
         self,
         builder: QuicPacketBuilder,
         space: Any,  # noqa: ARG002 - the base class's signature
         stream: Any,
     ) -> None:
-        if not stream.max_stream_data_local or stream.receiver.is_finished:
+        if not stream.max_stream_data_local or stream.receiver.is_finished or stream.is_blocked:
             return
-        window = self._configuration.max_stream_data
+        window = self._stream_window
         limit = stream.receiver.starting_offset() + window
         if limit - stream.max_stream_data_local >= window // _WINDOW_STEPS:
             stream.max_stream_data_local = limit

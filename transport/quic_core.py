@@ -15,10 +15,16 @@ is expected. Before that nothing it sends is looked at, and it is refused by nam
 
 No 0-RTT: no session tickets are given out or kept, since early data can be replayed.
 
-Bounds on strangers: at most `handshakes_max` unproved connections, each for at most `handshake_s`; further first
-packets are dropped, and the peer tries again. A stream holds at most its window of data out of order.
+Bounds on strangers: at most `handshakes_max` unproved connections, each for at most `handshake_s`; for a further one
+the oldest is forgotten. From a quarter of that on a stranger has to show first that it receives at the address that it
+sends from (Retry, RFC 9000, 8.1.2), for which nothing is kept here. What it sends before it has proved itself takes
+some kilobytes at most (`quic_connection`).
+
+Bounds on nodes: a stream and a connection hold at most their window of data out of order; a connection has at most
+`streams_max` open streams of each kind, and one node `connections_max` connections.
 """
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -27,15 +33,18 @@ from aioquic.buffer import Buffer  # type: ignore[attr-defined]
 from aioquic.quic import events as quic_events
 from aioquic.quic.configuration import SMALLEST_MAX_DATAGRAM_SIZE, QuicConfiguration
 from aioquic.quic.packet import (
+    QuicHeader,
     QuicPacketType,
     QuicProtocolVersion,
+    encode_quic_retry,
     encode_quic_version_negotiation,
     pull_quic_header,
 )
+from aioquic.quic.retry import QuicRetryTokenHandler
 
 from headrace.transport.certificates import CertificateError, Credentials, Peer, Role, verify
 from headrace.transport.quic_congestion import NODE_CUBIC
-from headrace.transport.quic_connection import NodeConnection
+from headrace.transport.quic_connection import UNPROVED_BYTES, UNPROVED_STREAM_BYTES, NodeConnection
 
 #: What both sides must speak; it changes with what travels on the streams.
 ALPN = "headrace/1"
@@ -48,8 +57,8 @@ REASON_LIMIT_BYTES = 400
 _CID_BYTES = 8
 #: `ssl.CERT_NONE`, without `ssl`.
 _CERT_NONE = 0
-#: Flow control of a whole connection is left to its streams and to credit.
-_CONNECTION_WINDOW_BYTES = 1 << 50
+#: Unproved connections from which on strangers have to show their address: one part of `handshakes_max` in so many.
+_RETRY_PART = 4
 
 Address = tuple[str, int] | tuple[str, int, int, int]
 Datagram = tuple[bytes, Address]
@@ -63,6 +72,12 @@ class QuicSettings:
     datagram_bytes: int = 1400
     #: What a peer may have sent on a stream ahead of what has arrived in order, in bytes.
     stream_window_bytes: int = 4 << 20
+    #: The same of all streams of a connection.
+    connection_window_bytes: int = 8 << 20
+    #: Streams of each kind that a peer may have open in a connection.
+    streams_max: int = 128
+    #: Connections that one node may have here, by the name in its certificate.
+    connections_max: int = 128
     #: A peer that is silent for so long is gone, in seconds. Quiet connections are kept alive.
     idle_timeout_s: float = 10.0
     #: A peer that has not proved itself after so long is dropped, in seconds.
@@ -151,8 +166,9 @@ class QuicCore:
         self._by_cid: dict[bytes, _Connection] = {}
         self._dirty: dict[int, _Connection] = {}
         self._events: list[Event] = []
-        #: Answers to peers of another version of QUIC, which get no more than that.
-        self._versions: list[Datagram] = []
+        #: Answers to strangers of whom nothing is kept: another version of QUIC, or a wish to see their address.
+        self._answers: list[Datagram] = []
+        self._retries = QuicRetryTokenHandler()
         self._made = 0
 
     def connect(self, address: Address, now: float) -> int:
@@ -201,7 +217,7 @@ class QuicCore:
 
     def transmit(self, now: float) -> list[Datagram]:
         """Return what is to be sent now, of all connections in which something has happened."""
-        datagrams, self._versions = self._versions, []
+        datagrams, self._answers = self._answers, []
         for connection in self._dirty.values():
             datagrams += connection.quic.datagrams_to_send(now)
             connection.timer_at = connection.quic.get_timer()
@@ -286,23 +302,67 @@ class QuicCore:
         if connection is not None:
             return connection
         if header.version not in (None, QuicProtocolVersion.NEGOTIATION, QuicProtocolVersion.VERSION_1):
-            # Smaller than what it answers, and kept for one batch only.
-            if len(data) >= SMALLEST_MAX_DATAGRAM_SIZE and len(self._versions) < self.settings.handshakes_max:
-                versions: list[int] = [QuicProtocolVersion.VERSION_1]
-                answer = encode_quic_version_negotiation(header.destination_cid, header.source_cid, versions)
-                self._versions.append((answer, address))
+            if len(data) >= SMALLEST_MAX_DATAGRAM_SIZE:
+                known: list[int] = [QuicProtocolVersion.VERSION_1]
+                self._answer(encode_quic_version_negotiation(header.destination_cid, header.source_cid, known), address)
             return None
         if (
             header.packet_type != QuicPacketType.INITIAL
             or header.version != QuicProtocolVersion.VERSION_1
             or len(data) < SMALLEST_MAX_DATAGRAM_SIZE
-            or sum(entry.peer is None for entry in self._connections.values()) >= self.settings.handshakes_max
         ):
             return None
+        return self._stranger(header, address, now)
+
+    def _stranger(self, header: QuicHeader, address: Address, now: float) -> _Connection | None:
+        """A connection for a first packet, or None for one that has to come again."""
+        unproved = [entry for entry in self._connections.values() if entry.peer is None]
+        strangers = [entry for entry in unproved if not entry.quic.configuration.is_client]
+        original, shown = header.destination_cid, None
+        if header.token:
+            try:
+                original = self._retries.validate_token(
+                    address=address, destination_cid=header.destination_cid, token=header.token, now=now
+                )
+            except ValueError:
+                return None
+            shown = header.destination_cid
+        elif len(strangers) >= self.settings.handshakes_max // _RETRY_PART:
+            self._retry(header, address, now)
+            return None
+        if len(strangers) >= self.settings.handshakes_max:
+            # They are in the order in which they came.
+            self._remove(strangers[0])
         quic = NodeConnection(
-            self._configuration(is_client=False), original_destination_connection_id=header.destination_cid
+            self._configuration(is_client=False),
+            original_destination_connection_id=original,
+            retry_source_connection_id=shown,
         )
         return self._add(quic, now, (header.destination_cid,))
+
+    def _retry(self, header: QuicHeader, address: Address, now: float) -> None:
+        source = os.urandom(_CID_BYTES)
+        token = self._retries.create_token(
+            address=address,
+            original_destination_connection_id=header.destination_cid,
+            retry_source_connection_id=source,
+            now=now,
+        )
+        self._answer(
+            encode_quic_retry(
+                version=QuicProtocolVersion.VERSION_1,
+                source_cid=source,
+                destination_cid=header.source_cid,
+                original_destination_cid=header.destination_cid,
+                retry_token=token,
+            ),
+            address,
+        )
+
+    def _answer(self, data: bytes, address: Address) -> None:
+        """Smaller than what it answers, and kept for one batch only."""
+        if len(self._answers) < self.settings.handshakes_max:
+            self._answers.append((data, address))
 
     def _add(self, quic: NodeConnection, now: float, cids: tuple[bytes, ...]) -> _Connection:
         self._made += 1
@@ -365,13 +425,21 @@ class QuicCore:
         except CertificateError as error:
             connection.quic.close(CLOSE_REFUSED, reason_phrase=_cut(str(error)))
             return
+        names = [entry.peer.identity for entry in self._connections.values() if entry.peer and not entry.ended]
+        if names.count(peer.identity) >= self.settings.connections_max:
+            reason = f"{peer.identity.name} has {self.settings.connections_max} connections here, which is the limit"
+            connection.quic.close(CLOSE_REFUSED, reason_phrase=reason)
+            return
         connection.peer = peer
+        settings = self.settings
+        connection.quic.widen(settings.stream_window_bytes, settings.connection_window_bytes, settings.streams_max)
         address = connection.quic.get_peer_address()
         assert address is not None
         self._events.append(PeerConnected(connection.number, peer, address))
 
     def _remove(self, connection: _Connection) -> None:
         self._connections.pop(connection.number, None)
+        self._dirty.pop(connection.number, None)
         for cid in connection.cids:
             self._by_cid.pop(cid, None)
 
@@ -384,9 +452,9 @@ class QuicCore:
             connection_id_length=_CID_BYTES,
             idle_timeout=settings.idle_timeout_s,
             is_client=is_client,
-            max_data=_CONNECTION_WINDOW_BYTES,
+            max_data=UNPROVED_BYTES,
             max_datagram_size=settings.datagram_bytes,
-            max_stream_data=settings.stream_window_bytes,
+            max_stream_data=UNPROVED_STREAM_BYTES,
             private_key=self._key,
             supported_versions=[QuicProtocolVersion.VERSION_1],
             # `_judge` does it, the same way on both sides.
