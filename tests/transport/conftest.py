@@ -18,6 +18,7 @@ from headrace.transport.relay_table import RelayTable, knock
 from headrace.transport.ring import RingHandles, RingReceiver, RingSender, create_ring
 
 # The tests have no packages: this is how their modules find the kit beside them.
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from link_kit import PATIENCE_S, MakePair, MakeRing, SettledPair, Spawn
