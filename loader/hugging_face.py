@@ -5,8 +5,8 @@ from typing import Any, Final, Protocol
 from headrace.loader.errors import LoaderError
 
 try:
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-    from transformers.trainer_callback import ExportableState
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments  # pyright: ignore[reportMissingImports]
+    from transformers.trainer_callback import ExportableState  # pyright: ignore[reportMissingImports]
 except ImportError as error:
     raise ImportError("headrace.loader.hugging_face needs transformers: pip install transformers accelerate") from error
 
