@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
 from headrace.chaos.corpus import RECORD_BYTES, SOURCE, Part
@@ -32,8 +33,6 @@ class SimulatedSource:
         #: What is being listed, and for which order.
         self._listing: Iterator[Fragment] = iter(())
         self._asked: core.ListSource | None = None
-        #: Fragments that are to be read for their checksums alone.
-        self._to_compare: set[bytes] = set()
 
     def list(self, message: core.ListSource) -> None:
         """The controller asks what there is to read."""
@@ -44,14 +43,11 @@ class SimulatedSource:
         for gap in message.gaps:
             if gap.offset not in (UNKNOWN, gap.first * RECORD_BYTES):
                 raise ViolationError(19, f"{message.fragment.uri}: record {gap.first} does not begin at {gap.offset}")
-        if not message.gaps:
-            self._to_compare.add(message.fragment.id)
         self.core.give(message.fragment, message.gaps)
 
     def halt(self) -> None:
         """Let go of what has not been sent."""
         self.core.halt()
-        self._to_compare.clear()
         self._reader.close()
 
     def step(self) -> bool:
@@ -62,10 +58,14 @@ class SimulatedSource:
         following = self.core.next()
         if following is None:
             return False
+        compared = following[0].version if self.core.compares else None
         try:
-            self._read(*following)
+            if compared is not None:
+                self._end(following[0], UNKNOWN, checksum=self._reader.checksum(following[0]), compared=compared)
+            else:
+                self._read(*following)
         except FragmentChanged as error:
-            self._end(following[0], UNKNOWN, str(error))
+            self._end(following[0], UNKNOWN, str(error), compared=compared)
         return True
 
     def _page(self, asked: core.ListSource) -> None:
@@ -78,9 +78,6 @@ class SimulatedSource:
 
     def _read(self, fragment: Fragment, gaps: tuple[Gap, ...]) -> None:
         task = self._task
-        if fragment.id in self._to_compare and not gaps:
-            self._end(fragment, UNKNOWN, checksum=self._reader.checksum(fragment))
-            return
         count = self._reader.records(fragment)
         if not gaps or gaps[0].first >= count:
             self._end(fragment, count if gaps else UNKNOWN, checksum=self._reader.checksum(fragment) if gaps else b"")
@@ -105,10 +102,10 @@ class SimulatedSource:
         end = frame.first + frame.records
         self.core.sent(frame.fragment, frame.first, end, end * RECORD_BYTES)
 
-    def _end(self, fragment: Fragment, count: int, error: str = "", checksum: bytes = b"") -> None:
-        self.core.ended(fragment.id)
-        self._to_compare.discard(fragment.id)
+    def _end(
+        self, fragment: Fragment, count: int, error: str = "", checksum: bytes = b"", compared: str | None = None
+    ) -> None:
+        self.core.ended(fragment.id, compared)
         self._reader.close()
-        task = self._task
-        said = core.FragmentWasRead(task.name, task.attempt, fragment.id, count, error, bool(error), checksum=checksum)
-        task.say(said)
+        said = core.FragmentWasRead(self._task.name, self._task.attempt, fragment.id, count, error, bool(error))
+        self._task.say(replace(said, checksum=checksum, compared=compared))

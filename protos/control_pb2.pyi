@@ -551,7 +551,7 @@ class FragmentsRead(_message.Message):
     def __init__(self, reads: _Optional[_Iterable[_Union[FragmentRead, _Mapping]]] = ...) -> None: ...
 
 class FragmentRead(_message.Message):
-    __slots__ = ("fragment", "count", "error", "changed", "unreadable", "checksum", "continues")
+    __slots__ = ("fragment", "count", "error", "changed", "unreadable", "checksum", "continues", "compared")
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -559,6 +559,7 @@ class FragmentRead(_message.Message):
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     CONTINUES_FIELD_NUMBER: _ClassVar[int]
+    COMPARED_FIELD_NUMBER: _ClassVar[int]
     fragment: bytes
     count: int
     error: str
@@ -566,7 +567,8 @@ class FragmentRead(_message.Message):
     unreadable: bool
     checksum: bytes
     continues: bool
-    def __init__(self, fragment: _Optional[bytes] = ..., count: _Optional[int] = ..., error: _Optional[str] = ..., changed: _Optional[bool] = ..., unreadable: _Optional[bool] = ..., checksum: _Optional[bytes] = ..., continues: _Optional[bool] = ...) -> None: ...
+    compared: str
+    def __init__(self, fragment: _Optional[bytes] = ..., count: _Optional[int] = ..., error: _Optional[str] = ..., changed: _Optional[bool] = ..., unreadable: _Optional[bool] = ..., checksum: _Optional[bytes] = ..., continues: _Optional[bool] = ..., compared: _Optional[str] = ...) -> None: ...
 
 class Proposed(_message.Message):
     __slots__ = ("proposal", "sink", "version", "epoch", "ranges", "objects", "counts", "needs", "released")

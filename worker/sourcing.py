@@ -43,6 +43,8 @@ class Sourcing:
         self.core = Reading()
         self._chain = chain
         self._open: tuple[Fragment, Iterator[Batch | Draft | FragmentEnd | Compared | None]] | None = None
+        #: The version under which what is open is compared; None: it is read.
+        self._compared: str | None = None
         #: What was read behind a batch and has no place in it.
         self._next: Batch | Draft | None = None
         self._reads: list[pb.FragmentRead] = []
@@ -116,11 +118,10 @@ class Sourcing:
             following = self.core.next()
             if following is None:
                 return None
-            # Without a gap it is not to be read, but compared.
-            if following[1]:
-                self._open = following[0], self._chain.drafts(*following)
+            if self.core.compares:
+                self._open, self._compared = (following[0], self._chain.compare(following[0])), following[0].version
             else:
-                self._open = following[0], self._chain.compare(following[0])
+                self._open, self._compared = (following[0], self._chain.drafts(*following)), None
         fragment, items = self._open
         try:
             item = next(items, _NOTHING)
@@ -137,9 +138,9 @@ class Sourcing:
         return item if isinstance(item, FragmentEnd) else _NOTHING
 
     def _ended(self, fragment: Fragment, end: FragmentEnd | Compared, error: InputError | None = None) -> None:
-        self.core.ended(fragment.id)
+        self.core.ended(fragment.id, self._compared)
         self._open = None
-        read = pb.FragmentRead(fragment=fragment.id, count=UNKNOWN, checksum=end.checksum)
+        read = pb.FragmentRead(fragment=fragment.id, count=UNKNOWN, checksum=end.checksum, compared=self._compared)
         if isinstance(end, FragmentEnd):
             read.count = end.count
         else:

@@ -105,10 +105,15 @@ class Earlier:
         return self._tiles[key]
 
     def uncovered(self, fragment: Fragment) -> list[Fragment]:
-        """The parts of a fragment of an object that is there which no fragment of it has: it was cut otherwise."""
+        """The parts of a fragment of an object that is there which no fragment of it has: it was cut otherwise.
+
+        What was given up, and is not to be read again, has its part.
+        """
         key = fragment.stage, fragment.uri
         covered = IntervalSet()
-        for item in (*(state.fragment for state in self.tile(fragment)), *self._submitted.get(key, ())):
+        given_up = [state for state in self._of(fragment) if state.dropped is not None and not state.dropped.reread]
+        known = (state.fragment for state in (*self.tile(fragment), *given_up))
+        for item in (*known, *self._submitted.get(key, ())):
             covered.cover(*_span(item))
         first, end = _span(fragment)
         parts: list[Fragment] = []

@@ -73,6 +73,7 @@ class Comparing:
         self._by_fragment: dict[bytes, Compared] = {}
         self._queue: dict[str, deque[bytes]] = {}
         self._asked: dict[str, set[bytes]] = {}
+        self._met: list[FragmentState] = []
         self._found: list[Compared] = []
         #: Objects of which it is not known yet.
         self._open = 0
@@ -91,6 +92,7 @@ class Comparing:
                 self._forget(known)
             known = self._objects[key] = Compared(*key, fragment.version, tile)
             self._open += 1
+            self._met += tile
         if known.finding is None and fragment not in known.listed:
             known.listed.append(fragment)
             if fragment.end < 0 and not known.waiting:
@@ -114,10 +116,13 @@ class Comparing:
         return commands
 
     def heard(self, event: FragmentWasRead) -> bool:
-        """Take what a task says of a fragment; False if it was not asked to compare it."""
-        known = self._by_fragment.get(event.fragment)
-        if known is None:
+        """Take what a task says of a fragment; False if it read it, and did not compare it."""
+        if event.compared is None:
             return False
+        known = self._by_fragment.get(event.fragment)
+        if known is None or known.version != event.compared:
+            # Old news: it is known by now, or the object stands in another version again.
+            return True
         self._asked.get(event.task, set()).discard(event.fragment)
         state = next(state for state in known.tile if state.fragment.id == event.fragment)
         last = state is known.tile[-1]
@@ -139,6 +144,11 @@ class Comparing:
         """Objects of which it has become known since this was asked last."""
         found, self._found = self._found, []
         return found
+
+    def take_met(self) -> list[FragmentState]:
+        """What accounts for the objects whose comparing began since this was asked last."""
+        met, self._met = self._met, []
+        return met
 
     def tile_of(self, change: VersionSeen) -> tuple[FragmentState, ...]:
         """What accounts for an object that was compared in this version; nothing for any other."""

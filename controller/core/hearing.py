@@ -183,7 +183,7 @@ def _listed(event: SourceListed, born: Born, known: Known) -> str:
 def _was_read(event: FragmentWasRead, born: Born, known: Known) -> str:
     if not -1 <= event.count <= UNBOUNDED:
         return f"a fragment of {event.count} records"
-    return _source_fault(event.fragment, born, known) or _text_fault(event.error)
+    return _source_fault(event.fragment, born, known) or _text_fault(event.error, event.compared or "")
 
 
 def _were_read(event: FragmentsWereRead, born: Born, known: Known) -> str:

@@ -56,6 +56,10 @@ class Intake:
         #: Fragments that are open and not read any more, since their object is not the one that was listed; and the
         #: newest sweep that had begun when that was found.
         self._halted: dict[bytes, int] = {}
+        #: Fragments that are open and not handed out, since it is not known yet whether their object is the same; and
+        #: those that may have been handed out before that was known, under the version that they were listed in.
+        self._withheld: set[bytes] = set()
+        self._outdated: set[bytes] = set()
         #: The newest sweep, and the newest that went through.
         self.sweep = self._through = 0
         self._awaited: set[str] = set()
@@ -114,7 +118,7 @@ class Intake:
             self._waiting[stage] -= fragment.size
             # Who was thought dead may have had some of it closed meanwhile.
             gaps = still_open(gaps, [state.of(sink) for sink in self._sinks])
-            if not gaps or name in self._halted:
+            if not gaps or name in self._halted or name in self._withheld:
                 continue
             self._assigned[name] = task
             load[name] = fragment.size
@@ -149,8 +153,36 @@ class Intake:
         """Read no more of a fragment in this run; what of it is closed, or held by a sink, stays good."""
         self.was_read(task, fragment, UNKNOWN)
         self._open.pop(fragment, None)
+        self._withheld.discard(fragment)
         self._halted.setdefault(fragment, self.sweep)
         self.solitary.halt(fragment)
+
+    def withhold(self, fragment: bytes) -> None:
+        """Hand nothing out of a fragment until it is released, or halted: its object is being compared."""
+        if not self._ledger.fragments[fragment].done(self._sinks):
+            self._withheld.add(fragment)
+            self.solitary.halt(fragment)
+
+    def release(self, fragment: bytes) -> bool:
+        """Its object is the same: go on with a fragment; whether a sweep has to tell first what is open of it."""
+        self._withheld.discard(fragment)
+        if fragment not in self._open:
+            self.admit(fragment)
+            return False
+        if self._distrusts or fragment in self._assigned or self.solitary.reads(fragment):
+            self._outdated.add(fragment)
+        return True
+
+    def excuses(self, task: str, fragment: bytes) -> bool:
+        """Whether a task may have found a change only since its order is older than what is known of the object.
+
+        If so the task has let go of it, and what is open is found by a sweep. An order is excused once.
+        """
+        if fragment not in self._withheld and fragment not in self._outdated:
+            return False
+        self._outdated.discard(fragment)
+        self.was_read(task, fragment, UNKNOWN)
+        return True
 
     def task_died(self, task: str) -> None:
         """Let go of what a task was given; the next sweep finds what is lost."""
@@ -255,10 +287,10 @@ class Intake:
         lost = 0
         waiting = {name for queue in self._queue.values() for name, _ in queue}
         for fragment in self.suspicion.fragments():
-            if fragment in self._open:
+            if fragment in self._open and fragment not in self._withheld:
                 lost += self.solitary.requeue(fragment, self._held, self._ends.get(fragment))
         for fragment in self._open:
-            if fragment in waiting or fragment in self._assigned:
+            if fragment in waiting or fragment in self._assigned or fragment in self._withheld:
                 continue
             state = self._ledger.fragments[fragment]
             held = {sink: self._held.get((sink, fragment), []) for sink in self._sinks}

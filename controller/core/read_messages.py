@@ -22,6 +22,8 @@ class FragmentWasRead:
     checksum: bytes = b""
     #: Of what was compared: a fragment may begin behind it.
     continues: bool = False
+    #: The version under which it was compared; None: it was read. One fragment may be asked for both ways at once.
+    compared: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ class Altered(RunBase):
     """From a listing that shows another version of what was read, to what is done about it."""
 
     def _take_compared(self) -> None:
-        """Do as the run was asked about what has been compared."""
+        """Do as the run was asked about what has been compared; meanwhile nothing is read of it."""
+        for state in self.listing.comparing.take_met():
+            self.intake.withhold(state.fragment.id)
         for item in self.listing.comparing.take():
             if item.finding is Finding.OTHER:
                 self._is_another(item)
@@ -28,7 +30,8 @@ class Altered(RunBase):
     def _version_seen(self, change: VersionSeen) -> None:
         """An object is known to be the same in another version: what is open of it is read under that."""
         for state in self.listing.comparing.tile_of(change) if change.same else ():
-            self.intake.admit(state.fragment.id)
+            if self.intake.release(state.fragment.id):
+                self._dirty = True
 
     def _is_another(self, item: Compared) -> None:
         for state in item.tile:

@@ -78,6 +78,9 @@ class Input(Altered):
             if not self.intake.reads(event.task, event.fragment):
                 # Old news, or none of this task's: who reads it now finds the same.
                 return []
+            if event.changed and self.intake.excuses(event.task, event.fragment):
+                self._dirty = True
+                return []
             self.intake.halt(event.fragment, event.task)
             self._halt_fragment(event.fragment, event.error)
             if event.unreadable:

@@ -67,6 +67,10 @@ class Solitary:
         """Whether a solitary task was given some of a fragment."""
         return any(work.task == task and fragment in work.assigned for work in self._work.values())
 
+    def reads(self, fragment: bytes) -> bool:
+        """Whether some solitary task was given some of a fragment."""
+        return any(fragment in work.assigned for work in self._work.values())
+
     def was_read(self, task: str, fragment: bytes) -> bool:
         """Note that a solitary task has read what it was given of a fragment; False for any other."""
         for work in self._work.values():

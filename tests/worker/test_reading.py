@@ -1,5 +1,7 @@
 """What a source was given and has not sent."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,19 @@ def test_gaps_that_are_asked_for_later_are_added_behind() -> None:
     reading.give(A, [Gap(0, 2)])
     reading.give(A, [Gap(5, 6)])
     assert reading.pending() == [(A.id, (Gap(0, 2), Gap(5, 6)))]
+
+
+def test_to_read_a_fragment_and_to_compare_it_are_two_orders() -> None:
+    reading, there = Reading(), replace(A, version="2")
+    reading.give(A, [Gap(0, 2)])
+    reading.give(there, ())
+    assert (reading.next(), reading.compares) == ((A, (Gap(0, 2),)), False)
+    reading.sent(A.id, 0, 2)
+    reading.ended(A.id)
+    assert (reading.next(), reading.compares) == ((there, ()), True)
+    reading.give(A, [Gap(0, 2)])
+    reading.ended(A.id, "2")
+    assert reading.pending() == [(A.id, (Gap(0, 2),))], "an order to read does not end with the comparing"
 
 
 @pytest.mark.parametrize(("first", "end"), [(1, 2), (0, 5), (2, 3)])

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.protos import control_pb2 as pb
 from headrace.stages.batch import Batch
-from headrace.stages.contract import FragmentChanged, FragmentEnd
+from headrace.stages.contract import Compared, FragmentChanged, FragmentEnd
 from headrace.stages.records import Columns, Draft
 from headrace.store.entries import Fragment
 from headrace.store.intervals import UNBOUNDED, UNKNOWN, Gap
@@ -38,6 +38,10 @@ class Files:
             columns.keep(0, None, b"text", {})
             yield Draft(columns, fragment, "read", 0, 1, 0, size)
         yield FragmentEnd(1 if size else 0)
+
+    def compare(self, fragment: Fragment) -> Iterator[Compared | None]:
+        yield None
+        yield Compared(fragment.version.encode())
 
     def expect(self, fragment: Fragment, _gaps: Sequence[Gap]) -> None:
         self.expected.append(number_of(fragment.id))
@@ -177,3 +181,16 @@ def test_what_is_read_next_is_expected() -> None:
     files: Any = Files(10, 10, 10)
     given(files).read()
     assert files.expected == [1, 2]
+
+
+def test_a_fragment_that_is_read_and_compared_is_told_of_twice() -> None:
+    source = given(Files(-1))
+    name = (0).to_bytes(16, "big")
+    there = Fragment(name, "read", "file:///0", "2", 0, -1, "jsonl/1", 1)
+    source.give(pb.ReadFragments(reads=[pb.ReadFragment(fragment=fragment_to(there))]))
+    while not source.idle:
+        assert source.read() is None
+    told = source.take_reads(all_of_them=True)
+    assert told is not None
+    facts = [(read.changed, read.HasField("compared"), read.compared, read.checksum) for read in told.reads]
+    assert facts == [(True, False, "", b""), (False, True, "2", b"2")]

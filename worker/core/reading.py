@@ -8,29 +8,42 @@ from collections.abc import Sequence
 from headrace.store.entries import Fragment
 from headrace.store.intervals import UNKNOWN, Gap
 
+#: A fragment's name, and the version under which it is to be compared; None: it is to be read.
+_Order = tuple[bytes, str | None]
+
 
 class Reading:
-    """Fragments in the order given, each with the gaps that are still to be sent."""
+    """Fragments in the order given, each with the gaps that are still to be sent.
+
+    One that is given without a gap is to be compared under the version that it is given with. To read it and to compare
+    it are two orders, which do not know of each other: what is open of it may be read while its end is compared.
+    """
 
     def __init__(self) -> None:
-        self._fragments: dict[bytes, Fragment] = {}
-        self._pending: dict[bytes, list[Gap]] = {}
+        self._fragments: dict[_Order, Fragment] = {}
+        self._pending: dict[_Order, list[Gap]] = {}
 
     def give(self, fragment: Fragment, gaps: Sequence[Gap]) -> None:
         """The controller asks for these gaps; asked again, they are added behind the others."""
-        self._fragments[fragment.id] = fragment
-        self._pending.setdefault(fragment.id, []).extend(gaps)
+        order = fragment.id, None if gaps else fragment.version
+        self._fragments[order] = fragment
+        self._pending.setdefault(order, []).extend(gaps)
+
+    @property
+    def compares(self) -> bool:
+        """Whether what `next` gives is to be compared, and not to be read."""
+        return any(compared is not None for _, compared in itertools.islice(self._pending, 1))
 
     def next(self) -> tuple[Fragment, tuple[Gap, ...]] | None:
         """The fragment to read now, and its gaps; None when there is nothing to read."""
-        for name, gaps in self._pending.items():
-            return self._fragments[name], tuple(gaps)
+        for order, gaps in self._pending.items():
+            return self._fragments[order], tuple(gaps)
         return None
 
     def behind(self) -> tuple[Fragment, tuple[Gap, ...]] | None:
         """The fragment to read behind the one of `next`, and its gaps; None where there is none."""
-        for name, gaps in itertools.islice(self._pending.items(), 1, 2):
-            return self._fragments[name], tuple(gaps)
+        for order, gaps in itertools.islice(self._pending.items(), 1, 2):
+            return self._fragments[order], tuple(gaps)
         return None
 
     def sent(self, fragment: bytes, first: int, end: int, stop: int = UNKNOWN) -> None:
@@ -38,19 +51,19 @@ class Reading:
 
         ValueError if they are not the beginning of the first gap: a reader must go in order.
         """
-        gaps = self._pending[fragment]
+        gaps = self._pending[fragment, None]
         if not gaps or gaps[0].first != first or end > gaps[0].end:
             wanted = f"{gaps[0].first}..{gaps[0].end}" if gaps else "nothing"
-            raise ValueError(f"{self._fragments[fragment].uri}: read {first}..{end}, asked for {wanted}")
+            raise ValueError(f"{self._fragments[fragment, None].uri}: read {first}..{end}, asked for {wanted}")
         if end == gaps[0].end:
             del gaps[0]
         else:
             gaps[0] = Gap(end, gaps[0].end, stop)
 
-    def ended(self, fragment: bytes) -> None:
-        """All that was asked of this fragment has been sent."""
-        self._pending.pop(fragment, None)
-        self._fragments.pop(fragment, None)
+    def ended(self, fragment: bytes, compared: str | None = None) -> None:
+        """All that was asked of this fragment has been sent, or it has been compared under this version."""
+        self._pending.pop((fragment, compared), None)
+        self._fragments.pop((fragment, compared), None)
 
     def halt(self) -> None:
         """Let go of everything that has not been sent."""
@@ -64,4 +77,4 @@ class Reading:
 
     def pending(self) -> list[tuple[bytes, tuple[Gap, ...]]]:
         """What has not been sent, for a sweep."""
-        return [(name, tuple(gaps)) for name, gaps in self._pending.items() if gaps]
+        return [(name, tuple(gaps)) for (name, _), gaps in self._pending.items() if gaps]
