@@ -8,7 +8,7 @@ one call at a time, while `measure` is called on the first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from headrace.stages.batch import Batch
@@ -24,10 +24,13 @@ from headrace.store.objects import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class FragmentEnd:
-    """A fragment was read to its end: it holds `count` records, and its stored bytes have this checksum, if any."""
+    """A fragment was read to its end: it holds `count` records, and its stored bytes have this checksum, if any.
+
+    Who resumed in the middle says the same end without a checksum, so it is no part of what ends are compared by.
+    """
 
     count: int
-    checksum: bytes = b""
+    checksum: bytes = field(default=b"", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,8 @@ def check_gaps(source: Source, seed: int = 0, rounds: int = 20) -> None:
     for fragment in list(source.list()):
         batches, count = read_whole(source, fragment)
         whole = fates(batches)
+        end = list(source.read(fragment, WHOLE))[-1]
+        assert isinstance(end, FragmentEnd)
         for _ in range(rounds):
             closed = IntervalSet()
             for batch in batches:
@@ -68,4 +70,8 @@ def check_gaps(source: Source, seed: int = 0, rounds: int = 20) -> None:
             held = {ordinal for first, end in closed for ordinal in range(first, end)}
             assert again == {ordinal: fate for ordinal, fate in whole.items() if ordinal not in held}
             if gaps and gaps[-1].end == UNBOUNDED:
-                assert items[-1] == FragmentEnd(count)
+                last = items[-1]
+                assert isinstance(last, FragmentEnd)
+                assert last.count == count
+                # Who reads from the middle of an object may have no checksum of all of it, and never another.
+                assert last.checksum in (b"", end.checksum)
