@@ -153,8 +153,8 @@ def _untold(_self: Suspicion, _fragment: bytes) -> tuple[Condemned, ...]:
 
 def _neighbour_too(self: Suspicion, hands: Sequence[InHand], story: str, *, certain: bool) -> str:
     beside = [InHand(hand.stage, Range(hand.range.fragment, hand.range.first + 1, 1)) for hand in hands]
-    both = [*hands, *beside]
-    return _died_alone(self, both, story, certain=certain)
+    wrong = _died_alone(self, hands, story, certain=certain)
+    return wrong or _died_alone(self, beside, story, certain=certain)
 
 
 _died_alone = Suspicion.died_alone

@@ -10,6 +10,7 @@ Known weakness: a process killed twice by somebody else, at the very same record
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -77,12 +78,16 @@ class Suspicion:
 
     def died_alone(self, hands: Iterable[InHand], story: str, *, certain: bool) -> str:
         """The solitary task died: condemn its record if it is time. What is wrong with the stage, if anything is."""
+        hands = list(dict.fromkeys(hands))
+        ranges = Counter(hand.stage for hand in hands)
         for hand in hands:
             item = hand.range
             file = self._files.setdefault(item.fragment, _File())
-            if hand.stage in self._sinks and item.count != 1:
+            # A sink that writes a shard has all its ranges in hand, and some file may have given it one record.
+            alone = item.count == 1 and ranges[hand.stage] == 1
+            if hand.stage in self._sinks and not alone:
                 file.trial = True
-            if item.count != 1:
+            if not alone:
                 continue
             key = (item.first, hand.stage)
             file.alone[key] = file.alone.get(key, 0) + 1

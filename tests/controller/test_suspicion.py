@@ -1,5 +1,7 @@
 """Strikes, suspects and sentences: which record is condemned, and when it is the stage that is at fault."""
 
+import pytest
+
 from headrace.controller.core.messages import InHand
 from headrace.controller.core.suspicion import CONDEMNED_MAX, NEIGHBOURS_MAX, Suspicion
 from headrace.store.entries import Range
@@ -44,6 +46,16 @@ def test_a_record_that_is_alone_in_hand_twice_is_condemned_once() -> None:
     suspicion.died_alone(hand(7, 1), "signal 11", certain=False)
     (sentence,) = suspicion.condemned(FILE)
     assert (sentence.ordinal, sentence.stage, sentence.story) == (7, "keep", "signal 11")
+
+
+@pytest.mark.parametrize("certain", [True, False])
+def test_a_record_in_a_shard_beside_those_of_other_files_is_not_alone_in_hand(certain: bool) -> None:
+    suspicion = Suspicion(["read"], ["write"])
+    shard = [*hand(0, 1, "write"), InHand("write", Range(b"g" * 16, 0, 19))]
+    for _ in range(3):
+        suspicion.died_alone(shard, "signal 11", certain=certain)
+    assert suspicion.condemned(FILE) == ()
+    assert suspicion.trial(FILE), "each record of it is to be tried by itself"
 
 
 def test_deaths_at_two_stages_do_not_add_up() -> None:
