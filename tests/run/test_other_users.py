@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from pathlib import Path
 import pytest
 from house_kit import write_paced
 from kill_kit import Marked, headrace
-from rights import need_other_users
+from rights import need_other_users, open_way
 
 PATIENCE_S = 60.0
 NOBODY = 65534
@@ -49,13 +50,14 @@ Listener = tuple[str, str | int]
 
 
 @pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of sockets, in a folder that everybody may enter, as /tmp is."""
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of sockets, in a folder that everybody may enter, as /tmp is; its name is short, as a socket's is."""
     need_other_users()
-    for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
-        folder.chmod(0o711)
-    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(tmp_path / "runtime"))
-    return tmp_path / "runtime"
+    open_way(tmp_path)
+    with tempfile.TemporaryDirectory(prefix="hr-") as folder:
+        Path(folder).chmod(0o711)
+        monkeypatch.setenv("HEADRACE_RUNTIME_DIR", f"{folder}/runtime")
+        yield Path(folder, "runtime")
 
 
 def listeners(marked: Marked) -> set[Listener]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +36,15 @@ def need_mounts() -> None:
         refused = True
     if refused:
         _pass_over("neither root nor user namespaces: nothing can be mounted")
+
+
+def open_way(folder: Path) -> None:
+    """Let everybody walk to a folder of a test, as to one in /tmp; how deep it lies depends on how tests are run."""
+    above = Path(tempfile.gettempdir())
+    for part in (folder, *folder.parents):
+        if part == above or above not in part.parents:
+            break
+        part.chmod(0o711)
 
 
 def _pass_over(why: str) -> None:

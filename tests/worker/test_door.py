@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import msgpack
 import pytest
-from rights import need_other_users
+from rights import need_other_users, open_way
 
 from headrace.transport.errors import LinkRefusedError
 from headrace.transport.ticket import Ticket, encode_ticket
@@ -267,8 +267,7 @@ def test_another_user_of_this_host_does_not_come_to_the_door() -> None:
 
 def test_a_door_that_another_user_has_made_is_given_nothing(tmp_path: Path) -> None:
     need_other_users()
-    for folder in (tmp_path.parent.parent, tmp_path.parent, tmp_path):
-        folder.chmod(0o711)
+    open_way(tmp_path)
     theirs = tmp_path / "theirs"
     theirs.mkdir(0o700)
     os.chown(theirs, 65534, 65534)
