@@ -183,7 +183,7 @@ def encode_head(frame: Frame, body_bytes: int, body: memoryview | None) -> bytes
     """
     kind, epoch, fragment, first, count, metadata, _, flags, _ = frame
     metadata_bytes = _size(metadata)
-    body_start = (HEADER_BYTES + metadata_bytes + BODY_ALIGNMENT_BYTES - 1) & -BODY_ALIGNMENT_BYTES
+    body_start = _body_offset(metadata_bytes)
     if body_start + body_bytes > FRAME_LIMIT_BYTES:
         raise FrameOversizeError(
             f"frame of {body_start + body_bytes} bytes: the limit is {FRAME_LIMIT_BYTES}; cut smaller batches"

@@ -4,7 +4,7 @@ import ast
 
 import mutate
 import pytest
-from mutate import ROOT, changes, cores, drawn, mutated
+from mutate import ROOT, Name, changes, cores, drawn, equivalent, is_simulated, mutants_of, mutated
 
 TEXT = '''
 LIMIT = 3
@@ -57,3 +57,29 @@ def test_a_module_is_asked_of_the_tests_that_import_it() -> None:
     direct, others = mutate.tests_of("controller/core/leadership.py")
     assert "tests/controller/test_leadership.py" in direct
     assert "tests/controller/test_leadership.py" not in others
+
+
+@pytest.mark.parametrize("name", equivalent(), ids=lambda name: f"{name[0]} {name[1]}: {name[3]}")
+def test_a_mutant_that_is_known_to_do_the_same_is_one_of_the_code_as_it_stands(name: Name) -> None:
+    assert name in {mutant.name for mutant in mutants_of(name[0])}
+    assert equivalent()[name], "it has a reason"
+
+
+def test_a_mutant_is_named_by_its_function_and_line_of_code() -> None:
+    tree = ast.parse("class Some:\n    def first(self):\n        def inner():\n            return 1\n")
+    assert [item.function for item in changes(tree)] == ["Some.first.inner"]
+
+
+def test_what_the_simulator_imports_is_simulated() -> None:
+    assert is_simulated("controller/core/leadership.py")
+    assert not is_simulated("store/s3_xml.py")
+
+
+def test_what_is_known_to_do_the_same_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    known = next(iter(equivalent()))
+    numbers = [item.name for item in drawn(10**6, 1, known[0])]
+    assert (
+        mutate.main(["--mutants", "1000000", "--only", known[0], "--skip", str(numbers.index(known)), "--take", "1"])
+        == 0
+    )
+    assert "0 mutants, 0 noticed, 0 not; 1 more are known to do the same" in capsys.readouterr().out

@@ -4,6 +4,9 @@ For each mutant the tests of its folder that import its module are run on a copy
 simulator, then the other tests of the folder. What nothing notices is printed: a test is missing, or the mutant does
 the same as the code. The seed draws the mutants, so the same tree and seed give the same ones.
 
+`equivalent_mutants.toml`, beside this tool, holds those of which somebody has shown that they do the same as the code,
+with the reason. They are not judged again, so whatever is printed is new. An entry whose code is gone fails a test.
+
 A mutant is a change in the body of a function: constants of modules, annotations and the words of errors are left as
 they are. Known weakness: a mutant that makes a loop endless counts as noticed, by the time limit.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import json
 import os
 import queue
@@ -24,31 +28,52 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The cores: folders, and pure modules beside them.
 FOLDERS = ("controller/core", "worker/core")
 MODULES = (
+    "controller/outcomes.py",
+    "loader/order.py",
+    "stages/arrow_check.py",
+    "store/balance.py",
     "store/cluster_changes.py",
     "store/cluster_fold.py",
     "store/entries.py",
     "store/fold.py",
     "store/intervals.py",
     "store/log_state.py",
+    "store/manifest.py",
+    "store/named.py",
+    "store/naming.py",
     "store/packing.py",
+    "store/recipes.py",
+    "store/s3_xml.py",
     "store/snapshot.py",
+    "store/standing.py",
+    "store/totals.py",
+    "transport/control_address.py",
     "transport/credit.py",
     "transport/frame.py",
-    "loader/order.py",
+    "transport/masking.py",
+    "transport/private_folder.py",
 )
 #: Modules that their tests reach through others.
-REACHED = {"worker/core/arrivals.py": ["tests/worker/test_arrivals.py"]}
+REACHED = {
+    "controller/core/witness.py": ["tests/controller/test_hostile_workers.py"],
+    "store/standing.py": ["tests/store/test_standing.py"],
+    "store/totals.py": ["tests/store/test_fold.py", "tests/store/test_balance.py"],
+    "worker/core/arrivals.py": ["tests/worker/test_arrivals.py"],
+}
 MUTANTS, SEED = 200, 1
-#: Seeds of the simulator that a mutant is given; modules of these folders are not simulated.
-SEEDS, NOT_SIMULATED = 20, ("loader",)
+#: Seeds of the simulator that a mutant is given, if it is of a module that the simulator imports.
+SEEDS = 20
+#: The mutants that do the same as the code.
+EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 #: Seconds that one step may take; what takes longer runs in a circle.
 LIMIT_S = 180.0
 
@@ -80,6 +105,10 @@ GUARDS = ("strict",)
 CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
+#: A mutant: its module, function and line of code, what stands there, and what would stand there.
+Name = tuple[str, str, str, str, str]
+
+
 @dataclass(frozen=True)
 class Change:
     """One change of a module: what stands in a line, and what would stand there."""
@@ -88,6 +117,8 @@ class Change:
     before: str
     after: str
     make: Callable[[], None]
+    #: The function that it is in, with the names of the classes and functions around it.
+    function: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,6 +130,14 @@ class Mutant:
     line: int
     before: str
     after: str
+    #: The function that it is in, and the text of its line.
+    function: str
+    code: str
+
+    @property
+    def name(self) -> Name:
+        """What it is called where lines move."""
+        return self.module, self.function, self.code, self.before, self.after
 
 
 @dataclass(frozen=True)
@@ -116,12 +155,23 @@ class Verdict:
 def changes(tree: ast.Module) -> list[Change]:
     """Every change of a module, in the order of its text."""
     found: list[Change] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            for index, statement in enumerate(node.body):
-                found += [*_removed(node.body, index), *_in_statement(statement)]
+    for name, node in _functions(tree):
+        for index, statement in enumerate(node.body):
+            inside = [*_removed(node.body, index), *_in_statement(statement)]
+            found += [replace(item, function=name) for item in inside]
     unique = {(item.line, item.before, item.after): item for item in found}
     return sorted(unique.values(), key=lambda item: (item.line, item.before, item.after))
+
+
+def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Every function, with its qualified name."""
+    for child in ast.iter_child_nodes(node):
+        inner = prefix
+        if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+            inner = f"{prefix}{child.name}."
+        if isinstance(child, ast.FunctionDef):
+            yield inner.removesuffix("."), child
+        yield from _functions(child, inner)
 
 
 def _in_statement(node: ast.AST) -> Iterator[Change]:
@@ -227,16 +277,37 @@ def cores() -> list[str]:
     return [*(str(path.relative_to(ROOT)) for path in inside), *MODULES]
 
 
+def mutants_of(module: str) -> list[Mutant]:
+    """Every mutant of a module, in the order of its text."""
+    text = (ROOT / module).read_text(encoding="utf-8")
+    lines = text.splitlines()
+    return [
+        Mutant(module, number, item.line, item.before, item.after, item.function, lines[item.line - 1].strip())
+        for number, item in enumerate(changes(ast.parse(text)))
+    ]
+
+
 def drawn(count: int, seed: int, only: str = "") -> list[Mutant]:
     """So many mutants of all cores, or of those whose path holds `only`."""
-    everything: list[Mutant] = []
-    for module in cores():
-        if only in module:
-            tree = ast.parse((ROOT / module).read_text(encoding="utf-8"))
-            for number, item in enumerate(changes(tree)):
-                everything.append(Mutant(module, number, item.line, item.before, item.after))
+    everything = [mutant for module in cores() if only in module for mutant in mutants_of(module)]
     chosen = random.Random(seed).sample(everything, min(count, len(everything)))
     return sorted(chosen, key=lambda item: (item.module, item.number))
+
+
+def equivalent() -> dict[Name, str]:
+    """The names of the mutants that do the same as the code, with the reason."""
+    table = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))
+    return {
+        (module, item["function"], item["code"], item["before"], item["after"]): item["reason"]
+        for module, items in table.items()
+        for item in items
+    }
+
+
+def is_simulated(module: str) -> bool:
+    """Whether the simulator imports a module, and so may notice what is changed in it."""
+    importlib.import_module("headrace.chaos.simulate")
+    return "headrace." + module.removesuffix(".py").replace("/", ".") in sys.modules
 
 
 def tests_of(module: str) -> tuple[list[str], list[str]]:
@@ -282,7 +353,7 @@ class Copy:
         simulated = ["-m", "headrace.chaos.simulate", "--seeds", str(SEEDS), "--jobs", "1"]
         steps = [
             ("tests", [*pytest, *direct] if direct else []),
-            ("simulator", [] if module.startswith(NOT_SIMULATED) else simulated),
+            ("simulator", simulated if is_simulated(module) else []),
             ("tests", [*pytest, *others] if others else []),
         ]
         for name, arguments in steps:
@@ -365,10 +436,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             with args.json.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(verdict)) + "\n")
 
-    mutants = drawn(args.mutants, args.seed, args.only)[args.skip :]
-    judged(mutants[: args.take], args.jobs, tell)
+    mutants = drawn(args.mutants, args.seed, args.only)[args.skip :][: args.take]
+    known = equivalent()
+    unknown = [item for item in mutants if item.name not in known]
+    judged(unknown, args.jobs, tell)
     survivors = [item for item in verdicts if not item.noticed_by]
-    print(f"{len(verdicts)} mutants, {len(verdicts) - len(survivors)} noticed, {len(survivors)} not")
+    print(f"{len(verdicts)} mutants, {len(verdicts) - len(survivors)} noticed, {len(survivors)} not", end="; ")
+    print(f"{len(mutants) - len(unknown)} more are known to do the same as the code ({EQUIVALENT.name})")
     return 1 if survivors else 0
 
 

@@ -109,6 +109,16 @@ def test_more_than_the_credit_is_refused_at_the_receiver() -> None:
         receiver.received(500)
 
 
+def test_what_is_released_and_not_granted_yet_is_no_credit() -> None:
+    receiver = CreditReceiver(WINDOW_BYTES)
+    receiver.received(300)
+    receiver.received(100)
+    assert receiver.released(100) == 0
+    with pytest.raises(CreditError, match="with 400 of a window of 1000 in use"):
+        receiver.received(601)
+    receiver.received(600)
+
+
 @given(st.integers(1, WINDOW_BYTES), st.integers(1, WINDOW_BYTES))
 def test_a_grant_of_more_than_is_in_flight_is_refused(sent: int, extra: int) -> None:
     sender = CreditSender(WINDOW_BYTES)

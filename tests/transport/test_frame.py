@@ -197,6 +197,15 @@ def test_the_body_starts_at_a_multiple_of_its_alignment(metadata: bytes) -> None
     assert (encoded_size(frame) - 1) % BODY_ALIGNMENT_BYTES == 0
 
 
+@pytest.mark.parametrize("length", range(2 * BODY_ALIGNMENT_BYTES))
+def test_metadata_of_any_length_and_the_body_behind_it_keep_apart(length: int) -> None:
+    frame = SAMPLE._replace(metadata=b"M" * length, body=b"B" * 3)
+    encoded = encode(frame)
+    assert decode(encoded) == frame
+    gap = encoded_size(frame) - HEADER_BYTES - length - 3
+    assert 0 <= gap < BODY_ALIGNMENT_BYTES
+
+
 def test_a_buffer_of_any_item_type_can_be_a_body() -> None:
     body = memoryview(struct.pack("<4q", 1, -2, 3, -4)).cast("q")
     frame = Frame(FrameKind.DATA, 0, bytes(16), 0, 0, b"", body)
