@@ -39,10 +39,11 @@ def apply_file(
     *,
     wait: bool,
     dry_run: bool = False,
+    follow_links: bool = False,
     as_json: bool = False,
 ) -> int:
     """Have a controller run a pipeline file, or say how it would; the exit code."""
-    pipeline = load(path, given)
+    pipeline = load(path, given, follow_links=follow_links)
     with Client(at) as client:
         client.status()  # an absent controller is told at once, not after the deadline of an apply
         if dry_run:

@@ -20,6 +20,9 @@ from headrace.stages.environment import environment
 from headrace.stages.errors import InputError
 from headrace.stages.modules import forget_modules
 from headrace.stages.shipping import has_user_code, modules_of
+from headrace.stages.telling import told_to
+from headrace.stages.within import with_followed_links
+from headrace.transport.masking import mask
 
 #: The name under which a pipeline file is imported, here and in each task.
 MODULE = "pipeline"
@@ -29,15 +32,17 @@ _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 
 
-def load(path: Path, given: Sequence[str]) -> Pipeline:
+def load(path: Path, given: Sequence[str], *, follow_links: bool = False) -> Pipeline:
     """The checked pipeline that `path` declares, for parameters given as `name=value`.
 
+    With `follow_links`, its sources follow links out of the folders that they are given.
     Raises UsageError for the file and its parameters, PipelineError and InputError for what they declare.
     """
     build = load_build(path)
     arguments = convert(build, parse_parameters(given), path.name)
     try:
-        pipeline = build(**arguments)
+        with told_to(_say):
+            pipeline = build(**arguments)
     except Exception as error:
         raise _from_user_code(error, path) from error
     if not isinstance(pipeline, Pipeline):
@@ -45,7 +50,17 @@ def load(path: Path, given: Sequence[str]) -> Pipeline:
         raise CliError(
             f"{path.name}: build() returned {kind}, not a Pipeline; end it with `return Pipeline.chain(...)`"
         )
+    if follow_links:
+        from headrace.stages.preflight import SOURCES
+
+        stages = (with_followed_links(stage) if stage.target in SOURCES else stage for stage in pipeline.stages)
+        pipeline = replace(pipeline, stages=tuple(stages))
     return complete(pipeline, {MODULE: path.read_text(encoding="utf-8")})
+
+
+def _say(line: str) -> None:
+    """Said before there is a run to show: as a note of its progress will be."""
+    print(mask(f"headrace: {line}"), file=sys.stderr, flush=True)
 
 
 def complete(pipeline: Pipeline, modules: Mapping[str, str]) -> Pipeline:

@@ -90,6 +90,10 @@ ChangedInput = Annotated[
     ),
 ]
 
+FollowLinks = Annotated[
+    bool, typer.Option("--follow-links", help="Read what links lead to that leave the folders of the input.")
+]
+
 
 @app.command()
 def run(
@@ -106,13 +110,14 @@ def run(
     task_memory: TaskMemory = 0,
     changed_input: ChangedInput = "halt",
     seal_seconds: SealSeconds = 0.0,
+    follow_links: FollowLinks = False,
     json: Json = False,
 ) -> int:
     """Run a pipeline on this machine; the same command again goes on where it stopped."""
     if limit is not None:
         from headrace.cli.preview import preview_file
 
-        return preview_file(pipeline, parameter, limit, as_json=json)
+        return preview_file(pipeline, parameter, limit, follow_links=follow_links, as_json=json)
     from headrace.cli.run import run_file
 
     def options() -> RunOptions:
@@ -129,7 +134,7 @@ def run(
             seal_seconds=seal_seconds,
         )
 
-    return run_file(pipeline, parameter, options, as_json=json)
+    return run_file(pipeline, parameter, options, follow_links=follow_links, as_json=json)
 
 
 @app.command()
@@ -146,6 +151,7 @@ def apply(
     task_memory: TaskMemory = 0,
     changed_input: ChangedInput = "halt",
     seal_seconds: SealSeconds = 0.0,
+    follow_links: FollowLinks = False,
     place: Places = [],  # noqa: B006 - typer copies it
     transport: Transports = [],  # noqa: B006 - typer copies it
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and why, and start nothing.")] = False,
@@ -170,7 +176,9 @@ def apply(
         seal_seconds,
     )
     at = controller_at(controller, cluster)
-    return apply_file(pipeline, parameter, at, options, wait=wait, dry_run=dry_run, as_json=json)
+    return apply_file(
+        pipeline, parameter, at, options, wait=wait, dry_run=dry_run, follow_links=follow_links, as_json=json
+    )
 
 
 @app.command()

@@ -27,11 +27,11 @@ REASONS_SHOWN = 20
 ID_SHOWN = 28
 
 
-def preview_file(path: Path, given: list[str], limit: int, *, as_json: bool) -> int:
+def preview_file(path: Path, given: list[str], limit: int, *, follow_links: bool = False, as_json: bool) -> int:
     """Show what a pipeline file does to the first `limit` records; the exit code."""
     if limit > LIMIT_MAX:
         raise UsageError(f"--limit is {limit}, at most {LIMIT_MAX} can be previewed; leave it out to run the pipeline")
-    pipeline = load(path, given)
+    pipeline = load(path, given, follow_links=follow_links)
     result = preview(pipeline, limit)
     if as_json:
         print(json.dumps(_to_dict(pipeline, result)))

@@ -56,7 +56,9 @@ class Ended:
     deaths: tuple[DeathRow, ...] = ()
 
 
-def run_file(path: Path, given: list[str], make_options: Callable[[], RunOptions], *, as_json: bool) -> int:
+def run_file(
+    path: Path, given: list[str], make_options: Callable[[], RunOptions], *, follow_links: bool = False, as_json: bool
+) -> int:
     """Run a pipeline file; the exit code."""
     if not path.is_file():
         from headrace.cli.load import load_build
@@ -66,7 +68,7 @@ def run_file(path: Path, given: list[str], make_options: Callable[[], RunOptions
     def read() -> Pipeline:
         from headrace.cli.load import load
 
-        return load(path, given)
+        return load(path, given, follow_links=follow_links)
 
     with catch_signals() as interrupts:
         report, interrupted = run_embedded(read, make_options, interrupts)

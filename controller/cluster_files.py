@@ -18,7 +18,8 @@ from pathlib import Path
 from headrace.controller.core.tokens import SPENT
 from headrace.store import disk
 from headrace.transport.certificates import Credentials
-from headrace.transport.credential_files import AUTHORITY, read_credentials, write_secret
+from headrace.transport.credential_files import AUTHORITY, KEY_BYTES_MAX, read_credentials, write_secret
+from headrace.transport.private_file import read_private
 
 CONTROLLER = "controller"
 OPERATOR = "operator"
@@ -49,7 +50,7 @@ class ClusterFiles:
                 folder,
                 str(described["name"]),
                 tuple(str(item) for item in described["controllers"]),
-                (folder / "cluster.key").read_bytes(),
+                read_private(folder / "cluster.key", KEY_BYTES_MAX),
                 read_credentials(folder, AUTHORITY),
                 read_credentials(folder, CONTROLLER),
             )

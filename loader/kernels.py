@@ -6,7 +6,6 @@ from the layout, whose counts each shard was held against when it was opened; an
 their rows when the index was built. Everything stands in this one file, since numba looks for changes in no other.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,6 +15,8 @@ from llvmlite import binding, ir  # type: ignore[import-untyped]
 from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from headrace.store.own_cache import own_cache
 
 #: what numba builds from is no function to a checker of types
 _builtin: Any = intrinsic
@@ -84,10 +85,10 @@ def _compiled(signature: Any) -> Callable[[Loop], Loop]:
 
 
 def _cache_folder() -> str:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = os.path.join(base, "headrace", "kernels", "loader")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    return folder
+    folder = own_cache("kernels", "loader")
+    if folder is None:
+        raise PermissionError("no folder of this user's alone: machine code of another's would run here")
+    return str(folder)
 
 
 @_builtin  # type: ignore[untyped-decorator]

@@ -27,8 +27,14 @@ class FilesSource(FileSource):
     joins = True
     batch_bytes, batch_records = 1 << 20, 4096
 
-    def __init__(self, name: str, input: list[str], max_record_bytes: int = 8 << 20) -> None:  # noqa: A002
-        super().__init__(name, input)
+    def __init__(
+        self,
+        name: str,
+        input: list[str],  # noqa: A002
+        max_record_bytes: int = 8 << 20,
+        follow_links: bool = False,
+    ) -> None:
+        super().__init__(name, input, follow_links=follow_links)
         self.max_record_bytes = max_record_bytes
 
     def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from headrace.stages.engine_battery import (
 )
 from headrace.stages.engine_choice import TOKENS_MAX, Choice, engine_names, kept
 from headrace.stages.engines import Encoder, Gigatoken, is_fault, tokenizers_encoder
+from headrace.stages.telling import tell
 from headrace.stages.vocabulary import tokenizer_bytes
 
 #: Code points a record of the sweep: where a record differs, each is looked at by itself.
@@ -46,7 +46,7 @@ def held_against(tokenizer: str, sha256: str) -> Choice:
     """What was found by comparing them. Raises PipelineError where the file changed, or tokenizers cannot load it."""
     data = tokenizer_bytes(tokenizer, sha256)
     # This comes once for a tokenizer, and takes longer than all else in a declaration.
-    print("comparing gigatoken with tokenizers on this tokenizer, once (some seconds) ...", file=sys.stderr, flush=True)
+    tell("comparing gigatoken with tokenizers on this tokenizer, once (some seconds) ...")
     try:
         judge = tokenizers_encoder(data)
     except Exception as error:

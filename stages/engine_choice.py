@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import pathlib
-import stat
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 
 from headrace.stages.environment import environment
 from headrace.store import disk
+from headrace.store.own_cache import own_cache
 
 GIGATOKEN = "gigatoken"
 TOKENIZERS = "tokenizers"
@@ -100,7 +100,7 @@ def choose_engine(tokenizer: str, sha256: str) -> Choice:
 def kept(name: str, find_out: Callable[[], Choice]) -> Choice:
     """What was found out before under that name with the installed versions, or what `find_out` says."""
     names = engine_names()
-    folder = _folder()
+    folder = own_cache("engines")
     versions = "-".join(part for part in names[0].split() if part[0].isdigit())
     path = folder / f"{name}-{versions}-{COMPARISON}.json" if folder else None
     if path:
@@ -114,19 +114,6 @@ def kept(name: str, find_out: Callable[[], Choice]) -> Choice:
         with contextlib.suppress(OSError):  # it is found out again next time
             _replace(path, json.dumps(found.to_dict()).encode())
     return found
-
-
-def _folder() -> pathlib.Path | None:
-    """Where this user keeps it; None where nothing can be kept, or others could write there."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = pathlib.Path(base, "headrace", "engines")
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = folder.lstat()
-    except OSError:
-        return None
-    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
-    return folder if mine else None
 
 
 def _replace(path: pathlib.Path, data: bytes) -> None:

@@ -5,6 +5,7 @@ A listing holds the names of one folder at a time, so that it streams whatever t
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import os
@@ -18,6 +19,7 @@ from typing import Any
 from headrace.stages.errors import FragmentChanged, InputError, unreadable
 from headrace.stages.passed_over import PassedOver
 from headrace.stages.patterns import Folder, Glob, Place, codec_of, decode_path, is_glob, order_of, place_of
+from headrace.stages.within import LeadsOutError, open_below
 from headrace.store.entries import Fragment
 from headrace.store.errors import StoreError
 from headrace.store.objects import ObjectInfo, ObjectStore, open_store
@@ -43,10 +45,17 @@ class InputObject:
 
 
 class Inputs:
-    """What a list of patterns names. `in_directory` are the globs that a folder stands for."""
+    """What a list of patterns names. `in_directory` are the globs that a folder stands for.
 
-    def __init__(self, patterns: Sequence[str], in_directory: Sequence[str]) -> None:
+    Links below a folder that is given lead out of it only with `follow_links` (`headrace.stages.within`).
+    """
+
+    def __init__(self, patterns: Sequence[str], in_directory: Sequence[str], *, follow_links: bool = False) -> None:
+        self._follows = follow_links
         self._places = [place_of(pattern) for pattern in patterns]
+        self._given = {place.path for place in self._places if not place.root}
+        globs = {Glob.of(path).folder for path in self._given if is_glob(path)}
+        self._folders = sorted(globs | {_folder_of(path) for path in self._given})
         self._in_directory = tuple(in_directory)
         self._roots: dict[str, str] = {}
         self._stores: dict[str, ObjectStore] = {}
@@ -77,6 +86,23 @@ class Inputs:
         if prefix not in self._roots:
             raise InputError(f"cannot read {uri!r}: no input of this source names {prefix}")
         return self._store(prefix), uri.removeprefix(prefix)
+
+    def open_file(self, path: str) -> int:
+        """A descriptor of a file of this machine, open for reading. Raises OSError, LeadsOutError."""
+        roots = self._roots_of(path)
+        for root in roots[:-1]:
+            with contextlib.suppress(LeadsOutError):
+                return open_below(root, path)
+        return open_below(roots[-1], path)
+
+    def _roots_of(self, path: str) -> list[str]:
+        """The folders out of which no link on the way to a path may lead, one for each pattern that may name it.
+
+        Empty is the root of what was given itself. A file that no pattern names stays in its folder.
+        """
+        if self._follows or path in self._given:
+            return [""]
+        return [root for root in self._folders if path.startswith(root)] or [_folder_of(os.path.dirname(path))]
 
     def _store(self, prefix: str) -> ObjectStore:
         if prefix not in self._stores:
@@ -127,7 +153,7 @@ class Inputs:
 
     def _local(self, place: Place) -> Iterator[tuple[bytes, InputObject]]:
         if os.path.isdir(place.path):
-            glob: Glob = Folder(place.path.rstrip("/") + "/", self._in_directory)
+            glob: Glob = Folder(_folder_of(place.path), self._in_directory)
         elif os.path.exists(place.path) or not is_glob(place.path):
             found = file_at(place.path)
             if found is not None:
@@ -135,8 +161,9 @@ class Inputs:
             return
         else:
             glob = Glob.of(place.path)
-        for path in _walk(glob, "", (), self._pass(glob)):
-            found = file_at(path)
+        root = "" if self._follows else glob.folder
+        for path in _walk(glob, root, "", (), self._pass(glob)):
+            found = file_at(path, root)
             if found is not None:
                 yield order_of(path), found
             elif what := _no_file(path):
@@ -222,10 +249,16 @@ def _object(place: Place, info: ObjectInfo) -> InputObject:
     return InputObject(place.prefix + info.key, info.size, info.version)
 
 
-def file_at(path: str) -> InputObject | None:
-    """The regular file at a path; None where there is none."""
+def file_at(path: str, root: str = "") -> InputObject | None:
+    """The regular file at a path; None where there is none. Raises LeadsOutError of a link that leads out of `root`."""
     try:
-        status = os.stat(path)
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            descriptor = open_below(root, path, os.O_PATH)
+            try:
+                status = os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -249,19 +282,31 @@ def _files_below(folder: str) -> Iterator[str]:
         yield from (os.path.join(path, name) for name in sorted(names))
 
 
-def _walk(glob: Glob, below: str, above: tuple[tuple[int, int], ...], passed: Callable[[str], None]) -> Iterator[str]:
+def _folder_of(path: str) -> str:
+    return path.rstrip("/") + "/"
+
+
+def _walk(
+    glob: Glob, root: str, below: str, above: tuple[tuple[int, int], ...], passed: Callable[[str], None]
+) -> Iterator[str]:
     """The paths that the glob names, in the order of their bytes. `above` are the folders that lead here.
 
-    `passed` is told of what it does not name, files and whole folders.
+    No folder is entered that a link out of `root` leads to. `passed` is told of what the glob does not name, files and
+    whole folders.
     """
     folder = glob.folder + below
     try:
-        status = os.stat(folder)
-        here = (status.st_dev, status.st_ino)
-        if here in above or len(above) > DEPTH_MAX:
-            return
-        with os.scandir(folder) as entries:
-            names = sorted((entry.name + "/" if _is_folder(entry) else entry.name for entry in entries), key=order_of)
+        descriptor = open_below(root, folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            status = os.fstat(descriptor)
+            here = (status.st_dev, status.st_ino)
+            if here in above or len(above) > DEPTH_MAX:
+                return
+            with os.scandir(descriptor) as entries:
+                listed = [entry.name + "/" if _is_folder(entry) else entry.name for entry in entries]
+        finally:
+            os.close(descriptor)
+        names = sorted(listed, key=order_of)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
@@ -273,7 +318,7 @@ def _walk(glob: Glob, below: str, above: tuple[tuple[int, int], ...], passed: Ca
             else:
                 passed(below + name)
         elif glob.enters(below + name[:-1]):
-            yield from _walk(glob, below + name, (*above, here), passed)
+            yield from _walk(glob, root, below + name, (*above, here), passed)
         else:
             passed(below + name)
 

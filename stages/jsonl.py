@@ -73,8 +73,9 @@ class JsonlSource(FileSource):
         window_bytes_max: int = WINDOW_BYTES,
         damaged: str = STOP,
         metadata_key: str = "",
+        follow_links: bool = False,
     ) -> None:
-        super().__init__(name, input, damaged)
+        super().__init__(name, input, damaged, follow_links=follow_links)
         self.text_key, self.id_key, self.metadata_key = text_key, id_key, metadata_key
         self.fragment_bytes, self.batch_bytes = fragment_bytes, batch_bytes
         self.batch_records, self.max_record_bytes = batch_records, max_record_bytes

@@ -36,6 +36,7 @@ from headrace.stages.quality.scores import fasttext_classifier as fasttext_class
 from headrace.stages.quality.scores import onnx_classifier as onnx_classifier
 from headrace.stages.quality.scores import perplexity as perplexity
 from headrace.stages.vocabulary import TokenizerFacts, resolve_tokenizer
+from headrace.stages.within import with_followed_links
 
 MIB = 1 << 20
 #: The fact of a `tokenize` stage that says what encodes, with versions. The sink behind it does not ask.
@@ -61,6 +62,7 @@ def read_jsonl(
     max_record_bytes: int = 8 * MIB,
     window_bytes_max: int = WINDOW_BYTES,
     damaged: str = "stop",
+    follow_links: bool = False,
     name: str = "read",
 ) -> Stage:
     """Read JSON Lines, as they are or as .gz and .zst: a record a line, blank lines aside.
@@ -70,8 +72,8 @@ def read_jsonl(
     that is an object, as `write_jsonl` writes one, its fields are the record's own, unless two would have one name; ""
     leaves it as it is. What is no record of text is quarantined alone. `damaged` says what a file that is cut off or
     corrupt does: "stop" the run, or "quarantine", by which what can be read is kept and the rest is one quarantined
-    record. `window_bytes_max` is the memory that a .zst file written with `zstd --long` may ask for, up to 2 << 30
-    (`--long=31`).
+    record. Links below a folder lead out of it only with `follow_links`. `window_bytes_max` is the memory that a .zst
+    file written with `zstd --long` may ask for, up to 2 << 30 (`--long=31`).
     """
     parameters: dict[str, Any] = {"text_key": text_key, "id_key": id_key, "fragment_bytes": fragment_bytes}
     parameters |= {
@@ -81,7 +83,7 @@ def read_jsonl(
         "window_bytes_max": window_bytes_max,
         "metadata_key": metadata_key,
     }
-    return _source("headrace.stages.jsonl:JsonlSource", name, input, {**parameters, "damaged": damaged})
+    return _source("headrace.stages.jsonl:JsonlSource", name, input, {**parameters, "damaged": damaged}, follow_links)
 
 
 def read_spool(
@@ -118,6 +120,7 @@ def read_parquet(
     batch_records: int = 4096,
     max_record_bytes: int = 8 * MIB,
     damaged: str = "stop",
+    follow_links: bool = False,
     name: str = "read",
 ) -> Stage:
     """Read Parquet: a record a row, a run of row groups of about `fragment_bytes` a fragment; else as `read_jsonl`.
@@ -127,7 +130,9 @@ def read_parquet(
     """
     parameters: dict[str, Any] = {"text_key": text_key, "id_key": id_key, "fragment_bytes": fragment_bytes}
     parameters |= {"batch_bytes": batch_bytes, "batch_records": batch_records, "max_record_bytes": max_record_bytes}
-    return _source("headrace.stages.parquet:ParquetSource", name, input, {**parameters, "damaged": damaged})
+    return _source(
+        "headrace.stages.parquet:ParquetSource", name, input, {**parameters, "damaged": damaged}, follow_links
+    )
 
 
 def read_warc(
@@ -139,6 +144,7 @@ def read_warc(
     max_record_bytes: int = 8 * MIB,
     window_bytes_max: int = WINDOW_BYTES,
     damaged: str = "stop",
+    follow_links: bool = False,
     name: str = "read",
 ) -> Stage:
     """Read WARC and WET: the text of each page that was answered with 200; else as `read_jsonl`.
@@ -153,7 +159,7 @@ def read_warc(
         "batch_records": batch_records,
     }
     parameters |= {"max_record_bytes": max_record_bytes, "window_bytes_max": window_bytes_max, "damaged": damaged}
-    return _source("headrace.stages.warc:WarcSource", name, input, parameters)
+    return _source("headrace.stages.warc:WarcSource", name, input, parameters, follow_links)
 
 
 def read(
@@ -169,6 +175,7 @@ def read(
     max_record_bytes: int = 8 * MIB,
     window_bytes_max: int = WINDOW_BYTES,
     damaged: str = "stop",
+    follow_links: bool = False,
     name: str = "read",
 ) -> Stage:
     """Read files of any known format, told apart by suffix: JSON Lines, Parquet, WARC, WET and plain text.
@@ -179,17 +186,23 @@ def read(
     parameters |= {"metadata_key": metadata_key, "untyped": True}
     parameters |= {"fragment_bytes": fragment_bytes, "batch_bytes": batch_bytes, "batch_records": batch_records}
     parameters |= {"max_record_bytes": max_record_bytes, "window_bytes_max": window_bytes_max, "damaged": damaged}
-    return _source("headrace.stages.mixed:MixedSource", name, input, parameters)
+    return _source("headrace.stages.mixed:MixedSource", name, input, parameters, follow_links)
 
 
-def read_files(input: str, *, max_record_bytes: int = 8 * MIB, name: str = "read") -> Stage:  # noqa: A002
+def read_files(
+    input: str,  # noqa: A002
+    *,
+    max_record_bytes: int = 8 * MIB,
+    follow_links: bool = False,
+    name: str = "read",
+) -> Stage:
     """Read text files of UTF-8, each as one record; `input` as for `read_jsonl`.
 
     A directory stands for its *.txt, *.md and *.rst, at any depth.
     """
     check_integer(name, "max_record_bytes", max_record_bytes, 1, 256 * MIB)
     parameters = {"input": _patterns(name, input), "max_record_bytes": max_record_bytes}
-    return Stage(name, StageKind.SOURCE, "headrace.stages.documents:FilesSource", parameters)
+    return _followed(Stage(name, StageKind.SOURCE, "headrace.stages.documents:FilesSource", parameters), follow_links)
 
 
 def tokenize(tokenizer: str, *, eos: str | None = "auto", name: str = "tokenize") -> Stage:
@@ -327,13 +340,18 @@ def _files_identity(arguments: Sequence[str]) -> dict[str, str]:
     return {"command_sha256": state.hexdigest()[:16]} if any(found) else {}
 
 
-def _source(target: str, name: str, given: str, parameters: dict[str, Any]) -> Stage:
+def _source(target: str, name: str, given: str, parameters: dict[str, Any], follow_links: bool) -> Stage:
     """A source of files; checks the parameters that it has."""
     _check_source(name, parameters)
     if parameters["damaged"] not in ("stop", "quarantine"):
         damaged = parameters["damaged"]
         raise PipelineError(f'stage "{name}": damaged is {damaged!r}; it must be "stop" or "quarantine"')
-    return Stage(name, StageKind.SOURCE, target, {"input": _patterns(name, given), **parameters}, volatile=_BATCHES)
+    parameters = {"input": _patterns(name, given), **parameters}
+    return _followed(Stage(name, StageKind.SOURCE, target, parameters, volatile=_BATCHES), follow_links)
+
+
+def _followed(source: Stage, follow_links: bool) -> Stage:
+    return with_followed_links(source) if follow_links else source
 
 
 #: What may be otherwise from run to run: it changes no record's fate.

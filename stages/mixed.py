@@ -36,10 +36,13 @@ class MixedSource:
         damaged: str = STOP,
         metadata_key: str = "",
         untyped: bool = False,
+        follow_links: bool = False,
     ) -> None:
         self.name = name
         self.batch_bytes, self.batch_records = batch_bytes, batch_records
-        self.inputs = Inputs(input, tuple(glob for kind in SUFFIXES for glob in globs_of(kind)))
+        self.inputs = Inputs(
+            input, tuple(glob for kind in SUFFIXES for glob in globs_of(kind)), follow_links=follow_links
+        )
         common = {"max_record_bytes": max_record_bytes, "damaged": damaged}
         batches = {**common, "batch_bytes": batch_bytes, "batch_records": batch_records}
         table = {**batches, "text_key": text_key, "id_key": id_key, "fragment_bytes": fragment_bytes}

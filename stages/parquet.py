@@ -55,8 +55,9 @@ class ParquetSource(FileSource):
         batch_records: int = 4096,
         max_record_bytes: int = 8 << 20,
         damaged: str = STOP,
+        follow_links: bool = False,
     ) -> None:
-        super().__init__(name, input, damaged)
+        super().__init__(name, input, damaged, follow_links=follow_links)
         self.text_key, self.id_key = text_key, id_key
         self._gate = FooterGate()
         self.fragment_bytes, self.batch_bytes = fragment_bytes, batch_bytes

@@ -28,8 +28,9 @@ def _check_input(stage: Stage, pipeline: Pipeline) -> None:
     """Each pattern names files, the first of a kind that the source reads, and none that the run itself writes."""
     from headrace.stages.inputs import Inputs, first_named, to_path
     from headrace.stages.patterns import SUFFIXES, check_format, globs_of
+    from headrace.stages.within import PARAMETER
 
-    kind = _KINDS[stage.target]
+    kind, follow = _KINDS[stage.target], bool(stage.parameters.get(PARAMETER))
     for pattern in stage.parameters["input"]:
         globs = globs_of(kind) if kind else tuple(glob for each in SUFFIXES for glob in globs_of(each))
         if first_named(pattern, globs, pipeline.dataset, _OF_A_DATASET):
@@ -37,7 +38,7 @@ def _check_input(stage: Stage, pipeline: Pipeline) -> None:
                 f'stage "{stage.name}": input {pattern!r} also names what the run writes to {pipeline.dataset}: it '
                 "would read its own output; put the output elsewhere, or narrow the input"
             )
-        for found in itertools.islice(Inputs([pattern], globs), FILES_LOOKED_AT):
+        for found in itertools.islice(Inputs([pattern], globs, follow_links=follow), FILES_LOOKED_AT):
             check_format(to_path(found.uri), kind)
 
 
@@ -121,6 +122,9 @@ _KINDS = {
     "headrace.stages.documents:FilesSource": "files",
     "headrace.stages.mixed:MixedSource": "",
 }
+
+#: The targets of sources of files.
+SOURCES = frozenset(_KINDS)
 
 _CHECKS: dict[str, Callable[[Stage, Pipeline], None]] = {
     **dict.fromkeys(_KINDS, _check_input),

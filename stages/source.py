@@ -31,12 +31,12 @@ class FileSource:
     #: Whether a file is read from its first byte on.
     FROM_FRONT: ClassVar[bool] = True
 
-    def __init__(self, name: str, patterns: Sequence[str], damaged: str = STOP) -> None:
+    def __init__(self, name: str, patterns: Sequence[str], damaged: str = STOP, *, follow_links: bool = False) -> None:
         if damaged not in (STOP, QUARANTINE):
             raise PipelineError(f'stage "{name}": damaged is {damaged!r}; it must be "{STOP}" or "{QUARANTINE}"')
         self.name = name
         self.salvage = damaged == QUARANTINE
-        self.inputs = Inputs(patterns, globs_of(self.KIND))
+        self.inputs = Inputs(patterns, globs_of(self.KIND), follow_links=follow_links)
         self.bytes_read = 0
         self.bytes_skipped = 0
         self.stored_read = 0

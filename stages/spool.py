@@ -17,9 +17,10 @@ import orjson
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd
 from headrace.stages.errors import FragmentChanged, InputError
-from headrace.stages.inputs import InputObject, file_at, to_path
+from headrace.stages.inputs import InputObject, file_at
 from headrace.stages.jsonl import JsonlSource
 from headrace.stages.records import Columns
+from headrace.stages.streams import open_raw
 from headrace.store.entries import Fragment
 from headrace.store.intervals import UNBOUNDED, Gap
 
@@ -65,7 +66,7 @@ class SpoolSource(JsonlSource):
             closed = (self.folder / CLOSED).exists()
             names = self._names()
             for name in names:
-                found = file_at(str(self.folder / name)) if name not in seen else None
+                found = file_at(str(self.folder / name), f"{self.folder}/") if name not in seen else None
                 if found is not None:
                     yield found.fragment(self.name, self.SHED_READER if name.endswith(SHED) else self.READER)
             seen = set(names)
@@ -102,11 +103,10 @@ class SpoolSource(JsonlSource):
             yield FragmentEnd(count)
 
     def _shed_records(self, fragment: Fragment) -> int:
-        path = to_path(fragment.uri)
-        found = file_at(path)
-        if found is None or found.version != fragment.version:
-            raise FragmentChanged(f"{fragment.uri} is not the file that was listed")
-        return sum(orjson.loads(line)["records"] for line in Path(path).read_bytes().splitlines())
+        with open_raw(self.inputs, fragment, ahead=False) as raw:
+            data = raw.readall()
+            raw.check()
+        return sum(orjson.loads(line)["records"] for line in data.splitlines())
 
     def _shed(self, fragment: Fragment, first: int, end: int) -> Batch:
         columns = Columns(fragment.uri)

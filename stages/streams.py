@@ -32,13 +32,13 @@ _fetchers: list[ThreadPoolExecutor] = []
 class LocalFile(io.FileIO):
     """A file of this machine behind a fragment."""
 
-    def __init__(self, fragment: Fragment) -> None:
+    def __init__(self, inputs: Inputs, fragment: Fragment) -> None:
         self._fragment = fragment
         #: What takes the checksum of all that is read, if anything does.
         self.content: Content | None = None
         path = to_path(fragment.uri)
         try:
-            super().__init__(path, "rb")
+            super().__init__(path, "rb", opener=lambda path, _: inputs.open_file(path))
         except FileNotFoundError as error:
             raise gone(fragment) from error
         except OSError as error:
@@ -259,7 +259,7 @@ def open_raw(inputs: Inputs, fragment: Fragment, *, ahead: bool, size: int = -1)
         begun: RemoteFile = coming[1]
         return begun
     place = inputs.store_of(fragment.uri)
-    raw = LocalFile(fragment) if place is None else RemoteFile(*place, fragment, ahead=ahead, size=size)
+    raw = LocalFile(inputs, fragment) if place is None else RemoteFile(*place, fragment, ahead=ahead, size=size)
     try:
         raw.check()
     except BaseException:

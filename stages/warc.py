@@ -104,8 +104,9 @@ class WarcSource(FileSource):
         window_bytes_max: int = WINDOW_BYTES,
         damaged: str = STOP,
         untyped: bool = False,
+        follow_links: bool = False,
     ) -> None:
-        super().__init__(name, input, damaged)
+        super().__init__(name, input, damaged, follow_links=follow_links)
         self.main_content, self.untyped = main_content, untyped
         self.batch_bytes, self.batch_records = batch_bytes, batch_records
         self.max_record_bytes, self.window_bytes_max = max_record_bytes, window_bytes_max

@@ -4,15 +4,18 @@ import os
 from pathlib import Path
 
 from headrace.transport.certificates import Credentials
+from headrace.transport.private_file import read_private
 
 AUTHORITY = "authority"
+#: Bytes of a private key in PEM; one of the curve in use has 241.
+KEY_BYTES_MAX = 16 << 10
 
 
 def read_credentials(folder: Path, name: str) -> Credentials:
-    """Read a node's three files. Raises OSError for one that cannot be read."""
+    """Read a node's three files. Raises OSError for one that cannot be read, and for a key that is not private."""
     return Credentials(
         (folder / f"{name}.pem").read_bytes(),
-        (folder / f"{name}.key").read_bytes(),
+        read_private(folder / f"{name}.key", KEY_BYTES_MAX),
         (folder / f"{AUTHORITY}.pem").read_bytes(),
     )
 

@@ -7,10 +7,10 @@ join with it.
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from pathlib import Path
 
+from headrace.transport.private_file import read_private
 from headrace.transport.token import PREFIX, TOKEN_LIMIT
 from headrace.worker.membership import JoinError
 
@@ -40,30 +40,11 @@ def find_token(given: str) -> str:
     if given == STANDARD_INPUT:
         return _bounded(sys.stdin.buffer.read(TOKEN_LIMIT + 1), "standard input")
     if given:
-        return _read(Path(given))
+        try:
+            return _bounded(read_private(Path(given), TOKEN_LIMIT, pipes=True), given)
+        except OSError as error:
+            raise JoinError(f"--join {given} cannot be read: {error.strerror}; {HOW}") from error
     return _bounded(lent.encode(errors="replace"), VARIABLE) if lent else ""
-
-
-def _read(path: Path) -> str:
-    """What a file holds that this user alone may read; a pipe that this user made is one too."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not (stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
-                raise JoinError(f"--join {path} is no file: {HOW}")
-            if found.st_uid not in (0, os.geteuid()):
-                raise JoinError(
-                    f"--join {path} belongs to user {found.st_uid}, who chooses what is in it: own the file"
-                )
-            if found.st_mode & 0o077:
-                mode = stat.S_IMODE(found.st_mode)
-                raise JoinError(
-                    f"--join {path} has mode {mode:04o}, so that others may read the token: give it mode 0600"
-                )
-            return _bounded(file.read(TOKEN_LIMIT + 1), str(path))
-    except OSError as error:
-        raise JoinError(f"--join {path} cannot be read ({error.strerror}): {HOW}") from error
 
 
 def _bounded(data: bytes, where: str) -> str:

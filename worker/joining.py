@@ -28,7 +28,13 @@ from headrace.transport.certificates import (
     verify,
 )
 from headrace.transport.clock import utc_now
-from headrace.transport.credential_files import AUTHORITY, read_credentials, write_public, write_secret
+from headrace.transport.credential_files import (
+    AUTHORITY,
+    KEY_BYTES_MAX,
+    read_credentials,
+    write_public,
+    write_secret,
+)
 from headrace.transport.errors import TransportError
 from headrace.transport.join_wire import (
     LENGTH,
@@ -41,6 +47,7 @@ from headrace.transport.join_wire import (
     decode_message,
     encode_message,
 )
+from headrace.transport.private_file import read_private
 from headrace.transport.token import JoinToken, read_token
 from headrace.worker.membership import JoinError, Membership
 
@@ -128,13 +135,20 @@ def _key(folder: Path) -> ec.EllipticCurvePrivateKey:
     """The node's key, made once: a token that was spent by it is still good for it."""
     path = folder / f"{NODE}.key"
     if path.exists():
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        key = serialization.load_pem_private_key(_secret(path), password=None)
         if isinstance(key, ec.EllipticCurvePrivateKey):
             return key
         raise JoinError(f"{path} is no key of a node; remove it, and join again")
     made = new_key()
     write_secret(path, private_pem(made))
     return made
+
+
+def _secret(path: Path) -> bytes:
+    try:
+        return read_private(path, KEY_BYTES_MAX)
+    except OSError as error:
+        raise JoinError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _keep(folder: Path, token: JoinToken, credentials: Credentials, name: str) -> Membership:

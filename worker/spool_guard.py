@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hmac
 import io
-import os
 import socket
 import ssl
-import stat
 import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from headrace.transport.private_file import read_private
 
 #: Clients at once; and bodies that are being received, which are in memory.
 CLIENTS_MAX = 64
@@ -73,16 +73,9 @@ class Tokens:
     def read(cls, path: Path) -> Tokens:
         """One token a line, in a file that this user alone may read. Raises GuardError."""
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            with os.fdopen(descriptor, "rb") as file:
-                found = os.fstat(descriptor)
-                if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o077:
-                    raise GuardError(f"{path} must be a file of this user's with mode 0600: it holds tokens")
-                data = file.read(TOKENS_BYTES_MAX + 1)
+            data = read_private(path, TOKENS_BYTES_MAX)
         except OSError as error:
             raise GuardError(f"{path}: {error.strerror}; name a file with one token a line") from error
-        if len(data) > TOKENS_BYTES_MAX:
-            raise GuardError(f"{path} has more than {TOKENS_BYTES_MAX:,} bytes: one token a line")
         tokens = tuple(line.strip() for line in data.decode("ascii", errors="replace").splitlines() if line.strip())
         if not tokens or not all(TOKEN_CHARACTERS_MIN <= len(token) <= TOKEN_CHARACTERS_MAX for token in tokens):
             bounds = f"{TOKEN_CHARACTERS_MIN} to {TOKEN_CHARACTERS_MAX}"

@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 import numba
 import xxhash
 
+from headrace.store.own_cache import own_cache
+
 #: How long a process waits for another one that compiles; then it compiles too.
 WAIT_SECONDS_MAX = 120.0
 _POLL_SECONDS = 0.1
@@ -75,14 +77,10 @@ def compiled(function: Loop) -> Loop:
 @cache
 def _cache_folder() -> str:
     """The folder of this version's machine code; empty where none can be written."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     digest = xxhash.xxh3_128(unicodedata.unidata_version.encode())
     here = pathlib.Path(__file__).parent
     for path in sorted((*here.glob("*.py"), *(here.parent / "dedup").glob("*.py"))):
         digest.update(path.read_bytes())
-    folder = pathlib.Path(base, "headrace", "kernels", digest.hexdigest()[:16])
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:
-        return ""
-    return str(folder) if os.access(folder, os.W_OK) else ""
+    # Machine code of another user's would run here.
+    folder = own_cache("kernels", digest.hexdigest()[:16])
+    return str(folder) if folder is not None and os.access(folder, os.W_OK) else ""

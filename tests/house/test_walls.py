@@ -33,6 +33,7 @@ NO_LINKS = {
         "masking",
         "metrics_page",
         "notify",
+        "private_file",
         "private_folder",
         "threads",
         "signals",

@@ -205,7 +205,7 @@ def test_links_to_files_and_folders_are_followed(tmp_path: pathlib.Path) -> None
     (tmp_path / "snap").mkdir()
     (tmp_path / "snap" / "a.jsonl").symlink_to("../blobs/x")
     (tmp_path / "main").symlink_to("snap")
-    assert len(list(Inputs([str(tmp_path / "main" / "*.jsonl")], ()))) == 1
+    assert len(list(Inputs([str(tmp_path / "main" / "*.jsonl")], (), follow_links=True))) == 1
 
 
 def test_a_query_of_an_s3_uri_is_no_part_of_its_glob() -> None:

@@ -1,0 +1,32 @@
+"""Folders of this user's cache, from which machine code and findings are believed: nobody else may write there."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+#: Who shares a group with this user may exchange a folder in the cache, and then it is not this user's.
+_WORLD_WRITES, _OTHERS_WRITE = 0o002, 0o022
+
+
+def own_cache(*parts: str) -> Path | None:
+    """A folder below `$XDG_CACHE_HOME/headrace` or `~/.cache/headrace`, made if it is not there.
+
+    None where it cannot be made, or where it, or one of ours above it, is a link or belongs to another user, or others
+    may write to it: what is kept there is found out again each time.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(base)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for part in ("headrace", *parts):
+            folder /= part
+            folder.mkdir(exist_ok=True, mode=0o700)
+            found = folder.lstat()
+            open_to = found.st_mode & (_OTHERS_WRITE if folder.name == parts[-1] else _WORLD_WRITES)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or open_to:
+                return None
+    except OSError:
+        return None
+    return folder
