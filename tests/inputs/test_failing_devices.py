@@ -58,7 +58,7 @@ def home(tmp_path: Path) -> Path:
 
 def run(home: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     parameters = ["-p", "input=corpus/*", "-p", "output=out", *arguments, "--json"]
-    command = [sys.executable, "-P", "-m", "headrace.cli", "run", "failing.py", *parameters]
+    command = [sys.executable, "-P", "-m", "headrace.cli", "run", "failing.py", *parameters, "--follow-links"]
     return subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=RUN_S_MAX)
 
 
