@@ -17,6 +17,7 @@ class _Keeper(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
     def begin_next(self) -> None: ...
+    def keep(self) -> None: ...
 
 
 class LoaderState(TrainerCallback, ExportableState):
@@ -38,6 +39,7 @@ class LoaderState(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
         """Go on where the checkpoint was saved."""
+        self._loader.keep()
         if not state.global_step:
             return control
         if not args.ignore_data_skip:

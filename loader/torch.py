@@ -9,20 +9,22 @@ loop sees the same sequence; but only the loop knows what it received. So every 
 
 import time
 from collections.abc import Iterator, Mapping
+from multiprocessing.context import get_spawning_popen
 from typing import Any, Final, Literal, cast
 
 from headrace.loader.batches import Loader, LoaderStatistics
 from headrace.loader.errors import LoaderError
 from headrace.loader.fields import Batch
 from headrace.loader.state import find_state, packed
-from headrace.loader.trainers import check_wrapper
 from headrace.loader.verify import WAIT_S_MAX
 
 try:
     import torch
-    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+    from torch.utils.data import IterableDataset, get_worker_info
 except ImportError as error:
     raise ImportError("headrace.loader.torch needs PyTorch: pip install 'headrace[loader]'") from error
+
+from headrace.loader.trainers import Counted, check_loop, check_wrapper
 
 #: PyTorch takes indices and labels as int64; what the attention kernels take stays int32
 _INT64: Final = ("tokens", "labels", "position_ids")
@@ -74,6 +76,14 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         #: is about to begin one
         self._loop: int | None = None
         self._is_entering = False
+        #: whether a trainer's callback writes the state into its checkpoints
+        self._is_kept = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        if get_spawning_popen() is not None:
+            # the process that is about to be spawned does not see who iterates
+            check_loop(is_kept=self._is_kept)
+        return dict(vars(self))
 
     def __len__(self) -> int:
         """Batches of the pass that the next loop reads, those among them that were read already.
@@ -91,6 +101,10 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         """Go to the beginning of the `epoch`-th pass behind the first that was read, unless that has begun."""
         self.loader.reach_pass(self._first_pass + epoch)
 
+    def keep(self) -> None:
+        """Take note that a trainer's callback writes the state into its checkpoints."""
+        self._is_kept = True
+
     def begin_next(self) -> None:
         """Go to the next pass where no step of this one is left: for trainers that count steps themselves."""
         if not self.loader.steps_left:
@@ -98,6 +112,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         check_wrapper(self)
+        check_loop(is_kept=self._is_kept)
         info = get_worker_info()
         if info is not None:
             self._is_entering = True
@@ -201,7 +216,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
     def _over_workers(self, num_workers: int, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if self.loader.steps_left == 0:
             self.loader.next_pass()
-        batches = iter(DataLoader(self, batch_size=None, num_workers=num_workers, **options))
+        batches = iter(Counted(self, batch_size=None, num_workers=num_workers, **options))
         # it counts, whenever its workers begin
         self._told += 1
         asked_s = time.perf_counter()
@@ -298,6 +313,10 @@ class OverWorkers(_Batches):
     def set_epoch(self, epoch: int) -> None:
         """See `TorchLoader.set_epoch`."""
         self.dataset.set_epoch(epoch)
+
+    def keep(self) -> None:
+        """See `TorchLoader.keep`."""
+        self.dataset.keep()
 
     def begin_next(self) -> None:
         """See `TorchLoader.begin_next`."""

@@ -32,8 +32,7 @@ LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR
 
 def run(uri: str, out: Path, trainer: str, via: str, ranks: int, *told: object) -> subprocess.CompletedProcess[str]:
     out.mkdir(exist_ok=True)
-    warnings = "default" if via == "data_loader_workers" else "ignore"
-    command = [sys.executable, "-W", warnings, str(RUNS), trainer, via, uri, str(out), *map(str, told)]
+    command = [sys.executable, "-W", "ignore", str(RUNS), trainer, via, uri, str(out), *map(str, told)]
     if trainer == "checkpoint" or (ranks > 1 and trainer != "lightning"):
         # which finds a free port
         command[1:3] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
@@ -80,6 +79,7 @@ def check(uri: str, out: Path, trainer: str, via: str, ranks: int, *, save_at: i
         ("lightning", "stateful_data_loader"),
         ("transformers", "bare"),
         ("transformers", "over_workers"),
+        ("transformers", "data_loader"),
         ("accelerate", "bare"),
         ("accelerate", "over_workers"),
     ],
@@ -90,12 +90,23 @@ def test_a_trainer_that_was_killed_in_a_pass_goes_on_exactly(
     check(thousand_dataset, tmp_path / "out", trainer, via, ranks)
 
 
-@pytest.mark.parametrize("trainer", ["lightning", "transformers", "accelerate"])
+@pytest.mark.parametrize(
+    ("trainer", "via"),
+    [
+        ("lightning", "bare"),
+        ("lightning", "over_workers"),
+        ("transformers", "bare"),
+        ("transformers", "over_workers"),
+        ("transformers", "data_loader"),
+        ("accelerate", "bare"),
+        ("accelerate", "over_workers"),
+    ],
+)
 @pytest.mark.parametrize("save_at", [50, 55])
 def test_a_trainer_saved_at_the_end_of_a_pass_or_in_the_second_goes_on_exactly(
-    thousand_dataset: str, tmp_path: Path, trainer: str, save_at: int
+    thousand_dataset: str, tmp_path: Path, trainer: str, via: str, save_at: int
 ):
-    check(thousand_dataset, tmp_path / "out", trainer, "bare", 1, save_at=save_at)
+    check(thousand_dataset, tmp_path / "out", trainer, via, 1, save_at=save_at)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -132,17 +143,26 @@ def test_a_wrapper_of_accelerate_that_looks_ahead_or_cuts_batches_apart_is_refus
     assert (done.returncode, done.stdout) == (0, "refused\nrefused\n"), done.stderr
 
 
-def test_a_trainer_that_skips_by_itself_is_exact_in_the_first_pass_and_says_that_it_may_not_be(
-    thousand_dataset: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("trainer", "via", "said"),
+    [
+        ("lightning", "data_loader", "in place of the DataLoader give the trainer the loader itself"),
+        ("lightning", "data_loader_workers", r"in place of the DataLoader give the trainer loader.over_workers(2)"),
+        ("lightning", "data_loader_spawned", r"in place of the DataLoader give the trainer loader.over_workers(1)"),
+        ("transformers_without_callback", "bare", "callbacks=[headrace.loader.hugging_face.LoaderState(loader)]"),
+        ("transformers_without_callback", "data_loader", "ignore_data_skip=True"),
+        ("transformers_without_callback", "data_loader_workers", "ignore_data_skip=True"),
+        ("transformers_without_callback", "data_loader_spawned", "ignore_data_skip=True"),
+        ("transformers_without_callback", "over_workers", "ignore_data_skip=True"),
+        ("transformers_that_skips", "data_loader", "ignore_data_skip=True"),
+    ],
+)
+def test_a_trainer_whose_checkpoints_leave_out_the_place_is_refused_before_its_first_step(
+    thousand_dataset: str, tmp_path: Path, trainer: str, via: str, said: str
 ):
-    said = check(thousand_dataset, tmp_path / "out", "transformers", "data_loader", 1)
-    assert "reads 17 batches of this pass again and drops them" in said
-
-
-def test_lightning_says_that_a_data_loader_with_workers_does_not_go_on(thousand_dataset: str, tmp_path: Path):
     out = tmp_path / "out"
-    run(thousand_dataset, out, "lightning", "data_loader_workers", 1, STEPS, SAVE_AT, SAVE_AT + 3, "fresh")
-    done = run(thousand_dataset, out, "lightning", "data_loader_workers", 1, STEPS, SAVE_AT, -1, "resume")
-    assert "your dataloader is not resumable" in done.stderr
-    # and a second pass over workers that nobody counts for is refused
-    assert "second loop over DataLoader workers" in done.stderr
+    done = run(thousand_dataset, out, trainer, via, 1, STEPS, SAVE_AT, -1, "fresh")
+    assert done.returncode == 1
+    assert "LoaderError" in done.stderr
+    assert said in done.stderr
+    assert not list(out.glob("seen-*"))

@@ -44,6 +44,8 @@ class Run:
                 return DataLoader(loader, batch_size=None)
             case "data_loader_workers":
                 return DataLoader(loader, batch_size=None, num_workers=2)
+            case "data_loader_spawned":
+                return DataLoader(loader, batch_size=None, num_workers=1, multiprocessing_context="spawn")
         from torchdata.stateful_dataloader import StatefulDataLoader
 
         return StatefulDataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
@@ -99,8 +101,9 @@ def transformers(run: Run) -> None:
 
     from headrace.loader.hugging_face import LoaderState
 
-    keeps = run.via in ("bare", "over_workers")
+    keeps = run.trainer == "transformers"
     loader = run.loader()
+    kept = loader.dataset if isinstance(loader, DataLoader) else loader
 
     class Ours(Trainer):
         def get_train_dataloader(self) -> Any:
@@ -108,9 +111,10 @@ def transformers(run: Run) -> None:
 
     arguments = TrainingArguments(
         output_dir=str(run.out), max_steps=run.steps, save_steps=run.save_at, report_to=[], disable_tqdm=True,
-        use_cpu=True, remove_unused_columns=False, ignore_data_skip=keeps,
+        use_cpu=True, remove_unused_columns=False,
+        ignore_data_skip=run.trainer != "transformers_that_skips",
     )  # fmt: skip
-    trainer = Ours(model=Net(run), args=arguments, callbacks=[LoaderState(loader)] if keeps else [])
+    trainer = Ours(model=Net(run), args=arguments, callbacks=[LoaderState(kept)] if keeps else [])
     trainer.train(resume_from_checkpoint=str(run.out / f"checkpoint-{run.save_at}") if run.resumes else None)
 
 
@@ -162,6 +166,11 @@ def checkpoint(run: Run) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     one = Run(sys.argv[1:])
-    {"lightning": lightning, "transformers": transformers, "accelerate": accelerate, "checkpoint": checkpoint}[
-        one.trainer
-    ](one)
+    {
+        "lightning": lightning,
+        "transformers": transformers,
+        "transformers_without_callback": transformers,
+        "transformers_that_skips": transformers,
+        "accelerate": accelerate,
+        "checkpoint": checkpoint,
+    }[one.trainer](one)
