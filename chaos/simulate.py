@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 
 from headrace.chaos.mutants import MUTANTS, planted
 from headrace.chaos.simulator import Outcome, simulate
+from headrace.transport.lifeline import be_killed_with
 
 SEEDS = 1000
 SEEDS_MAX = 10_000_000
@@ -56,6 +57,8 @@ def _outcomes(seeds: range, mutant: str | None, jobs: int) -> Iterator[Iterator[
 
 def _plant(mutant: str | None, stack: ExitStack | None) -> None:
     """Plant a mutant; where no stack takes it out again, for as long as the process lives."""
+    if stack is None and (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
+        be_killed_with(parent.pid)
     if mutant:
         (stack or _FOR_LIFE).enter_context(planted(mutant))
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import sys
 from collections.abc import Sequence
+
+from headrace.cli.errors import EXIT_INTERRUPTED
 
 #: With these a run starts no processes.
 _ALONE = ("--help", "--limit")
@@ -17,8 +20,23 @@ _ALONE = ("--help", "--limit")
 
 def main() -> None:
     """The console script."""
+    try:
+        _main()
+    except KeyboardInterrupt:
+        # Before there was a command that could have said so.
+        print("headrace: interrupted", file=sys.stderr)
+        os._exit(EXIT_INTERRUPTED)
+
+
+def _main() -> None:
     # What is imported stays: looking for garbage in it is a tenth of the time that imports take.
     gc.disable()
+    if sys.platform == "linux":
+        from headrace.transport.lifeline import end_with_starter
+        from headrace.transport.signals import be_interrupted
+
+        end_with_starter()
+        be_interrupted()
     if sys.platform == "linux" and _starts_processes(sys.argv[1:]):
         from headrace.cli.embedded import begin
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from headrace.cli.errors import EXIT_FAULT, EXIT_INTERRUPTED, CliError, explain
+from headrace.cli.errors import EXIT_FAULT, EXIT_INTERRUPTED, CliError, Interrupted, explain
 from headrace.transport.masking import mask
 
 
@@ -22,7 +22,7 @@ def outcome(call: Callable[[], object], understand: Callable[[Exception], CliErr
         code = call()
         sys.stdout.flush()
     except KeyboardInterrupt:
-        return _complain(CliError("interrupted"), EXIT_INTERRUPTED)
+        return _complain(Interrupted(), EXIT_INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has enough of it; nothing is left to flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -28,6 +28,15 @@ class UsageError(CliError):
     exit_code = EXIT_USAGE
 
 
+class Interrupted(CliError):  # noqa: N818 - named after what is so
+    """The user ended the command."""
+
+    exit_code = EXIT_INTERRUPTED
+
+    def __init__(self) -> None:
+        super().__init__("interrupted")
+
+
 class ProcessDied(CliError):  # noqa: N818 - named after what is so
     """The controller or the worker of an embedded run ended by itself."""
 

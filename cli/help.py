@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from headrace.cli.errors import Interrupted
 from headrace.cli.examples import EXAMPLES
 
 #: The commands in the order in which `headrace --help` and docs/commands.md have them.
@@ -50,7 +51,13 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Command(TyperCommand):
-    """A command whose help is ours."""
+    """A command whose help is ours, and which is interrupted as every other: its parser would end it without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise Interrupted from error
 
     def get_help(self, ctx: Any) -> str:
         return help_of(self, str(ctx.command_path), _columns())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from headrace.cli.embedded import AGAIN, DEATH_S, START_S, Embedded, begun_or_ne
 from headrace.cli.errors import EXIT_INTERRUPTED, CliError
 from headrace.stages.inherited import inherited_by
 from headrace.stages.vocabulary import keep_parsed
-from headrace.transport.signals import heard
+from headrace.transport.signals import SECOND_S, end_within, hear, restore
 
 if TYPE_CHECKING:
     from headrace.cli.client import Client, RunOptions
@@ -43,6 +42,8 @@ class Interrupts:
 
     asked: int = 0
     obeyed: int = 0
+    #: Whether nothing is there to be committed: the first one ends the command.
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ def run_embedded(
 
     The report, and whether the user ended it. Raises CliError where the run fails or a process dies.
     """
+    interrupts.ends = True  # the code of a pipeline file may take its time, and a store may be silent
     with begun_or_new() as embedded:
         with keep_parsed() as parsed:
             pipeline = read()
@@ -93,18 +95,14 @@ def run_embedded(
         from headrace.cli.client import Client
 
         with Client(embedded.address()) as client, _deaths_explained(embedded):
-            client.wait_for_worker(START_S, lambda: _go_on(embedded, interrupts))
-            ended = _carry(client, pipeline, make_options(), embedded, interrupts)
+            client.wait_for_worker(START_S, embedded.check)
+            options = make_options()
+            interrupts.ends = False
+            ended = _carry(client, pipeline, options, embedded, interrupts)
+            interrupts.ends = True
     if ended.status.state == "failed":
         raise CliError(ended.status.failure or "the run failed and did not say why")
     return _report(pipeline, ended), ended.interrupted
-
-
-def _go_on(embedded: Embedded, interrupts: Interrupts) -> None:
-    """Before the pipeline is applied there is nothing to commit: the first Ctrl-C ends the command."""
-    if interrupts.asked:
-        raise KeyboardInterrupt
-    embedded.check()
 
 
 def _carry(
@@ -249,7 +247,7 @@ def _deaths_explained(embedded: Embedded) -> Iterator[None]:
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[Interrupts]:
-    """Count SIGINT and SIGTERM instead of dying of them; a third one ends the process as usual.
+    """Count SIGINT and SIGTERM instead of dying of them: the second leaves SECOND_S to end, a third ends at once.
 
     What whoever started this process has it ignore stays ignored.
     """
@@ -257,15 +255,18 @@ def catch_signals() -> Iterator[Interrupts]:
 
     def count(_number: int, _frame: Any) -> None:
         interrupts.asked += 1
-        if interrupts.asked > 2:
+        if interrupts.asked > 1:
+            end_within(SECOND_S)
+        elif interrupts.ends:
             raise KeyboardInterrupt
+        else:
+            hear(count)
 
-    before = {number: signal.signal(number, count) for number in heard()}
+    before = hear(count)
     try:
         yield interrupts
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore(before)
 
 
 def _report(pipeline: Pipeline, ended: Ended) -> RunReport:

@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from headrace.transport.lifeline import end_with_starter
+
 
 def main(argv: Sequence[str] | None = None, word_fd: int = -1) -> int:
     """Import the server, and serve; the exit code. With `word_fd`, once a byte comes there, or not at all."""
@@ -22,6 +24,7 @@ def main(argv: Sequence[str] | None = None, word_fd: int = -1) -> int:
 
 
 if __name__ == "__main__":
+    end_with_starter()
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -38,7 +38,7 @@ from headrace.transport.effects import Effects, end_on_surprise
 from headrace.transport.lifeline import end_with_parent
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
-from headrace.transport.signals import heard
+from headrace.transport.signals import hear_on
 from headrace.transport.ticket import KEY_BYTES_MIN
 
 if TYPE_CHECKING:
@@ -224,8 +224,7 @@ def _listen_for_the_end(lifeline_fd: int) -> asyncio.Event:
     """What is set by SIGTERM, SIGINT, or the end of the lifeline."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
-    for number in heard():
-        loop.add_signal_handler(number, told.set)
+    hear_on(loop, told.set)
 
     def let_go() -> None:
         # Its end would be told at each turn of the loop, for as long as this process takes to end.

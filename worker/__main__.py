@@ -14,6 +14,7 @@ import headrace.transport.pipe
 import headrace.worker.core.watching
 import headrace.worker.hands  # noqa: F401 - for both
 from headrace.transport.forked import may_fork
+from headrace.transport.lifeline import end_with_starter
 from headrace.worker.cradle import fork_nursery, hear, start_nursery
 
 
@@ -36,6 +37,7 @@ def main(argv: Sequence[str] | None = None, word_fd: int = -1) -> int:
 
 
 if __name__ == "__main__":
+    end_with_starter()
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -36,7 +36,7 @@ from headrace.transport.lifeline import end_with_parent
 from headrace.transport.log_lines import about, caused_by, current_cause
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
-from headrace.transport.signals import heard
+from headrace.transport.signals import hear_on
 from headrace.worker.addresses import host_id, own_addresses
 from headrace.worker.attendance import Attendance
 from headrace.worker.core import supervisor as core
@@ -340,8 +340,7 @@ async def work(
     """Attend until a signal, the lifeline's end, or a refusal; the exit code."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
-    for number in heard():
-        loop.add_signal_handler(number, told.set)
+    hear_on(loop, told.set)
 
     def let_go() -> None:
         # Its end would be told at each turn of the loop, for as long as this process takes to end.

@@ -19,7 +19,6 @@ import io
 import json
 import os
 import re
-import signal
 import socket
 import socketserver
 import ssl
@@ -46,7 +45,7 @@ from headrace.transport.control_address import (
     to_listen,
 )
 from headrace.transport.private_folder import runtime_folder
-from headrace.transport.signals import heard
+from headrace.transport.signals import hear
 from headrace.worker.spool import SEGMENT_AGE_S, SEGMENT_BYTES, Spool, SpoolClosedError, SpoolFullError
 from headrace.worker.spool_guard import (
     BODIES_MAX,
@@ -288,8 +287,7 @@ def main(arguments: list[str]) -> int:
         print(f"headrace: {error}", file=sys.stderr)
         return 1
     stop = threading.Event()
-    for number in heard():
-        signal.signal(number, lambda *_: stop.set())
+    hear(lambda *_: stop.set())
     threads.start("server", lambda: server.serve_forever(poll_interval=_TICK_S))
     print(f"spool serves on {address}", flush=True)
     if given.dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import random
 import subprocess
@@ -20,6 +21,7 @@ from headrace.chaos.live.source_records import SourceDamaged, read_source
 from headrace.pipeline.graph import Pipeline
 from headrace.store.dataset import Dataset
 from headrace.store.errors import StoreError
+from headrace.transport.lifeline import ending_with_this
 from headrace.worker.rebuild import own_key
 
 #: Seconds that making one shard again may take.
@@ -219,7 +221,14 @@ def _rebuild(dataset: pathlib.Path, shard: str) -> str:
     command = [sys.executable, "-P", "-m", "headrace.cli", "dataset", "rebuild", str(dataset), shard, "--trust-code"]
     command += ["--json"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=REBUILD_S_MAX, check=False)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command,
+            capture_output=True,
+            text=True,
+            timeout=REBUILD_S_MAX,
+            check=False,
+            env={**os.environ, **ending_with_this()},
+        )
     except subprocess.TimeoutExpired:
         return f"{shard}: not made again within {REBUILD_S_MAX:.0f} s"
     if done.returncode == 0:

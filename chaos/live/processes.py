@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import IO, Protocol
 
+from headrace.transport.lifeline import ending_with_this
+
 MARK = "HEADRACE_CHAOS_MARK"
 #: Seconds in which processes that were sent SIGKILL must be gone.
 KILL_S_MAX = 10.0
@@ -89,13 +91,16 @@ class Marked:
         return subprocess.Popen(  # noqa: S603 - a command of this run
             list(command),
             cwd=self.cwd,
-            # SPT_NOENV: a process title must not be written over the environment that the mark stands in.
-            env={**os.environ, **self.environment, **environment, MARK: self.mark, "SPT_NOENV": "1"},
+            env={**os.environ, **self.environment, **environment, **self._own()},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=errors,
             start_new_session=True,
         )
+
+    def _own(self) -> dict[str, str]:
+        # SPT_NOENV: a process title must not be written over the environment that the mark stands in.
+        return {**ending_with_this(), MARK: self.mark, "SPT_NOENV": "1"}
 
     def alive(self) -> list[Process]:
         """Everything that carries the mark and is no zombie, by title."""

@@ -44,6 +44,7 @@ from headrace.cli.load import load
 from headrace.pipeline.graph import Pipeline, StageKind
 from headrace.store.dataset import Dataset
 from headrace.store.objects import open_store
+from headrace.transport.lifeline import ending_with_this
 
 #: The run with faults may take this many times the time of the one without, and beside that the seconds below.
 LIMIT_TIMES = 20.0
@@ -362,7 +363,13 @@ def _reference(request: Request, scenario: Scenario, folder: pathlib.Path, say: 
     command = _own_command(request, scenario, str(dataset))
     with open(folder / "reference.out", "wb") as out, open(folder / "reference.err", "w+b") as errors:
         done = subprocess.run(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, timeout=REFERENCE_S_MAX, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+            timeout=REFERENCE_S_MAX,
+            check=False,
+            env={**os.environ, **ending_with_this()},
         )
         errors.seek(0)
         said = errors.read().decode("utf-8", "replace").strip().splitlines()
