@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,11 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from headrace.stages.batch import QUARANTINED, Batch, make_verdicts, no_verdicts
 from headrace.stages.content import Content
 from headrace.stages.contract import FragmentChanged, FragmentEnd
 from headrace.stages.errors import DamagedInput, ForeignInput, InputError
-from headrace.stages.footers import FooterGate, footer_of
 from headrace.stages.foreign import HEAD_BYTES, misnamed
 from headrace.stages.inputs import InputObject, to_path
 from headrace.stages.parquet_values import as_json, kind_within, lifted, to_records
@@ -27,9 +27,16 @@ from headrace.stages.source import STOP, FileSource
 from headrace.stages.streams import BLOCK_BYTES, LocalFile, RemoteFile, checksum_of, open_raw
 from headrace.store.entries import Fragment
 from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.store.parquet_gate import Head, ParquetGate, UnsoundParquet, footer_of
 
-#: Bytes of a column that are read from a file at a time.
-COLUMN_BUFFER_BYTES = 1 << 20
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A file that is open: what its footer says, the gate that decodes it, and its bytes."""
+
+    head: Head
+    gate: ParquetGate
+    raw: LocalFile | RemoteFile
 
 
 class ParquetSource(FileSource):
@@ -59,7 +66,8 @@ class ParquetSource(FileSource):
     ) -> None:
         super().__init__(name, input, damaged, follow_links=follow_links)
         self.text_key, self.id_key = text_key, id_key
-        self._gate = FooterGate()
+        #: Gates that no file is open at.
+        self._gates: list[ParquetGate] = []
         self.fragment_bytes, self.batch_bytes = fragment_bytes, batch_bytes
         self.batch_records, self.max_record_bytes = batch_records, max_record_bytes
 
@@ -67,8 +75,8 @@ class ParquetSource(FileSource):
         """The runs of row groups of one file, by its footer."""
         whole = found.fragment(self.name, self.READER)
         try:
-            with open_raw(self.inputs, whole, ahead=False, size=found.size) as raw:
-                starts, size = self._cuts(self._open(raw, whole)), found.size
+            with open_raw(self.inputs, whole, ahead=False, size=found.size) as raw, self._gate() as gate:
+                starts, size = self._cuts(self._open(gate, raw, whole)), found.size
         except DamagedInput:
             if not self.salvage:
                 raise
@@ -80,20 +88,20 @@ class ParquetSource(FileSource):
         """The rows of the gaps. Row groups before a gap cost nothing; within one its first rows are passed over."""
         count, checksum = 0, b""
         to_its_end = bool(gaps) and gaps[-1].end == UNBOUNDED
-        with open_raw(self.inputs, fragment, ahead=False) as raw:
+        with open_raw(self.inputs, fragment, ahead=False) as raw, self._gate() as gate:
             try:
-                file = self._open(raw, fragment)
+                head = self._open(gate, raw, fragment)
             except DamagedInput as error:
                 if not self.salvage:
                     raise
-                file, count = None, 1
+                head, count = None, 1
                 if any(gap.first == 0 for gap in gaps):
                     yield self.lost(fragment, 0, error.why)
-            if file is not None:
-                groups = self._groups(file, fragment)
+            if head is not None:
+                groups = self._groups(head, fragment)
                 count = sum(rows for _, rows in groups)
                 for gap in gaps:
-                    for batch in self._gap(file, raw, groups, fragment, gap):
+                    for batch in self._gap(_Open(head, gate, raw), groups, fragment, gap):
                         raw.check()
                         self.stored_read += fragment.size * batch.count // count
                         yield batch
@@ -109,24 +117,34 @@ class ParquetSource(FileSource):
 
     # -- the file --
 
-    def _open(self, raw: LocalFile | RemoteFile, fragment: Fragment) -> pq.ParquetFile:
+    @contextlib.contextmanager
+    def _gate(self) -> Iterator[ParquetGate]:
+        """A gate of its own, so that files may be open beside one another; it is kept for the next file."""
+        gate = self._gates.pop() if self._gates else ParquetGate()
+        try:
+            yield gate
+        finally:
+            gate.let_go()
+            self._gates.append(gate)
+
+    def _open(self, gate: ParquetGate, raw: LocalFile | RemoteFile, fragment: Fragment) -> Head:
         """The file with its footer read and its columns known. Raises DamagedInput, InputError."""
         name = to_path(fragment.uri)
-        if footer := footer_of(raw, name):
-            self._gate.check(footer, name)
         try:
-            source: Any = raw
-            file = pq.ParquetFile(source, pre_buffer=False, buffer_size=COLUMN_BUFFER_BYTES, memory_map=False)
-        except (pa.ArrowException, OSError) as error:
+            footer = footer_of(raw)
+            if not footer:
+                raise UnsoundParquet("no Parquet has its last bytes")
+            file = gate.open(raw, footer)
+        except UnsoundParquet as error:
             raw.check()
             raw.seek(0)
             if what := misnamed(raw.read(HEAD_BYTES) or b"", "Parquet"):
                 raise ForeignInput(name, what, "Parquet") from error
-            raise DamagedInput(name, f"its Parquet footer cannot be read ({_short(error)})") from error
-        names = file.schema_arrow.names
+            raise DamagedInput(name, f"its Parquet footer cannot be read ({error})") from error
+        names = file.schema.names
         if twice := next((column for column in names if names.count(column) > 1), ""):
             raise InputError(f'{name!r} has {names.count(twice)} columns "{twice}"; rename or drop all but one of them')
-        kind = kind_within(file.schema_arrow, self.text_key)
+        kind = kind_within(file.schema, self.text_key)
         if kind is None:
             known = ", ".join(names[:20]) or "none"
             raise InputError(
@@ -137,46 +155,37 @@ class ParquetSource(FileSource):
             raise InputError(f'{name!r}: column "{self.text_key}" holds {kind}, no text; name another with text_key=')
         return file
 
-    def _cuts(self, file: pq.ParquetFile) -> list[int]:
+    def _cuts(self, head: Head) -> list[int]:
         """The byte at which each fragment begins; the first is 0."""
         starts, held = [0], 0
-        for index in range(file.metadata.num_row_groups):
+        for index in range(len(head)):
             if held >= self.fragment_bytes:
-                starts.append(_first_byte(file, index))
+                starts.append(head.first_byte(index))
                 held = 0
-            held += _stored_bytes(file, index)
+            held += head.stored_bytes(index)
         return starts
 
-    def _groups(self, file: pq.ParquetFile, fragment: Fragment) -> list[tuple[int, int]]:
+    def _groups(self, head: Head, fragment: Fragment) -> list[tuple[int, int]]:
         """The row groups that begin in the fragment's range, and the rows of each."""
         end = fragment.end if fragment.end >= 0 else sys.maxsize
-        places = [(index, _first_byte(file, index)) for index in range(file.metadata.num_row_groups)]
-        found = [index for index, place in places if fragment.start <= place < end]
-        return [(index, file.metadata.row_group(index).num_rows) for index in found]
+        found = [index for index in range(len(head)) if fragment.start <= head.first_byte(index) < end]
+        return [(index, head.rows(index)) for index in found]
 
-    def _gap(
-        self,
-        file: pq.ParquetFile,
-        raw: LocalFile | RemoteFile,
-        groups: Sequence[tuple[int, int]],
-        fragment: Fragment,
-        gap: Gap,
-    ) -> Iterator[Batch]:
+    def _gap(self, file: _Open, groups: Sequence[tuple[int, int]], fragment: Fragment, gap: Gap) -> Iterator[Batch]:
         starts = itertools.accumulate((rows for _, rows in groups), initial=0)
         wanted = [
             (index, first, max(gap.first, first), min(gap.end, first + rows))
             for (index, rows), first in zip(groups, starts, strict=False)
             if max(gap.first, first) < min(gap.end, first + rows)
         ]
+        head, raw = file.head, file.raw
         for place, (index, first, low, high) in enumerate(wanted):
             for near, *_ in wanted[place : place + 2]:
-                raw.expect(_first_byte(file, near), _stored_bytes(file, near))
-            raw.expect_parts(_column_chunks(file, index) if _stored_bytes(file, index) > BLOCK_BYTES else ())
+                raw.expect(head.first_byte(near), head.stored_bytes(near))
+            raw.expect_parts(head.column_chunks(index) if head.stored_bytes(index) > BLOCK_BYTES else ())
             yield from self._group(file, fragment, index, first, low, high)
 
-    def _group(
-        self, file: pq.ParquetFile, fragment: Fragment, index: int, first: int, low: int, high: int
-    ) -> Iterator[Batch]:
+    def _group(self, file: _Open, fragment: Fragment, index: int, first: int, low: int, high: int) -> Iterator[Batch]:
         """The records `[low, high)` of a row group whose first record is `first`."""
         ordinal = first
         try:
@@ -208,20 +217,15 @@ class ParquetSource(FileSource):
             yield columns.batch(fragment, self.name, first, count, -1, -1)
             first += count
 
-    def _decoded(self, file: pq.ParquetFile, index: int, name: str) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, file: _Open, index: int, name: str) -> Iterator[pa.RecordBatch]:
         """The rows of a row group, some at a time. Raises DamagedInput."""
-        group = file.metadata.row_group(index)
-        average = max(1, group.total_byte_size // max(1, group.num_rows))
-        step = max(1, min(self.batch_records, self.batch_bytes // average))
-        rows = file.iter_batches(batch_size=step, row_groups=[index], use_threads=False)
-        while True:
-            try:
-                table = next(rows, None)
-            except (pa.ArrowException, OSError) as error:
-                raise DamagedInput(name, f"row group {index} cannot be read ({_short(error)})") from error
-            if table is None:
-                return
-            yield lifted(table, self.text_key)
+        step = max(1, min(self.batch_records, self.batch_bytes // file.head.row_bytes(index)))
+        try:
+            for table in file.gate.rows(index, step):
+                yield lifted(table, self.text_key)
+        except UnsoundParquet as error:
+            file.raw.check()
+            raise DamagedInput(name, f"row group {index} cannot be read ({error})") from error
 
     def _head(self, table: pa.RecordBatch) -> pa.RecordBatch:
         """As many of the first rows as a batch takes, at least one: rows may differ much in size."""
@@ -362,33 +366,3 @@ def _not_utf8(data: bytes) -> tuple[str, bytes] | None:
     except UnicodeDecodeError as error:
         return cut_raw(f"invalid UTF-8: byte 0x{data[error.start]:02x} at byte {error.start}", data, len(data))
     return None
-
-
-def _first_byte(file: pq.ParquetFile, index: int) -> int:
-    """The byte at which a row group's data begins."""
-    group = file.metadata.row_group(index)
-    places = [0]
-    for number in range(group.num_columns):
-        column = group.column(number)
-        places += [place for place in (column.dictionary_page_offset, column.data_page_offset) if place]
-    return min(places[1:], default=0)
-
-
-def _column_chunks(file: pq.ParquetFile, index: int) -> list[tuple[int, int]]:
-    """The first byte of each column of a row group, and its bytes."""
-    group = file.metadata.row_group(index)
-    columns = [group.column(number) for number in range(group.num_columns)]
-    return [
-        (min(filter(None, (column.dictionary_page_offset, column.data_page_offset)), default=0), size)
-        for column in columns
-        if (size := column.total_compressed_size) > 0
-    ]
-
-
-def _stored_bytes(file: pq.ParquetFile, index: int) -> int:
-    group = file.metadata.row_group(index)
-    return sum(group.column(number).total_compressed_size for number in range(group.num_columns))
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -1,0 +1,276 @@
+"""Decodes Parquet that nobody has looked at yet, in a process that may die of it.
+
+    python -m headrace.store.parquet_child
+
+It has no file: it asks for bytes by their place, and gives rows. Each order is a letter and three numbers of 8 bytes.
+It has one answer, a letter, a size and so many bytes; before it any number of questions for bytes may come. What an
+order may take is bound by RLIMIT_AS and RLIMIT_CPU; whoever asked takes the child's death for an answer
+(`parquet_gate`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import resource
+import struct
+import sys
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+#: Orders: a footer that follows, and its file's size; the rows of a row group, so many at a time, behind some; more.
+OPEN, ROWS, MORE = b"O", b"G", b"N"
+#: Answers: a question for bytes at a place, which is none; what a footer says; rows; no more; a fault; out of memory.
+BYTES, HEAD, BATCH, END, FAULT, FULL = b"R", b"H", b"B", b"E", b"F", b"M"
+ORDER: Final = struct.Struct("<cqqq")
+ANSWER: Final = struct.Struct("<cq")
+COUNT: Final = struct.Struct("<q")
+PLACE: Final = struct.Struct("<qq")
+
+MAGIC: Final = b"PAR1"
+#: Bytes of memory for any footer, and for each byte of it: what its structures take when they are read.
+FOOTER_MEMORY_BYTES: Final = 128 << 20
+FOOTER_MEMORY_A_BYTE: Final = 64
+#: Bytes of memory for the rows of any row group, for each byte that is stored of it, and for the largest one.
+ROWS_MEMORY_BYTES: Final = 512 << 20
+ROWS_MEMORY_A_BYTE: Final = 64
+ROWS_MEMORY_BYTES_MAX: Final = 2 << 30
+#: Seconds of processor time for one order.
+ORDER_CPU_S: Final = 60
+#: Bytes of a column that are asked for at a time.
+COLUMN_BUFFER_BYTES: Final = 1 << 20
+#: Bytes of one question.
+QUESTION_BYTES: Final = 8 << 20
+#: What a library says where there is too much for it, and no MemoryError.
+_FULL: Final = ("bad_alloc", "overflow", "capacity")
+#: Characters of a fault.
+WORDS_MAX: Final = 200
+
+
+class Asked(io.RawIOBase):
+    """A file that lies with whoever started this process."""
+
+    def __init__(self, desk: Desk, size: int) -> None:
+        super().__init__()
+        self._desk, self._size, self._at = desk, size, 0
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def tell(self) -> int:
+        """The position in bytes."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a byte; the new position."""
+        base = 0 if whence == io.SEEK_SET else self._at if whence == io.SEEK_CUR else self._size
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to `size` bytes, fewer only at the end."""
+        left = max(0, self._size - self._at)
+        left = left if size < 0 else min(size, left)
+        parts: list[bytes] = []
+        while left > 0 and (part := self._desk.bytes_at(self._at, min(left, QUESTION_BYTES))):
+            parts.append(part)
+            self._at += len(part)
+            left -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class Desk:
+    """Takes orders, one at a time."""
+
+    def __init__(self, orders: BinaryIO, answers: BinaryIO) -> None:
+        self._orders, self._answers = orders, answers
+        self._mapped = _mapped_bytes()
+        self._size, self._footer = 0, b""
+        self._metadata: Any = None
+        self._head = b""
+        self._file: Any = None
+        self._batches: Any = iter(())
+        self._behind = 0
+
+    def serve(self) -> bool:
+        """Answer one order; False where there are no more."""
+        told = self._orders.read(ORDER.size)
+        if len(told) < ORDER.size:
+            return False
+        what, first, second, third = ORDER.unpack(told)
+        try:
+            if what == OPEN:
+                self._answer(HEAD, self._open(first, self._orders.read(second)))
+            else:
+                if what == ROWS:
+                    self._begin(first, second, third)
+                self._bound(self._rows_bytes)
+                rows = self._more()
+                self._answer(END if rows is None else BATCH, b"" if rows is None else rows)
+        except MemoryError:
+            self._answer(FULL, b"")
+        except (pa.ArrowException, OSError, ValueError, IndexError, KeyError) as error:
+            words = str(error).partition("\n")[0] or type(error).__name__
+            full = any(word in words for word in _FULL)
+            self._answer(FULL if full else FAULT, " ".join(words.split())[:WORDS_MAX].encode("utf-8", "replace"))
+        return True
+
+    def bytes_at(self, at: int, size: int) -> bytes:
+        """Bytes of the file, fewer only at its end."""
+        self._answer(BYTES, PLACE.pack(at, size))
+        (length,) = COUNT.unpack(self._orders.read(COUNT.size))
+        return self._orders.read(length)
+
+    # -- orders --
+
+    def _open(self, size: int, footer: bytes) -> bytes:
+        if footer != self._footer or self._metadata is None:
+            self._metadata, self._footer, self._file, self._batches = None, footer, None, iter(())
+            self._bound(0)
+            data = pa.py_buffer(MAGIC + footer + struct.pack("<I", len(footer)) + MAGIC)
+            metadata: Any = pq.read_metadata(pa.BufferReader(data))
+            with pq.ParquetFile(pa.BufferReader(data), metadata=metadata) as file:
+                schema: Any = file.schema_arrow
+            self._head = _head(metadata, schema)
+            self._metadata = metadata
+        self._size = size
+        source: Any = Asked(self, size)
+        self._file = pq.ParquetFile(
+            source,
+            metadata=self._metadata,
+            pre_buffer=False,
+            buffer_size=COLUMN_BUFFER_BYTES,
+            memory_map=False,
+            page_checksum_verification=True,
+        )
+        return self._head
+
+    def _begin(self, index: int, step: int, behind: int) -> None:
+        group = self._metadata.row_group(index)
+        stored = sum(group.column(number).total_compressed_size for number in range(group.num_columns))
+        wanted = ROWS_MEMORY_BYTES + ROWS_MEMORY_A_BYTE * min(stored, self._size)
+        self._rows_bytes = min(wanted, ROWS_MEMORY_BYTES_MAX)
+        self._bound(self._rows_bytes)
+        self._batches = self._file.iter_batches(batch_size=step, row_groups=[index], use_threads=False)
+        self._behind = behind
+
+    def _more(self) -> Any:
+        """The next rows as an IPC stream of its own; None behind the last."""
+        while (rows := next(self._batches, None)) is not None:
+            passed = min(self._behind, rows.num_rows)
+            self._behind -= passed
+            if passed and passed == rows.num_rows:
+                continue
+            rows, sink = _without_dictionaries(rows.slice(passed) if passed else rows), pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, rows.schema) as stream:
+                stream.write_batch(rows)
+            return sink.getvalue()
+        return None
+
+    # -- bounds --
+
+    def _bound(self, rows_bytes: int) -> None:
+        """Bind the memory of what comes now, beside what a footer takes, and its processor time."""
+        held = self._mapped + FOOTER_MEMORY_BYTES + FOOTER_MEMORY_A_BYTE * len(self._footer) + rows_bytes
+        _limit(resource.RLIMIT_AS, held)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + ORDER_CPU_S)
+
+    def _answer(self, what: bytes, data: Any) -> None:
+        self._answers.write(ANSWER.pack(what, len(data) if isinstance(data, bytes) else data.size))
+        self._answers.write(data)
+        self._answers.flush()
+
+
+def _head(metadata: Any, schema: pa.Schema) -> bytes:
+    """What is asked of a footer: the schema; of each row group its rows and bytes; of each column in it where it lies.
+
+    Raises ValueError for a size that is none, and for a name that is not UTF-8.
+    """
+    for field in schema:
+        _read_names(field)
+    groups, columns = metadata.num_row_groups, metadata.num_columns
+    numbers: list[int] = []
+    for index in range(groups):
+        group = metadata.row_group(index)
+        if group.num_rows < 0 or group.total_byte_size < 0:
+            raise ValueError(f"row group {index} has {group.num_rows} rows in {group.total_byte_size} bytes")
+        numbers += (group.num_rows, group.total_byte_size)
+        for number in range(columns):
+            column = group.column(number)
+            first, size = column.data_page_offset, column.total_compressed_size
+            if min(first, size, column.total_uncompressed_size) < 0:
+                raise ValueError(f"row group {index} has a column at no place, or of no size")
+            places = [place for place in (column.dictionary_page_offset, first) if place and place > 0]
+            numbers += (min(places, default=0), size)
+    told = schema.remove_metadata().serialize().to_pybytes()
+    shape = struct.pack("<qqq", len(told), groups, columns)
+    return bytes(shape + told + struct.pack(f"<{len(numbers)}q", *numbers))
+
+
+def _without_dictionaries(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with each value where it belongs: a text that stands once for many rows is each row's."""
+    kinds = [_plain(column.type) for column in rows.columns]
+    if all(kind is column.type for kind, column in zip(kinds, rows.columns, strict=True)):
+        return rows
+    columns = [
+        column if kind is column.type else column.cast(kind) for kind, column in zip(kinds, rows.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+
+
+def _plain(kind: Any) -> Any:
+    """A type with the values of dictionaries in their place; itself where there are none."""
+    types: Any = pa.types
+    if types.is_dictionary(kind):
+        return kind.value_type
+    if not types.is_nested(kind):
+        return kind
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    within = [field.with_type(_plain(field.type)) for field in fields]
+    if all(new.type is old.type for new, old in zip(within, fields, strict=True)):
+        return kind
+    if types.is_struct(kind):
+        return pa.struct(within)
+    if types.is_map(kind):
+        entries = within[0].type
+        return pa.map_(entries.field(0), entries.field(1))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(within[0], kind.list_size)
+    return pa.large_list(within[0]) if types.is_large_list(kind) else pa.list_(within[0])
+
+
+def _read_names(field: pa.Field[Any]) -> None:
+    _ = field.name
+    for number in range(field.type.num_fields):
+        _read_names(field.type.field(number))
+
+
+def _limit(what: int, value: int) -> None:
+    hard = resource.getrlimit(what)[1]
+    resource.setrlimit(what, (value if hard < 0 else min(value, hard), hard))
+
+
+def _mapped_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def main(orders: BinaryIO, answers: BinaryIO) -> None:
+    """Answer until there are no more orders."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    desk = Desk(orders, answers)
+    while desk.serve():
+        pass
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt, struct.error):
+        main(sys.stdin.buffer, sys.stdout.buffer)
