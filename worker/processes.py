@@ -12,6 +12,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace.protos import control_pb2 as pb
 from headrace.stages.inherited import Inherited, inherited_by
@@ -19,14 +20,17 @@ from headrace.transport.log_lines import LINE_BYTES_MAX, about, current_cause
 from headrace.transport.logbook import Logbook
 from headrace.worker.births import Births
 from headrace.worker.channel import Channel, ChannelClosed
-from headrace.worker.core.watching import MEMORY_SHARE, RECORD_S, Held, Limits, fault
+from headrace.worker.core.watching import MEMORY_SHARE, RECORD_S, Held, Limits, Memory, fault
 from headrace.worker.cradle import Nursery
 from headrace.worker.hands import STAGES, Hands
 from headrace.worker.host_links import HostLinks, Lost
+from headrace.worker.tree_memory import command_bytes
 from headrace.worker.writing import write_on
 
 logger = logging.getLogger("headrace.worker")
 
+#: The target of a stage that runs an executable.
+COMMAND = "headrace.stages.command:Command"
 #: Lines of a task's standard error that are kept for its story.
 STORY_LINES = 20
 _READ_BYTES = 64 << 10
@@ -48,6 +52,8 @@ class TaskProcess:
     #: Where its lines go, and what its worker knows of it.
     book: Logbook
     facts: Mapping[str, object]
+    #: Its command stages, in words; empty where it has none.
+    commands: str = ""
     #: 0 until the nursery has started it.
     pid: int = 0
     #: Set where it was to be killed before it was there.
@@ -75,6 +81,13 @@ class TaskProcess:
             if told.level != "info":
                 self.story.append(told.message)
         return bool(data)
+
+    def memory(self) -> Memory:
+        """What it has in memory now, and what its commands have."""
+        own = _resident_bytes(self.pid)
+        if not self.commands:
+            return Memory(own)
+        return Memory(own, command_bytes(self.pid, self.limits.task_bytes - own), self.commands)
 
     def kill(self) -> None:
         """SIGKILL, now or as soon as it is there."""
@@ -134,7 +147,8 @@ class Processes:
         hands = Hands(page)
         os.close(page)
         facts = about(task=task, attempt=attempt, stages="+".join(order.start.stages))["facts"]
-        item = TaskProcess(task, attempt, Channel(ours), hands, _limits(order.start.limits), errors, self._book, facts)
+        limits, commands = _limits(order.start.limits), _commands(stages)
+        item = TaskProcess(task, attempt, Channel(ours), hands, limits, errors, self._book, facts, commands)
         self._processes[task] = self._awaited[number] = item
         loop = asyncio.get_running_loop()
         loop.add_reader(item.channel.fileno(), self._readable, item)
@@ -177,7 +191,7 @@ class Processes:
             if item.killed_for or not item.pid:
                 continue
             spent_of = functools.partial(_spent_s, item.pid)
-            item.killed_for = fault(item.hands.read(), _resident_bytes(item.pid), item.limits, now, spent_of)
+            item.killed_for = fault(item.hands.read(), item.memory(), item.limits, now, spent_of)
             if item.killed_for:
                 logger.warning("kills its process: %s", item.killed_for, extra={"facts": item.facts})
                 guilty.append(item)
@@ -190,9 +204,9 @@ class Processes:
                 yield item.task, item.attempt, item.hands.of(STAGES)
 
     def resident_bytes(self, task: str) -> int:
-        """The memory of a task that is its own; 0 for one that is not there."""
+        """The memory of a task that is its own or its commands'; 0 for one that is not there."""
         item = self._processes.get(task)
-        return _resident_bytes(item.pid) if item is not None and item.pid else 0
+        return item.memory().total if item is not None and item.pid else 0
 
     def story(self, item: TaskProcess) -> str:
         """The end of a task's standard error. What a dead task has started may live, and write there on."""
@@ -300,6 +314,12 @@ def _limits(asked: pb.Limits) -> Limits:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     share = int(memory * MEMORY_SHARE) // max(1, len(os.sched_getaffinity(0)))
     return Limits(asked.record_s or RECORD_S, asked.task_bytes or share)
+
+
+def _commands(stages: Sequence[Mapping[str, Any]]) -> str:
+    """The executables of these stages, by stage; empty where none is a command."""
+    found = [(stage["name"], stage["parameters"]["arguments"][0]) for stage in stages if stage["target"] == COMMAND]
+    return ", ".join(f'the command {str(program)!r} of stage "{name}"' for name, program in found)
 
 
 def _spent_s(pid: int, thread: int) -> float:

@@ -7,11 +7,12 @@ import time
 import pytest
 
 from headrace.store.entries import Range
-from headrace.worker.core.watching import Held, InHand, Limits, fault
+from headrace.worker.core.watching import Held, InHand, Limits, Memory, fault
 from headrace.worker.hands import RANGES_MAX, STAGES, WRITER, Hands
 from headrace.worker.processes import _spent_s
 
 FILE = b"f" * 16
+NOTHING = Memory(0)
 
 
 @pytest.fixture
@@ -34,21 +35,21 @@ def held(count: int, since: float = 0.0, *, timed: bool = True) -> list[Held]:
 @pytest.mark.parametrize(("count", "allowed_s"), [(1, 2.0), (5, 10.0), (10, 20.0), (5000, 20.0), (0, 20.0)])
 def test_a_batch_has_its_records_time_and_that_of_ten_at_most(count: int, allowed_s: float) -> None:
     limits = Limits(record_s=2.0)
-    assert fault(held(count), 0, limits, allowed_s, idle) == ""
-    assert fault(held(count), 0, limits, allowed_s + 0.1, idle) == f"it did not return within {allowed_s:g} s"
+    assert fault(held(count), NOTHING, limits, allowed_s, idle) == ""
+    assert fault(held(count), NOTHING, limits, allowed_s + 0.1, idle) == f"it did not return within {allowed_s:g} s"
 
 
 def test_who_waits_for_a_store_has_no_deadline() -> None:
-    assert fault(held(1, timed=False), 0, Limits(record_s=2.0), 1e6, idle) == ""
+    assert fault(held(1, timed=False), NOTHING, Limits(record_s=2.0), 1e6, idle) == ""
 
 
 @pytest.mark.parametrize(("count", "allowed_s"), [(1, 2.0), (5, 10.0), (0, 20.0)])
 def test_a_source_or_a_sink_that_computes_has_as_many_seconds_of_a_processor(count: int, allowed_s: float) -> None:
     found = [Held(0.0, False, (InHand("read", Range(FILE, 0, count)),), thread=7, spent_s=100.0)]
     limits = Limits(record_s=2.0)
-    assert fault(found, 0, limits, 1e6, {7: 100.0 + allowed_s}.__getitem__) == ""
+    assert fault(found, NOTHING, limits, 1e6, {7: 100.0 + allowed_s}.__getitem__) == ""
     story = f"it did not return within {allowed_s:g} s of processor time"
-    assert fault(found, 0, limits, 1e6, {7: 100.1 + allowed_s}.__getitem__) == story
+    assert fault(found, NOTHING, limits, 1e6, {7: 100.1 + allowed_s}.__getitem__) == story
 
 
 def test_a_page_says_which_thread_has_it_in_hand_and_what_that_had_spent(pages: tuple[Hands, Hands]) -> None:
@@ -63,11 +64,11 @@ def test_a_page_says_which_thread_has_it_in_hand_and_what_that_had_spent(pages: 
 
 
 def test_memory_above_the_cap_is_told_in_mebibytes_and_no_cap_is_no_fault() -> None:
-    assert fault([], 1200 << 20, Limits(task_bytes=1000 << 20), 0.0, idle) == (
+    assert fault([], Memory(1200 << 20), Limits(task_bytes=1000 << 20), 0.0, idle) == (
         "it took 1200 MiB of memory, the cap of a task is 1000 MiB"
     )
-    assert fault([], 1000 << 20, Limits(task_bytes=1000 << 20), 0.0, idle) == ""
-    assert fault([], 1 << 50, Limits(), 0.0, idle) == ""
+    assert fault([], Memory(1000 << 20), Limits(task_bytes=1000 << 20), 0.0, idle) == ""
+    assert fault([], Memory(1 << 50), Limits(), 0.0, idle) == ""
 
 
 def test_the_worker_reads_what_the_task_has_in_hand_until_it_is_put_down(pages: tuple[Hands, Hands]) -> None:

@@ -48,12 +48,27 @@ class Held:
     spent_s: float = 0.0
 
 
-def fault(
-    held: Sequence[Held], resident_bytes: int, limits: Limits, now: float, spent_of: Callable[[int], float]
-) -> str:
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident bytes: a task's own, and those of all that its command stages have started; `commands` names these."""
+
+    own: int
+    commands_bytes: int = 0
+    commands: str = ""
+
+    @property
+    def total(self) -> int:
+        """What counts against the cap of a task."""
+        return self.own + self.commands_bytes
+
+
+def fault(held: Sequence[Held], memory: Memory, limits: Limits, now: float, spent_of: Callable[[int], float]) -> str:
     """What a task is to be killed for; empty if for nothing. `spent_of` are the processor seconds of a thread, now."""
-    if limits.task_bytes and resident_bytes > limits.task_bytes:
-        return f"it took {resident_bytes >> 20} MiB of memory, the cap of a task is {limits.task_bytes >> 20} MiB"
+    if limits.task_bytes and memory.total > limits.task_bytes:
+        took = f"it took {memory.total >> 20} MiB of memory"
+        if memory.commands_bytes:
+            took += f", of which {memory.commands} and what that has started have {memory.commands_bytes >> 20} MiB"
+        return f"{took}, the cap of a task is {limits.task_bytes >> 20} MiB"
     for item in held:
         counts = [inner.range.count for inner in item.items]
         # A source says 0, since it does not know yet how many records there will be.
