@@ -1,6 +1,8 @@
 # `make quickstart` and `make test` do all the set-up themselves; `make help` lists the rest.
 PYTHON ?= python3
 PYTEST_ARGS ?=
+FUZZ_SECONDS ?= 600
+FUZZ_JOBS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +10,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install --constr
 FACTS := constraints.txt pyproject.toml setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test check mutants kill search trainers chaos recovery format protos diagrams reference clean
+.PHONY: help quickstart test check mutants kill fuzz search trainers chaos recovery format protos diagrams reference clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -31,6 +33,9 @@ mutants: $(VENV)/.dev  ## 200 changes of the cores, one at a time, and whether a
 
 kill: $(VENV)/.dev  ## the long suites: all seeds of the kills, and what is marked slow
 	$(BIN)/python -m pytest -m "slow or kill" $(PYTEST_ARGS)
+
+fuzz: $(VENV)/.dev  ## every decoder under a fuzzer, FUZZ_SECONDS each (600), FUZZ_JOBS at a time (2), with a report
+	$(BIN)/python tests/fuzz/run.py all --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS)
 
 search: $(VENV)/.dev  ## the property tests on fresh examples, ten times as many as the suite's
 	$(BIN)/python -m pytest -m "not slow and not trainers" --hypothesis-profile=search $$(grep -rlE '^(from|import) hypothesis' tests --include='test_*.py') $(PYTEST_ARGS)
@@ -59,7 +64,7 @@ reference: $(VENV)/.dev  ## docs/commands.md, from what --help says
 	$(BIN)/python -m headrace.cli.help docs/commands.md
 
 clean:  ## remove .venv and what the tools keep; ./data stays
-	rm -rf $(VENV) build dist headrace.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist headrace.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # The stamps below make the set-up happen once, and again when a pin or the packaging changes.

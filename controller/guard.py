@@ -14,7 +14,7 @@ import grpc
 from cryptography import x509
 
 from headrace.protos import control_pb2 as pb
-from headrace.transport.certificates import CertificateError, Credentials, Peer, Role, verify
+from headrace.transport.certificates import CertificateError, Credentials, Peer, Role, read_certificate, verify
 from headrace.transport.clock import utc_now
 
 _PEOPLE = frozenset({Role.OPERATOR})
@@ -79,9 +79,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         """Who calls; ends the call of who may not."""
         shown = context.auth_context().get("x509_pem_cert", [])
         try:
-            certificate = x509.load_pem_x509_certificate(bytes(shown[0])) if shown else None
+            certificate = read_certificate(bytes(shown[0])) if shown else None
             return verify(certificate, self._authority, MAY_CALL.get(method, frozenset()), utc_now())
-        except (CertificateError, ValueError) as error:
+        except CertificateError as error:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{method}: {error}")
             raise AssertionError("abort returns never") from error
 

@@ -15,7 +15,7 @@ from enum import Enum
 from urllib.parse import quote, unquote, urlsplit
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -25,10 +25,22 @@ AUTHORITY_LIFETIME = timedelta(days=3650)
 NODE_LIFETIME = timedelta(days=365)
 #: Certificates begin this long before they are made, for nodes whose clocks are behind.
 CLOCK_SKEW = timedelta(minutes=5)
-#: No name in a certificate is longer, in characters (the limit of a common name).
+#: No name in a certificate is longer, in bytes of UTF-8 (the limit of a common name).
 NAME_LIMIT = 64
 
 _SCHEME = "headrace"
+#: What the library raises for a certificate or key of others that is not as it should be. It reads each part when that
+#: is asked for, so that a certificate which could be loaded may still turn out to be none.
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    InvalidSignature,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
 #: Certificates carry their role as a DNS name below this, for TLS libraries that can compare nothing else.
 _ROLES_DOMAIN = "headrace.internal"
 
@@ -51,6 +63,15 @@ class CertificateExpiredError(CertificateError):
 
 class CertificateRoleError(CertificateError):
     """The certificate is good, and its holder is not who should be there."""
+
+
+def read_certificate(data: bytes) -> x509.Certificate:
+    """Read a certificate of others, as PEM or DER. Raises CertificateUntrustedError for what is none."""
+    try:
+        is_pem = data.lstrip().startswith(b"-----BEGIN")
+        return x509.load_pem_x509_certificate(data) if is_pem else x509.load_der_x509_certificate(data)
+    except _UNREADABLE as error:
+        raise CertificateUntrustedError(f"{len(data)} bytes that are no certificate: {error}") from error
 
 
 class Role(Enum):
@@ -171,7 +192,10 @@ def issue(
     `hosts` are DNS names for gRPC, beside `name`. Raises CertificateError for a key that is not on P-256 or a name
     that is empty or longer than NAME_LIMIT.
     """
-    public_key = serialization.load_pem_public_key(public_key_pem)
+    try:
+        public_key = serialization.load_pem_public_key(public_key_pem)
+    except _UNREADABLE as error:
+        raise CertificateError(f'the key of "{name}" cannot be read: {error}') from error
     if not isinstance(public_key, ec.EllipticCurvePublicKey) or not isinstance(public_key.curve, ec.SECP256R1):
         raise CertificateError(f'the key of "{name}" is not ECDSA on P-256')
     issuer = authority.certificate()
@@ -230,15 +254,15 @@ def verify(
         raise CertificateMissingError("the peer shows no certificate; Headrace nodes need one of their cluster")
     try:
         certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature) as error:
+    except _UNREADABLE as error:
         raise CertificateUntrustedError(
-            f"the certificate of {certificate.subject.rfc4514_string()!r} was not issued by the authority of this "
+            f"the certificate of {_subject(certificate)!r} was not issued by the authority of this "
             f"cluster ({fingerprint(authority)[:16]}); join the node with a token of this cluster"
         ) from error
     for which in (certificate, authority):
         if not which.not_valid_before_utc <= at <= which.not_valid_after_utc:
             raise CertificateExpiredError(
-                f"the certificate of {which.subject.rfc4514_string()!r} is in force from {which.not_valid_before_utc} "
+                f"the certificate of {_subject(which)!r} is in force from {which.not_valid_before_utc} "
                 f"to {which.not_valid_after_utc}, and it is {at}; have a new one issued, or set the clock"
             )
     identity = _identity(certificate)
@@ -254,7 +278,7 @@ def _identity(certificate: x509.Certificate) -> Identity:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    except (x509.ExtensionNotFound, ValueError) as error:
+    except _UNREADABLE as error:
         raise CertificateRoleError("the certificate names no Headrace node") from error
     if constraints.ca or len(uris) != 1:
         raise CertificateRoleError("the certificate is that of an authority, or names no single node")
@@ -279,11 +303,19 @@ def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
+def _subject(certificate: x509.Certificate) -> str:
+    try:
+        return certificate.subject.rfc4514_string()
+    except _UNREADABLE:
+        return "somebody whose name cannot be read"
+
+
 def _common_name(certificate: x509.Certificate) -> str:
     return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
 
 def _checked_name(name: str) -> str:
-    if not 1 <= len(name) <= NAME_LIMIT:
-        raise CertificateError(f"a name of {len(name)} characters: it has 1 to {NAME_LIMIT}")
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if not 1 <= size <= NAME_LIMIT:
+        raise CertificateError(f"a name of {size} bytes of UTF-8: it has 1 to {NAME_LIMIT}")
     return name

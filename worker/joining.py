@@ -12,7 +12,6 @@ import ssl
 from importlib.metadata import version
 from pathlib import Path
 
-from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -25,9 +24,11 @@ from headrace.transport.certificates import (
     new_key,
     private_pem,
     public_pem,
+    read_certificate,
     verify,
 )
 from headrace.transport.clock import utc_now
+from headrace.transport.control_address import AddressError, host_and_port
 from headrace.transport.credential_files import (
     AUTHORITY,
     KEY_BYTES_MAX,
@@ -84,7 +85,7 @@ def join(text: str, folder: Path) -> Membership:
     for address in token.controllers:
         try:
             authority_pem, answer = _ask(address, text, token, public_pem(key))
-        except (OSError, TransportError, CertificateError) as error:
+        except (OSError, TransportError, CertificateError, AddressError, OverflowError) as error:
             refusals.append(f"{address}: {error}")
             continue
         if answer.refusal:
@@ -97,21 +98,21 @@ def join(text: str, folder: Path) -> Membership:
 
 def _ask(address: str, text: str, token: JoinToken, public_key_pem: bytes) -> tuple[bytes, Answer]:
     """One controller's answer, after it has proved to be one; and the authority's certificate."""
-    host, _, port = address.rpartition(":")
+    host, port = host_and_port(address)
     # The certificate is verified below, against the authority that the token names: no list of roots can.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
-        socket.create_connection((host.strip("[]"), int(port) + PORT_OFFSET), PATIENCE_S) as plain,
+        socket.create_connection((host, port + PORT_OFFSET), PATIENCE_S) as plain,
         context.wrap_socket(plain) as connection,
     ):
         greeting = decode_message(Greeting, _receive(connection))
-        authority = x509.load_pem_x509_certificate(greeting.authority_pem)
+        authority = read_certificate(greeting.authority_pem)
         if fingerprint(authority) != token.authority:
             raise CertificateError("it is a controller of another cluster than the token's, or pretends to be one")
         shown = connection.getpeercert(binary_form=True)
-        leaf = x509.load_der_x509_certificate(shown) if shown else None
+        leaf = read_certificate(shown) if shown else None
         verify(leaf, authority, {Role.CONTROLLER}, utc_now())
         connection.sendall(encode_message(Request(text, public_key_pem, version("headrace"))))
         return greeting.authority_pem, decode_message(Answer, _receive(connection))

@@ -1,0 +1,235 @@
+"""Fuzz decoders: `python tests/fuzz/run.py TARGET...|all [--seconds N] [--jobs N] [--json] [--canary]`.
+
+Each target runs in a process of its own under atheris (libFuzzer), led by the coverage of all of headrace, with a limit
+of memory and of time for one input. The report says how often it ran, how often the interesting state was reached and
+by which execution the canary was found. A target that broke, that never reached the state, or whose canary was not
+found fails the run. Inputs that break one are saved beside its corpus.
+
+`--seconds` is processor time of each target. With `--canary` each target ends when its canary is found: "the canary
+sings". `--from MODULE` takes the targets of that module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import atheris
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE.parent / "support"))
+
+import harness  # noqa: E402 - found by the path above
+
+#: Wall time for each second of processor time that a target was given, and besides: then it hangs.
+WALL_FACTOR, WALL_S_MORE = 20, 600
+#: Where corpora and inputs that break targets are kept.
+FOLDER = ".fuzz"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How each target is fuzzed."""
+
+    seconds: float
+    folder: Path
+    ends_with_canary: bool
+    #: libFuzzer's own; 0 for one by the clock.
+    seed: int
+    #: Executions after which a canary that was not found is given up, and seconds of one input.
+    executions_max: int
+    input_s_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process that fuzzes a target."""
+
+    target: harness.Target
+    tally: harness.Tally
+    #: Readable when it has ended.
+    descriptor: int
+    pid: int
+    deadline: float
+
+
+def main(arguments: list[str]) -> int:
+    parsed = parse(arguments)
+    targets = instrumented(parsed.module)
+    if parsed.targets != ["all"]:
+        unknown = sorted(set(parsed.targets) - {target.name for target in targets})
+        if unknown:
+            print(f"no target {', '.join(unknown)}; there are {', '.join(t.name for t in targets)}", file=sys.stderr)
+            return 2
+        targets = [target for target in targets if target.name in parsed.targets]
+    plan = Plan(parsed.seconds, Path(parsed.folder), parsed.canary, parsed.seed, parsed.executions, parsed.input_s)
+    reports = fuzz_all(targets, plan, parsed.jobs, quiet=parsed.json)
+    if parsed.json:
+        print(json.dumps([report.as_dict() for report in reports]))
+    if parsed.canary:
+        return int(not all("the canary sings" in report.account for report in reports))
+    return int(any(report.problem for report in reports))
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Fuzz decoders, each in a process of its own.")
+    parser.add_argument("targets", nargs="+", help="names of targets, or all")
+    parser.add_argument("--seconds", type=float, default=60.0, help="processor time of each target")
+    parser.add_argument("--jobs", type=int, default=1, help="targets at a time")
+    parser.add_argument("--json", action="store_true", help="the reports as JSON")
+    parser.add_argument("--canary", action="store_true", help="each target ends when its canary is found")
+    parser.add_argument("--folder", default=FOLDER, help="where corpora and inputs that break targets are kept")
+    parser.add_argument("--seed", type=int, default=0, help="of libFuzzer; 0: another each time")
+    parser.add_argument(
+        "--executions", type=int, default=harness.CANARY_EXECUTIONS_MAX, help="until a canary is given up"
+    )
+    parser.add_argument("--input-s", type=int, default=harness.INPUT_S_MAX, help="limit for one input")
+    parser.add_argument("--from", dest="module", default="", help="a module that holds targets, in place of all")
+    return parser.parse_args(arguments)
+
+
+def instrumented(module: str) -> list[harness.Target]:
+    """The targets of a module, or all; what they import of headrace tells of its branches."""
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stderr(nowhere),
+        atheris.instrument_imports(include=["headrace", *([module] if module else [])], exclude=EXCLUDED),
+    ):
+        import registry
+
+        return registry.targets_of(module) if module else registry.all_targets()
+
+
+#: Made by others, large, and no decoders of ours.
+EXCLUDED = ["headrace.protos.control_pb2", "headrace.protos.control_pb2_grpc"]
+
+
+def fuzz_all(targets: list[harness.Target], plan: Plan, jobs: int, *, quiet: bool) -> list[harness.Report]:
+    """Fuzz them, `jobs` at a time; the reports in the order of the targets."""
+    waiting, running = list(targets), list[Child]()
+    found: dict[str, harness.Report] = {}
+    if not quiet:
+        print(HEAD)
+    while waiting or running:
+        while waiting and len(running) < max(1, jobs):
+            running.append(start(waiting.pop(0), plan))
+        soon = min(child.deadline for child in running) - time.monotonic()
+        ended, _, _ = select.select([child.descriptor for child in running], [], [], max(0.0, soon))
+        for child in list(running):
+            if child.descriptor not in ended and time.monotonic() < child.deadline:
+                continue
+            report = found[child.target.name] = end(child, plan)
+            running.remove(child)
+            if not quiet:
+                print(line_of(report), flush=True)
+    return [found[target.name] for target in targets]
+
+
+HEAD = f"{'target':24} {'executions':>11} {'per s':>8} {'reached':>10} {'no seed':>10} {'canary at':>10} {'edges':>6}"
+
+
+def line_of(report: harness.Report) -> str:
+    counted = f"{report.executions:11,} {report.per_second:8,} {report.reached:10,} {report.fresh:10,}"
+    line = f"{report.target:24} {counted} {report.canary_at:10,} {report.edges:6,}"
+    return f"{line}  {report.problem}\n{report.account}" if report.problem else line
+
+
+def start(target: harness.Target, plan: Plan) -> Child:
+    tally = harness.Tally()
+    folder = plan.folder / target.name
+    (folder / "corpus").mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(read)
+        fuzz(target, tally, plan, folder)
+    os.close(write)
+    deadline = time.monotonic() + WALL_FACTOR * max(plan.seconds, harness.CANARY_CPU_S_MAX) + WALL_S_MORE
+    return Child(target, tally, read, pid, deadline)
+
+
+def fuzz(target: harness.Target, tally: harness.Tally, plan: Plan, folder: Path) -> None:
+    """What the child does; it does not return."""
+    status = 70
+    try:
+        said = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        watched = harness.Watched(
+            target, tally, folder, plan.seconds, plan.executions_max, ends_with_canary=plan.ends_with_canary
+        )
+        atheris.Setup(options(target, watched, plan, folder), watched, **mutator(target))
+        atheris.Fuzz()
+    except BaseException:  # noqa: BLE001 - told in the log, and by the exit status
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def options(target: harness.Target, watched: harness.Watched, plan: Plan, folder: Path) -> list[str]:
+    """libFuzzer's options; it writes what it finds into the first folder."""
+    seeds = folder / "seeds"
+    seeds.mkdir(exist_ok=True)
+    for number, seed in enumerate(watched.seeds):
+        (seeds / f"{number:03}").write_bytes(seed)
+    words = folder / "words"
+    words.write_text("".join(f'"{"".join(f"{chr(92)}x{byte:02x}" for byte in word)}"\n' for word in target.words))
+    return [
+        target.name,
+        f"-max_len={max(target.bytes_max, *map(len, watched.seeds))}",
+        f"-rss_limit_mb={harness.RSS_MIB_MAX}",
+        f"-timeout={plan.input_s_max}",
+        f"-artifact_prefix={folder}/",
+        f"-seed={plan.seed}",
+        *([f"-dict={words}"] if target.words else []),
+        str(folder / "corpus"),
+        str(seeds),
+    ]
+
+
+def mutator(target: harness.Target) -> dict[str, object]:
+    change = target.mutate
+    if change is None:
+        return {}
+
+    def mutate(data: bytes, bytes_max: int, seed: int) -> bytes:
+        random = Random(seed)
+        if random.random() < 0.5:
+            changed = change(data, random)
+            if len(changed) <= bytes_max:
+                return changed
+        return bytes(atheris.Mutate(data, bytes_max))
+
+    return {"custom_mutator": mutate}
+
+
+def end(child: Child, plan: Plan) -> harness.Report:
+    """Wait for a child that has ended, or end one that hangs."""
+    hangs = time.monotonic() >= child.deadline
+    if hangs:
+        os.kill(child.pid, signal.SIGKILL)
+    os.close(child.descriptor)
+    _, status = os.waitpid(child.pid, 0)
+    folder = plan.folder / child.target.name
+    log = (folder / "log").read_text(errors="replace")
+    return harness.report_of(child.target, child.tally, folder, os.waitstatus_to_exitcode(status), log)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,43 @@
+"""Every target for a second: nothing breaks, and the fuzzer gets where the decoder has taken its input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import registry
+from fuzz_kit import fuzz
+from harness import Target
+
+#: Processor time of each target, in seconds.
+GLIMPSE_S = 1.0
+
+TARGETS = {target.name: target for target in registry.all_targets()}
+
+
+@pytest.fixture(scope="module")
+def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The reports on the targets whose tests were asked for, from one program, which imports them once."""
+    wanted = {
+        item.callspec.params["name"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.fspath == request.fspath and "reports" in item.fixturenames
+    }
+    _, found = fuzz(sorted(wanted), tmp_path_factory.mktemp("fuzz"), "--seconds", str(GLIMPSE_S))
+    return {report["target"]: report for report in found}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_each_seed_is_taken(name: str) -> None:
+    target: Target = TARGETS[name]
+    seeds = list(target.seeds())
+    assert seeds
+    assert [target.run(seed) is not None for seed in seeds] == [True] * len(seeds)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_bytes_break_a_decoder_and_its_canary_is_found(name: str, reports: dict[str, dict[str, Any]]) -> None:
+    report = reports[name]
+    assert not report["problem"], report
+    assert report["fresh"]
+    assert report["canary_at"]

@@ -1,0 +1,54 @@
+"""The runner: what it says of targets that are wrong, each in one way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fuzz_kit import fuzz
+
+FLAWED = ("--from", "flawed", "--executions", "20000", "--input-s", "2")
+#: The fall is found in some seconds of processor time.
+FALL_S_MAX = 120
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    flaws = ["hanging", "hungry", "blind", "deaf"]
+    status, found = fuzz(flaws, tmp_path_factory.mktemp("flawed"), *FLAWED, "--seconds", "0.1")
+    assert status == 1
+    return {report["target"]: report for report in found}
+
+
+def test_what_is_found_by_coverage_alone_is_found_and_saved(tmp_path: Path) -> None:
+    status, (report,) = fuzz(["falling"], tmp_path, *FLAWED, "--seconds", str(FALL_S_MAX))
+    assert status == 1
+    assert "this decoder fell" in report["account"]
+    assert Path(report["crash"]).read_bytes().startswith(b"HRF1\x01\x63")
+    assert report["canary_at"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("hanging", "timeout-"), ("hungry", "oom-")])
+def test_an_input_that_takes_too_long_or_too_much_is_saved(
+    name: str, kind: str, reports: dict[str, dict[str, Any]]
+) -> None:
+    crash = Path(reports[name]["crash"])
+    assert crash.name.startswith(kind), reports[name]
+    assert crash.read_bytes()[:1] == b"\x63"
+
+
+def test_a_target_that_takes_only_its_seeds_fails_the_run(reports: dict[str, dict[str, Any]]) -> None:
+    assert reports["blind"]["reached"]
+    assert reports["blind"]["problem"] == "the interesting state was never reached"
+
+
+def test_a_canary_that_is_not_found_fails_the_run(reports: dict[str, dict[str, Any]]) -> None:
+    assert reports["deaf"]["fresh"]
+    assert reports["deaf"]["problem"] == "the canary was not found"
+
+
+def test_with_canary_a_target_ends_when_it_sings(tmp_path: Path) -> None:
+    status, (report,) = fuzz(["frame"], tmp_path, "--canary")
+    assert status == 0
+    assert "the canary sings" in report["account"]

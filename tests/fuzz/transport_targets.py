@@ -1,0 +1,516 @@
+"""Targets of `headrace.transport`: what peers, other processes and people send or write."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import mmap
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from harness import Target
+from mutations import within_json, within_msgpack
+
+from headrace.transport import (
+    certificates,
+    control,
+    control_address,
+    credit,
+    errors,
+    frame,
+    join_wire,
+    log_lines,
+    masking,
+    pipe,
+    relay_table,
+    ring,
+    ring_memory,
+    stream_frames,
+    ticket,
+    token,
+)
+
+KEY = b"k" * ticket.KEY_BYTES_MIN
+HEAD = frame._HEADER
+
+
+# -- frames --
+
+
+def sealed_frame(data: bytes) -> bytes:
+    """The bytes as a frame whose lengths and checksum are right, whatever else it says."""
+    if len(data) < frame.HEADER_BYTES:
+        return data
+    fields = list(HEAD.unpack_from(data))
+    fields[0], fields[1], fields[9] = frame.MAGIC, frame.FORMAT_VERSION, fields[9] % 2
+    room = len(data) - frame.HEADER_BYTES
+    fields[8] = min(fields[8], room)
+    start = frame._body_offset(fields[8])
+    if start > len(data):
+        data += bytes(start - len(data))
+    fields[11] = len(data) - start
+    made = HEAD.pack(*fields)
+    covered = start if fields[9] else len(data)
+    whole = made + bytes(8) + data[frame.HEADER_BYTES :]
+    checksum = frame._CHECKSUM.pack(frame._checksum(memoryview(whole), covered))
+    return made + checksum + data[frame.HEADER_BYTES :]
+
+
+def run_frame(data: bytes) -> object | None:
+    found = None
+    for candidate in (data, sealed_frame(data)):
+        for trust_body in (False, True):
+            with contextlib.suppress(errors.FrameError):
+                decoded = frame.decode(candidate, trust_body=trust_body)
+                assert len(decoded.metadata) + len(decoded.body) <= len(candidate)
+                assert frame.frame_size(candidate) == len(candidate)
+                again = frame.decode(frame.encode(decoded))
+                assert again == decoded
+                found = plain_frame(decoded)
+            with contextlib.suppress(errors.FrameError):
+                frame.decode(candidate, verify=False, trust_body=trust_body)
+    return found
+
+
+def plain_frame(decoded: frame.Frame) -> tuple[Any, ...]:
+    return (*decoded[:5], bytes(decoded.metadata), bytes(decoded.body), decoded.flags)
+
+
+def frames() -> list[bytes]:
+    made = [
+        frame.Frame(kind, 3, bytes(range(16)), 7, 5, b"\x81\xa1a\x01", b"body" * count)
+        for count, kind in enumerate(frame.FrameKind)
+    ]
+    coverages = (frame.Coverage.ALL, frame.Coverage.HEAD)
+    return [frame.encode(one, coverage) for one in made for coverage in coverages]
+
+
+def run_control(data: bytes) -> object | None:
+    found = None
+    for candidate in (data, sealed_frame(data)):
+        with contextlib.suppress(errors.FrameError):
+            found = control.decode_control(candidate)
+            again = control.decode_control(control.encode_control(found))
+            # A reason of others that is no UTF-8 is put right, and that may be longer than a reason may be.
+            assert again == found or isinstance(found, control.Aborted)
+    return found
+
+
+def controls() -> list[bytes]:
+    said = [control.Granted(9), control.Aborted(4, "gave up"), control.Closed(12), control.Welcomed(4096, 1 << 20)]
+    return [control.encode_control(message) for message in said]
+
+
+def run_stream(data: bytes) -> object | None:
+    """The first byte says in what pieces the rest comes."""
+    if not data:
+        return None
+    admitted: list[int] = []
+    assembler = stream_frames.FrameAssembler(10_000, admitted.append)
+    step, stream = data[0] % 100 + 1, data[1:]
+    try:
+        whole = [raw for at in range(0, len(stream), step) for raw in assembler.feed(stream[at : at + step])]
+    except errors.FrameError:
+        return None
+    assert [raw.nbytes for raw in whole] == admitted[: len(whole)]
+    assert max(admitted, default=0) <= 10_000
+    joined = b"".join(bytes(raw) for raw in whole)
+    assert stream.startswith(joined)
+    assert assembler.is_empty == (len(joined) == len(stream))
+    return [raw.nbytes for raw in whole] or None
+
+
+def streams() -> list[bytes]:
+    return [b"\x06" + b"".join(frames()[:count]) for count in (1, 3)]
+
+
+def run_credit(data: bytes) -> object | None:
+    """Two honest ends never break a rule, whatever the order of their verbs; a fraud is refused."""
+    sender, receiver = credit.CreditSender(1000), credit.CreditReceiver(1000)
+    flying: list[int] = []
+    held: list[int] = []
+    grants = frauds = 0
+    for action in data:
+        size = 1 + (action >> 2) * 30
+        if action & 3 == 0 and sender.can_send(size):
+            sender.sent(size)
+            flying.append(size)
+        elif action & 3 == 1 and flying:
+            receiver.received(flying[0])
+            held.append(flying.pop(0))
+        elif action & 3 == 2 and held:
+            grant = receiver.released(held.pop(size % len(held)))
+            if grant:
+                sender.granted(grant)
+                grants += 1
+        elif action & 3 == 3:
+            try:
+                sender.granted(sender.in_flight_bytes + size)
+            except errors.CreditError:
+                frauds += 1
+                continue
+            raise AssertionError("a grant of what was never sent went through")
+    assert sender.in_flight_bytes == sum(flying) + sum(held) + receiver.withheld_bytes
+    return (grants, min(frauds, 3), len(flying), len(held)) if grants else None
+
+
+# -- tickets and joining --
+
+
+def run_ticket(data: bytes) -> object | None:
+    body = ticket._HEAD.pack(ticket.MAGIC, len(data)) + data if len(data) < 60_000 else data
+    found = None
+    # As it is; as claims that are sealed; and as a ticket that another key has sealed.
+    for candidate in (data, body + ticket._seal(body, KEY), data[: -ticket.SEAL_BYTES] + bytes(ticket.SEAL_BYTES)):
+        with contextlib.suppress(ticket.TicketError):
+            found = ticket.decode_ticket(candidate, KEY)
+            assert ticket.decode_ticket(ticket.encode_ticket(found, KEY), KEY) == found
+        with contextlib.suppress(ticket.TicketError):
+            ticket.match_ticket(candidate, ticket.encode_ticket(TICKET, KEY))
+    return found
+
+
+TICKET = ticket.Ticket(3, "main", "v1", 7, "source->sink", 1, 2)
+
+
+def tickets() -> list[bytes]:
+    whole = ticket.encode_ticket(TICKET, KEY)
+    return [whole, whole[ticket._HEAD.size : -ticket.SEAL_BYTES]]
+
+
+def run_token(data: bytes) -> object | None:
+    """As the text that somebody pastes, and as what stands in it under a good seal."""
+    text = token.PREFIX + base64.urlsafe_b64encode(data + token._seal(data, KEY)).decode().rstrip("=")
+    found = None
+    for candidate in (data.decode("utf-8", "replace"), text):
+        with contextlib.suppress(token.TokenError):
+            token.read_token(candidate)
+        with contextlib.suppress(token.TokenError):
+            found = token.check_token(candidate, KEY, 1_000.0)
+            assert token.check_token(token.encode_token(found, KEY), KEY, 1_000.0) == found
+    return found
+
+
+def tokens() -> list[bytes]:
+    made = token.JoinToken("ab" * 32, bytes(16), certificates.Role.WORKER, "w1", 2_000_000_000, ("10.0.0.1:7420",))
+    text = token.encode_token(made, KEY)
+    return [text.encode(), token._split(text)[0]]
+
+
+def run_join(data: bytes) -> object | None:
+    found = None
+    for body in (data, data[join_wire.LENGTH.size :]):
+        for kind in (join_wire.Greeting, join_wire.Request, join_wire.Answer):
+            with contextlib.suppress(join_wire.JoinWireError):
+                found = join_wire.decode_message(kind, body)
+                whole = join_wire.encode_message(found)
+                assert join_wire.decode_message(kind, whole[join_wire.LENGTH.size :]) == found
+    if len(data) >= join_wire.LENGTH.size:
+        with contextlib.suppress(join_wire.JoinWireError):
+            assert join_wire.body_length(data[: join_wire.LENGTH.size]) <= join_wire.MESSAGE_LIMIT_BYTES
+    return found
+
+
+def joins() -> list[bytes]:
+    said = (
+        join_wire.Greeting(b"-----BEGIN", "0.1"),
+        join_wire.Request("hrj1.x", b"-----BEGIN", "0.1"),
+        join_wire.Answer(b"-----BEGIN", "w1", ""),
+    )
+    return [join_wire.encode_message(message) for message in said]
+
+
+def run_relay(data: bytes) -> object | None:
+    """Bytes as what happens at a relay: knocks, datagrams, paths that are made, and time that passes."""
+    table = relay_table.RelayTable(paths_max=3, rate_bytes_s=1000)
+    names = [b"t%d" % number for number in range(8)]
+    now, passed = 0.0, 0
+    for at in range(0, len(data) - 1, 2):
+        verb, what = data[at], data[at + 1]
+        source = ("10.0.0.1", 1000 + what % 5)
+        if verb % 8 == 0:
+            with contextlib.suppress(relay_table.RelayFullError):
+                table.open(f"p{what % 4}", (names[what % 8], names[(what >> 3) % 8]), now)
+        elif verb % 8 == 1:
+            now += what
+            table.expire(now)
+        elif verb % 8 < 5:
+            assert not table.take([(relay_table.knock(names[verb >> 5]), source)], now)
+        else:
+            went = table.take([(data[at:], source)], now)
+            assert all(target != source or len(table) for _, target in went)
+            passed += len(went)
+        assert len(table) <= 3
+        check_relay(table)
+    return (passed, len(table)) if passed else None
+
+
+def check_relay(table: relay_table.RelayTable) -> None:
+    """What is found by ticket or address is of a path that stands, and at the place where it is found."""
+    standing = {id(side) for path in table._paths.values() for side in path.sides}
+    for address, side in table._by_address.items():
+        assert id(side) in standing
+        assert side.address == address
+    for name, side in table._by_ticket.items():
+        assert id(side) in standing
+        assert side.ticket == name
+
+
+# -- text --
+
+
+def run_log_line(data: bytes) -> object | None:
+    shown = log_lines.as_text(data)
+    assert all(line.isprintable() or "\t" in line for line in shown.split("\n"))
+    line = log_lines.parse(data)
+    if line is None:
+        return None
+    log_lines.shown(line)
+    searches = (
+        log_lines.Search(pipeline="p", task="p/t", cause="c", level="warning", stage="s", since=1.7e9),
+        log_lines.Search(level="debug", since=1.0),
+        log_lines.Search(stage="s"),
+    )
+    found = [search.finds(line) for search in searches]
+    facts = {name: value for name, value in line.items() if name not in log_lines.FIXED}
+    made = log_lines.make_line(line["time"], line["level"], line["process"], line["message"], facts)
+    assert log_lines.parse(made) is not None
+    assert len(made) <= log_lines.LINE_BYTES_MAX
+    return (line["level"], found, sorted(line))
+
+
+def log_line_seeds() -> list[bytes]:
+    facts = {"task": "p/t", "pipeline": "p", "stages": "s+t", "cause": "c-1", "attempt": 3, "traceback": "a\nb"}
+    made = log_lines.make_line(1.7e9, "warning", "worker w1", "it ended", facts)
+    return [made, log_lines.make_line(1.7e9, "info", "task", "read s3://b/k?token=x", {})]
+
+
+def run_masking(data: bytes) -> object | None:
+    text = data.decode("utf-8", "replace")
+    hidden = masking.mask(text)
+    assert masking.mask(hidden) == hidden, "masking twice is masking once"
+    # A secret of our own, in the midst of whatever the text is, is hidden.
+    for secret in (f"s3://user:QQSECRETQQ@host/{text[:40]}", f"https://h/?token=QQSECRETQQ&{text[:40]}"):
+        assert "QQSECRETQQ" not in masking.mask(secret)
+    return hidden if hidden != text else None
+
+
+def run_address(data: bytes) -> object | None:
+    text = data.decode("utf-8", "surrogateescape")
+    found: object | None = None
+    with contextlib.suppress(control_address.AddressError):
+        host, port = control_address.host_and_port(text)
+        assert host
+        assert 0 <= port <= 65535
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        assert control_address.host_and_port(shown) == (host, port)
+        found = host, port
+    with contextlib.suppress(control_address.AddressError), patch("socket.getaddrinfo", _loopback_alone):
+        control_address.check_plain(text)
+        found = text
+    return found
+
+
+def _loopback_alone(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+    """Names are not asked for anywhere: localhost is what it is, and nobody else is known."""
+    if host == "localhost":
+        return [(2, 1, 6, "", ("127.0.0.1", port))]
+    raise OSError(f"{host} is not known here")
+
+
+# -- certificates --
+
+
+def run_identity(data: bytes) -> object | None:
+    # A certificate's URIs are ASCII: what reads it says so.
+    with contextlib.suppress(certificates.CertificateRoleError, UnicodeDecodeError):
+        found = certificates.Identity.from_uri(data.decode("ascii"))
+        assert certificates.Identity.from_uri(found.uri()) == found
+        return found
+    return None
+
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def run_certificate(data: bytes) -> object | None:
+    """A certificate, as DER, of whoever comes: refused, or one of our authority."""
+    try:
+        certificate = certificates.read_certificate(data)
+    except certificates.CertificateError:
+        return None
+    with contextlib.suppress(certificates.CertificateError):
+        certificates.verify(certificate, AUTHORITY.authority(), list(certificates.Role), AT)
+    # What a certificate says is read whether or not it is believed.
+    with contextlib.suppress(certificates.CertificateRoleError):
+        return certificates._identity(certificate)
+    return None
+
+
+def run_join_request(data: bytes) -> object | None:
+    """What a node with a good token asks for: a name of the token, and a key of the node's own."""
+    name, _, pem = data.partition(b"\0")
+    try:
+        issued = certificates.issue(AUTHORITY, pem, certificates.Role.WORKER, name.decode("utf-8", "replace"), AT)
+    except certificates.CertificateError:
+        return None
+    leaf = x509.load_pem_x509_certificate(issued)
+    found = certificates.verify(leaf, AUTHORITY.authority(), {certificates.Role.WORKER}, AT).identity
+    assert found.name == name.decode("utf-8", "replace")
+    return found
+
+
+AUTHORITY = certificates.create_authority("test", AT)
+
+
+def certificate_seeds() -> list[bytes]:
+    made = [
+        certificates.create_node(AUTHORITY, role, f"node-{role.value}", AT).certificate() for role in certificates.Role
+    ]
+    return [one.public_bytes(serialization.Encoding.DER) for one in made]
+
+
+def join_requests() -> list[bytes]:
+    key = ec.derive_private_key(7, ec.SECP256R1())
+    return [b"w1\0" + certificates.public_pem(key), "wörker 2".encode() + b"\0" + certificates.public_pem(key)]
+
+
+# -- memory of others --
+
+
+def run_ring(data: bytes) -> object | None:
+    """Whatever a sender has written into the memory that both ends map: where its head is, then records."""
+    if len(data) < 8:
+        return None
+    found: list[Any] = []
+    for memory in (data[8:], sealed_record(data[8:])):
+        end = RING.written(int.from_bytes(data[:8], "little") % (2 * RING_BYTES), memory)
+        try:
+            for _ in range(4):
+                received = end.try_receive()
+                if received is None:
+                    break
+                found.append(plain_frame(received.frame))
+                received.release()
+        except errors.TransportError:
+            continue
+        finally:
+            end.detach()
+    return found or None
+
+
+def sealed_record(memory: bytes) -> bytes:
+    """A record as the first thing in the memory: its length, then a frame that is sealed."""
+    prefix = ring_memory.RECORD_PREFIX_BYTES
+    length = int.from_bytes(memory[:8], "little") % (RING_BYTES - prefix)
+    sealed = sealed_frame(memory[prefix : prefix + length].ljust(min(length, 512), b"\0"))
+    return len(sealed).to_bytes(8, "little") + bytes(prefix - 8) + sealed + memory[prefix + len(sealed) :]
+
+
+RING_BYTES = 4096
+
+
+class Ring:
+    """A ring whose memory is written over for each input."""
+
+    def __init__(self) -> None:
+        self._handles = ring_memory.create_ring("fuzzed", RING_BYTES, 2048)
+        self._memory = mmap.mmap(self._handles.memory_fd, ring_memory.HEADER_PAGE_BYTES + RING_BYTES)
+        self._fresh = self._memory[: ring_memory.HEADER_PAGE_BYTES]
+
+    def written(self, head: int, memory: bytes) -> ring.RingReceiver:
+        page = ring_memory.HEADER_PAGE_BYTES
+        self._memory[:page] = self._fresh
+        self._memory[page:] = memory[:RING_BYTES].ljust(RING_BYTES, b"\0")
+        at = ring_memory.WORD_HEAD * 8
+        self._memory[at : at + 8] = head.to_bytes(8, "little")
+        return ring.RingReceiver(self._handles)
+
+
+RING = Ring()
+
+
+def rings() -> list[bytes]:
+    found = []
+    for encoded in frames()[:4]:
+        record = len(encoded).to_bytes(8, "little") + bytes(ring_memory.RECORD_PREFIX_BYTES - 8) + encoded
+        record += bytes(-len(record) % ring_memory.RECORD_ALIGNMENT_BYTES)
+        found.append(len(record).to_bytes(8, "little") + record)
+    return found
+
+
+def run_handles(data: bytes) -> object | None:
+    """What the door of a worker says about a link's memory."""
+    try:
+        description = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    found = None
+    for kind in (ring_memory.RingHandles, pipe.PipeHandles):
+        if isinstance(description, dict):
+            with contextlib.suppress(errors.LinkRefusedError):
+                found = kind.from_description(description)
+                assert kind.from_description(found.describe()) == found
+    return found
+
+
+def handles() -> list[bytes]:
+    ring_said = ring_memory.RingHandles("a->b", 1, 4096, 2048, 1024, 5, 6, 7).describe()
+    return [json.dumps(ring_said).encode(), json.dumps({**ring_said, "descriptor": 9, "limit_bytes": 64}).encode()]
+
+
+# -- the list --
+
+
+def relays() -> list[bytes]:
+    """A path of two ends who knock, and a datagram from each."""
+    knocked = bytes((0, 0b010_001, 1 << 5 | 2, 0, 2 << 5 | 2, 1, 5, 0, 5, 1))
+    return [knocked, knocked + bytes((1, 70, 0, 0b010_001, 5, 0))]
+
+
+def maskings() -> list[bytes]:
+    return [b"s3://user:key@host/bucket", b"read https://h/p?X-Amz-Signature=abc&x=1, and failed"]
+
+
+def addresses() -> list[bytes]:
+    return [b"10.0.0.1:7420", b"[::1]:7420", b"unix:/run/headrace/controller.sock", b"insecure-tcp:localhost:7420"]
+
+
+def identities() -> list[bytes]:
+    made = [certificates.Identity("main", role, "w\xf6rker/1") for role in certificates.Role]
+    return [one.uri().encode() for one in made]
+
+
+def join_mutation(data: bytes, random: Random) -> bytes:
+    """Within a message, behind its length."""
+    body = within_msgpack(data[join_wire.LENGTH.size :], random)
+    return join_wire.LENGTH.pack(len(body)) + body
+
+
+MASKED_WORDS = (b"://", b"@", b"?", b"&", b"token=", b"access_key=", b"secret", b"%40", b"\\u0040")
+ADDRESS_WORDS = (b"unix:/", b"insecure-tcp:", b"localhost", b"[", b"]:", b"::1", b":7420", b"65535")
+
+TARGETS = [
+    Target("frame", ("headrace.transport.frame",), run_frame, frames),
+    Target("control", ("headrace.transport.control",), run_control, controls),
+    Target("stream", ("headrace.transport.stream_frames",), run_stream, streams, bytes_max=2048),
+    Target("credit", ("headrace.transport.credit",), run_credit, lambda: [b"\x00\x01\x02\x03", b"\x20\x21\x22" * 9]),
+    Target("ticket", ("headrace.transport.ticket",), run_ticket, tickets, mutate=within_msgpack),
+    Target("join_token", ("headrace.transport.token",), run_token, tokens, mutate=within_msgpack),
+    Target("join_wire", ("headrace.transport.join_wire",), run_join, joins, mutate=join_mutation),
+    Target("relay_table", ("headrace.transport.relay_table",), run_relay, relays),
+    Target("log_lines", ("headrace.transport.log_lines",), run_log_line, log_line_seeds, mutate=within_json),
+    Target("masking", ("headrace.transport.masking",), run_masking, maskings, words=MASKED_WORDS),
+    Target("control_address", ("headrace.transport.control_address",), run_address, addresses, words=ADDRESS_WORDS),
+    Target("identity", ("headrace.transport.certificates",), run_identity, identities),
+    Target("certificate", ("headrace.transport.certificates",), run_certificate, certificate_seeds),
+    Target("join_request", ("headrace.transport.certificates",), run_join_request, join_requests),
+    Target("ring", ("headrace.transport.ring", "headrace.transport.ring_memory"), run_ring, rings, bytes_max=1024),
+    Target("link_handles", ("headrace.transport.ring_memory", "headrace.transport.pipe"), run_handles, handles),
+]
