@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +22,7 @@ from headrace.transport.certificates import (
     issue,
     new_key,
     public_pem,
+    read_certificate,
     verify,
 )
 
@@ -84,9 +85,9 @@ def test_a_key_of_another_kind_is_refused(cluster: Cluster) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["", "x" * 65])
-def test_a_name_has_between_1_and_64_characters(cluster: Cluster, name: str) -> None:
-    with pytest.raises(CertificateError, match="characters"):
+@pytest.mark.parametrize("name", ["", "x" * 65, "é" * 33])
+def test_a_name_has_between_1_and_64_bytes(cluster: Cluster, name: str) -> None:
+    with pytest.raises(CertificateError, match="bytes of UTF-8"):
         cluster.node(name)
 
 
@@ -144,3 +145,24 @@ def test_a_certificate_names_one_node_of_this_cluster(cluster: Cluster, uris: li
     )
     with pytest.raises(CertificateRoleError):
         verify(certificate, authority, WORKERS, cluster.now)
+
+
+def altered(certificate: x509.Certificate, what: bytes, by: bytes) -> bytes:
+    der = certificate.public_bytes(serialization.Encoding.DER)
+    assert what in der
+    return der.replace(what, by, 1)
+
+
+def test_a_certificate_that_turns_out_to_be_none_when_it_is_read_is_refused(cluster: Cluster) -> None:
+    node, authority = cluster.node("w").certificate(), cluster.authority.certificate()
+    # The library reads the version at once, and the subject when it is asked for.
+    with pytest.raises(CertificateUntrustedError):
+        read_certificate(altered(node, b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x7d"))
+    with pytest.raises(CertificateUntrustedError):
+        verify(read_certificate(altered(node, b"\x0c\x01w", b"\x0c\x01\xff")), authority, WORKERS, cluster.now)
+
+
+@pytest.mark.parametrize("pem", [b"", b"no key", b"-----BEGIN PUBLIC KEY-----\n-----END PUBLIC KEY-----\n"])
+def test_a_key_that_cannot_be_read_is_refused(cluster: Cluster, pem: bytes) -> None:
+    with pytest.raises(CertificateError, match="cannot be read"):
+        issue(cluster.authority, pem, Role.WORKER, "w", cluster.now)
