@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from harness import Target
 
 SECRET = b"HRF1\x01\x63"
@@ -38,7 +36,7 @@ def warmer(found: int) -> None:
 
 def run_hanging(data: bytes) -> object | None:
     while data and data[0] == 0x63:
-        time.sleep(0.01)
+        pass
     return bytes(data[:2])
 
 
