@@ -16,11 +16,11 @@ from headrace.chaos.parts import Asked, Folding, Wish
 from headrace.chaos.world import ViolationError
 from headrace.controller.core import messages as core
 from headrace.controller.core.leadership import LeaderState
+from headrace.controller.core.members import TokenOffered
 from headrace.controller.core.plans import Plan
 from headrace.controller.core.recording import plan_from_plain
 from headrace.controller.core.run import Run
 from headrace.controller.core.run_states import RunState
-from headrace.controller.core.tokens import TokenOffered
 from headrace.store.cluster_changes import RunBegun, RunSteered, WorkerDrainAsked
 from headrace.store.cluster_fold import ClusterState, RunRecord
 from headrace.store.entries import Entry

@@ -28,6 +28,7 @@ from headrace.controller.core.crew import Crew
 from headrace.controller.core.intake import Intake
 from headrace.controller.core.joints import Joints
 from headrace.controller.core.leadership import Leadership, Turn, Write
+from headrace.controller.core.members import Members, TokenOffered
 from headrace.controller.core.messages import (
     AnswerRequest,
     Command,
@@ -45,7 +46,6 @@ from headrace.controller.core.run import Run
 from headrace.controller.core.run_states import RunState
 from headrace.controller.core.steering import Steering
 from headrace.controller.core.suspicion import Suspicion
-from headrace.controller.core.tokens import TokenOffered, Tokens
 from headrace.stages.dedup import kept
 from headrace.stages.streams import RemoteFile
 from headrace.store import collect, manifest
@@ -196,12 +196,12 @@ def _plan_kept_to_itself(self: Controller, commands: list[Command], now: float) 
 _recorded = Controller._recorded
 
 
-def _each_offer(self: Tokens, event: TokenOffered, log: Leadership[ClusterState]) -> list[Command]:
+def _each_offer(self: Members, event: TokenOffered, log: Leadership[ClusterState]) -> list[Command]:
     log.submit(TokenSpent(event.token, event.worker, event.key))
     return _offered(self, event, log)
 
 
-_offered = Tokens.offered
+_offered = Members._offered
 
 
 def _no_needs(*_arguments: Any, **_options: Any) -> tuple[Any, Any]:
@@ -334,7 +334,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "checksum-not-looked-at": ((frame, "_verify", _nothing),),
     "wish-granted-before-durable": ((Steering, "_steer", _granted_early),),
     "plan-not-recorded": ((Controller, "_recorded", _plan_kept_to_itself),),
-    "token-spent-by-each": ((Tokens, "offered", _each_offer),),
+    "token-spent-by-each": ((Members, "_offered", _each_offer),),
     "needs-skipped": ((Committer, "_needs_fault", _no_fault), (run_input, "unmet", _no_needs)),
     "index-one-entry-short": ((kept, "key_files", _one_short),),
     "claims-not-released": ((run_input, "ClaimsReleased", _releases_nothing),),

@@ -8,7 +8,7 @@ from headrace.chaos.corpus import PIPELINE, make_pipeline
 from headrace.chaos.parts import Asked, Cluster, Wish
 from headrace.controller.core import messages as core
 from headrace.controller.core.changed import ChangedInput
-from headrace.controller.core.tokens import TokenOffered
+from headrace.controller.core.members import TokenOffered
 
 #: Seconds before a controller that has no run is asked again.
 ASK_S = 1.5

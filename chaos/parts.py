@@ -16,7 +16,7 @@ from headrace.chaos.world import Clock, World
 from headrace.controller.core import messages as core
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.leadership import LogLimits
-from headrace.controller.core.tokens import TokenOffered
+from headrace.controller.core.members import TokenOffered
 from headrace.store.entries import Range
 
 if TYPE_CHECKING:

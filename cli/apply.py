@@ -130,6 +130,9 @@ def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
         out.print(workers_table(reply))
     else:
         out.print("  no worker is registered: start one with `headrace worker`", style="yellow")
+    if reply.expelled:
+        names = ", ".join(safe(item.replace("/", " ")) for item in reply.expelled)
+        out.print(Text(f"  expelled: {names}", style="yellow"))
     for words in death_lines(rows_of(reply.lost)):
         out.print(Text(f"  lost: {safe(words)}", style="yellow"))
     for item in reply.pipelines:

@@ -1,4 +1,4 @@
-"""`headrace cluster init` and `token`: the folder that makes a cluster, and what lets a node into it."""
+"""`headrace cluster init`, `token` and `operator`: the folder that makes a cluster, and what lets others into it."""
 
 from __future__ import annotations
 
@@ -56,6 +56,22 @@ def token(folder: Path, name: str, days: int) -> int:
     if name:
         _check_name("--name", name)
     print(make_token(_read(folder), name, days))
+    return 0
+
+
+def operator(folder: Path, out: Path, name: str) -> int:
+    """Make the folder with which one more operator asks."""
+    _check_name("--name", name)
+    files = _read(folder)
+    if out.exists() and any(out.iterdir()):
+        raise CliError(f"{out} is not empty: name a folder to make")
+    disk.make_folder(out, 0o700)
+    out.chmod(0o700)
+    write_credentials(out, OPERATOR, create_node(files.authority, Role.OPERATOR, name, datetime.now(UTC)))
+    write_public(out / f"{AUTHORITY}.pem", files.authority.authority_pem)
+    # Last, since it says that the rest is there.
+    write_public(out / "cluster.json", (files.folder / "cluster.json").read_bytes())
+    print(f"operator {name} of cluster {files.name}: {out}, to be named with --cluster or HEADRACE_CLUSTER")
     return 0
 
 

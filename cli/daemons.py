@@ -11,7 +11,14 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.arguments import ClusterFolder, ControllerAddress, check_address, check_pairs, check_without_cluster
+from headrace.cli.arguments import (
+    ClusterFolder,
+    ControllerAddress,
+    Json,
+    check_address,
+    check_pairs,
+    check_without_cluster,
+)
 from headrace.cli.errors import UsageError
 from headrace.cli.help import Application
 
@@ -153,3 +160,31 @@ def cluster_token(
     from headrace.cli.cluster import token
 
     return token(folder, name, days)
+
+
+@cluster_app.command("operator")
+def cluster_operator(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of `headrace cluster init`.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make, for that operator's machine.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="What the operator is called.")],
+) -> int:
+    """Make a certificate for one more operator, and the folder with which he asks."""
+    from headrace.cli.cluster import operator
+
+    return operator(folder, out, name)
+
+
+@cluster_app.command("expel")
+def cluster_expel(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The worker's name, as in its certificate.")],
+    operator: Annotated[bool, typer.Option("--operator", help="It is the name of an operator.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is said what would end.")] = False,
+    controller: ControllerAddress = "",
+    cluster: ClusterFolder = "",
+    json: Json = False,
+) -> int:
+    """Take the certificates of a worker or an operator back: it is cut off at once, and refused from then on."""
+    from headrace.cli.client import controller_at
+    from headrace.cli.expel import expel
+
+    return expel(controller_at(controller, cluster), name, operator=operator, agreed=yes, as_json=json)

@@ -31,6 +31,8 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     ),
     "cluster init": ("headrace cluster init cluster --controller 10.77.0.1:7420 --name press",),
     "cluster token": ("headrace cluster token cluster --name one", "headrace cluster token cluster --days 7"),
+    "cluster operator": ("headrace cluster operator cluster anna --name anna",),
+    "cluster expel": ("headrace cluster expel one --yes", "headrace cluster expel anna --operator --yes"),
     "apply": (
         "headrace apply examples/plain.py -p input='corpus/*.jsonl' -p output=/data/plain --wait",
         (

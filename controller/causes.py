@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from headrace.controller.core import messages as core
 from headrace.controller.core.decisions import DECISION_EVENTS
+from headrace.controller.core.members import TokenOffered
 from headrace.controller.core.run import Run
-from headrace.controller.core.tokens import TokenOffered
 from headrace.transport.log_lines import current_cause
 
 #: The kind of what begins by itself; anything else goes on with the cause that it comes with.

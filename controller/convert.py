@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from headrace.controller.core import decisions
@@ -46,6 +46,11 @@ def range_to(item: Range) -> pb.Range:
 def gaps_to(gaps: Iterable[Gap]) -> list[pb.Gap]:
     """Gaps for the wire."""
     return [pb.Gap(first=gap.first, end=gap.end, offset=gap.offset) for gap in gaps]
+
+
+def expulsions_to(expelled: Mapping[str, Iterable[str]]) -> pb.Expulsions:
+    """Who was expelled, and whom that does not concern, for the wire."""
+    return pb.Expulsions(members=[pb.Expelled(member=member, keys=keys) for member, keys in expelled.items()])
 
 
 def task_event(message: pb.TaskEvent) -> Said | None:

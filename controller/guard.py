@@ -14,7 +14,17 @@ import grpc
 from cryptography import x509
 
 from headrace.protos import control_pb2 as pb
-from headrace.transport.certificates import CertificateError, Credentials, Peer, Role, read_certificate, verify
+from headrace.transport.certificates import (
+    CertificateError,
+    Credentials,
+    Expelled,
+    Peer,
+    Role,
+    identity_of,
+    read_certificate,
+    verify,
+    why_expelled,
+)
 from headrace.transport.clock import utc_now
 
 _PEOPLE = frozenset({Role.OPERATOR})
@@ -40,8 +50,8 @@ def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Stands before every method."""
 
-    def __init__(self, authority: x509.Certificate) -> None:
-        self._authority = authority
+    def __init__(self, authority: x509.Certificate, expelled: Callable[[], Expelled]) -> None:
+        self._authority, self._expelled = authority, expelled
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """The method's handler, with the judgement before it."""
@@ -61,9 +71,16 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
             peer = await self._admit(context, method)
+
+            async def still() -> None:
+                # Who is expelled while its call goes on says and hears nothing more.
+                if reason := why_expelled(peer, self._expelled()):
+                    await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{method}: {reason}")
+
             if handler.request_streaming:
-                request = _named(request, peer.identity.name)
+                request = _named(request, peer.identity.name, still)
             async for answer in inner(request, context):
+                await still()
                 yield answer
 
         return make(guarded, handler.request_deserializer, handler.response_serializer)
@@ -77,17 +94,31 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def _admit(self, context: Any, method: str) -> Peer:
         """Who calls; ends the call of who may not."""
-        shown = context.auth_context().get("x509_pem_cert", [])
         try:
-            certificate = read_certificate(bytes(shown[0])) if shown else None
-            return verify(certificate, self._authority, MAY_CALL.get(method, frozenset()), utc_now())
+            roles = MAY_CALL.get(method, frozenset())
+            return verify(_shown(context), self._authority, roles, utc_now(), self._expelled())
         except CertificateError as error:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{method}: {error}")
             raise AssertionError("abort returns never") from error
 
 
-async def _named(messages: AsyncIterator[pb.FromWorker], name: str) -> AsyncIterator[pb.FromWorker]:
+def caller(context: Any) -> str:
+    """Who calls, as role/name, where the guard has admitted the call; empty where nobody has certificates."""
+    shown = _shown(context)
+    return identity_of(shown).member if shown is not None else ""
+
+
+def _shown(context: Any) -> x509.Certificate | None:
+    """The certificate of who calls. Raises CertificateUntrustedError for what is none."""
+    pem = context.auth_context().get("x509_pem_cert", [])
+    return read_certificate(bytes(pem[0])) if pem else None
+
+
+async def _named(
+    messages: AsyncIterator[pb.FromWorker], name: str, still: Callable[[], Awaitable[None]]
+) -> AsyncIterator[pb.FromWorker]:
     async for message in messages:
+        await still()
         if message.WhichOneof("message") == "register":
             message.register.worker = name
         yield message

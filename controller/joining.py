@@ -6,7 +6,6 @@ What is said there is `transport/join_wire.py`; every refusal is named to the no
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
@@ -14,7 +13,7 @@ from datetime import datetime
 from importlib.metadata import version
 
 from headrace.controller.cluster_files import CONTROLLER, ClusterFiles
-from headrace.transport.certificates import CertificateError, issue
+from headrace.transport.certificates import CertificateError, issue, public_key_fingerprint
 from headrace.transport.clock import utc_now
 from headrace.transport.credential_files import AUTHORITY
 from headrace.transport.errors import TransportError
@@ -98,7 +97,7 @@ class Door:
         if request.version != self._version:
             return Answer(b"", "", f"this node is Headrace {request.version}, the controller {self._version}")
         token = check_token(request.token, self._files.key, now.timestamp())
-        key = hashlib.sha256(request.public_key_pem).hexdigest()
+        key = public_key_fingerprint(request.public_key_pem)
         name = _name(token, key)
         # The certificate is made before the token is spent, and given out after: a bad key spends nothing.
         certificate = issue(self._files.authority, request.public_key_pem, token.role, name, now)

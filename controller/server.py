@@ -87,8 +87,9 @@ async def serve(service: Service) -> int:
     except StoreError as error:
         logger.error("%s", error)
         return 2
-    core = Controller(identity(), log=log, log_limits=LogLimits(service.snapshot_entries))
-    shell = Shell(core, cluster.key if cluster else os.urandom(KEY_BYTES_MIN), service.book)
+    expelled = cluster.expelled() if cluster else {}
+    core = Controller(identity(), log=log, log_limits=LogLimits(service.snapshot_entries), expelled=expelled)
+    shell = Shell(core, cluster.key if cluster else os.urandom(KEY_BYTES_MIN), service.book, cluster)
     if service.allow_chaos:
         shell.own_faults.allow()
     options = [
@@ -96,7 +97,7 @@ async def serve(service: Service) -> int:
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.so_reuseport", 0),
     ]
-    server = grpc.aio.server(options=options, interceptors=_guards(cluster))
+    server = grpc.aio.server(options=options, interceptors=_guards(cluster, core))
     rpc.add_ControlServicer_to_server(Servicer(shell), server)  # type: ignore[no-untyped-call]
     try:
         place = _take_place(server, listen, cluster)
@@ -148,13 +149,13 @@ async def serve(service: Service) -> int:
     return 1 if surprises else 0
 
 
-def _guards(cluster: ClusterFiles | None) -> list[grpc.aio.ServerInterceptor]:
+def _guards(cluster: ClusterFiles | None, core: Controller) -> list[grpc.aio.ServerInterceptor]:
     """Who stands before every method; a controller without a cluster imports nothing of certificates."""
     if cluster is None:
         return []
     from headrace.controller.guard import Guard
 
-    return [Guard(cluster.authority.certificate())]
+    return [Guard(cluster.authority.certificate(), lambda: core.expelled)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ async def _open_door(service: Service, shell: Shell, port: int) -> Door | None:
     from headrace.controller.joining import Door
     from headrace.transport.join_wire import PORT_OFFSET
 
-    door = Door(cluster, shell.spend if service.root else cluster.spend)
+    door = Door(cluster, shell.spend)
     joins = await door.open(service.listen.rpartition(":")[0], port + PORT_OFFSET)
     logger.info("nodes of cluster %s join on port %d", cluster.name, joins)
     return door

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from headrace.controller.convert import task_event
+from headrace.controller.convert import expulsions_to, task_event
 from headrace.controller.core import messages as core
 from headrace.controller.core.allowance import Allowance
 from headrace.controller.core.changed import ChangedInput
@@ -83,6 +83,7 @@ class Servicer(rpc.ControlServicer):
         session = Session(register.worker, allows_chaos=register.allows_chaos)
         self._shell.sessions[register.worker] = session
         welcome = pb.Welcome(term=self._shell.term, controller=str(os.getpid()), heartbeat_s=HEARTBEAT_S)
+        welcome.expelled.CopyFrom(expulsions_to(self._shell.core.expelled))
         reader: asyncio.Task[None] | None = None
         try:
             yield pb.ToWorker(term=self._shell.term, welcome=welcome)
@@ -196,11 +197,18 @@ class Servicer(rpc.ControlServicer):
         return pb.Refusal(reason=f"this controller is on standby: {who}", elsewhere=True, leader=leader)
 
     async def Steer(self, request: pb.SteerRequest, context: Any) -> pb.SteerReply:  # noqa: N802
-        """Pause, resume or change a run, clear those that have ended, or drain a worker; answered once it is known
-        whether a plan can hold it.
+        """Pause, resume or change a run, clear those that have ended, drain a worker, or expel a member; answered once
+        it is known whether a plan can hold it, or it is durable.
         """
         number, answered = self._shell.expect_answer()
-        self._shell.post(_steered(number, request))
+        if request.expel:
+            from headrace.controller.guard import caller
+
+            if request.expel == caller(context):
+                return pb.SteerReply(reason="nobody expels himself: another operator has to")
+            await self._shell.expel(number, request.expel)
+        else:
+            self._shell.post(_steered(number, request))
         try:
             answer = await asyncio.wait_for(answered, STEER_S)
         except TimeoutError:

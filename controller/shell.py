@@ -14,16 +14,17 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from headrace.controller.causes import Causes
 from headrace.controller.commits import CommitTimes
-from headrace.controller.convert import add_reads, said_together, to_worker
+from headrace.controller.convert import add_reads, expulsions_to, said_together, to_worker
 from headrace.controller.core import messages as core
 from headrace.controller.core.authority import authority
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.hearing import Said
 from headrace.controller.core.leadership import LeaderState
-from headrace.controller.core.tokens import TokenOffered
+from headrace.controller.core.members import ExpelRequested, TokenOffered, why_not_expelled
 from headrace.controller.doubts import Doubts
 from headrace.controller.fault_desk import FaultDesk
 from headrace.controller.log_search import LogSearches
@@ -40,6 +41,9 @@ from headrace.store.manifest import bring_forward
 from headrace.transport.effects import Effects
 from headrace.transport.log_lines import caused_by, current_cause
 from headrace.transport.logbook import Logbook
+
+if TYPE_CHECKING:
+    from headrace.controller.cluster_files import ClusterFiles
 
 logger = logging.getLogger("headrace.controller")
 
@@ -65,8 +69,14 @@ class Session:
 class Shell:
     """Runs one Controller."""
 
-    def __init__(self, controller: Controller, ticket_key: bytes, book: Logbook | None = None) -> None:
-        self.core = controller
+    def __init__(
+        self,
+        controller: Controller,
+        ticket_key: bytes,
+        book: Logbook | None = None,
+        cluster: ClusterFiles | None = None,
+    ) -> None:
+        self.core, self._cluster = controller, cluster
         self.searches = LogSearches(book or Logbook("controller"), self.tell_worker)
         self.faults, self.own_faults = FaultDesk(self.tell_worker), OwnFaults()
         self._causes = Causes()
@@ -114,7 +124,10 @@ class Shell:
         return number, answered
 
     async def spend(self, token: str, worker: str, key: str) -> str:
-        """Have the cluster's log say that a key spends a token; why it may not, or an empty string."""
+        """Have it durable that a key spends a token; why it may not, or an empty string."""
+        noted = self._cluster.spend if self.core.log is None and self._cluster is not None else None
+        if noted is not None and (reason := await noted(token, worker, key)):
+            return reason
         number, answered = self.expect_answer()
         self.post(TokenOffered(number, token, worker, key))
         try:
@@ -122,6 +135,19 @@ class Shell:
         except TimeoutError:
             return f"the cluster's log did not answer within {SPEND_S:.0f} s; ask again with the same token"
         return answer.reason
+
+    async def expel(self, number: int, member: str) -> None:
+        """Have the cluster's log say that a member is expelled, or its folder where there is no log."""
+        reason = "" if self._cluster else "this controller has no cluster: nobody has a certificate to be taken back"
+        if self._cluster is not None and self.core.log is None and not why_not_expelled(member, self.core.expelled):
+            try:
+                await self._cluster.expel(member)
+            except OSError as error:
+                reason = f"the cluster's folder does not take it: {error}"
+        if reason:
+            self._execute([core.AnswerRequest(number, accepted=False, reason=reason)])
+        else:
+            self.post(ExpelRequested(number, member))
 
     def task_event(self, worker: str, message: pb.TaskEvent, event: Said | None) -> None:
         """Take a task's message that came by a worker's session: progress is kept here, the rest is for the core."""
@@ -232,6 +258,8 @@ class Shell:
             case core.StepDown():
                 self._send_away(command.reason)
                 self._wake_watchers()
+            case core.SpreadExpulsions():
+                self._spread(command.cut)
             case core.ReportRun():
                 self._wake_watchers()
             case _:
@@ -264,6 +292,19 @@ class Shell:
     def term(self) -> int:
         """The term of the cluster's log in which this controller acts, 0 without one."""
         return self.core.log.term if self.core.log is not None else 0
+
+    def _spread(self, cut: str) -> None:
+        """Part with a member that was expelled, and tell every worker who was."""
+        role, _, name = cut.partition("/")
+        if role == "worker":
+            if (session := self.sessions.pop(name, None)) is not None:
+                reason = f"worker {name!r} was expelled from the cluster"
+                session.outbox.put_nowait(pb.ToWorker(refusal=pb.Refusal(reason=reason)))
+                session.outbox.put_nowait(None)
+            self.doubts.forget(name)
+            self.post(core.WorkerLost(name, "it was expelled from the cluster"))
+        for worker in self.sessions:
+            self.tell_worker(worker, pb.ToWorker(expelled=expulsions_to(self.core.expelled)))
 
     def _send_away(self, reason: str) -> None:
         refusal = pb.Refusal(reason=reason, elsewhere=True, leader=str(self.core.leader.get("address", "")))

@@ -41,6 +41,7 @@ def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
             )
         )
     answer.lost.extend(_deaths(shell.core.lost))
+    answer.expelled.extend(sorted(member for member, let_in in shell.core.expelled.items() if not let_in))
     if shell.core.log is not None:
         _, answer.trouble = shell.core.log.trouble(time.monotonic())
     for name, run in shell.core.runs.items():

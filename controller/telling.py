@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from headrace.controller.core import messages as core
+from headrace.controller.core.members import ExpelRequested
 from headrace.store.entries import Beat, Entry
 from headrace.store.words import counted
 from headrace.transport.log_lines import about
@@ -72,6 +73,8 @@ def _of_people(event: object) -> _Told | None:
         case core.ClearRequested():
             which = {"pipeline": event.pipeline} if event.pipeline else {}
             return logging.INFO, f"somebody clears {'it' if which else 'all that have ended'}", which
+        case ExpelRequested():
+            return logging.WARNING, f"somebody expels {event.member.replace('/', ' ')}", {"member": event.member}
         case core.ShutdownAsked():
             return logging.INFO, "is told to end", {}
         case _:

@@ -236,18 +236,20 @@ class RelayAt(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Network(_message.Message):
-    __slots__ = ("certificate", "key", "authority", "addresses", "gates")
+    __slots__ = ("certificate", "key", "authority", "addresses", "gates", "expelled")
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     GATES_FIELD_NUMBER: _ClassVar[int]
+    EXPELLED_FIELD_NUMBER: _ClassVar[int]
     certificate: bytes
     key: bytes
     authority: bytes
     addresses: _containers.RepeatedScalarFieldContainer[str]
     gates: str
-    def __init__(self, certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., gates: _Optional[str] = ...) -> None: ...
+    expelled: Expulsions
+    def __init__(self, certificate: _Optional[bytes] = ..., key: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., gates: _Optional[str] = ..., expelled: _Optional[_Union[Expulsions, _Mapping]] = ...) -> None: ...
 
 class StartTask(_message.Message):
     __slots__ = ("pipeline_json", "stages", "epoch", "version", "replica", "seal", "limits", "alone", "listens", "network", "fenced")
@@ -462,7 +464,7 @@ class DecisionMade(_message.Message):
     def __init__(self, asker: _Optional[str] = ..., asker_attempt: _Optional[int] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
 
 class TaskCommand(_message.Message):
-    __slots__ = ("task", "attempt", "term", "cause", "start", "list", "sweep", "seal", "answer", "open", "close", "stop", "needs", "release", "decide", "decision", "reads")
+    __slots__ = ("task", "attempt", "term", "cause", "start", "list", "sweep", "seal", "answer", "open", "close", "stop", "needs", "release", "decide", "decision", "reads", "expelled")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -480,6 +482,7 @@ class TaskCommand(_message.Message):
     DECIDE_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     READS_FIELD_NUMBER: _ClassVar[int]
+    EXPELLED_FIELD_NUMBER: _ClassVar[int]
     task: str
     attempt: int
     term: int
@@ -497,7 +500,8 @@ class TaskCommand(_message.Message):
     decide: AskDecision
     decision: Decision
     reads: ReadFragments
-    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., term: _Optional[int] = ..., cause: _Optional[str] = ..., start: _Optional[_Union[StartTask, _Mapping]] = ..., list: _Optional[_Union[ListSource, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., open: _Optional[_Union[OpenLink, _Mapping]] = ..., close: _Optional[_Union[CloseLink, _Mapping]] = ..., stop: _Optional[_Union[StopTask, _Mapping]] = ..., needs: _Optional[_Union[NeedsAnswer, _Mapping]] = ..., release: _Optional[_Union[ReleaseClaims, _Mapping]] = ..., decide: _Optional[_Union[AskDecision, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., reads: _Optional[_Union[ReadFragments, _Mapping]] = ...) -> None: ...
+    expelled: Expulsions
+    def __init__(self, task: _Optional[str] = ..., attempt: _Optional[int] = ..., term: _Optional[int] = ..., cause: _Optional[str] = ..., start: _Optional[_Union[StartTask, _Mapping]] = ..., list: _Optional[_Union[ListSource, _Mapping]] = ..., sweep: _Optional[_Union[Sweep, _Mapping]] = ..., seal: _Optional[_Union[Seal, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., open: _Optional[_Union[OpenLink, _Mapping]] = ..., close: _Optional[_Union[CloseLink, _Mapping]] = ..., stop: _Optional[_Union[StopTask, _Mapping]] = ..., needs: _Optional[_Union[NeedsAnswer, _Mapping]] = ..., release: _Optional[_Union[ReleaseClaims, _Mapping]] = ..., decide: _Optional[_Union[AskDecision, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., reads: _Optional[_Union[ReadFragments, _Mapping]] = ..., expelled: _Optional[_Union[Expulsions, _Mapping]] = ...) -> None: ...
 
 class TaskReady(_message.Message):
     __slots__ = ("facts", "addresses")
@@ -870,14 +874,30 @@ class OpenRelay(_message.Message):
     def __init__(self, link: _Optional[str] = ..., generation: _Optional[int] = ..., sender_ticket: _Optional[bytes] = ..., receiver_ticket: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("term", "controller", "heartbeat_s")
+    __slots__ = ("term", "controller", "heartbeat_s", "expelled")
     TERM_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
+    EXPELLED_FIELD_NUMBER: _ClassVar[int]
     term: int
     controller: str
     heartbeat_s: float
-    def __init__(self, term: _Optional[int] = ..., controller: _Optional[str] = ..., heartbeat_s: _Optional[float] = ...) -> None: ...
+    expelled: Expulsions
+    def __init__(self, term: _Optional[int] = ..., controller: _Optional[str] = ..., heartbeat_s: _Optional[float] = ..., expelled: _Optional[_Union[Expulsions, _Mapping]] = ...) -> None: ...
+
+class Expelled(_message.Message):
+    __slots__ = ("member", "keys")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    member: str
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, member: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Expulsions(_message.Message):
+    __slots__ = ("members",)
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[Expelled]
+    def __init__(self, members: _Optional[_Iterable[_Union[Expelled, _Mapping]]] = ...) -> None: ...
 
 class KillTask(_message.Message):
     __slots__ = ("task", "attempt", "reason")
@@ -920,7 +940,7 @@ class FromWorker(_message.Message):
     def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., task: _Optional[_Union[TaskEvent, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogPage, _Mapping]] = ..., fault: _Optional[_Union[FaultTold, _Mapping]] = ...) -> None: ...
 
 class ToWorker(_message.Message):
-    __slots__ = ("term", "welcome", "task", "link", "kill", "refusal", "heartbeat", "logs", "relay", "fault", "log", "log_term", "cause")
+    __slots__ = ("term", "welcome", "task", "link", "kill", "refusal", "heartbeat", "logs", "relay", "fault", "expelled", "log", "log_term", "cause")
     TERM_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -931,6 +951,7 @@ class ToWorker(_message.Message):
     LOGS_FIELD_NUMBER: _ClassVar[int]
     RELAY_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
+    EXPELLED_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     LOG_TERM_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -944,10 +965,11 @@ class ToWorker(_message.Message):
     logs: LogsAsked
     relay: OpenRelay
     fault: FaultAsked
+    expelled: Expulsions
     log: str
     log_term: int
     cause: str
-    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogsAsked, _Mapping]] = ..., relay: _Optional[_Union[OpenRelay, _Mapping]] = ..., fault: _Optional[_Union[FaultAsked, _Mapping]] = ..., log: _Optional[str] = ..., log_term: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[TaskCommand, _Mapping]] = ..., link: _Optional[_Union[MakeLink, _Mapping]] = ..., kill: _Optional[_Union[KillTask, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., logs: _Optional[_Union[LogsAsked, _Mapping]] = ..., relay: _Optional[_Union[OpenRelay, _Mapping]] = ..., fault: _Optional[_Union[FaultAsked, _Mapping]] = ..., expelled: _Optional[_Union[Expulsions, _Mapping]] = ..., log: _Optional[str] = ..., log_term: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class LogSearch(_message.Message):
     __slots__ = ("pipeline", "stage", "task", "cause", "level", "since", "lines_max", "follow")
@@ -1315,7 +1337,7 @@ class PipelineStatus(_message.Message):
     def __init__(self, pipeline: _Optional[str] = ..., dataset: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., term: _Optional[int] = ..., epoch: _Optional[int] = ..., ledger_entries: _Optional[int] = ..., fragments: _Optional[int] = ..., fragments_done: _Optional[int] = ..., input_bytes: _Optional[int] = ..., shards: _Optional[int] = ..., counts: _Optional[_Mapping[str, Counts]] = ..., tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[LinkStatus, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., failure: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., first_batch_s: _Optional[float] = ..., records_resumed: _Optional[int] = ..., changes: _Optional[_Iterable[str]] = ..., refused_change: _Optional[str] = ..., waits: _Optional[_Iterable[str]] = ..., held_by_dead: _Optional[int] = ..., balance: _Optional[_Union[Balance, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[Death, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("workers", "pipelines", "controller", "version", "standby", "leader", "term", "trouble", "allows_chaos", "lost")
+    __slots__ = ("workers", "pipelines", "controller", "version", "standby", "leader", "term", "trouble", "allows_chaos", "expelled", "lost")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     PIPELINES_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
@@ -1325,6 +1347,7 @@ class StatusReply(_message.Message):
     TERM_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     ALLOWS_CHAOS_FIELD_NUMBER: _ClassVar[int]
+    EXPELLED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
     pipelines: _containers.RepeatedCompositeFieldContainer[PipelineStatus]
@@ -1335,8 +1358,9 @@ class StatusReply(_message.Message):
     term: int
     trouble: str
     allows_chaos: bool
+    expelled: _containers.RepeatedScalarFieldContainer[str]
     lost: _containers.RepeatedCompositeFieldContainer[Death]
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., pipelines: _Optional[_Iterable[_Union[PipelineStatus, _Mapping]]] = ..., controller: _Optional[str] = ..., version: _Optional[str] = ..., standby: _Optional[bool] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., trouble: _Optional[str] = ..., allows_chaos: _Optional[bool] = ..., lost: _Optional[_Iterable[_Union[Death, _Mapping]]] = ...) -> None: ...
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., pipelines: _Optional[_Iterable[_Union[PipelineStatus, _Mapping]]] = ..., controller: _Optional[str] = ..., version: _Optional[str] = ..., standby: _Optional[bool] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., trouble: _Optional[str] = ..., allows_chaos: _Optional[bool] = ..., expelled: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[_Union[Death, _Mapping]]] = ...) -> None: ...
 
 class StopRequest(_message.Message):
     __slots__ = ("pipeline", "cancel")
@@ -1357,7 +1381,7 @@ class StopReply(_message.Message):
     def __init__(self, accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., standby: _Optional[bool] = ...) -> None: ...
 
 class SteerRequest(_message.Message):
-    __slots__ = ("pipeline", "pause", "replicas", "places", "transports", "worker", "back", "clear")
+    __slots__ = ("pipeline", "pause", "replicas", "places", "transports", "worker", "back", "expel", "clear")
     class ReplicasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1386,6 +1410,7 @@ class SteerRequest(_message.Message):
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     BACK_FIELD_NUMBER: _ClassVar[int]
+    EXPEL_FIELD_NUMBER: _ClassVar[int]
     CLEAR_FIELD_NUMBER: _ClassVar[int]
     pipeline: str
     pause: bool
@@ -1394,8 +1419,9 @@ class SteerRequest(_message.Message):
     transports: _containers.ScalarMap[str, str]
     worker: str
     back: bool
+    expel: str
     clear: bool
-    def __init__(self, pipeline: _Optional[str] = ..., pause: _Optional[bool] = ..., replicas: _Optional[_Mapping[str, int]] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., worker: _Optional[str] = ..., back: _Optional[bool] = ..., clear: _Optional[bool] = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., pause: _Optional[bool] = ..., replicas: _Optional[_Mapping[str, int]] = ..., places: _Optional[_Mapping[str, str]] = ..., transports: _Optional[_Mapping[str, str]] = ..., worker: _Optional[str] = ..., back: _Optional[bool] = ..., expel: _Optional[str] = ..., clear: _Optional[bool] = ...) -> None: ...
 
 class SteerReply(_message.Message):
     __slots__ = ("accepted", "reason", "changes", "again")

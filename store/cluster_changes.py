@@ -99,6 +99,13 @@ class TokenSpent:
     key: str
 
 
+@dataclass(frozen=True, slots=True)
+class MemberExpelled:
+    """A member, as role/name, was expelled: only keys that spend a token under that name from now on are let in."""
+
+    member: str
+
+
 ClusterChange = (
     WorkerJoined
     | WorkerLeft
@@ -111,6 +118,7 @@ ClusterChange = (
     | RunChanged
     | WorkerDrainAsked
     | RunsCleared
+    | MemberExpelled
 )
 
 CLUSTER_CHANGES: tuple[type[Any], ...] = (
@@ -125,4 +133,5 @@ CLUSTER_CHANGES: tuple[type[Any], ...] = (
     RunChanged,
     WorkerDrainAsked,
     RunsCleared,
+    MemberExpelled,
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.store.cluster_changes import (
+    MemberExpelled,
     RunBegun,
     RunChanged,
     RunEnded,
@@ -55,6 +56,8 @@ class ClusterState(LogState):
     tokens: dict[str, TokenSpent] = field(default_factory=dict[str, TokenSpent])
     #: Workers that are to have no task.
     drained: set[str] = field(default_factory=set[str])
+    #: Members that were expelled, as role/name, and the keys that were let in under that name since.
+    expelled: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def going_on(self) -> dict[str, RunRecord]:
         """The runs that have not ended."""
@@ -82,7 +85,12 @@ class ClusterState(LogState):
             case TokenSpent():
                 if change.token in self.tokens:
                     raise FoldError(f"entry {number} spends join token {change.token} a second time")
+                if not is_of_expelled(self.expelled, self.tokens.values(), change.worker, change.key):
+                    self.expelled.get(f"worker/{change.worker}", []).append(change.key)
                 self.tokens[change.token] = change
+            case MemberExpelled():
+                self.expelled[change.member] = []
+                self.workers.pop(change.member.removeprefix("worker/"), None)
             case _:
                 raise ForeignLog(f"entry {number}: {type(change).__name__} does not belong into the cluster's log")
 
@@ -94,6 +102,14 @@ class ClusterState(LogState):
         for name in ended[: max(0, len(ended) - ENDED_RUNS_MAX + 1)]:
             del self.runs[name]
         self.runs[change.name] = RunRecord(change.pipeline, change.options, number)
+
+
+def is_of_expelled(expelled: Mapping[str, Collection[str]], spent: Iterable[TokenSpent], worker: str, key: str) -> bool:
+    """Whether a key is one that a worker had when it was expelled: no token lets it in again."""
+    let_in = expelled.get(f"worker/{worker}")
+    if let_in is None or key in let_in:
+        return False
+    return any((item.worker, item.key) == (worker, key) for item in spent)
 
 
 def _move(run: RunRecord, change: RunPlanned | RunStopAsked | RunSteered | RunChanged | RunEnded) -> None:

@@ -54,7 +54,7 @@ _LEDGER_FIELDS = (
 )
 #: Every field of a fold stands in a snapshot, but for `totals`, counted anew; a test holds this to the classes.
 LEDGER_COVERED = {*_LOG_FIELDS, *_LEDGER_FIELDS, "fragments", "seen", "shards", "accepted", "counts", "totals"}
-CLUSTER_COVERED = {*_LOG_FIELDS, "workers", "runs", "tokens", "drained"}
+CLUSTER_COVERED = {*_LOG_FIELDS, "workers", "runs", "tokens", "drained", "expelled"}
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -303,6 +303,7 @@ def _cluster_tables(state: ClusterState) -> dict[str, Any]:
         "runs": {name: pick(item, _RUN) for name, item in state.runs.items()},
         "tokens": [pick(item, _TOKEN) for item in state.tokens.values()],
         "drained": sorted(state.drained),
+        "expelled": state.expelled,
     }
 
 
@@ -312,6 +313,7 @@ def _cluster(tables: Any) -> ClusterState:
     state.runs = {name: RunRecord(*row) for name, row in tables["runs"].items()}
     state.tokens = {row[0]: TokenSpent(*row) for row in tables["tokens"]}
     state.drained = set(tables.get("drained", ()))
+    state.expelled = {member: list(keys) for member, keys in tables.get("expelled", {}).items()}
     return state
 
 

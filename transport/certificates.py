@@ -8,7 +8,8 @@ of the cluster has one.
 Keys are ECDSA on P-256, which both aioquic and gRPC's TLS speak. Fingerprints are SHA-256 of the DER, in hexadecimal.
 """
 
-from collections.abc import Collection, Sequence
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -18,6 +19,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 #: How long an authority and a node's certificate are in force.
@@ -65,6 +67,10 @@ class CertificateRoleError(CertificateError):
     """The certificate is good, and its holder is not who should be there."""
 
 
+class CertificateExpelledError(CertificateError):
+    """The holder was expelled from the cluster, and was not let in again with this key."""
+
+
 def read_certificate(data: bytes) -> x509.Certificate:
     """Read a certificate of others, as PEM or DER. Raises CertificateUntrustedError for what is none."""
     try:
@@ -95,6 +101,11 @@ class Identity:
         """Return the identity as it stands in a certificate."""
         return f"{_SCHEME}://{quote(self.cluster, safe='')}/{self.role.value}/{quote(self.name, safe='')}"
 
+    @property
+    def member(self) -> str:
+        """The holder within its cluster, as role/name."""
+        return f"{self.role.value}/{self.name}"
+
     @classmethod
     def from_uri(cls, uri: str) -> "Identity":
         """Read what `uri` gave. Raises CertificateRoleError for anything else."""
@@ -115,6 +126,8 @@ class Peer:
     identity: Identity
     #: SHA-256 of its certificate, in hexadecimal.
     fingerprint: str
+    #: The same of its public key.
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +205,7 @@ def issue(
     `hosts` are DNS names for gRPC, beside `name`. Raises CertificateError for a key that is not on P-256 or a name
     that is empty or longer than NAME_LIMIT.
     """
-    try:
-        public_key = serialization.load_pem_public_key(public_key_pem)
-    except _UNREADABLE as error:
-        raise CertificateError(f'the key of "{name}" cannot be read: {error}') from error
-    if not isinstance(public_key, ec.EllipticCurvePublicKey) or not isinstance(public_key.curve, ec.SECP256R1):
-        raise CertificateError(f'the key of "{name}" is not ECDSA on P-256')
+    public_key = _public_key(public_key_pem, f'the key of "{name}"')
     issuer = authority.certificate()
     identity = Identity(_common_name(issuer), role, _checked_name(name))
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri())]
@@ -239,16 +247,58 @@ def fingerprint(certificate: x509.Certificate) -> str:
     return certificate.fingerprint(hashes.SHA256()).hex()
 
 
+def public_key_fingerprint(public_key_pem: bytes) -> str:
+    """Return the SHA-256 of a public key in hexadecimal, by which a token is bound to it: one for each key.
+
+    The key is written anew before, since PEM can say the same in many ways. Raises CertificateError for one that is not
+    on P-256.
+    """
+    return _key_fingerprint(_public_key(public_key_pem, "the node's key"))
+
+
+def _public_key(pem: bytes, whose: str) -> ec.EllipticCurvePublicKey:
+    try:
+        key = serialization.load_pem_public_key(pem)
+    except _UNREADABLE as error:
+        raise CertificateError(f"{whose} cannot be read: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise CertificateError(f"{whose} is not ECDSA on P-256")
+    return key
+
+
+def _key_fingerprint(key: PublicKeyTypes) -> str:
+    pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(pem).hexdigest()
+
+
+#: Members that were expelled, as role/name, each with the fingerprints of the keys that were let in under it since.
+Expelled = Mapping[str, Collection[str]]
+NOBODY: Expelled = {}
+
+
+def why_expelled(peer: Peer, expelled: Expelled) -> str:
+    """Say that a peer was expelled, and what to do; empty if it was not."""
+    identity = peer.identity
+    let_in = expelled.get(identity.member)
+    if let_in is None or peer.key in let_in:
+        return ""
+    advice = f"`headrace cluster token --name {identity.name}` and an empty --state folder let it in again"
+    if identity.role is not Role.WORKER:
+        advice = "`headrace cluster operator` makes a certificate under another name"
+    return f"{identity.role.value} {identity.name!r} was expelled from cluster {identity.cluster}: {advice}"
+
+
 def verify(
     certificate: x509.Certificate | None,
     authority: x509.Certificate,
     roles: Collection[Role],
     at: datetime,
+    expelled: Expelled = NOBODY,
 ) -> Peer:
     """Say who the holder of `certificate` is, at the time `at`.
 
     Raises a subclass of CertificateError where there is no certificate, the authority did not issue it, it or the
-    authority is not in force, or its role is none of `roles`.
+    authority is not in force, its role is none of `roles`, or its holder is `expelled`.
     """
     if certificate is None:
         raise CertificateMissingError("the peer shows no certificate; Headrace nodes need one of their cluster")
@@ -265,15 +315,23 @@ def verify(
                 f"the certificate of {_subject(which)!r} is in force from {which.not_valid_before_utc} "
                 f"to {which.not_valid_after_utc}, and it is {at}; have a new one issued, or set the clock"
             )
-    identity = _identity(certificate)
+    identity = identity_of(certificate)
     if identity.cluster != _common_name(authority) or identity.role not in roles:
         expected = " or ".join(sorted(role.value for role in roles))
         article = "an" if expected[:1] in "aeiou" else "a"
         raise CertificateRoleError(f"{identity.uri()} is where only {article} {expected} may be")
-    return Peer(identity, fingerprint(certificate))
+    try:
+        key = _key_fingerprint(certificate.public_key())
+    except _UNREADABLE as error:
+        raise CertificateUntrustedError(f"the key of {identity.uri()} cannot be read: {error}") from error
+    peer = Peer(identity, fingerprint(certificate), key)
+    if reason := why_expelled(peer, expelled):
+        raise CertificateExpelledError(reason)
+    return peer
 
 
-def _identity(certificate: x509.Certificate) -> Identity:
+def identity_of(certificate: x509.Certificate) -> Identity:
+    """Return who a certificate says that its holder is; `verify` says whether to believe it. CertificateRoleError."""
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Self
 
 from headrace.transport import threads
-from headrace.transport.certificates import Credentials, Peer
+from headrace.transport.certificates import Credentials, Expelled, Peer
 from headrace.transport.clock import utc_now
 from headrace.transport.control import Aborted, decode_control, encode_control
 from headrace.transport.errors import LinkRefusedError, TransportError
@@ -105,6 +105,7 @@ class QuicEndpoint:
         self._posted: deque[QuicLink] = deque()
         self._openings: deque[tuple[QuicLink, tuple[Address, ...]]] = deque()
         self._relays: deque[tuple[tuple[Address, ...], bytes]] = deque()
+        self._expulsions: deque[Expelled] = deque()
         self._sleeping = False
         self._stopping = False
         #: The rest is the thread's alone.
@@ -179,6 +180,11 @@ class QuicEndpoint:
         self._relays.append((tuple(self._socket.reachable(relay) for relay in relays), data))
         self._nudge()
 
+    def expel(self, expelled: Expelled) -> None:
+        """Cut the links of members that were expelled, and refuse them from now on."""
+        self._expulsions.append(expelled)
+        self._nudge()
+
     def close(self) -> None:
         """End all connections and links, and the thread. Peers are told."""
         self._stopping = True
@@ -223,6 +229,8 @@ class QuicEndpoint:
         """Sleep if nothing is to be done, take in what came, say what is to be said."""
         self._sleep()
         now = time.monotonic()
+        while self._expulsions:
+            self._core.expel(self._expulsions.popleft())
         self._core.receive(self._socket.receive(RECEIVE_CALLS_MAX), now, utc_now())
         self._core.tick(now)
         self._take_events(now)
@@ -249,7 +257,7 @@ class QuicEndpoint:
         timer = min((timer for timer in timers if timer is not None), default=None)
         timeout = _IDLE_S if timer is None else min(_IDLE_S, max(0.0, timer - time.monotonic()))
         self._sleeping = True
-        if self._posted or self._openings or self._relays or self._stopping:
+        if self._posted or self._openings or self._relays or self._expulsions or self._stopping:
             timeout = 0.0
         ready = self._epoll.poll(timeout)
         self._sleeping = False

@@ -42,7 +42,16 @@ from aioquic.quic.packet import (
 )
 from aioquic.quic.retry import QuicRetryTokenHandler
 
-from headrace.transport.certificates import CertificateError, Credentials, Peer, Role, verify
+from headrace.transport.certificates import (
+    NOBODY,
+    CertificateError,
+    Credentials,
+    Expelled,
+    Peer,
+    Role,
+    verify,
+    why_expelled,
+)
 from headrace.transport.quic_congestion import NODE_CUBIC
 from headrace.transport.quic_connection import UNPROVED_BYTES, UNPROVED_STREAM_BYTES, NodeConnection
 
@@ -170,6 +179,7 @@ class QuicCore:
         self._answers: list[Datagram] = []
         self._retries = QuicRetryTokenHandler()
         self._made = 0
+        self._expelled = NOBODY
 
     def connect(self, address: Address, now: float) -> int:
         """Begin a connection to the node at `address` and return its number."""
@@ -279,6 +289,13 @@ class QuicCore:
         if entry is not None:
             entry.quic.close(code, reason_phrase=_cut(reason))
             self._dirty[connection] = entry
+
+    def expel(self, expelled: Expelled) -> None:
+        """Cut the connections of members that were expelled, and refuse them from now on."""
+        self._expelled = expelled
+        for entry in self._connections.values():
+            if entry.peer is not None and (reason := why_expelled(entry.peer, expelled)):
+                self.close(entry.number, reason, CLOSE_REFUSED)
 
     def connection_numbers(self) -> list[int]:
         """Return the connections that are not over."""
@@ -421,7 +438,8 @@ class QuicCore:
         """Let the peer in, or close the connection. What it sends before is not looked at."""
         assert utc is not None, "a handshake is completed by a datagram and not by a timer"
         try:
-            peer = verify(connection.quic.peer_certificate(), self._authority, self.settings.roles, utc)
+            shown = connection.quic.peer_certificate()
+            peer = verify(shown, self._authority, self.settings.roles, utc, self._expelled)
         except CertificateError as error:
             connection.quic.close(CLOSE_REFUSED, reason_phrase=_cut(str(error)))
             return

@@ -98,6 +98,8 @@ class Daemon:
         self._stories: dict[tuple[str, int], pb.TaskExited] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._relaying: Relaying | None = None
+        #: Who was expelled from the cluster, by the last word of a controller.
+        self._expelled = pb.Expulsions()
 
     def attendance(self, addresses: Sequence[str]) -> Attendance:
         """This worker's sessions with whichever of these controllers leads."""
@@ -193,6 +195,9 @@ class Daemon:
                     "attends the controller, which is process %s, term %d", message.welcome.controller, message.term
                 )
                 notify(f"STATUS=attends controller {message.welcome.controller} as {self.name}")
+                self._expel(message.welcome.expelled)
+            case "expelled":
+                self._expel(message.expelled)
             case "task":
                 self._task_command(message.task)
             case "relay":
@@ -212,11 +217,21 @@ class Daemon:
             case _:
                 pass
 
+    def _expel(self, expelled: pb.Expulsions) -> None:
+        """Have every task cut its links with who was expelled; those to come learn it as they start."""
+        if expelled == self._expelled:
+            return
+        self._expelled = expelled
+        for task, entry in self._roll.tasks.items():
+            told = pb.TaskCommand(task=task, attempt=entry.attempt, expelled=expelled)
+            self._processes.send(task, entry.attempt, told)
+
     def _task_command(self, message: pb.TaskCommand) -> None:
         if message.WhichOneof("command") == "start":
             if message.start.listens and self._member is not None:
                 message.start.network.CopyFrom(network_of(self._member))
                 message.start.network.gates = self._faults.gates
+                message.start.network.expelled.CopyFrom(self._expelled)
             self._orders[message.task, message.attempt] = message
             self._do(core.StartAsked(message.task, message.attempt))
             return

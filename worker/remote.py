@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.protos import control_pb2 as pb
-from headrace.transport.certificates import Credentials, Peer, Role
+from headrace.transport.certificates import Credentials, Expelled, Peer, Role
 from headrace.transport.contract import Receiver, Sender
 from headrace.transport.errors import LinkRefusedError
 from headrace.transport.quic import QuicEndpoint, QuicSettings
@@ -27,6 +27,7 @@ class Remote:
 
     def __init__(self, network: pb.Network) -> None:
         self._credentials = Credentials(network.certificate, network.key, network.authority)
+        self._expelled = _expelled(network.expelled)
         self._endpoint = self._open()
         self._hosts, self._gates = tuple(network.addresses), network.gates
         self._links: dict[str, _Link] = {}
@@ -75,6 +76,17 @@ class Remote:
         if known is not None and known.own is not None:
             known.own.close()
 
+    def expel(self, expulsions: pb.Expulsions) -> None:
+        """Cut the links with members that were expelled, and those that they relay, and take none of them again."""
+        self._expelled = _expelled(expulsions)
+        self._endpoint.expel(self._expelled)
+        for link, known in list(self._links.items()):
+            if known.own is not None:
+                known.own.expel(self._expelled)
+            relay = f"worker/{self.via(link)}"
+            if known.own is not None and relay in self._expelled and not self._expelled[relay]:
+                known.own.close()
+
     def close(self) -> None:
         """End every link."""
         for link in list(self._links):
@@ -82,7 +94,9 @@ class Remote:
         self._endpoint.close()
 
     def _open(self) -> QuicEndpoint:
-        return QuicEndpoint(every_address(), self._credentials, QuicSettings(roles=frozenset({Role.WORKER})))
+        endpoint = QuicEndpoint(every_address(), self._credentials, QuicSettings(roles=frozenset({Role.WORKER})))
+        endpoint.expel(self._expelled)
+        return endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,10 @@ class _Link:
     own: QuicEndpoint | None
     #: Which worker relays at which address.
     relays: dict[Address, str]
+
+
+def _expelled(expulsions: pb.Expulsions) -> Expelled:
+    return {item.member: frozenset(item.keys) for item in expulsions.members}
 
 
 def _judge(link: pb.LinkEnd, ticket: bytes, peer: Peer) -> str | None:

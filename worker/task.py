@@ -326,6 +326,9 @@ class Task:
                     self._sink.obey(message)
             case "release" | "decide" | "decision" as kind:
                 self._obey_about_claims(kind, message)
+            case "expelled":
+                if self._remote is not None:
+                    self._remote.expel(message.expelled)
             case "open":
                 self._open_link(message.open)
             case "close":

@@ -7,13 +7,14 @@ done, and who leads next goes on with the runs that have not ended. Without one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.controller.core.claims import Claims
 from headrace.controller.core.deaths import Deaths
 from headrace.controller.core.leadership import LOG_LIMITS, LOST, UNREADABLE_S, Leadership, LeaderState, LogLimits
 from headrace.controller.core.log_messages import LOG_EVENTS, LogEvent
+from headrace.controller.core.members import ExpelRequested, Members, TokenOffered
 from headrace.controller.core.messages import (
     TASK_EVENTS,
     AnswerRequest,
@@ -33,19 +34,19 @@ from headrace.controller.core.messages import (
     WorkerRegistered,
 )
 from headrace.controller.core.one_dataset import taken, writer_asked, writer_that_runs
-from headrace.controller.core.placement import NOTHING, Need, total
+from headrace.controller.core.placement import Need
 from headrace.controller.core.planner import plan
-from headrace.controller.core.plans import Plan, Wished
+from headrace.controller.core.plans import Plan, Wished, reserved
 from headrace.controller.core.recording import options_of, plan_from_plain, plan_to_plain, request_of, wished_of
 from headrace.controller.core.run import Run
 from headrace.controller.core.run_states import ENDED, RunState
 from headrace.controller.core.steering import Steering, turned_away
-from headrace.controller.core.tokens import TokenOffered, Tokens
 from headrace.controller.core.witness import Witness
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline
 from headrace.pipeline.validate import validate
 from headrace.store.cluster_changes import (
+    MemberExpelled,
     RunBegun,
     RunChanged,
     RunEnded,
@@ -79,6 +80,7 @@ class Controller:
         standby: bool = False,
         log: str = "",
         log_limits: LogLimits = LOG_LIMITS,
+        expelled: Mapping[str, Sequence[str]] = {},
     ) -> None:
         self.identity = dict(identity)
         self.workers: dict[str, WorkerRegistered] = {}
@@ -96,7 +98,7 @@ class Controller:
         self._planned: dict[str, Plan] = {}
         #: Runs whose dataset another controller of this cluster has taken.
         self._usurpations: set[str] = set()
-        self._tokens = Tokens()
+        self._members = Members(expelled)
         self._steering = Steering(self)
         #: What workers brought of runs that are not begun here.
         self._claims = Claims()
@@ -107,10 +109,9 @@ class Controller:
 
     def open(self) -> list[Command]:
         """Begin: read the cluster's log, if there is one."""
-        if self.log is None:
-            return []
-        self.log.identity = dict(self.identity)
-        return self.log.open()
+        if self.log is not None:
+            self.log.identity = dict(self.identity)
+        return self.log.open() if self.log is not None else []
 
     @property
     def leads(self) -> bool:
@@ -121,6 +122,11 @@ class Controller:
     def leader(self) -> Mapping[str, Any]:
         """Who leads the cluster, as far as is known: its `address` among the rest."""
         return self.identity if self.log is None or self.leads else self.log.ledger.leader
+
+    @property
+    def expelled(self) -> Mapping[str, Sequence[str]]:
+        """Members that were expelled, as role/name, and the keys that were let in under that name since."""
+        return self.log.ledger.expelled if self.log is not None else self._members.noted
 
     def gathers(self, pipeline: str, worker: str) -> bool:
         """Whether a wish of this pipeline or this worker is to be asked again: not all is here yet that was before."""
@@ -179,8 +185,8 @@ class Controller:
             case ManifestWritten():
                 writer = self._by_log(event.log)
                 return writer.handle(event, now) if writer else []
-            case TokenOffered():
-                return self._offered(event)
+            case TokenOffered() | ExpelRequested():
+                return self._of_members(event)
             case ShutdownAsked():
                 if self.log is not None:
                     self.log.resign()
@@ -224,8 +230,8 @@ class Controller:
             case RunStopAsked():
                 run = self.runs.get(change.name)
                 return run.handle(StopRequested(change.name, change.cancel), now) if run else []
-            case TokenSpent():
-                return self._tokens.spent(change)
+            case TokenSpent() | MemberExpelled():
+                return self._members.durable(change, self.log.ledger)
             case RunSteered() | WorkerDrainAsked() | RunsCleared():
                 return self._steering.durable(now)
             case Led():
@@ -239,6 +245,7 @@ class Controller:
         """Go on with every run that has not ended, with the plan that its tasks were started by."""
         assert self.log is not None
         self.drained |= self.log.ledger.drained
+        self._members.take_over(self.log)
         commands: list[Command] = []
         for name, record in self.log.ledger.going_on().items():
             plan = plan_from_plain(record.plan) if record.plan is not None else None
@@ -304,7 +311,7 @@ class Controller:
         commands: list[Command] = [
             AnswerRequest(event.request, accepted=False, reason=reason) for event in self._asked.values()
         ]
-        commands += self._tokens.drop(reason) + self._steering.drop(reason)
+        commands += self._members.drop(reason) + self._steering.drop(reason)
         self.drained.clear()
         self.runs.clear()
         self.workers.clear()
@@ -394,11 +401,10 @@ class Controller:
         leader = self.leader.get("address")
         return f"this controller is on standby: {f'the one at {leader} leads' if leader else 'nobody leads yet'}"
 
-    def _offered(self, event: TokenOffered) -> list[Command]:
-        if self.log is None or not self.leads:
-            reason = f"this controller admits nobody now; ask the one that leads, at {self.leader.get('address', '?')}"
-            return [AnswerRequest(event.request, accepted=False, reason=reason)]
-        return self._tokens.offered(event, self.log)
+    def _of_members(self, event: TokenOffered | ExpelRequested) -> list[Command]:
+        if not self.leads:
+            return [AnswerRequest(event.request, accepted=False, reason=self._elsewhere())]
+        return self._members.handle(event, self.log)
 
     def _refusal(self, event: PipelineRequested) -> str:
         """Why a pipeline cannot be taken up; empty if it can."""
@@ -485,13 +491,8 @@ class Controller:
 
     def reserved_beside(self, pipeline: str) -> dict[str, Need]:
         """What the tasks of all other runs reserve, by worker."""
-        taken: dict[str, Need] = {}
-        for name, run in self.runs.items():
-            if name != pipeline and run.crew is not None and not run.ended:
-                for task in run.crew.plan.tasks:
-                    if task.need != NOTHING:
-                        taken[task.worker] = total((taken.get(task.worker, NOTHING), task.need))
-        return taken
+        others = (run for name, run in self.runs.items() if name != pipeline and not run.ended)
+        return reserved(run.crew.plan for run in others if run.crew is not None)
 
     def _forget_old(self) -> None:
         ended = [name for name, run in self.runs.items() if run.over]

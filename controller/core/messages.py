@@ -42,6 +42,7 @@ from headrace.controller.core.wishes import SteerRequested as SteerRequested
 from headrace.controller.core.wishes import WorkerDrained as WorkerDrained
 from headrace.controller.core.worker_messages import RunningLink as RunningLink
 from headrace.controller.core.worker_messages import RunningTask as RunningTask
+from headrace.controller.core.worker_messages import SpreadExpulsions as SpreadExpulsions
 from headrace.controller.core.worker_messages import WorkerLost as WorkerLost
 from headrace.controller.core.worker_messages import WorkerRegistered as WorkerRegistered
 from headrace.store.entries import Counts, Fragment, Range, StoredObject
@@ -493,4 +494,5 @@ Command: TypeAlias = (
     | WriteManifest
     | ReportRun
     | StepDown
+    | SpreadExpulsions
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from headrace.controller.core.placement import NOTHING, Need
+from headrace.controller.core.placement import NOTHING, Need, total
 from headrace.controller.core.places import QUIC, RING
 from headrace.store.words import counted
 
@@ -102,3 +102,12 @@ class Plan:
     def listens(self, task: str) -> bool:
         """Whether a task has an end of a link between workers."""
         return task in self._listening
+
+
+def reserved(plans: Iterable[Plan]) -> dict[str, Need]:
+    """What the tasks of these plans reserve, by worker."""
+    taken: dict[str, Need] = {}
+    for task in (task for plan in plans for task in plan.tasks):
+        if task.need != NOTHING:
+            taken[task.worker] = total((taken.get(task.worker, NOTHING), task.need))
+    return taken

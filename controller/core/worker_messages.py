@@ -70,6 +70,13 @@ class WorkerRegistered:
 
 
 @dataclass(frozen=True, slots=True)
+class SpreadExpulsions:
+    """Tell every worker who is expelled; and part at once with the member `cut`, as role/name, if one is named."""
+
+    cut: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLost:
     """A worker's session ended or went silent."""
 

@@ -1,5 +1,7 @@
 """Controllers of one cluster, their two logs, and a store that answers at once."""
 
+from collections.abc import Mapping, Sequence
+
 from core_kit import LOG, fragment, make_pipeline, of
 
 from headrace.controller.core import messages as m
@@ -29,9 +31,9 @@ class Store:
 class Bench:
     """One controller."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, expelled: Mapping[str, Sequence[str]] = {}) -> None:
         self.store, self.now = store, 0.0
-        self.core = Controller({"host": name, "address": f"{name}:1"}, log=CLUSTER)
+        self.core = Controller({"host": name, "address": f"{name}:1"}, log=CLUSTER, expelled=expelled)
         self.frozen = False
         self.said = self.do(self.core.open())
 

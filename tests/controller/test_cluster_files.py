@@ -10,7 +10,7 @@ from power_cut import Disk
 
 from headrace.cli.cluster import make_cluster
 from headrace.controller.cluster_files import ClusterFiles
-from headrace.controller.core.tokens import SPENT
+from headrace.controller.core.members import SPENT
 
 
 @pytest.fixture

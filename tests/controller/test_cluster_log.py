@@ -4,9 +4,9 @@ from cluster_log_kit import CLUSTER, A, B, Bench, Store, living, succeeded
 from core_kit import of, proposal
 
 from headrace.controller.core import messages as m
+from headrace.controller.core.members import TokenOffered
 from headrace.controller.core.run_adoption import REJOIN_S
 from headrace.controller.core.run_states import RunState
-from headrace.controller.core.tokens import TokenOffered
 from headrace.store.cluster_changes import RunPlanned
 from headrace.store.entries import Range
 
@@ -158,7 +158,7 @@ def test_a_token_that_was_spent_under_one_leader_is_spent_under_the_next_and_a_s
     standby = Bench(store, "b")
     (turned_away,) = of(m.AnswerRequest, standby.tell(TokenOffered(2, "u", "two", "x")))
     assert not turned_away.accepted
-    assert "ask the one that leads, at a:1" in turned_away.reason
+    assert "the one at a:1 leads" in turned_away.reason
     second = succeeded(store)
     answers = of(m.AnswerRequest, second.tell(TokenOffered(3, "t", "two", "x"), TokenOffered(4, "t", "one", "k")))
     assert [answer.accepted for answer in answers] == [False, True]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.store.cluster_changes import (
+    MemberExpelled,
     RunBegun,
     RunChanged,
     RunEnded,
@@ -146,6 +147,7 @@ def test_a_clusters_log_comes_back_from_its_snapshot() -> None:
     wish = {"pause": True, "replicas": {"read": 2}, "places": {}, "transports": {}}
     wishes = RunSteered("p", wish), RunSteered("p", {**wish, "pause": None}), RunChanged("p", {"tasks": []}, made=True)
     state.apply(2, Entry(1, (*wishes, WorkerDrainAsked("w", back=False))))
+    state.apply(3, Entry(1, (MemberExpelled("worker/w"), TokenSpent("u", "w", "new"))))
     assert decode_snapshot(encode_snapshot(state)) == state
 
 

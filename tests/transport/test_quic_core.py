@@ -6,7 +6,7 @@ import pytest
 from aioquic.quic.configuration import QuicConfiguration
 from quic_kit import FAR, Cluster, Network
 
-from headrace.transport.certificates import Credentials, Role, create_node
+from headrace.transport.certificates import Credentials, Role, create_node, verify
 from headrace.transport.quic_core import (
     ConnectionEnded,
     PeerConnected,
@@ -208,3 +208,32 @@ def test_a_byte_at_the_end_of_the_window_does_not_widen_it(good: Network) -> Non
     until = good.now + 1.0
     good.run_until(lambda: good.now > until)
     assert far._streams[stream].max_stream_data_local < window + window // 4 + 2
+
+
+def test_a_member_that_is_expelled_is_cut_off_at_once_and_refused_from_then_on(cluster: Cluster) -> None:
+    net = Network(
+        QuicCore(cluster.node("one"), QuicSettings()), QuicCore(cluster.node("far"), QuicSettings()), cluster.now
+    )
+    net.near.connect(FAR, net.now)
+    net.run_until(lambda: any(isinstance(event, PeerConnected) for event in net.events["far"]))
+    net.far.expel({"worker/two": ()})
+    assert net.far.connection_numbers(), "another name is no matter"
+    net.far.expel({"worker/one": ()})
+    net.run_until(lambda: bool(ends(net, "near")))
+    assert "worker 'one' was expelled from cluster" in ends(net, "near")[0].reason
+    net.events["near"].clear()
+    net.near.connect(FAR, net.now)
+    net.run_until(lambda: bool(ends(net, "near")))
+    assert ends(net, "near")[0].refused
+    assert sum(isinstance(event, PeerConnected) for event in net.events["far"]) == 1
+
+
+def test_a_member_that_was_let_in_again_with_this_key_is_not_cut_off(cluster: Cluster) -> None:
+    own = cluster.node("one")
+    net = Network(QuicCore(own, QuicSettings()), QuicCore(cluster.node("far"), QuicSettings()), cluster.now)
+    key = verify(own.certificate(), own.authority(), {Role.WORKER}, cluster.now).key
+    net.far.expel({"worker/one": (key,)})
+    net.near.connect(FAR, net.now)
+    net.run_until(lambda: any(isinstance(event, PeerConnected) for event in net.events["far"]))
+    net.far.expel({"worker/one": (key,), "operator/one": ()})
+    assert net.far.connection_numbers()
