@@ -12,7 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from headrace.cli.errors import EXIT_INTERRUPTED
+from headrace.cli.errors import EXIT_INTERRUPTED, EXIT_USAGE
+from headrace.transport.masking import SecretShownError, check_arguments
 
 #: With these a run starts no processes.
 _ALONE = ("--help", "--limit")
@@ -29,6 +30,12 @@ def main() -> None:
 
 
 def _main() -> None:
+    # Before there is a child with the same words in its own command line.
+    try:
+        check_arguments(sys.argv[1:], os.environ)
+    except SecretShownError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        raise SystemExit(EXIT_USAGE) from None
     # What is imported stays: looking for garbage in it is a tenth of the time that imports take.
     gc.disable()
     if sys.platform == "linux":

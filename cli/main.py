@@ -6,6 +6,7 @@ anything heavy is imported here.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from headrace.cli.arguments import ClusterFolder, ControllerAddress, Json
 from headrace.cli.ending import leave, outcome
 from headrace.cli.errors import EXIT_FAULT, CliError, UsageError
 from headrace.cli.help import Application
+from headrace.transport.masking import SecretShownError, check_arguments
 
 if TYPE_CHECKING:
     from headrace.cli.client import RunOptions
@@ -323,12 +325,19 @@ def tokenizer_train(
 
 def invoke(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. Errors of the system around us become a line on standard error."""
-    given = None if arguments is None else list(arguments)
-    return outcome(lambda: app(args=given, prog_name="headrace", standalone_mode=False), _usage)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+
+    def call() -> object:
+        check_arguments(given, os.environ)
+        return app(args=given, prog_name="headrace", standalone_mode=False)
+
+    return outcome(call, _usage)
 
 
 def _usage(error: Exception) -> CliError | None:
     """What the parser of the command line objects to; its classes are click's, or typer's own copies of them."""
+    if isinstance(error, SecretShownError):
+        return UsageError(str(error))
     kinds = {kind.__name__ for kind in type(error).__mro__}
     path = getattr(getattr(error, "ctx", None), "command_path", "headrace")
     if "NoArgsIsHelpError" in kinds:

@@ -33,6 +33,7 @@ from headrace.protos import control_pb2_grpc as rpc
 from headrace.store.errors import StoreError
 from headrace.store.objects import below, open_store
 from headrace.store.release import release
+from headrace.transport.arguments import parse
 from headrace.transport.control_address import INSECURE, SOCKET, AddressError, default_address, to_listen
 from headrace.transport.effects import Effects, end_on_surprise
 from headrace.transport.lifeline import end_with_parent
@@ -250,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--allow-chaos", action="store_true", help="let operators kill and freeze it")
     parser.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
+    args = parse(parser, argv)
     end_with_parent(args.lifeline_fd)
     book = keep_logbook("controller", args.logs)
     setproctitle.setproctitle("headrace controller")

@@ -6,6 +6,7 @@ import re
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import MODULES_BYTES_MAX, STAGES_MAX, Pipeline, Stage, StageKind, chain_order
+from headrace.transport.masking import secret_in
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -25,12 +26,24 @@ def validate(pipeline: Pipeline) -> None:
     if size > MODULES_BYTES_MAX:
         raise PipelineError(f"the user's modules hold {size} bytes, the limit is {MODULES_BYTES_MAX}")
     _validate_names(pipeline)
+    _validate_secrets(pipeline)
     for stage in pipeline.stages:
         _validate_stage(stage, pipeline)
     chain_order(pipeline.stages)
     _validate_reach(pipeline)
     _validate_single_path(pipeline)
     _validate_stateful(pipeline)
+
+
+def _validate_secrets(pipeline: Pipeline) -> None:
+    """A pipeline stands in its ledger, in status and in logs."""
+    given = {"dataset": pipeline.dataset, "environment": dict(pipeline.environment)}
+    given |= {f'stage "{stage.name}"': stage.to_dict() for stage in pipeline.stages}
+    if found := secret_in(given):
+        raise PipelineError(
+            f"{found} carries a secret, and a pipeline stands in its ledger, in status and in logs: give credentials "
+            "in files or in the environment of the workers (docs/store.md)"
+        )
 
 
 def _validate_names(pipeline: Pipeline) -> None:

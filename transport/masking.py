@@ -7,11 +7,15 @@ whatever text they quote. Pure.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 HIDDEN = "***"
 #: Characters of one user's information, and of a parameter's name on either side of the word that gives it away.
 _USER_MAX, _NAME_MAX = 1024, 64
 _USER = re.compile(rf"(?<=://)[^\s/@'\"?#&]{{1,{_USER_MAX}}}@")
+#: A key that holds slashes, as those of AWS do: NAME:KEY@, where what follows the colon is no port.
+_KEY = re.compile(rf"(?<=://)[^\s/@:'\"?#&]{{1,{_NAME_MAX}}}:(?!\d{{1,5}}[/?#])[^\s@'\"]{{1,{_USER_MAX}}}@")
 _WORDS = "signature|sig|secret|token|password|passwd|credential|access.?key|secret.?key|api.?key"
 _PARAMETER = re.compile(rf"([?&][\w.-]{{0,{_NAME_MAX}}}(?:{_WORDS})=)[^\s&'\"#\\]+", re.IGNORECASE)
 
@@ -19,7 +23,36 @@ _PARAMETER = re.compile(rf"([?&][\w.-]{{0,{_NAME_MAX}}}(?:{_WORDS})=)[^\s&'\"#\\
 def mask(text: str) -> str:
     """The text with three stars in the place of each secret of a URI in it."""
     if "://" in text:
-        text = _USER.sub(HIDDEN + "@", text)
+        text = _KEY.sub(HIDDEN + "@", _USER.sub(HIDDEN + "@", text))
     if "=" in text and ("?" in text or "&" in text):
         text = _PARAMETER.sub(rf"\1{HIDDEN}", text)
     return text
+
+
+class SecretShownError(ValueError):
+    """A secret stands where it would be shown; the message is without it."""
+
+
+def check_arguments(arguments: Iterable[str], environment: Mapping[str, str]) -> None:
+    """Raise SecretShownError where an argument, or a variable of Headrace's, holds a URI with a secret in it."""
+    shown = [("an argument", item) for item in arguments]
+    shown += [(name, value) for name, value in environment.items() if name.startswith("HEADRACE_")]
+    for what, text in shown:
+        if mask(text) != text:
+            raise SecretShownError(
+                f"{what} carries a secret in a URI, {mask(text)!r}: every user of a host reads command lines, and URIs "
+                "stand in logs, in status and in ledgers; give credentials in files or in variables of their own "
+                "(docs/store.md)"
+            )
+
+
+def secret_in(value: Any, where: str = "") -> str:
+    """Where the first URI with a secret stands in data as JSON has it, and that URI masked; empty where none does."""
+    if isinstance(value, str):
+        return f"{where}: {mask(value)!r}" if mask(value) != value else ""
+    if isinstance(value, Mapping):
+        parts = [(part, f"{where}.{name}" if where else str(name)) for name, part in value.items()]
+        parts += [(name, where) for name in value]
+    else:
+        parts = [(part, where) for part in value] if isinstance(value, list | tuple) else []
+    return next(filter(None, (secret_in(part, name) for part, name in parts)), "")

@@ -29,6 +29,7 @@ import uvloop
 from headrace.protos import control_pb2 as pb
 from headrace.stages.inherited import Inherited
 from headrace.store.release import release
+from headrace.transport.arguments import parse
 from headrace.transport.control_address import AddressError, check_plain, default_address
 from headrace.transport.effects import Effects, end_on_surprise
 from headrace.transport.errors import LinkRefusedError
@@ -456,7 +457,7 @@ def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> i
     parser.add_argument("--allow-chaos", action="store_true", help="let operators do faults to it and its tasks")
     parser.add_argument("--controller-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
+    args = parse(parser, argv)
     end_with_parent(args.lifeline_fd)
     book = keep_logbook(f"worker {args.name}", args.logs)
     try:

@@ -35,6 +35,7 @@ from headrace.store.entries import EntryError
 from headrace.store.errors import FormatError, StoreError
 from headrace.store.log_state import FoldError
 from headrace.transport import threads
+from headrace.transport.arguments import parse
 from headrace.transport.control_address import (
     INSECURE,
     SOCKET,
@@ -256,7 +257,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--certificate", type=Path, help="the certificate for --listen tls:, in PEM")
     parser.add_argument("--key", type=Path, help="its key, in PEM")
-    given = parser.parse_args(arguments)
+    given = parse(parser, arguments)
     listen = given.listen or f"{SOCKET}{runtime_folder() / SOCKET_NAME}"
     secure = listen.startswith(TLS)
     if secure and not (given.token_file and given.certificate and given.key):

@@ -27,6 +27,7 @@ from headrace.chaos.live.scenario import (
     Unit,
 )
 from headrace.cli.errors import UsageError
+from headrace.transport.masking import secret_in
 
 #: Daemons of one role that a scenario may bring.
 DAEMONS_MAX = 16
@@ -55,6 +56,8 @@ def read_scenario(path: Path) -> Scenario:
 
 def scenario_of(data: Mapping[str, Any], where: str) -> Scenario:
     """The scenario that a decoded file declares. Raises UsageError."""
+    if found := secret_in(data):
+        raise UsageError(f"{where}: {found} carries a secret, and a scenario stands in its report")
     _only(data, frozenset({"name", "about", "run", "cluster", "clocks", "fault"}), where)
     run = data.get("run", {})
     tables = data.get("fault", [])

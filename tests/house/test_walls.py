@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NO_LINKS = {
     f"transport.{module}"
     for module in (
+        "arguments",
         "certificates",
         "clock",
         "control_address",
