@@ -89,6 +89,8 @@ class ParquetSource(FileSource):
         count, checksum = 0, b""
         to_its_end = bool(gaps) and gaps[-1].end == UNBOUNDED
         with open_raw(self.inputs, fragment, ahead=False) as raw, self._gate() as gate:
+            if to_its_end and isinstance(raw, RemoteFile):
+                raw.content = Content(fragment, scattered=True)
             try:
                 head = self._open(gate, raw, fragment)
             except DamagedInput as error:
@@ -106,8 +108,8 @@ class ParquetSource(FileSource):
                         self.stored_read += fragment.size * batch.count // count
                         yield batch
             if to_its_end:
-                # Columns are read here and there; in order they are read for it alone, from the system's cache.
-                raw.content = Content(fragment)
+                # Columns are read here and there; a file is read in order for it alone, from the system's cache.
+                raw.content = raw.content or Content(fragment)
                 checksum = checksum_of(raw)
             raw.check()
         if any(gap.first > count or UNBOUNDED > gap.end > count for gap in gaps):
@@ -181,7 +183,9 @@ class ParquetSource(FileSource):
         head, raw = file.head, file.raw
         for place, (index, first, low, high) in enumerate(wanted):
             for near, *_ in wanted[place : place + 2]:
-                raw.expect(head.first_byte(near), head.stored_bytes(near))
+                # what lies before the first one is of the fragment, too
+                begin = fragment.start if near == groups[0][0] else head.first_byte(near)
+                raw.expect(begin, head.first_byte(near) + head.stored_bytes(near) - begin)
             raw.expect_parts(head.column_chunks(index) if head.stored_bytes(index) > BLOCK_BYTES else ())
             yield from self._group(file, fragment, index, first, low, high)
 

@@ -23,6 +23,8 @@ from headrace.store.objects import ObjectInfo, ObjectStore, get_with_info
 BLOCK_BYTES = 8 << 20
 #: Bytes of the smallest request where a reader jumps about, as that of Parquet does.
 RANDOM_BYTES_MIN = 64 << 10
+#: Bytes that are fetched from a store for a checksum alone: what lies before the byte from which a fragment is read on.
+FETCHED_BYTES_MAX = 64 << 20
 #: Threads of this process that fetch ahead.
 FETCHERS = 4
 
@@ -203,7 +205,10 @@ class RemoteFile(io.RawIOBase):
         for span in self._spans:
             if span.holds(self._at, wanted):
                 self._at += wanted
-                return span.read(self._at - wanted, wanted)
+                found = span.read(self._at - wanted, wanted)
+                if self.content is not None:
+                    self.content.passed(self._at - wanted, found)
+                return found
         start = self._at - self._block_at
         if not (start >= 0 and start + wanted <= len(self._block)):
             for begin, end, coming in self._expected:
@@ -212,6 +217,8 @@ class RemoteFile(io.RawIOBase):
                     break
             else:
                 self._block_at, self._block = self._at, self._fetch(self._at, max(wanted, RANDOM_BYTES_MIN))
+            if self.content is not None:
+                self.content.passed(self._block_at, self._block)
             start = self._at - self._block_at
         self._at += wanted
         return self._block[start : start + wanted]
@@ -271,12 +278,12 @@ def open_raw(inputs: Inputs, fragment: Fragment, *, ahead: bool, size: int = -1)
 def checksum_of(raw: LocalFile | RemoteFile) -> bytes:
     """The checksum of an open object's fragment, which is to be checked after it. Raises as `read` does.
 
-    Of an object of a store nothing is fetched for it: it is empty where not all has passed.
+    Of an object of a store up to FETCHED_BYTES_MAX are fetched for it: it is empty where more has not passed.
     """
     content = raw.content
     if content is None:
         return b""
-    if isinstance(raw, LocalFile):
+    if isinstance(raw, LocalFile) or content.missing <= FETCHED_BYTES_MAX:
         for _ in content.rest(raw):
             pass
     return content.checksum()
@@ -294,7 +301,7 @@ class InputStream:
 
     def __init__(self, inputs: Inputs, fragment: Fragment, window_bytes_max: int = WINDOW_BYTES) -> None:
         self._raw = open_raw(inputs, fragment, ahead=True)
-        self._raw.content = Content(fragment)
+        self._raw.content = Content(fragment, scattered=isinstance(self._raw, RemoteFile))
         self._window_bytes_max = window_bytes_max
         self._fragment = fragment
         self._codec = codec_of(fragment.uri)
