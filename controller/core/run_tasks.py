@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headrace.controller.core.messages import (
     Command,
     KillTask,
@@ -12,11 +14,16 @@ from headrace.controller.core.messages import (
 )
 from headrace.controller.core.roster import DEATHS_MAX, Task
 from headrace.controller.core.run_base import WORKING, RunBase
+from headrace.controller.core.suspicion import VAIN_MAX
 from headrace.pipeline.errors import PipelineError
+from headrace.store.entries import Range
+from headrace.store.intervals import UNBOUNDED, IntervalSet
 from headrace.store.words import counted
 
 #: Seconds that tasks wait for a worker when theirs is lost and no other may have them.
 WORKER_AWAY_S_MAX = 60.0
+#: Ranges that are named of those with which a stage died.
+RANGES_SHOWN = 3
 
 
 class Tasks(RunBase):
@@ -36,9 +43,39 @@ class Tasks(RunBase):
         """Charge what a dead task had in hand; what is wrong with the stage, if it cannot be the records."""
         suspicion, certain = self.intake.suspicion, bool(event.killed_for)
         if self.intake.solitary.is_task(event.task) or self._decided_alone(event):
-            return suspicion.died_alone(event.in_hand, event.ending(), certain=certain)
+            wrong = suspicion.died_alone(event.in_hand, event.ending(), certain=certain)
+            return wrong or self._in_vain(event)
         suspicion.died(event.in_hand, certain=certain)
         return ""
+
+    def _in_vain(self, event: TaskExited) -> str:
+        """What is wrong with a stage that kills its process again and again, though no record does so alone."""
+        suspicion = self.intake.suspicion
+        states = [self.ledger.fragments[name] for name in suspicion.fragments()]
+        closed = sum(state.of(sink).size for state in states for sink in self.sinks)
+        stage = suspicion.in_vain(event.in_hand, closed)
+        if not stage:
+            return ""
+        return (
+            f"stage {stage} killed its process {VAIN_MAX} times in a row with several records in hand, the last time "
+            f"{self._named(hand.range for hand in event.in_hand if hand.stage == stage)}, and no record does so alone: "
+            f"{event.ending()}. Give its task more memory (--task-memory), have it write smaller shards, or mend the "
+            "stage; then run the same command again"
+        )
+
+    def _named(self, ranges: Iterable[Range]) -> str:
+        """Ranges in words: the records of each object, adjacent ones together."""
+        held: dict[str, IntervalSet] = {}
+        for item in ranges:
+            records = held.setdefault(self.ledger.fragments[item.fragment].fragment.uri, IntervalSet())
+            records.cover(item.first, item.end if item.count else UNBOUNDED)
+        names = [
+            f"records {first}..{end if end != UNBOUNDED else ''} of {uri}"
+            for uri, records in held.items()
+            for first, end in records
+        ]
+        more = len(names) - RANGES_SHOWN
+        return ", ".join(names[:RANGES_SHOWN]) + (f" and {counted(more, 'more range')}" if more > 0 else "")
 
     def _decided_alone(self, event: TaskExited) -> bool:
         """Whether a decider died of the one record that a solitary task had asked it for."""

@@ -21,6 +21,9 @@ from headrace.store.intervals import UNBOUNDED, UNKNOWN, IntervalSet
 SOURCE_WINDOW = 4096
 #: Deaths at one record alone after which it is condemned.
 DEATHS_ALONE = 2
+#: Deaths of a stage of a solitary task in a row, of which none has a record to answer for and between which nothing of
+#: what is suspect was closed or condemned, after which the stage is at fault.
+VAIN_MAX = 8
 #: Condemned neighbours after which it is not the records that are at fault.
 NEIGHBOURS_MAX = 8
 #: Condemned records of one run after which the stage is at fault all the same.
@@ -45,6 +48,8 @@ class Suspicion:
         self._sources, self._sinks = tuple(sources), tuple(sinks)
         self._files: dict[bytes, _File] = {}
         self._condemned = 0
+        #: Of each stage: what had been decided at the last such death, and how many there were in a row.
+        self._vain: dict[str, tuple[int, int]] = {}
 
     def of(self, fragment: bytes) -> IntervalSet | None:
         """The suspect records of a fragment; None where there are none."""
@@ -98,6 +103,22 @@ class Suspicion:
                     self._narrow(file, item.first)
                 if wrong := self._wrong(file, item.first):
                     return wrong
+        return ""
+
+    def in_vain(self, hands: Iterable[InHand], closed: int) -> str:
+        """The solitary task died of more than one record: the stage, where it did so too often and to no avail.
+
+        `closed` is how much of what is suspect is closed by now, in records. What kills only in company, as a sink that
+        dies of a shard's size, would else be started again for ever.
+        """
+        ranges = Counter(hand.stage for hand in set(hands))
+        decided = closed + self._condemned
+        for hand in hands:
+            if hand.range.count == 1 and ranges[hand.stage] == 1:
+                continue
+            before, deaths = self._vain.get(hand.stage, (decided, 0))
+            self._vain[hand.stage] = (decided, deaths + 1 if decided == before else 1)
+            return hand.stage if self._vain[hand.stage][1] >= VAIN_MAX else ""
         return ""
 
     @staticmethod

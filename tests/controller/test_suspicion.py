@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.controller.core.messages import InHand
-from headrace.controller.core.suspicion import CONDEMNED_MAX, NEIGHBOURS_MAX, Suspicion
+from headrace.controller.core.suspicion import CONDEMNED_MAX, NEIGHBOURS_MAX, VAIN_MAX, Suspicion
 from headrace.store.entries import Range
 from headrace.store.intervals import UNBOUNDED
 
@@ -103,3 +103,33 @@ def test_a_sink_that_died_of_many_in_its_solitary_task_has_them_tried_and_of_one
     suspicion.died_alone(hand(0, 5, "write"), "signal 11", certain=False)
     assert suspicion.trial(FILE)
     assert suspicion.condemned(FILE) == ()
+
+
+def in_vain(suspicion: Suspicion, hands: list[InHand], closed: list[int]) -> list[str]:
+    return [suspicion.in_vain(hands, at) for at in closed]
+
+
+def test_a_stage_that_kills_only_in_company_is_at_fault_after_so_many_deaths_in_a_row() -> None:
+    shard = [*hand(0, 1, "write"), InHand("write", Range(b"g" * 16, 0, 19))]
+    assert in_vain(Suspicion(["read"], ["write"]), shard, [5] * VAIN_MAX) == [""] * (VAIN_MAX - 1) + ["write"]
+
+
+def test_what_is_closed_between_two_deaths_begins_the_row_again() -> None:
+    suspicion, shard = Suspicion(["read"], ["write"]), hand(0, 19, "write")
+    assert set(in_vain(suspicion, shard, list(range(3 * VAIN_MAX)))) == {""}
+    assert in_vain(suspicion, shard, [99] * VAIN_MAX)[-1] == "write"
+
+
+def test_what_is_condemned_between_two_deaths_begins_the_row_again() -> None:
+    suspicion, shard = Suspicion(["read"], ["write"]), hand(0, 19, "write")
+    in_vain(suspicion, shard, [0] * (VAIN_MAX - 1))
+    suspicion.died_alone(hand(7, 1, "write"), "signal 11", certain=True)
+    assert suspicion.in_vain(shard, 0) == ""
+
+
+def test_a_source_that_says_not_how_many_it_reads_is_at_fault_in_the_end() -> None:
+    assert in_vain(Suspicion(["read"], ["write"]), hand(7, 0, "read"), [0] * VAIN_MAX)[-1] == "read"
+
+
+def test_a_record_that_is_alone_in_hand_is_no_death_in_vain() -> None:
+    assert set(in_vain(Suspicion(["read"], ["write"]), hand(7, 1, "write"), [0] * 3 * VAIN_MAX)) == {""}
