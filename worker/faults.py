@@ -23,7 +23,7 @@ from headrace.transport.control_address import INSECURE, SOCKET
 from headrace.transport.errors import LinkRefusedError
 from headrace.worker.addresses import join_address
 from headrace.worker.channel import Channel, ChannelClosed
-from headrace.worker.gate import gate_port
+from headrace.worker.gate import HOST, gate_port
 from headrace.worker.writing import write_on
 
 logger = logging.getLogger("headrace.worker")
@@ -47,7 +47,7 @@ class FaultDesk:
         self._worker, self._find, self._say = worker, find, say
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
-        #: Who makes gates, as host:port; "" without an agent.
+        #: Who makes gates, a socket's path; "" without an agent.
         self.gates = ""
 
     @property
@@ -94,7 +94,7 @@ class FaultDesk:
         bare = address.removeprefix(INSECURE)
         scheme = address[: len(address) - len(bare)]
         try:
-            gate = join_address(self.gates.rpartition(":")[0], gate_port(f"{_CONTROL}{bare}", self.gates))
+            gate = join_address(HOST, gate_port(f"{_CONTROL}{bare}", self.gates))
             return f"{scheme}{gate}"
         except LinkRefusedError as error:
             logger.warning("no gate before controller %s: %s", address, error)

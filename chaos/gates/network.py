@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar, cast
 
-from headrace.chaos.gates.sockets import owner_of
+from headrace.chaos.gates.sockets import owner_of, users_of
 from headrace.chaos.gates.weather import Storm, Struck, Way, Weather
+from headrace.transport.private_folder import Nook, peer_user, short_path
 from headrace.transport.udp import every_address
-from headrace.worker.addresses import split_address
+from headrace.worker.addresses import own_addresses, split_address
+from headrace.worker.gate import ASK_BYTES_MAX, HOST
 
-HOST = "127.0.0.1"
 #: Seconds that the loop's thread has to do what it is asked.
 ASK_S_MAX = 10.0
 #: Bytes of a stream that are read at once.
@@ -28,6 +30,14 @@ PIECE_BYTES = 1 << 16
 FLYING_MAX = 20_000
 #: What a maker of gates is sent before the address of a controller; a task sends its port alone.
 CONTROL_WORD = b"control "
+#: Gates of one maker.
+GATES_MAX = 4096
+#: Clients of one task's gate; the oldest is forgotten for a further one, and comes again.
+CLIENTS_MAX = 1024
+#: Seconds for which a client that was refused is not looked up again, and how many of them are remembered.
+REFUSED_S, REFUSED_MAX = 1.0, 256
+#: Seconds that who asks for a gate has to say which.
+SAY_S = 5.0
 S = TypeVar("S")
 T = TypeVar("T")
 #: The name of the end of a connection: its protocol, "tcp" or "udp", and where it is as this host sees it.
@@ -53,6 +63,8 @@ class NetworkGates:
         #: What is closed at the end: servers, and the sockets of datagrams.
         self.open: list[asyncio.AbstractServer | asyncio.BaseTransport] = []
         self._registry = ""
+        self._nook: Nook | None = None
+        self._local = frozenset(own_addresses())
         #: Set, and replaced, when the weather changes.
         self._changed = asyncio.Event()
 
@@ -66,11 +78,27 @@ class NetworkGates:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(ASK_S_MAX)
         self._loop.close()
+        if self._nook is not None:
+            self._nook.close()
 
     @property
     def registry(self) -> str:
-        """Where tasks ask for a gate of their own (worker/gate.py), as host:port."""
+        """Where tasks ask for a gate of their own (worker/gate.py): a UNIX socket in a folder that is this user's."""
         return self._registry
+
+    def admits(self, protocol: str, client: tuple[str, int], gate: tuple[str, int] | None = None) -> bool:
+        """Whether a client may pass: on this host, whoever runs as this user or root; from others, where they may.
+
+        The kernel says whose a socket of this host is. `gate` is the end that a connected one leads to.
+        """
+        host = client[0].removeprefix("::ffff:")
+        if not host.startswith("127.") and host != "::1" and host not in self._local:
+            return self._outward
+        try:
+            users = users_of(protocol, (host, client[1]), gate)
+        except OSError:
+            return False  # no IPv4 address: no gate is reached by another from this host
+        return bool(users) and users <= {os.geteuid(), 0}
 
     def control(self, name: str, port: int) -> str:
         """A gate before the controller `name`, which listens on a port of loopback; where it is, as host:port."""
@@ -134,6 +162,8 @@ class NetworkGates:
         whence = writer.get_extra_info("peername")
         if whence is None:
             return  # it has gone already
+        if not self.admits("tcp", whence[:2], writer.get_extra_info("sockname")[:2]):
+            return
         try:
             onward_reader, onward = await asyncio.open_connection(*to)
         except OSError:
@@ -151,8 +181,10 @@ class NetworkGates:
             onward.close()
 
     async def _open_registry(self) -> str:
-        transport, _ = await self._loop.create_datagram_endpoint(lambda: _Registry(self), local_addr=(HOST, 0))
-        return f"{HOST}:{transport.get_extra_info('sockname')[1]}"
+        self._nook = Nook("gates")
+        path = self._nook.path / "gates.sock"
+        self.open.append(await asyncio.start_unix_server(_Registry(self).asked, short_path(path), limit=ASK_BYTES_MAX))
+        return str(path)
 
     async def front(self, port: int) -> int:
         """The port of a gate before a task's UDP port."""
@@ -196,31 +228,36 @@ class _Pump:
             self._into.write(piece)
 
 
-class _Registry(asyncio.DatagramProtocol):
+class _Registry:
     """Gives each task that asks a gate before its port, and each worker one before a controller. Answers a port."""
 
     def __init__(self, gates: NetworkGates) -> None:
         self._gates = gates
-        self._fronts: dict[bytes, asyncio.Task[int]] = {}
+        self._made: dict[bytes, asyncio.Task[int]] = {}
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._gates.open.append(transport)
-        self._transport = cast("asyncio.DatagramTransport", transport)
+    async def asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one line with a port, and nothing where no gate can be made, or another user asks."""
+        try:
+            if peer_user(writer.get_extra_info("socket")) not in (os.geteuid(), 0):
+                return
+            async with asyncio.timeout(SAY_S):
+                line = (await reader.readuntil(b"\n")).strip()
+                if line not in self._made and len(self._made) < GATES_MAX:
+                    self._made[line] = asyncio.ensure_future(self._make(line))
+                if (made := self._made.get(line)) is not None:
+                    try:
+                        port = await asyncio.shield(made)
+                    except OSError:
+                        self._made.pop(line, None)  # another time there may be one
+                        raise
+                    writer.write(b"%d\n" % port)
+                    await writer.drain()
+        except (TimeoutError, OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # who asks is told by the end of the connection
+        finally:
+            writer.close()
 
-    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        made = self._fronts.get(data)
-        if made is None:
-            with contextlib.suppress(ValueError):
-                made = self._fronts[data] = asyncio.ensure_future(self._made(data))
-        if made is not None:
-            made.add_done_callback(lambda task: self._answer(task, addr))
-
-    def _answer(self, made: asyncio.Task[int], addr: tuple[str, int]) -> None:
-        """Nobody is answered where no gate could be made: who asks gives up after a while."""
-        if not made.cancelled() and made.exception() is None:
-            self._transport.sendto(str(made.result()).encode(), addr)
-
-    def _made(self, asked: bytes) -> Coroutine[Any, Any, int]:
+    def _make(self, asked: bytes) -> Coroutine[Any, Any, int]:
         """What makes the gate that is asked for. Raises ValueError."""
         if not asked.startswith(CONTROL_WORD):
             return self._gates.front(int(asked))
@@ -237,6 +274,8 @@ class _Front(asyncio.DatagramProtocol):
     def __init__(self, gates: NetworkGates, port: int, owner: str) -> None:
         self._gates, self._port, self._owner = gates, port, owner
         self._backs: dict[tuple[str, int], _Back] = {}
+        #: Clients that may not pass, and until when.
+        self._refused: dict[tuple[str, int], float] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._gates.open.append(transport)
@@ -245,12 +284,28 @@ class _Front(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         back = self._backs.get(addr)
         if back is None:
+            if not self._admits(addr):
+                return
+            if len(self._backs) >= CLIENTS_MAX:
+                self._backs.pop(next(iter(self._backs))).close()
             ends = frozenset((self._owner, self._gates.whose("udp", *addr[:2])))
             back = self._backs[addr] = _Back(self, addr, self._gates, ends)
             loop = asyncio.get_running_loop()
             opening = loop.create_datagram_endpoint(lambda: back, remote_addr=(HOST, self._port))
             back.opening = asyncio.ensure_future(opening)
         back.carry(data, back.onward)
+
+    def _admits(self, addr: tuple[str, int]) -> bool:
+        """Whether a client may pass. One that may not is not looked up at each datagram."""
+        now = asyncio.get_running_loop().time()
+        if self._refused.get(addr, 0.0) > now:
+            return False
+        if self._gates.admits("udp", addr[:2]):
+            return True
+        if len(self._refused) >= REFUSED_MAX:
+            self._refused.clear()
+        self._refused[addr] = now + REFUSED_S
+        return False
 
 
 class _Back(asyncio.DatagramProtocol):
@@ -269,6 +324,11 @@ class _Back(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:  # noqa: ARG002 - the base class's
         self.carry(data, self.homeward)
+
+    def close(self) -> None:
+        """Nobody says anything this way any more."""
+        if self._transport is not None:
+            self._transport.close()
 
     def error_received(self, exc: Exception) -> None:
         """The task is gone: for QUIC's timers to find."""

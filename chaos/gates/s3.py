@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import http.client
 import http.server
+import os
 import random
 import socket
 import socketserver
@@ -17,6 +18,8 @@ import urllib.parse
 from collections import deque
 from dataclasses import dataclass
 from typing import Self
+
+from headrace.chaos.gates.sockets import users_of
 
 GATE_S_MAX = 30.0
 #: Requests that are remembered.
@@ -151,6 +154,12 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     block_on_close = False
     request_queue_size = 128
     proxy: S3Proxy
+
+    def verify_request(self, request: object, client_address: tuple[str, int]) -> bool:  # noqa: ARG002 - the base class's
+        """Only who runs as this user, or root, by the kernel's word."""
+        host, port = self.server_address[:2]
+        users = users_of("tcp", client_address, (str(host), int(port)))
+        return bool(users) and users <= {os.geteuid(), 0}
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that went away is a part of the faults."""

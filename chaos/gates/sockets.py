@@ -10,12 +10,15 @@ import os
 import pathlib
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 _PROC = pathlib.Path("/proc")
-#: Columns of /proc/net/{tcp,udp}: the local and the remote address, the state, and the inode (proc_net_tcp(5)).
-_LOCAL, _REMOTE, _STATE, _INODE = 1, 2, 3, 9
+#: Columns of /proc/net/{tcp,udp} (proc_net_tcp(5)): the local and the remote address, the state, the user, the inode.
+_LOCAL, _REMOTE, _STATE, _USER, _INODE = 1, 2, 3, 7, 9
+#: What stands before an IPv4 address in the tables of IPv6.
+_MAPPED = f"{int.from_bytes(bytes((0, 0, 255, 255)), sys.byteorder):08X}"
 _LISTEN = "0A"
 #: What the kernel is asked of UNIX sockets, and how it answers (sock_diag(7)).
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _DUMP, _DONE, _ERROR = 4, 20, 0x301, 3, 2
@@ -45,6 +48,28 @@ def owner_of(protocol: str, port: int, mark: str) -> str:
 def holders(protocol: str, port: int, *, listening: bool = True) -> list[int]:
     """The processes that have a socket on this local port open; for TCP those that listen there, or any."""
     return _open_in({inode for name in (protocol, f"{protocol}6") for inode in _inodes(name, port, listening)})
+
+
+def users_of(protocol: str, end: tuple[str, int], other: tuple[str, int] | None = None) -> set[int]:
+    """The users whose sockets ("tcp" or "udp") have this local address on this host, by the kernel's table.
+
+    With `other` those alone that are connected to it. A socket that nobody has open any more is nobody's.
+    """
+    found: set[int] = set()
+    for name in (protocol, f"{protocol}6"):
+        for row in _rows(name):
+            here = row[_LOCAL] in _written(end, any_host=other is None)
+            if here and (other is None or row[_REMOTE] in _written(other)) and row[_INODE] != "0":
+                found.add(int(row[_USER]))
+    return found
+
+
+def _written(end: tuple[str, int], *, any_host: bool = False) -> set[str]:
+    """An IPv4 address and port as the kernel's tables have them; `any_host`: or a socket that takes any address."""
+    host, port = end
+    word = f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}"
+    words = {word, f"0000000000000000{_MAPPED}{word}"} | ({"0" * 8, "0" * 32} if any_host else set())
+    return {f"{item}:{port:04X}" for item in words}
 
 
 def callers(port: int) -> list[int]:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.chaos.gates.cables import Cables
-from headrace.chaos.gates.network import HOST, NetworkGates
+from headrace.chaos.gates.network import NetworkGates
 from headrace.chaos.live.processes import Marked
 from headrace.chaos.live.scenario import Clocks, Cluster
 from headrace.cli.client import Client, ControllerSilent, controller_at
@@ -28,6 +28,7 @@ from headrace.cli.errors import CliError
 from headrace.controller.cluster_files import ClusterFiles
 from headrace.transport.credential_files import write_secret
 from headrace.transport.join_wire import PORT_OFFSET
+from headrace.worker.gate import HOST
 from headrace.worker.gate import VARIABLE as LINK_GATE
 
 #: The variable that names the worker that a process belongs to.

@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from headrace.chaos.agent import Agent, Ends
-from headrace.chaos.gates.network import HOST, NetworkGates
+from headrace.chaos.gates.network import NetworkGates
 from headrace.chaos.gates.weather import Struck, Way
 from headrace.protos import control_pb2 as pb
 from headrace.transport.errors import LinkRefusedError
 from headrace.worker.addresses import own_addresses
-from headrace.worker.gate import gate_port
+from headrace.worker.gate import HOST, gate_port
 
 PATIENCE_S = 60.0
 LOOK_S = 0.01

@@ -1,6 +1,7 @@
 """Gates let through what the weather allows, know whose bytes they carry, and are gone with their run."""
 
 import http.client
+import json
 import os
 import socket
 import subprocess
@@ -10,15 +11,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
+from rights import need_other_users, open_way
 
-from headrace.chaos.gates.network import HOST, NetworkGates
+from headrace.chaos.gates.network import CLIENTS_MAX, NetworkGates
 from headrace.chaos.gates.s3 import Fault, S3Proxy, Trouble
-from headrace.chaos.gates.sockets import owner_of
+from headrace.chaos.gates.sockets import owner_of, users_of
 from headrace.chaos.gates.weather import Ill, Storm, Struck, Way, Weather
 from headrace.transport.errors import LinkRefusedError
-from headrace.worker.gate import VARIABLE, found_at
+from headrace.transport.private_folder import short_path
+from headrace.worker.addresses import split_address
+from headrace.worker.gate import HOST, VARIABLE, found_at, gate_port
 
 MARK = "HEADRACE_TEST_OWNER"
 PATIENCE_S = 60.0
@@ -154,6 +159,86 @@ def test_a_task_asks_for_a_gate_and_several_clients_find_their_way_back_through_
         assert two.recv(64) == b"to two"
 
 
+#: As another user: what comes back of a word that is said to each place, as TCP, UDP or by a UNIX socket.
+STRANGER = """
+import json, os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+told = {}
+for kind, where in json.loads(sys.argv[1]):
+    family = socket.AF_UNIX if kind == "unix" else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM) as mine:
+            mine.connect(where if kind == "unix" else tuple(where))
+            for _ in range(5 if kind == "udp" else 1):  # the first finds no way yet, where it may pass
+                mine.sendall(b"9\\n" if kind == "unix" else b"a stranger's")
+                mine.settimeout(0.05 if kind == "udp" else 60)
+                try:
+                    told[kind] = mine.recv(64).decode()
+                except TimeoutError:
+                    told[kind] = ""
+    except ConnectionError:
+        told[kind] = ""
+    except OSError as error:
+        told[kind] = error.__class__.__name__
+print(json.dumps(told))
+"""
+
+
+def stranger(*places: tuple[str, object]) -> dict[str, str]:
+    """What another user hears at these places."""
+    command = [sys.executable, "-I", "-S", "-c", STRANGER, json.dumps(places)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    answers: dict[str, str] = json.loads(done.stdout)
+    return answers
+
+
+def test_another_user_passes_no_gate_and_is_given_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    need_other_users()
+    open_way(tmp_path)
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(tmp_path / "r"))
+    with echoing() as port, NetworkGates(1, MARK) as gates, udp() as task, udp() as own:
+        door = split_address(gates.control("c0", port))
+        front = (HOST, gate_port(str(task.getsockname()[1]), gates.registry))
+        told = stranger(("tcp", door), ("udp", front), ("unix", gates.registry))
+        assert told == {"tcp": "", "udp": "", "unix": "PermissionError"}
+        # The folder is open to all by mistake: the kernel says whose the socket at the other end is.
+        Path(gates.registry).parent.chmod(0o711)
+        Path(gates.registry).parent.parent.chmod(0o711)
+        Path(gates.registry).chmod(0o777)
+        assert stranger(("unix", gates.registry)) == {"unix": ""}
+        task.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            task.recv(64)
+        assert heard(task, own, b"own", front)[0] == b"own"
+        with socket.create_connection(door) as guest:
+            assert answered(guest, b"own", PATIENCE_S)
+
+
+def test_a_gate_before_a_store_answers_no_other_user() -> None:
+    need_other_users()
+    with upstream() as uri, S3Proxy(uri) as proxy:
+        assert stranger(("tcp", split_address(proxy.endpoint.removeprefix("http://")))) == {"tcp": ""}
+        assert asked(proxy) == 200
+        assert list(proxy.seen) == ["GET /bucket/key"]
+
+
+def test_a_socket_of_another_address_with_the_same_port_vouches_for_nobody() -> None:
+    with socket.create_server((HOST, 0)) as mine:
+        port = mine.getsockname()[1]
+        assert users_of("tcp", (HOST, port)) == {os.geteuid()}
+        assert users_of("tcp", ("127.0.0.2", port)) == set()
+        assert users_of("tcp", (HOST, port), (HOST, 9)) == set()
+
+
+def test_clients_of_a_gate_are_limited_and_the_oldest_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.chaos.gates.network.CLIENTS_MAX", 2)
+    assert CLIENTS_MAX > 2
+    with NetworkGates(1, MARK) as gates, udp() as task, udp() as one, udp() as two, udp() as three:
+        front = (HOST, gate_port(str(task.getsockname()[1]), gates.registry))
+        ways = [heard(task, client, word, front)[1] for client, word in ((one, b"1"), (two, b"2"), (three, b"3"))]
+        assert heard(task, one, b"again", front)[1] not in ways
+
+
 def heard(
     task: socket.socket, client: socket.socket, word: bytes, gate: tuple[str, int]
 ) -> tuple[bytes, tuple[str, int]]:
@@ -170,13 +255,21 @@ def heard(
             client.sendto(word, gate)
 
 
-def test_where_no_gate_is_named_there_is_none_and_a_silent_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_gate_is_named_there_is_none_and_a_silent_one_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     assert found_at(7, ["10.0.0.1", "fd00::1"]) == ["10.0.0.1:7", "[fd00::1]:7"]
     monkeypatch.setattr("headrace.worker.gate.ANSWER_S", 0.02)
-    with udp() as silent:
-        monkeypatch.setenv(VARIABLE, f"{HOST}:{silent.getsockname()[1]}")
+    tmp_path.chmod(0o700)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(short_path(tmp_path / "gates.sock"))
+        silent.listen()
+        monkeypatch.setenv(VARIABLE, str(tmp_path / "gates.sock"))
         with pytest.raises(LinkRefusedError, match="did not answer"):
+            found_at(7, ["10.0.0.1"])
+        tmp_path.chmod(0o755)
+        with pytest.raises(LinkRefusedError, match="others may enter it"):
             found_at(7, ["10.0.0.1"])
 
 

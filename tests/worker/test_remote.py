@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from headrace.transport.certificates import Credentials, Role, create_authority,
 from headrace.transport.contract import Receiver, Sender
 from headrace.transport.errors import LinkAborted, LinkRefusedError
 from headrace.transport.frame import Frame, FrameKind
+from headrace.transport.private_folder import short_path
 from headrace.transport.ticket import Ticket, encode_ticket
 from headrace.transport.wait import wait_any
 from headrace.worker.addresses import join_address, own_addresses, parse_fib_trie, parse_if_inet6, split_address
@@ -189,18 +191,21 @@ def test_this_host_has_an_address() -> None:
     assert own_addresses()
 
 
-def test_a_task_behind_a_gate_gives_the_gate_as_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as maker:
-        maker.bind(("127.0.0.1", 0))
+def test_a_task_behind_a_gate_gives_the_gate_as_its_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with socket.socket(socket.AF_UNIX) as maker:
+        maker.bind(short_path(tmp_path / "gates.sock"))
+        maker.listen()
         maker.settimeout(PATIENCE_S)
 
         def answer() -> None:
-            asked, address = maker.recvfrom(64)
-            maker.sendto(str(int(asked) ^ 1).encode(), address)
+            asking, _ = maker.accept()
+            with asking:
+                asking.sendall(b"%d\n" % (int(asking.recv(64)) ^ 1))
 
         answering = threading.Thread(target=answer)
         answering.start()
-        monkeypatch.setenv(LINK_GATE, f"127.0.0.1:{maker.getsockname()[1]}")
+        monkeypatch.setenv(LINK_GATE, str(tmp_path / "gates.sock"))
         made = remote(create_node(AUTHORITY, Role.WORKER, "far", NOW))
         try:
             port = split_address(made.addresses()[0])[1]
