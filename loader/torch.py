@@ -2,8 +2,9 @@
 
 In one process a thread makes the batches, and the loader knows which of them the training loop received. `DataLoader`
 workers are processes: worker w of n makes the steps w, w + n, w + 2n, ..., which `DataLoader` hands out in turn, so the
-loop sees the same sequence; but only the loop knows what it received. So every batch carries its own place:
-`state_dict(batch)` is the state once that batch was received, and `over_workers` keeps count by itself.
+loop sees the same sequence. What it received is what it looked into (`headrace.loader.received`): each batch brings the
+state behind it, and the process of the loop stands there from then on, so that workers that begin later, and the state
+that is saved, go on from there. `state_dict(batch)` is the state once that batch was received, looked into or not.
 `StatefulDataLoader` keeps a state a worker; `loader_state` finds the one place in it that any world size can load.
 """
 
@@ -24,6 +25,7 @@ try:
 except ImportError as error:
     raise ImportError("headrace.loader.torch needs PyTorch: pip install 'headrace[loader]'") from error
 
+from headrace.loader.received import Arrived, Sent, listen, new_token
 from headrace.loader.trainers import Counted, check_loop, check_wrapper
 
 #: PyTorch takes indices and labels as int64; what the attention kernels take stays int32
@@ -67,9 +69,26 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         self._owner: int | None = None
         #: how often this process was told where the training loop stands; worker processes get a copy
         self._told = 1
+        #: of these, how often by a state that was loaded; and whether last by a batch that came
+        self._loads = 0
+        self._is_counted = False
+        #: of a worker: how often the loop's process had been told when its loop began
+        self._told_then = 0
+        #: of a worker: whether a state was loaded since it began, in the loop's process
+        self._is_left = False
+        #: when the loop began to wait for what comes next, where that is known
+        self._asked_s: float | None = None
+        self._share_memory()
+
+    def _share_memory(self) -> None:
         #: set by workers of a loop that nobody counts for, each its own: what `_told` was when it began and, lowest,
         #: which loop it is. One number, since workers that begin at once must not read half of what another writes
         self._uncounted = torch.zeros(_NOTES, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        #: what workers that persist look at between their loops: loads, told, and the place (pass, position, step)
+        self._stands = torch.zeros(5, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        #: by what batches that its workers made find it
+        self._token = new_token()
+        listen(self._token, self)
         #: of a worker: whether it got a state of its own, and whether it made batches that nobody may have received
         self._is_placed = self._is_within = False
         #: of a worker: the loop that it is in (the loops of a process that persists have one number), and whether it
@@ -83,7 +102,17 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         if get_spawning_popen() is not None:
             # the process that is about to be spawned does not see who iterates
             check_loop(is_kept=self._is_kept)
-        return dict(vars(self))
+            return dict(vars(self))
+        own = ("_uncounted", "_stands", "_token")
+        return {name: value for name, value in vars(self).items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if "_token" in state:
+            listen(self._token, self)
+        else:
+            # a copy, with loops of its own
+            self._share_memory()
 
     def __len__(self) -> int:
         """Batches of the pass that the next loop reads, those among them that were read already.
@@ -117,7 +146,8 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         if info is not None:
             self._is_entering = True
             self._enter(info.id)
-            if "ended" in self.loader.state_dict():
+            self._go_where_the_loop_stands()
+            if "ended" in self.loader.state_dict() or (self._is_counted and not self.loader.steps_left):
                 # now, and not with the first batch: before that a StatefulDataLoader asks where this worker stands
                 self.loader.next_pass()
             # the seeds of a loop's workers follow each other
@@ -146,9 +176,19 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
             # whoever calls wait_verified in the loop's process learns nothing of checks behind the reader in this one
             self.loader.wait_verified()
             self._worker = place
-            yield batch
+            yield Sent(batch, (self._token, self._loads, packed(self.loader.state_dict())))
         self._worker = None
         self._is_within = False
+
+    def _go_where_the_loop_stands(self) -> None:
+        """In a worker that persists: go on where the loop before came to, which others know, and not this worker."""
+        loads, told, pass_, position, step = self._stands.tolist()
+        # refused with the first batch: an error before that ends a worker that persists without a word
+        self._is_left = self._loop is not None and loads != self._loads
+        if self._loop is not None and told > self._told_then and pass_ >= self.loader.pass_:
+            self.loader.load_state_dict(self.loader.state_at(pass_, position, step), grown="finish")
+            self._worker, self._is_within, self._is_counted = None, False, True
+        self._told_then = told
 
     def _noted(self, loop: int) -> int:
         """What a worker notes of a loop that begins now."""
@@ -156,6 +196,11 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
 
     def _require_place(self, number: int, loop: int) -> None:
         """Raise LoaderError where a loop went before this one and nobody knows how far that came."""
+        if self._is_left:
+            raise LoaderError(
+                "a state was loaded since the workers of this DataLoader began, and they know nothing of it: make the "
+                "DataLoader anew"
+            )
         if self._is_within:
             raise LoaderError(
                 "the loop before this one ended within its pass, and its workers have made batches that it did not "
@@ -223,21 +268,40 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         for batch in batches:
             # without workers the loader itself knows, and to be told would end its iteration
             if num_workers:
-                self._received(batch, asked_s)
+                self._asked_s = asked_s
+                self.received(batch)
             yield batch
             asked_s = time.perf_counter()
         if num_workers:
             self.load_state_dict({**self.state_dict(), "ended": True})
 
     def received(self, batch: Mapping[str, Any]) -> None:
-        """Take note that the training loop received a batch that came through worker processes."""
-        self._received(batch, time.perf_counter())
+        """Take note that the training loop received a batch that came through worker processes.
 
-    def _received(self, batch: Mapping[str, Any], asked_s: float) -> None:
+        A loop that looks into its batches need not say so.
+        """
+        if isinstance(batch, Arrived):
+            batch.look()
+        else:
+            self.came(self._loads, self.state_dict(batch), batch)
+
+    def came(self, loads: int, state: Mapping[str, Any], batch: Mapping[str, Any]) -> None:
+        """Go where `state` stands, behind `batch`, unless another state was loaded since its worker began."""
+        if loads != self._loads:
+            return
+        asked_s, self._asked_s = self._asked_s, None
+        came_s = time.perf_counter()
         rows = int((batch["positions"] >= 0).sum())
-        self.loader.counts.count(rows, asked_s, time.perf_counter())
+        self.loader.counts.count(rows, came_s if asked_s is None else asked_s, came_s)
+        self.loader.load_state_dict(state, grown="finish")
+        self._tell(is_counted=True)
+
+    def _tell(self, *, is_counted: bool) -> None:
+        """The loop stands where this loader does."""
         self._told += 1
-        self.loader.load_state_dict(self.state_dict(batch))
+        self._is_counted = is_counted
+        place = self.loader.pass_, self.loader.position, self.loader.step
+        self._stands.copy_(torch.tensor([self._loads, self._told, *place]))
 
     def state_dict(self, batch: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """See `Loader.state_dict`; the journal is JSON text, so that each state has the same fields, also for
@@ -257,8 +321,8 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
             self._require_place(info.id, info.seed - info.id)
         if info is None and any(note >> _LOOP_BITS == self._told for note in self._uncounted.tolist()):
             raise LoaderError(
-                "batches come through DataLoader workers, and only the training loop knows which it received: call "
-                "state_dict(batch) with the last one, or iterate over_workers(n)"
+                "batches come through DataLoader workers, and the training loop has looked into none of them as they "
+                "came: call state_dict(batch) with the last one, or iterate over_workers(n)"
             )
         state = self.loader.state_dict()
         if info is not None:
@@ -275,7 +339,9 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         self.loader.load_state_dict(state, grown=grown)
         self._worker = dict(state["worker"]) if info is not None and state.get("worker") else None
         if info is None:
-            self._told += 1
+            self._loads += 1
+            self._tell(is_counted=False)
+        self._is_counted = False
         self._is_placed, self._is_within = info is not None, False
 
     def statistics(self) -> LoaderStatistics:

@@ -48,7 +48,14 @@ class Run:
                 return DataLoader(loader, batch_size=None, num_workers=1, multiprocessing_context="spawn")
         from torchdata.stateful_dataloader import StatefulDataLoader
 
-        return StatefulDataLoader(loader, batch_size=None, num_workers=2, persistent_workers=True)
+        return StatefulDataLoader(
+            loader, batch_size=None, num_workers=2, persistent_workers=self.via == "stateful_persistent"
+        )
+
+    def validation(self) -> Any:
+        """A second loader, which each of its loops goes on with."""
+        loader = TorchLoader(Loader(self.uri, batch_size=ROWS_A_STEP * 2, seed=4))
+        return DataLoader(loader, batch_size=None, num_workers=1)
 
     def note(self, batch: dict[str, Any], rank: int) -> None:
         with (self.out / f"seen-{rank}.jsonl").open("a") as file:
@@ -83,17 +90,30 @@ def lightning(run: Run) -> None:
         def training_step(self, batch: dict[str, Any], _: int) -> Any:
             return self.net(**batch)["loss"]
 
+        def validation_step(self, batch: dict[str, Any], _: int) -> None:
+            assert batch["tokens"].shape[1] == 8
+
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), 0.01)
 
+    ends = run.trainer == "lightning_saved_after_fit" and not run.resumes
+    validates = run.trainer == "lightning_that_validates"
+    keeps = ModelCheckpoint(run.out, "{step}", every_n_train_steps=run.save_at, save_top_k=-1)
     trainer = lightning.Trainer(
         accelerator="cpu", devices=run.world_size, strategy="ddp" if run.world_size > 1 else "auto",
-        max_steps=run.steps, default_root_dir=run.out, logger=False, enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[ModelCheckpoint(run.out, "{step}", every_n_train_steps=run.save_at, save_top_k=-1)],
+        max_steps=run.save_at if ends else run.steps, val_check_interval=7 if validates else None,
+        default_root_dir=run.out, logger=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=not ends, callbacks=[] if ends else [keeps],
     )  # fmt: skip
-    path = run.out / f"step={run.save_at}.ckpt" if run.resumes else None
-    trainer.fit(Module(), run.loader(), ckpt_path=path, weights_only=False)
+    saved = run.out / f"step={run.save_at}.ckpt"
+    trainer.fit(
+        Module(), run.loader(), run.validation() if validates else None, ckpt_path=saved if run.resumes else None,
+        weights_only=False,
+    )  # fmt: skip
+    if ends:
+        # the second is the one that stays
+        trainer.save_checkpoint(saved)
+        trainer.save_checkpoint(saved)
 
 
 def transformers(run: Run) -> None:
@@ -168,6 +188,8 @@ if __name__ == "__main__":
     one = Run(sys.argv[1:])
     {
         "lightning": lightning,
+        "lightning_saved_after_fit": lightning,
+        "lightning_that_validates": lightning,
         "transformers": transformers,
         "transformers_without_callback": transformers,
         "transformers_that_skips": transformers,
