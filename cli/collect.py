@@ -15,7 +15,7 @@ from headrace.store.dataset import Dataset
 from headrace.store.entries import EpochRaised, Removed, Retracted, VersionPublished
 from headrace.store.errors import DatasetBusy
 from headrace.store.fold import LedgerState
-from headrace.store.manifest import bring_forward, removal
+from headrace.store.manifest import MANIFEST_KEY, bring_forward, mend, removal
 from headrace.store.retract import Found, find_records, write_rewritten
 from headrace.store.words import counted
 
@@ -28,6 +28,7 @@ def collect_garbage(uri: str, *, dry_run: bool, as_json: bool) -> int:
     dataset = Dataset.open(uri, removed=True)
     found = collect(dataset.store, dataset.state, dry_run=True)
     busy = "a run writes it" if _is_led(dataset.state) else ""
+    mended = ""
     if not dry_run:
         if found.undecided and not busy:
             busy = _raise_floor(dataset.uri)
@@ -35,9 +36,9 @@ def collect_garbage(uri: str, *, dry_run: bool, as_json: bool) -> int:
         found = collect(dataset.store, state, dry_run=False)
         if state.newest is not None:
             # Whoever published this version may have died before it said so.
-            bring_forward(dataset.store, Dataset(dataset.store, state).manifest())
+            mended = mend(dataset.store, Dataset(dataset.store, state).manifest())
     if as_json:
-        print(json.dumps(_facts(dataset.uri, found, dry_run=dry_run, busy=busy)))
+        print(json.dumps({**_facts(dataset.uri, found, dry_run=dry_run, busy=busy), "manifest": mended}))
         return 0
     out = console(sys.stdout)
     verb = "would be deleted" if dry_run else "deleted"
@@ -47,6 +48,8 @@ def collect_garbage(uri: str, *, dry_run: bool, as_json: bool) -> int:
         out.print(f"  {key}")
     if len(found.keys) > KEYS_SHOWN:
         out.print(f"  and {number(len(found.keys) - KEYS_SHOWN)} more; `--json` gives all of them")
+    if mended:
+        out.print(f"  {MANIFEST_KEY} {mended}: it was derived from the ledger again")
     if found.undecided:
         left = (
             f"{counted(found.undecided, 'object')}, {megabytes(found.undecided_size)}, of this epoch, named by no entry"

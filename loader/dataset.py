@@ -359,7 +359,8 @@ def _unfinished(store: ObjectStore) -> str:
         return f"{store.uri}: no {MANIFEST_KEY}, so no dataset was finished here; check the URI, or write it first"
     return (
         f"{store.uri}: no {MANIFEST_KEY}, though a run has begun here: its first version is not finished, or the "
-        f"dataset was removed; `headrace dataset show {store.uri}` says which, and the same run again goes on with it"
+        f"dataset was removed; `headrace dataset show {store.uri}` says which, and the same run again goes on with it; "
+        f"if a version was published, `headrace dataset gc {store.uri}` derives its manifest anew"
     )
 
 

@@ -287,8 +287,7 @@ def _quarantine_problems(
 def _manifest_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
     """A manifest is what the ledger's newest version says.
 
-    It may be newer than this fold, where a run goes on: then the ledger is folded again. Raises FormatError where it
-    names an entry that the ledger lacks.
+    It may be newer than this fold, where a run goes on: then the ledger is folded again.
     """
     derive = f"verify again if a run is just publishing, else `headrace dataset gc {store.uri}` derives it anew"
     try:
@@ -311,7 +310,12 @@ def _manifest_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
     if entry < 0:
         yield f"{MANIFEST_KEY} names no entry of the ledger, as those of an earlier Headrace; {derive}"
         return
-    if why := doubt(store, entry, manifest["version"]):
+    try:
+        why = doubt(store, entry, manifest["version"])
+    except FormatError as error:
+        yield str(error)
+        return
+    if why:
         yield f"{MANIFEST_KEY} {why}; {derive}"
         return
     expected = Dataset(store, state).manifest(_NOTHING_SAID)

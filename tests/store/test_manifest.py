@@ -13,7 +13,7 @@ from headrace.store.entries import EpochRaised, FragmentEnded, Removed, Retracte
 from headrace.store.errors import FormatError
 from headrace.store.files import FileStore
 from headrace.store.log import Log
-from headrace.store.manifest import MANIFEST_KEY, bring_forward, doubt, removal
+from headrace.store.manifest import MANIFEST_KEY, bring_forward, doubt, mend, removal
 from headrace.store.snapshot import encode_snapshot
 
 PUBLISHED = 1
@@ -132,3 +132,55 @@ def test_verify_finds_a_manifest_behind_its_ledger_and_one_that_is_missing(store
     retract(store, writer, 0)
     (problem,) = Dataset.open(store.uri).verify().problems
     assert "shows version 1, and entry 2 published version 2" in problem
+
+
+def damaged(store: FileStore, **fields: object) -> None:
+    store.replace(MANIFEST_KEY, [json.dumps({**derived(store), **fields}).encode()])
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"entry": 99}, "named entry 99, which the ledger has not"),
+        ({"entry": 2}, "names entry 2 for version 1, and that entry does not publish it"),
+        ({"entry": 2, "version": 7}, "names entry 2 for version 7, and that entry does not publish it"),
+        ({"entry": 99, "version": 0, "removed": True}, "named entry 99, which the ledger has not"),
+        ({"entry": 0}, "names entry 0 for version 1, and that entry does not publish it"),
+        ({"version": None}, "is of a dataset that was removed"),
+    ],
+)
+def test_a_manifest_that_the_ledger_does_not_bear_out_is_named_and_mended(
+    store: FileStore, writer: Writer, fields: dict[str, object], wrong: str
+) -> None:
+    writer.entry(EpochRaised("collection"))
+    damaged(store, **fields)
+    (problem,) = Dataset.open(store.uri).verify().problems
+    assert "headrace dataset gc" in problem
+    assert mend(store, derived(store)) == wrong
+    assert Dataset.open(store.uri).verify().sound
+    assert open_dataset(store.uri).version == 1
+
+
+def test_a_manifest_that_is_missing_is_derived_again(store: FileStore, writer: Writer) -> None:
+    with pytest.raises(FormatError, match="headrace dataset gc"):
+        open_dataset(store.uri)
+    assert mend(store, derived(store)) == "was missing"
+    assert mend(store, derived(store)) == ""
+    assert open_dataset(store.uri).version == 1
+
+
+def test_a_manifest_that_names_what_the_ledger_has_not_holds_back_nobody_who_comes_later(
+    store: FileStore, writer: Writer
+) -> None:
+    damaged(store, entry=99)
+    retract(store, writer, 0)
+    assert bring_forward(store, derived(store))
+    assert open_dataset(store.uri).version == 2
+
+
+def test_a_mend_that_slept_leaves_what_was_published_meanwhile(store: FileStore, writer: Writer) -> None:
+    slept = derived(store)
+    retract(store, writer, 0)
+    bring_forward(store, derived(store))
+    assert mend(store, slept) == ""
+    assert open_dataset(store.uri).version == 2
