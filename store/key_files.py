@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from headrace.store.errors import FormatError
 from headrace.store.keys import KEYS_ROLE
 from headrace.store.objects import ObjectStore
+from headrace.store.parquet_gate import try_footer
 
 #: The role of the file in a shard, and how its name ends.
 ROLE = KEYS_ROLE
@@ -131,6 +132,7 @@ def _to_file(table: pa.Table, scheme: str) -> bytes:
 def _from_file(data: bytes, what: str) -> tuple[pa.Table, str]:
     """The rows of a file and the scheme of its keys."""
     try:
+        try_footer(pa.BufferReader(data))
         with pq.ParquetFile(pa.BufferReader(data)) as file:
             table = file.read()
         facts = json.loads((table.schema.metadata or {})[_METADATA])

@@ -22,6 +22,7 @@ from headrace.store.drafts import DraftFile
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
 from headrace.store.header import malformed, read_plain_header
 from headrace.store.objects import Buffer, ObjectStore
+from headrace.store.parquet_gate import UnsoundParquet, try_footer
 
 #: How much of an object is held at once while it is checked.
 VERIFY_CHUNK_BYTES = 8 << 20
@@ -279,12 +280,21 @@ def read_row_groups(store: ObjectStore, key: str, columns: Sequence[str]) -> Ite
             yield file.read(columns=list(columns))
 
 
+def column_names(store: ObjectStore, key: str) -> list[str]:
+    """The names of a sidecar's columns. Raises as `read_table` does."""
+    with _open_table(store, key) as file:
+        return list(file.schema_arrow.names)
+
+
 @contextlib.contextmanager
 def _open_table(store: ObjectStore, key: str) -> Iterator[pq.ParquetFile]:
     path = store.open_local(key)
     try:
         source = pa.BufferReader(store.get(key)) if path is None else pa.memory_map(str(path))
-        with source, pq.ParquetFile(source) as file:
-            yield file
-    except (pa.ArrowException, OSError) as error:
+        with source:
+            # what lies in a folder, or with a store, may have been written by anybody since
+            try_footer(source)
+            with pq.ParquetFile(source) as file:
+                yield file
+    except (pa.ArrowException, OSError, UnsoundParquet) as error:
         raise FormatError(f"{store.uri}: {key!r} is not a readable Parquet file: {error}; restore it") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import pathlib
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 from headrace.stages.errors import InputError
 from headrace.stages.export.source import Exported, new_folder, read_documents, require_shards, summary
 from headrace.store.dataset import Dataset, ShardRecord
-from headrace.store.shards import SCORE_PREFIX, read_row_groups
+from headrace.store.shards import SCORE_PREFIX, column_names, read_row_groups
 
 #: Rows in a row group: what a trainer reads at once.
 ROW_GROUP_ROWS = 1 << 14
@@ -55,9 +54,7 @@ def _exportable(dataset: Dataset) -> Iterator[ShardRecord]:
 def _names(dataset: Dataset, shard: ShardRecord) -> list[str]:
     documents = shard.object("documents")
     assert documents is not None
-    path = dataset.store.open_local(documents.key)
-    source: Any = pa.BufferReader(dataset.store.get(documents.key)) if path is None else str(path)
-    return list(pq.read_schema(source).names)
+    return column_names(dataset.store, documents.key)
 
 
 def _write(path: pathlib.Path, tables: Iterable[pa.Table]) -> int:
