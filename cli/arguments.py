@@ -10,7 +10,7 @@ import typer
 
 from headrace.cli.errors import UsageError
 
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):(\d{1,5})")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):([0-9]{1,5})")
 _PORT_MAX = 65535
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, and nothing else.")]

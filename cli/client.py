@@ -337,7 +337,7 @@ def controller_at(address: str, cluster: str) -> ControllerAt:
         credentials = read_credentials(Path(folder), "operator")
         described = json.loads((Path(folder) / "cluster.json").read_text(encoding="utf-8"))
         known = [str(item) for item in described["controllers"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
         raise CliError(f"{folder} is no cluster's folder ({why}): make one with `headrace cluster init`") from error
     return ControllerAt(address or os.environ.get("HEADRACE_CONTROLLER", "") or ",".join(known), credentials)

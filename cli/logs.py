@@ -32,7 +32,7 @@ PROCESS_COLUMNS = 18
 REMEMBERED = 20_000
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _STYLES = {"debug": FAINT, "info": "", "warning": "yellow", "error": BAD}
-_AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_AGO = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([smhd])")
 
 
 def since_of(text: str, now: float) -> float:
@@ -43,7 +43,7 @@ def since_of(text: str, now: float) -> float:
         return now - float(ago[1]) * _UNITS_S[ago[2]]
     try:
         return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         problem = f"--since {text!r}: give how long ago, such as 30s, 10m, 2h or 1d, or a time such as 2026-05-04T12:30"
         raise UsageError(problem) from None
 

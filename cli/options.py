@@ -11,6 +11,8 @@ from headrace.cli.errors import UsageError
 CHANGED_INPUT = ("halt", "drop", "reread")
 #: The share of records that may be quarantined where nobody says another.
 MAX_QUARANTINED = "50%"
+#: Records that anybody may name.
+RECORDS_MAX = 1 << 53
 
 
 def make_options(
@@ -60,7 +62,7 @@ def _allowance(text: str) -> tuple[int | None, float | None]:
     try:
         if not text.endswith("%"):
             records = int(text)
-            if records >= 0:
+            if 0 <= records <= RECORDS_MAX:
                 return records, None
         else:
             share = float(text[:-1]) / 100

@@ -29,6 +29,8 @@ START_S = 5.0
 LONG_BATCH_S = 2.0
 #: Seconds of a run before its end is foretold.
 FORETELL_S = 2.0
+#: Digits of a number of bytes that is believed.
+_DIGITS_MAX = 18
 
 
 class Progress(Protocol):
@@ -90,7 +92,7 @@ def input_bytes_read(status: pb.PipelineStatus) -> int:
 def input_bytes_stored(status: pb.PipelineStatus) -> int:
     """Bytes of the input, as it is stored, that were read in this run or closed before it."""
     text = status.facts.get("bytes_resumed", "")
-    before = int(text) if text.isdigit() else 0
+    before = int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX else 0
     whole = int(status.input_bytes)
     done = before + sum(stage.stored_bytes for stage in source_stages(status))
     return min(done, whole) if whole else done

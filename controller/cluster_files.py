@@ -60,7 +60,7 @@ class ClusterFiles:
                 read_credentials(folder, AUTHORITY),
                 read_credentials(folder, CONTROLLER),
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             advice = "make one with `headrace cluster init`"
             why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
             raise ClusterFilesError(f"{folder} is no cluster's folder ({why}): {advice}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import time
@@ -22,6 +21,8 @@ from headrace.controller.planning import dry_run
 from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Session, Shell
 from headrace.controller.status import reply
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.plain import parse_pipeline
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
 from headrace.store.errors import StoreError
@@ -107,11 +108,9 @@ class Servicer(rpc.ControlServicer):
     async def Apply(self, request: pb.ApplyRequest, context: Any) -> pb.ApplyReply:  # noqa: N802
         """Take up a pipeline; answered once it is known whether it may write its dataset."""
         try:
-            pipeline = json.loads(request.pipeline_json)
-        except ValueError as error:
-            return pb.ApplyReply(accepted=False, reason=f"the pipeline is not JSON: {error}")
-        if not isinstance(pipeline, dict):
-            return pb.ApplyReply(accepted=False, reason="the pipeline is no JSON object")
+            pipeline = parse_pipeline(request.pipeline_json)
+        except PipelineError as error:
+            return pb.ApplyReply(accepted=False, reason=str(error))
         if request.changed_input not in ("", *(choice.value for choice in ChangedInput)):
             return pb.ApplyReply(accepted=False, reason=f"changed_input {request.changed_input!r} is not known here")
         number, answered = self._shell.expect_answer()

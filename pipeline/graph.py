@@ -100,24 +100,27 @@ class Stage:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Stage:
         """The inverse of `to_dict`; raises PipelineError on anything else."""
+        if not isinstance(data, Mapping):
+            raise PipelineError(f"not a stage: {type(data).__name__}, where an object should be")
         try:
+            replicas = data.get("replicas")
             return Stage(
-                name=str(data["name"]),
+                name=_of(str, data["name"]),
                 kind=StageKind(data["kind"]),
-                target=str(data["target"]),
-                parameters=dict(data["parameters"]),
-                identity=dict(data.get("identity", {})),
-                volatile=tuple(data.get("volatile", ())),
-                replicas=data.get("replicas"),
-                after=tuple(data.get("after", ())),
-                on=str(data.get("on", "")),
-                near=str(data.get("near", "")),
-                cores=float(data.get("cores", 0.0)),
-                memory_bytes=int(data.get("memory_bytes", 0)),
-                keeps=bool(data.get("keeps", False)),
+                target=_of(str, data["target"]),
+                parameters=dict(_of(Mapping, data["parameters"])),
+                identity=dict(_of(Mapping, data.get("identity", {}))),
+                volatile=_texts(data.get("volatile", ())),
+                replicas=None if replicas is None else _of(int, replicas),
+                after=_texts(data.get("after", ())),
+                on=_of(str, data.get("on", "")),
+                near=_of(str, data.get("near", "")),
+                cores=float(_of((int, float), data.get("cores", 0.0))),
+                memory_bytes=_of(int, data.get("memory_bytes", 0)),
+                keeps=_of(bool, data.get("keeps", False)),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise PipelineError(f"not a stage: {error!r} in {str(data)[:200]}") from error
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise PipelineError(f"not a stage: {str(error)[:200]} in {str(data.get('name'))[:SHOWN_MAX]!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +186,18 @@ class Pipeline:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Pipeline:
         """The inverse of `to_dict`; raises PipelineError on anything else."""
+        if not isinstance(data, Mapping):
+            raise PipelineError(f"not a pipeline: {type(data).__name__}, where an object should be")
         try:
             return Pipeline(
-                name=str(data["name"]),
-                dataset=str(data["dataset"]),
-                stages=tuple(Stage.from_dict(stage) for stage in data["stages"]),
-                modules=dict(data.get("modules", {})),
-                environment=dict(data.get("environment", {})),
+                name=_of(str, data["name"]),
+                dataset=_of(str, data["dataset"]),
+                stages=tuple(Stage.from_dict(stage) for stage in _of((list, tuple), data["stages"])),
+                modules=_named_texts(data.get("modules", {})),
+                environment=_named_texts(data.get("environment", {})),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise PipelineError(f"not a pipeline: {error!r}") from error
+        except (KeyError, TypeError) as error:
+            raise PipelineError(f"not a pipeline: {str(error)[:200]}") from error
 
     def identity(self) -> dict[str, Any]:
         """What decides the verdicts and bytes that this pipeline makes, as flat `path -> value`.
@@ -217,6 +222,21 @@ class Pipeline:
         """The hash of graph, stage sources, environment lock and tokenizer: 16 hex digits."""
         canonical = json.dumps([self.identity(), dict(self.environment)], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _of(kind: Any, value: Any) -> Any:
+    """A value of one kind; TypeError for any other. A truth value is no number."""
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"a value of type {type(value).__name__}")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(_of(str, item) for item in _of((list, tuple), value))
+
+
+def _named_texts(value: Any) -> dict[str, str]:
+    return {_of(str, name): _of(str, text) for name, text in _of(Mapping, value).items()}
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -6,8 +6,12 @@ import re
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import MODULES_BYTES_MAX, STAGES_MAX, Pipeline, Stage, StageKind, chain_order
+from headrace.pipeline.plain import check_plain
 from headrace.transport.masking import secret_in
 
+#: Tasks of one stage, and cores or bytes that each may take: more is a mistake.
+REPLICAS_MAX = 1 << 16
+TAKEN_MAX = 1 << 53
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -25,6 +29,7 @@ def validate(pipeline: Pipeline) -> None:
     size = sum(len(text) for text in pipeline.modules.values())
     if size > MODULES_BYTES_MAX:
         raise PipelineError(f"the user's modules hold {size} bytes, the limit is {MODULES_BYTES_MAX}")
+    check_plain([pipeline.dataset, pipeline.modules, pipeline.environment], f"pipeline {pipeline.name!r}")
     _validate_names(pipeline)
     _validate_secrets(pipeline)
     for stage in pipeline.stages:
@@ -64,9 +69,10 @@ def _validate_names(pipeline: Pipeline) -> None:
 def _validate_stage(stage: Stage, pipeline: Pipeline) -> None:
     if not _TARGET.fullmatch(stage.target):
         raise PipelineError(f"stage {stage.name!r}: target {stage.target!r} is not of the form package.module:name")
-    if stage.replicas is not None and stage.replicas < 1:
-        raise PipelineError(f"stage {stage.name!r}: replicas is {stage.replicas}; it must be at least 1")
-    if stage.cores < 0 or stage.memory_bytes < 0:
+    check_plain([stage.parameters, stage.identity, stage.volatile, stage.on, stage.near], f"stage {stage.name!r}")
+    if stage.replicas is not None and not 1 <= stage.replicas <= REPLICAS_MAX:
+        raise PipelineError(f"stage {stage.name!r}: replicas is {stage.replicas}; give from 1 to {REPLICAS_MAX:,}")
+    if not 0 <= stage.cores <= TAKEN_MAX or not 0 <= stage.memory_bytes <= TAKEN_MAX:
         raise PipelineError(
             f"stage {stage.name!r}: cores is {stage.cores:g} and memory_bytes {stage.memory_bytes}; 0 reserves nothing"
         )

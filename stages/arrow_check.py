@@ -17,6 +17,8 @@ ROWS_MAX: Final = 1 << 24
 #: The field of a Message (Arrow's Message.fbs) that says of which kind its header is; a RecordBatch's, and its own.
 _HEADER_TYPE, _HEADER, _COMPRESSION = 1, 2, 3
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+#: How a message begins.
+_CONTINUES = b"\xff\xff\xff\xff"
 #: Of a DictionaryBatch, the RecordBatch in it.
 _DATA = 1
 
@@ -84,7 +86,10 @@ def check_messages(stream: Any) -> None:
 
 
 def _check_messages(view: memoryview, at: int) -> None:
-    while at + 8 <= len(view) and bytes(view[at : at + 4]) == b"\xff\xff\xff\xff":
+    while at < len(view):
+        # Arrow would also read messages as they were before its version 0.15, which nobody here has looked at.
+        if bytes(view[at : at + 4]) != _CONTINUES or at + 8 > len(view):
+            raise UnsoundArrow(f"no message of Arrow at byte {at}: {bytes(view[at : at + 8])!r}")
         length = int.from_bytes(view[at + 4 : at + 8], "little")
         if not length:
             return
@@ -92,6 +97,6 @@ def _check_messages(view: memoryview, at: int) -> None:
         require_plain(metadata)
         body_at = _field(metadata, _table(metadata, 0), 3)
         body = int(struct.unpack_from("<q", metadata, body_at)[0]) if body_at else 0
-        if not 0 <= body <= len(view) - at:
-            raise UnsoundArrow(f"a message says that its body has {body} bytes, of {len(view)}")
+        if not 0 <= body <= len(view) - at - 8 - length:
+            raise UnsoundArrow(f"a message says that it has {length} and {body} bytes, of {len(view) - at}")
         at += 8 + length + body

@@ -11,15 +11,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
-from headrace.stages.arrow_stream import END_OF_STREAM
+from headrace.stages.arrow_stream import END_OF_STREAM, MESSAGE_BYTES_MAX
 from headrace.stages.batch import PART, ROW
 from headrace.stages.command_lines import Exchange
 from headrace.stages.command_process import CommandFailedError
 from headrace.stages.custom import FIELDS
 from headrace.stages.errors import StageContractError
+
+#: The kinds of columns of text. What nested ones, and those of a dictionary, unpack to is not bound by their bytes.
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view())
+#: int32 words of a view of text, the first of which is its length.
+_VIEW_WORDS = 4
 
 
 class ArrowExchange(Exchange):
@@ -60,11 +66,43 @@ class ArrowExchange(Exchange):
                 f'stage "{self._stage}": its command gave a batch without the column {ROW} of int64; '
                 "each batch keeps this column as it was"
             )
+        if batch.num_rows > self.count:
+            raise StageContractError(
+                f'stage "{self._stage}": its command gave {batch.num_rows} rows for the {self.count} that it got'
+            )
+        for name in batch.schema.names:
+            self._check_kind(name, batch)
         for answer in batch.to_pylist():
             if answer[ROW] is None:
                 raise StageContractError(f'stage "{self._stage}": its command gave a row with {ROW} null')
             answer["metadata"] = _metadata(answer.get("metadata"))
             self._answer(answer)
+
+    def _check_kind(self, name: str, batch: pa.RecordBatch) -> None:
+        """Raise StageContractError unless a column is one, and of a kind whose values take a bounded room."""
+        if batch.schema.get_all_field_indices(name)[1:]:
+            raise StageContractError(f'stage "{self._stage}": its command gave two columns {name!r}')
+        column: Any = batch.column(name)
+        kind: Any = column.type
+        if kind == pa.string_view() and _viewed_bytes(column) > MESSAGE_BYTES_MAX:
+            raise StageContractError(
+                f'stage "{self._stage}": its command gave {_viewed_bytes(column)} bytes in the column {name!r}, by '
+                f"views of the same text; the limit is {MESSAGE_BYTES_MAX}"
+            )
+        if not (pa.types.is_integer(kind) if name in (ROW, PART) else kind in _TEXTS) and not pa.types.is_null(kind):
+            raise StageContractError(
+                f'stage "{self._stage}": its command gave the column {name!r} as {str(kind)[:80]}: {ROW} and {PART} '
+                "are integers, all others text; put fields of your own into metadata"
+            )
+
+
+def _viewed_bytes(column: Any) -> int:
+    """Bytes of the texts of a column of views, many of which may be of the same bytes."""
+    if not len(column):
+        return 0
+    count = _VIEW_WORDS * (column.offset + len(column))
+    views: Any = np.frombuffer(column.buffers()[1], np.int32, count)[_VIEW_WORDS * column.offset :: _VIEW_WORDS]
+    return int(views.astype(np.int64).sum())
 
 
 def _metadata(text: Any) -> Any:

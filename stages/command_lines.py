@@ -73,6 +73,11 @@ class Exchange(ABC):
         return [first + index for index in range(self.count) if index not in self.answers]
 
     def _answer(self, answer: dict[str, Any]) -> None:
+        if type(answer.get(PART)) not in (int, type(None)):
+            raise StageContractError(
+                f'stage "{self._stage}": its command gave {PART} as {type(answer[PART]).__name__} in record '
+                f"{answer[ROW]}; each record keeps this field as it was"
+            )
         place = self._places.get(_key(answer))
         if place is None or place <= self.answered:
             what = "which it was not given" if place is None else "twice, or later than one that follows it"

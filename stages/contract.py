@@ -212,6 +212,11 @@ class StatefulTransform(Transform, Protocol):
         """In place of `begin`: decide as these verdicts say, so that a shard can be made again."""
         ...
 
+    @property
+    def question_bytes(self) -> int:
+        """Bytes of every `question`."""
+        ...
+
     def question(self, batch: Batch) -> bytes:
         """What `decide` is to be asked for a batch of one record, in another process."""
         ...

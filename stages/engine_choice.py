@@ -69,7 +69,9 @@ class Choice:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Choice:
         """What `to_dict` gave; raises ValueError, KeyError or TypeError for anything else."""
-        ranges = tuple((int(low), int(high)) for low, high in data["ranges"])
+        ranges = tuple((low, high) for low, high in data["ranges"])
+        if any(type(end) is not int for pair in ranges for end in pair):
+            raise TypeError("a code point is no whole number")
         tokens, engine, why = tuple(data["tokens"]), data["engine"], data["why"]
         if not all(isinstance(text, str) for text in (*tokens, engine, why)):
             raise TypeError("an added token, the engine or the reason is no text")
@@ -104,7 +106,7 @@ def kept(name: str, find_out: Callable[[], Choice]) -> Choice:
     versions = "-".join(part for part in names[0].split() if part[0].isdigit())
     path = folder / f"{name}-{versions}-{COMPARISON}.json" if folder else None
     if path:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             with path.open("rb") as file:
                 found = Choice.from_dict(json.loads(file.read(KEPT_BYTES_MAX)))
             if found.engine in names:

@@ -39,7 +39,7 @@ _OWN = {
     "Parquet": (b"PAR1",),
     "WARC": (b"WARC/",),
 }
-#: A tar archive says so behind its first name.
+#: A tar archive says so behind its first name, which zeros fill up: text may say so as well.
 _TAR, _TAR_AT = b"ustar", 257
 _PAGE = re.compile(rb"\s*<(?:!doctype|html|head|body|\?xml|!--)", re.IGNORECASE)
 #: No line of JSON Lines begins so, but a document over all lines does: an array of objects, or an object.
@@ -71,7 +71,7 @@ def _packed(head: bytes) -> str:
     for magic, what in _MAGIC:
         if head.startswith(magic):
             return what
-    if head[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR:
+    if head[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR and b"\0" in head[:_TAR_AT]:
         return "a tar archive; unpack it"
     if _PAGE.match(head):
         return "HTML or XML, such as the error page of a download; fetch it again"

@@ -152,7 +152,7 @@ def _split(block: bytes, last: int) -> tuple[list[bytes], bytes]:
 def _pass_over(blocks: _Blocks, head: list[bytes], offset: int) -> Lines:
     """The prefix of the line that begins with `head`, read to its end; no line at all if it is blank."""
     size, blank, found = _size(head), all(not part or part.isspace() for part in head), -1
-    prefix = _taken(head)[:RAW_BYTES_MAX]
+    prefix = bytearray(_taken(head)[:RAW_BYTES_MAX])
     while found < 0:
         block = blocks.read_some()
         if not block:
@@ -160,6 +160,7 @@ def _pass_over(blocks: _Blocks, head: list[bytes], offset: int) -> Lines:
         found = block.find(b"\n")
         part = block if found < 0 else block[:found]
         size += len(part)
+        prefix += part[: RAW_BYTES_MAX - len(prefix)]
         blank = blank and (not part or part.isspace())
     stop = offset + size + (found >= 0)
-    return Lines(offset, stop, [] if blank else [prefix], 0 if blank else size)
+    return Lines(offset, stop, [] if blank else [bytes(prefix)], 0 if blank else size)

@@ -16,8 +16,8 @@ import orjson
 
 from headrace.stages.batch import Batch
 from headrace.stages.contract import FragmentEnd
-from headrace.stages.errors import FragmentChanged, InputError
-from headrace.stages.inputs import InputObject, file_at
+from headrace.stages.errors import DamagedInput, FragmentChanged, InputError
+from headrace.stages.inputs import InputObject, file_at, to_path
 from headrace.stages.jsonl import JsonlSource
 from headrace.stages.records import Columns
 from headrace.stages.streams import open_raw
@@ -26,6 +26,8 @@ from headrace.store.intervals import UNBOUNDED, Gap
 
 #: What a spool's files are called: sealed segments, what was shed, and the mark that no more comes.
 SEALED, SHED, CLOSED = ".jsonl", ".shed", "closed"
+#: Records of one push: of its bytes (`headrace.worker.spool_server`) each has at least one, and a newline.
+PUSH_RECORDS_MAX = 1 << 26
 SHED_REASON = "shed: the spool was full"
 
 
@@ -106,7 +108,10 @@ class SpoolSource(JsonlSource):
         with open_raw(self.inputs, fragment, ahead=False) as raw:
             data = raw.readall()
             raw.check()
-        return sum(orjson.loads(line)["records"] for line in data.splitlines())
+        try:
+            return sum(shed_entry(line)[0] for line in data.splitlines())
+        except ValueError as error:
+            raise DamagedInput(to_path(fragment.uri), f"it is no list of pushes that were shed ({error})") from error
 
     def _shed(self, fragment: Fragment, first: int, end: int) -> Batch:
         columns = Columns(fragment.uri)
@@ -114,3 +119,12 @@ class SpoolSource(JsonlSource):
             columns.drop(ordinal, None, SHED_REASON)
         batch = columns.batch(fragment, self.name, first, end - first, -1, -1)
         return replace(batch, offset=-1, length=-1)
+
+
+def shed_entry(line: bytes) -> tuple[int, str]:
+    """How many records of a push were shed, and the push's key, as a line says. Raises ValueError for anything else."""
+    entry = orjson.loads(line)
+    records, key = (entry.get("records"), entry.get("key")) if isinstance(entry, dict) else (None, None)
+    if type(records) is not int or not 0 <= records <= PUSH_RECORDS_MAX or not isinstance(key, str):
+        raise ValueError(f"{line[:80]!r} is no push")
+    return records, key

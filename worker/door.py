@@ -225,15 +225,12 @@ class Door:
         except TransportError as error:
             self._refuse(tie, str(error))
             return
-        try:
-            link, ticket, description = msgpack.unpackb(data)
-            known = isinstance(link, str) and isinstance(ticket, bytes) and isinstance(description, dict)
-        except (ValueError, TypeError, msgpack.UnpackException):
-            known = False
-        if not known:
+        read = read_brought(data)
+        if read is None:
             close_all(descriptors)
             self._refuse(tie, "what came to the door is no link")
             return
+        link, ticket, description = read
         brought = _Brought(tie, ticket, description, descriptors)
         if link in self._expected:
             self._match(link, brought)
@@ -271,6 +268,16 @@ class Door:
         for link in [link for link, brought in self._brought.items() if brought.tie is tie]:
             close_all(self._brought.pop(link).descriptors)
         tie.end()
+
+
+def read_brought(data: bytes) -> tuple[str, bytes, dict[str, Any]] | None:
+    """The name of a link, its ticket and its description, as a stranger at the door says them; None for all else."""
+    try:
+        link, ticket, description = msgpack.unpackb(data)
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return None
+    known = isinstance(link, str) and isinstance(ticket, bytes) and isinstance(description, dict)
+    return (link, ticket, description) if known else None
 
 
 def _answered(tie: Tie, over: Over, fail: Callable[..., None]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import msgpack
 
 from headrace.store.entries import Range
+from headrace.store.intervals import UNBOUNDED
 from headrace.worker.core.watching import Held, InHand
 
 #: Slots: the task's thread, and its sink's writer.
@@ -77,8 +78,7 @@ class Hands:
         data = bytes(self._map[start + _HEAD_BYTES : start + _HEAD_BYTES + length])
         if not length or before & 1 or self._words[word] != before:
             return None
-        since, thread, spent_s, timed, stage, items = _unpack(data)
-        return Held(since, timed, tuple(InHand(stage, Range(*item)) for item in items), thread, spent_s)
+        return _held(data)
 
     def close(self) -> None:
         """Let go of the memory."""
@@ -86,6 +86,22 @@ class Hands:
         self._map.close()
 
 
-def _unpack(data: bytes) -> tuple[float, int, float, bool, str, list[Any]]:
-    since, thread, spent_s, timed, stage, items = msgpack.unpackb(data, raw=False)
-    return since, thread, spent_s, timed, stage, items
+def _held(data: bytes) -> Held | None:
+    """What `Hands.take` wrote; None for anything else: a task that is broken may have written anywhere."""
+    try:
+        since, thread, spent_s, timed, stage, items = msgpack.unpackb(data, raw=False)
+        ranges = tuple(_range(*item) for item in items)
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return None
+    kinds = (type(since), type(thread), type(spent_s), type(timed), type(stage))
+    if kinds != (float, int, float, bool, str) or len(ranges) > RANGES_MAX or not 0 <= thread <= UNBOUNDED:
+        return None
+    return Held(since, timed, tuple(InHand(stage, item) for item in ranges), thread, spent_s)
+
+
+def _range(fragment: Any, first: Any, count: Any, offset: Any, length: Any) -> Range:
+    """The range of these. Raises ValueError for what is none."""
+    numbers = first, count, offset, length
+    if type(fragment) is not bytes or any(type(number) is not int or abs(number) > UNBOUNDED for number in numbers):
+        raise ValueError("what is in hand is no range")
+    return Range(fragment, first, count, offset, length)

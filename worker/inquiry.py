@@ -6,6 +6,7 @@ A record goes through the stages before dedup. Its keys travel to the decider's 
 
 from __future__ import annotations
 
+import logging
 import time
 
 from headrace.protos import control_pb2 as pb
@@ -15,6 +16,8 @@ from headrace.store.key_files import RecordName
 from headrace.worker.chain import Chain
 from headrace.worker.core.asking import Asking
 from headrace.worker.hands import STAGES, Hands
+
+logger = logging.getLogger("headrace.task")
 
 
 class Inquiry:
@@ -77,6 +80,12 @@ def decide(chain: Chain, hands: Hands, message: pb.AskDecision) -> pb.DecisionMa
     """What this task's dedup stage decides on a record of a solitary task; None where it is fenced, or none is here."""
     dedup, asked = chain.dedup, message.question
     if dedup is None or dedup.fenced:
+        return None
+    if len(asked.keys) != dedup.question_bytes:
+        # The asker's worker may be anybody's, and this task decides for all of them.
+        logger.warning(
+            "a question of %d bytes, where keys have %d, is not answered", len(asked.keys), dedup.question_bytes
+        )
         return None
     hands.take(STAGES, dedup.name, (Range(asked.fragment, asked.row, 1),), timed=True)
     match = dedup.decide(RecordName(asked.fragment, asked.row), asked.keys)

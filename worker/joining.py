@@ -63,7 +63,7 @@ def read_membership(folder: Path) -> Membership | None:
         return Membership(str(described["name"]), controllers, read_credentials(folder, NODE))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise JoinError(f"{folder} does not hold what a member needs ({error}); empty it, and join again") from error
 
 

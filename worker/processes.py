@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from headrace.protos import control_pb2 as pb
 from headrace.stages.inherited import Inherited, inherited_by
 from headrace.transport.log_lines import LINE_BYTES_MAX, about, current_cause
@@ -262,7 +264,13 @@ class Processes:
             asyncio.get_running_loop().remove_reader(item.channel.fileno())
             return
         for data in messages:
-            self._said(item, pb.TaskEvent.FromString(data))
+            try:
+                event = pb.TaskEvent.FromString(data)
+            except DecodeError as error:
+                logger.warning("kills its process: it says %s", error, extra={"facts": item.facts})
+                item.kill()
+                return
+            self._said(item, event)
 
     def _errors(self, item: TaskProcess) -> None:
         item.take_errors()

@@ -6,6 +6,8 @@ nowhere. The worker lends its certificate, so that a peer knows which worker it 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from headrace.protos import control_pb2 as pb
@@ -43,7 +45,7 @@ class Remote:
         # Each making of a link has a name of its own: what is left of an earlier one cannot be taken for it.
         name = f"{link.link}#{link.generation}"
         endpoint, own = self._endpoint, None
-        relays = {split_address(text): relay.worker for relay in link.relays for text in relay.addresses}
+        relays = {at: relay.worker for relay in link.relays for at in _addresses(relay.addresses)}
         if relays:
             # A relay tells ends apart by their addresses.
             endpoint = own = self._open()
@@ -52,7 +54,7 @@ class Remote:
             receiver = endpoint.expect_link(name, lambda ticket, peer: _judge(link, ticket, peer))
             self._links[link.link] = _Link(None, own, {})
             return receiver
-        found = list(relays) or [split_address(text) for text in link.addresses]
+        found = list(relays) or _addresses(link.addresses)
         if not found:
             raise LinkRefusedError(f"link {link.link}: nobody knows where worker {link.peer_worker} can be reached")
         sender = endpoint.open_link(name, found[0], link.ticket, peer_name=link.peer_worker, others=found[1:])
@@ -113,6 +115,15 @@ class _Link:
 
 def _expelled(expulsions: pb.Expulsions) -> Expelled:
     return {item.member: frozenset(item.keys) for item in expulsions.members}
+
+
+def _addresses(texts: Iterable[str]) -> list[Address]:
+    """Where others say that they are; what is no address is passed over."""
+    found: list[Address] = []
+    for text in texts:
+        with suppress(ValueError):
+            found.append(split_address(text))
+    return found
 
 
 def _judge(link: pb.LinkEnd, ticket: bytes, peer: Peer) -> str | None:

@@ -20,13 +20,13 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
-from headrace.stages.spool import CLOSED
+from headrace.stages.spool import CLOSED, PUSH_RECORDS_MAX
 from headrace.store import disk
 from headrace.store.errors import StoreError
 from headrace.worker.spool_shed import ShedLog
@@ -39,6 +39,9 @@ SEGMENT_AGE_S = 30.0
 #: Journals of segments that are gone which are kept, for the keys in them.
 JOURNALS_KEPT = 1_000
 _SEGMENT = re.compile(r"[0-9]{12,18}\.(?:jsonl|shed)")
+_JOURNAL_NAME = re.compile(r"[0-9]{12,18}\.commits")
+#: Bytes of a segment, at which its journal would be a lie.
+_END_MAX = 1 << 53
 _OPEN, _SEALED, _JOURNAL = ".jsonl.open", ".jsonl", ".commits"
 
 
@@ -231,29 +234,48 @@ class Spool:
 
     def _recover(self) -> None:
         for journal in sorted(self._folder.glob("*" + _JOURNAL)):
+            if not _JOURNAL_NAME.fullmatch(journal.name):
+                continue
             name = journal.name.removesuffix(_JOURNAL)
             self._number = max(self._number, int(name))
-            end = 0
-            for line in journal.read_bytes().split(b"\n")[:-1]:
-                try:
-                    entry = orjson.loads(line)
-                except orjson.JSONDecodeError:
-                    break
-                end = entry["end"]
-                self._remember(entry["key"], Taken(entry["records"]))
+            pushes = list(self._pushes(journal))
+            end = pushes[-1][0] if pushes else 0
+            for _, key, taken in pushes:
+                self._remember(key, taken)
             segment = self._folder / (name + _OPEN)
             if segment.exists():
                 # Who died before its sync answered nobody; from now on a client that asks again is answered by it.
                 with open(journal, "rb") as file:
                     disk.sync(file.fileno())
                 self._mend(segment, end)
-        for number, noted in self._shed.recover():
+        for number, records, key in self._shed.recover():
             self._number = max(self._number, number)
-            self._remember(noted["key"], Taken(0, noted["records"]))
+            self._remember(key, Taken(0, records))
+
+    def _pushes(self, journal: Path) -> Iterator[tuple[int, str, Taken]]:
+        """The byte behind each push of a journal, its key, and what was taken. Raises StoreError for a damaged one."""
+        end, *lines = 0, *journal.read_bytes().split(b"\n")[:-1]
+        for number, line in enumerate(lines):
+            try:
+                entry = _push_of(line, end)
+            except ValueError as error:
+                if number == len(lines) - 1:
+                    return  # what a power failure leaves of the last one, which was answered to nobody
+                raise StoreError(
+                    f"spool {self._folder}: {journal.name} is damaged in line {number + 1} ({error}): what it held was "
+                    "acknowledged, so nothing is cut off; restore the folder, or start the spool in another"
+                ) from error
+            end = entry[0]
+            yield entry
 
     def _mend(self, segment: Path, end: int) -> None:
-        """Cut an open segment of an earlier process to what was committed, and seal it."""
+        """Cut an open segment of an earlier process to what was committed, and seal it. Raises StoreError."""
         with open(segment, "r+b") as file:
+            if os.fstat(file.fileno()).st_size < end:
+                raise StoreError(
+                    f"spool {self._folder}: {segment.name} has less than the {end} bytes that were acknowledged: "
+                    "restore it, or start the spool in another folder"
+                )
             file.truncate(end)
             disk.sync(file.fileno())
         if end:
@@ -270,6 +292,19 @@ class Spool:
     def _used_bytes(self) -> int:
         with os.scandir(self._folder) as entries:
             return sum(entry.stat().st_size for entry in entries if entry.name.endswith((_OPEN, _SEALED)))
+
+
+def _push_of(line: bytes, before: int) -> tuple[int, str, Taken]:
+    """What a line of a journal says of a push behind byte `before`. Raises ValueError for anything else."""
+    entry = orjson.loads(line)
+    if not isinstance(entry, dict):
+        raise ValueError(f"{line[:80]!r} is no push")
+    end, records, key = (entry.get(name) for name in ("end", "records", "key"))
+    if type(end) is not int or type(records) is not int or not isinstance(key, str):
+        raise ValueError(f"{line[:80]!r} is no push")
+    if not before < end <= _END_MAX or not 0 < records <= PUSH_RECORDS_MAX:
+        raise ValueError(f"a push of {records} records to byte {end} behind byte {before}")
+    return end, key, Taken(records)
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -7,16 +7,19 @@ A segment of such lines, `<number>.shed`, is a fragment like any other: it gives
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 
+from headrace.stages.spool import shed_entry
 from headrace.store import disk
+from headrace.store.errors import StoreError
 
 _OPEN, _SEALED = ".shed.open", ".shed"
+_NAME = re.compile(r"[0-9]{12,18}\.shed(?:\.open)?")
 
 
 class ShedLog:
@@ -64,9 +67,14 @@ class ShedLog:
             self._segment = -1
             disk.rename(self._folder / (self._name + _OPEN), self._folder / (self._name + _SEALED))
 
-    def recover(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The lines of every segment with its number; one that an earlier process left open is mended and sealed."""
+    def recover(self) -> Iterator[tuple[int, int, str]]:
+        """Number of the segment, records and key of every push; a segment that was left open is mended and sealed.
+
+        Raises StoreError for a line that is no push.
+        """
         for path in sorted(self._folder.glob("*.shed*")):
+            if not _NAME.fullmatch(path.name):
+                continue
             number, data = int(path.name.split(".", 1)[0]), path.read_bytes()
             whole = data[: data.rfind(b"\n") + 1]
             if path.name.endswith(_OPEN):
@@ -74,5 +82,8 @@ class ShedLog:
                     file.truncate(len(whole))
                     disk.sync(file.fileno())
                 disk.rename(path, self._folder / (path.name.removesuffix(_OPEN) + _SEALED))
-            for line in whole.splitlines():
-                yield number, orjson.loads(line)
+            try:
+                pushes = [shed_entry(line) for line in whole.splitlines()]
+            except ValueError as error:
+                raise StoreError(f"spool {self._folder}: {path.name} is damaged ({error}); take it away") from error
+            yield from ((number, *push) for push in pushes)

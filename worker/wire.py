@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
@@ -9,7 +10,7 @@ import pyarrow as pa
 
 from headrace.protos import control_pb2 as pb
 from headrace.stages.arrow_check import check_messages, sound
-from headrace.stages.batch import Batch, no_verdicts
+from headrace.stages.batch import ROW, VERDICTS, Batch, no_verdicts
 from headrace.store.entries import Fragment
 from headrace.store.intervals import Gap
 from headrace.transport.errors import FrameError
@@ -18,6 +19,8 @@ from headrace.transport.frame import Frame, FrameKind, body_size, body_view
 #: Without them Arrow asks the environment for them at each message.
 _WRITE_OPTIONS = pa.ipc.IpcWriteOptions()
 _READ_OPTIONS = pa.ipc.IpcReadOptions()
+#: What a frame's metadata are: the URI, offset, length, edits, counters, verdicts.
+_KINDS = (str, int, int, dict, dict, bytes)
 
 
 class Rows:
@@ -60,10 +63,14 @@ def frame_to_batch(frame: Frame, *, borrow: bool = False) -> Batch:
     where all that refers to it goes with the columns: then the frame may be released when they are gone.
     """
     try:
-        uri, offset, length, edits, counters, verdicts = msgpack.unpackb(frame.metadata, raw=False)
+        facts = msgpack.unpackb(frame.metadata, raw=False)
+        uri, offset, length, edits, counters, verdicts = facts
+        _check_kinds(facts)
         rows = _from_ipc(body_view(frame)) if borrow else None
         if rows is None or not _plain(rows.schema):
             rows = _from_ipc(bytes(body_view(frame)))
+        lost = _from_ipc(verdicts) if verdicts else no_verdicts()
+        _check_columns(rows, lost)
         return Batch(
             fragment=bytes(frame.fragment),
             uri=uri,
@@ -72,12 +79,29 @@ def frame_to_batch(frame: Frame, *, borrow: bool = False) -> Batch:
             offset=offset,
             length=length,
             rows=rows,
-            verdicts=_from_ipc(verdicts) if verdicts else no_verdicts(),
+            verdicts=lost,
             edits=edits,
             counters=counters,
         )
-    except (ValueError, TypeError, KeyError, pa.ArrowException, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, KeyError, OSError, pa.ArrowException, msgpack.UnpackException) as error:
         raise FrameError(f"a data frame of {body_size(frame)} bytes holds no batch: {error}") from error
+
+
+def _check_kinds(facts: Sequence[Any]) -> None:
+    """Raise TypeError where what a frame says of a batch is of other kinds than `batch_to_frame` writes."""
+    found = tuple(type(fact) for fact in facts)
+    counted = [pair for fact in facts if isinstance(fact, dict) for pair in fact.items()]
+    if found != _KINDS or any((type(name), type(count)) != (str, int) for name, count in counted):
+        raise TypeError(f"it says {', '.join(kind.__name__ for kind in found)} of a batch")
+
+
+def _check_columns(rows: pa.RecordBatch, lost: pa.RecordBatch) -> None:
+    """Raise ValueError unless each row and each verdict says which record it is of."""
+    if rows.schema.get_all_field_indices(ROW) == [] or not lost.schema.equals(VERDICTS):
+        raise ValueError(f"it has columns of no batch: {rows.schema.names} and {lost.schema.names}")
+    ordinals = rows.column(ROW)
+    if ordinals.type != pa.int64() or ordinals.null_count or lost.column("row").null_count:
+        raise ValueError("it has rows without a record")
 
 
 def sweep_frame(sweep: int, epoch: int) -> Frame:
@@ -100,7 +124,9 @@ def _write(batch: pa.RecordBatch, sink: Any) -> None:
 def _from_ipc(data: Any) -> pa.RecordBatch:
     check_messages(data)
     with pa.ipc.open_stream(pa.py_buffer(data), options=_READ_OPTIONS) as reader:
-        return sound(reader.read_next_batch())
+        for rows in reader:
+            return sound(rows)
+    raise ValueError("a stream of Arrow without a batch")
 
 
 def _plain(schema: pa.Schema) -> bool:

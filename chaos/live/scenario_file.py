@@ -29,6 +29,10 @@ from headrace.chaos.live.scenario import (
 from headrace.cli.errors import UsageError
 from headrace.transport.masking import secret_in
 
+#: Bytes of a scenario's file.
+FILE_BYTES_MAX = 1 << 20
+#: Commits, or seconds, before a fault, and what else a number of a scenario is at most.
+NUMBER_MAX = 1e9
 #: Daemons of one role that a scenario may bring.
 DAEMONS_MAX = 16
 #: How wrong a clock may be: seconds ahead or behind, and how fast.
@@ -44,12 +48,18 @@ _FAULT_KEYS = frozenset({"kind", "target", "for_s", "share", "delay_s", "optiona
 def read_scenario(path: Path) -> Scenario:
     """The scenario in a TOML file. Raises UsageError, which names the table and the key."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            found = file.read(FILE_BYTES_MAX + 1)
+        text = found.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"scenario {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    if len(found) > FILE_BYTES_MAX:
+        raise UsageError(f"scenario {path.name} has more than {FILE_BYTES_MAX} bytes: it is none")
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # some numbers and nestings are more than the library takes
         raise UsageError(f"scenario {path.name} is not TOML: {error}") from error
     return scenario_of(data, path.name)
 
@@ -180,7 +190,7 @@ def _target(table: Mapping[str, Any], kind: Kind, where: str) -> str:
     known = NETWORK_TARGETS if kind in NETWORK else CABLE_TARGETS if kind is Kind.UNPLUG else PROCESS_TARGETS
     target = table.get("target")
     is_stage = isinstance(target, str) and "stage:NAME" in known and target.removeprefix("stage:") not in ("", target)
-    if target not in set(known) - {"stage:NAME"} and not is_stage:
+    if not isinstance(target, str) or (target not in set(known) - {"stage:NAME"} and not is_stage):
         raise UsageError(f"{where}: target is {target!r}; it is one of {', '.join(known)}")
     return str(target)
 
@@ -220,10 +230,9 @@ def _span(value: Any, where: str, *, least: float = 0.0) -> Span:
     ends = value if isinstance(value, list) else [value, value]
     if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in ends):
         raise UsageError(f"{where} is {value!r}, expected a number or [low, high]")
-    low, high = float(ends[0]), float(ends[1])
-    if not least <= low <= high:
-        raise UsageError(f"{where} is {value!r}, expected {least:g} <= low <= high")
-    return Span(low, high)
+    if not least <= ends[0] <= ends[1] <= NUMBER_MAX:
+        raise UsageError(f"{where} is {str(value)[:80]}, expected {least:g} <= low <= high <= {NUMBER_MAX:g}")
+    return Span(float(ends[0]), float(ends[1]))
 
 
 def _only(table: Mapping[str, Any], known: frozenset[str], where: str) -> None:

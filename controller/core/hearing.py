@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Protocol
 
 from headrace.controller.core.decisions import DecisionAsked, DecisionMade
@@ -54,6 +55,8 @@ NUMBER_MAX = 1 << 53
 #: Cores of one worker; tasks and links that it may bring.
 CORES_MAX = 1 << 16
 BROUGHT_MAX = 1 << 20
+#: Characters of what is wrong that are said again.
+_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,8 @@ def registration_fault(event: WorkerRegistered) -> str:
     words = (event.host, event.host_id, event.door, *event.addresses, *event.labels, *event.relay_addresses)
     if len(words) > WORDS_MAX or any(len(word) > NAME_MAX for word in words):
         return f"more than {WORDS_MAX} addresses and labels, or one of more than {NAME_MAX} characters"
+    if wrong := _addresses_fault(event.relay_addresses):
+        return wrong
     if len(event.tasks) > BROUGHT_MAX or len(event.links) > BROUGHT_MAX:
         return f"more than {BROUGHT_MAX} tasks or links"
     brought = (*map(_task_fault, event.tasks), *map(_link_fault, event.links))
@@ -135,7 +140,7 @@ def registration_fault(event: WorkerRegistered) -> str:
 def _task_fault(item: RunningTask) -> str:
     if len(item.addresses) > WORDS_MAX or any(len(word) > NAME_MAX for word in item.addresses):
         return f"task {item.task[:NAME_MAX]!r} has more than {WORDS_MAX} addresses, or one of {NAME_MAX} characters"
-    return _numbers_fault(item.task, item.attempt, item.epoch)
+    return _addresses_fault(item.addresses) or _numbers_fault(item.task, item.attempt, item.epoch)
 
 
 def _link_fault(item: RunningLink) -> str:
@@ -155,7 +160,7 @@ def _ready(event: TaskReady, _born: Born, _known: Known) -> str:
     words = (*event.facts, *event.facts.values(), *event.addresses)
     if len(words) > WORDS_MAX or any(len(word) > NAME_MAX for word in words):
         return f"more than {WORDS_MAX} facts and addresses, or one of more than {NAME_MAX} characters"
-    return ""
+    return _addresses_fault(event.addresses)
 
 
 def _exited(event: TaskExited, born: Born, known: Known) -> str:
@@ -271,6 +276,22 @@ _CHECKS: Mapping[type, Callable[..., str]] = {
 
 def _text_fault(*texts: str) -> str:
     return next((f"a text of {len(text)} characters" for text in texts if len(text) > TEXT_MAX), "")
+
+
+def _addresses_fault(addresses: Iterable[str]) -> str:
+    """Other workers' tasks send datagrams there: a name would be looked up, and anything else ends them."""
+    return next((f"{text[:_SHOWN]!r} is no address in numbers" for text in addresses if not _is_address(text)), "")
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 1 << 16:
+        return False
+    try:
+        found = ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return text == (f"[{found}]:{int(port)}" if found.version == 6 else f"{found}:{int(port)}")
 
 
 def _fragment_known(fragment: bytes, known: Known) -> str:

@@ -87,6 +87,11 @@ class Dedup:
         self._decider = core.Decider(_Record(matches))
         self._handle(core.KeysLoaded())
 
+    @property
+    def question_bytes(self) -> int:
+        """Bytes of the keys of one record."""
+        return 8 * self.scheme.words
+
     def question(self, batch: Batch) -> bytes:
         """The keys of a batch of one record, 8 bytes a word, the lowest byte first."""
         return self._keys(batch.rows).astype("<u8").tobytes()

@@ -41,6 +41,7 @@ _LOOK_S = 0.01
 #: Bytes of one request or answer.
 MESSAGE_BYTES_MAX = 1 << 30
 _HASH_BYTES = 8 << 20
+_RECEIVE_BYTES = 1 << 20
 _LENGTH = struct.Struct("<Q")
 _PR_SET_PDEATHSIG = 1
 _CREDENTIALS_BYTES = struct.calcsize("3i")
@@ -62,20 +63,26 @@ def receive(connection: socket.socket) -> dict[str, Any] | None:
     (size,) = _LENGTH.unpack(head)
     if size > MESSAGE_BYTES_MAX:
         raise ConnectionError(f"a message of {size} bytes, the limit is {MESSAGE_BYTES_MAX}")
-    found: dict[str, Any] = msgpack.unpackb(_read(connection, size), max_bin_len=MESSAGE_BYTES_MAX)
+    data = _read(connection, size)
+    try:
+        found = msgpack.unpackb(data, max_bin_len=MESSAGE_BYTES_MAX, max_str_len=MESSAGE_BYTES_MAX)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ConnectionError(f"a message of {size} bytes that is none: {error}") from error
+    if not isinstance(found, dict):
+        raise ConnectionError(f"a message of {size} bytes that is {type(found).__name__}")
     return found
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
-    data = bytearray(size)
-    view, got = memoryview(data), 0
-    while got < size:
-        count = connection.recv_into(view[got:])
-        if not count:
-            if not got and size == _LENGTH.size:
+    # As it comes: a length alone takes no memory.
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(min(size - len(data), _RECEIVE_BYTES))
+        if not part:
+            if not data and size == _LENGTH.size:
                 return b""
-            raise ConnectionError(f"the connection ended after {got} of {size} bytes")
-        got += count
+            raise ConnectionError(f"the connection ended after {len(data)} of {size} bytes")
+        data += part
     return bytes(data)
 
 

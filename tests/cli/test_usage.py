@@ -55,3 +55,30 @@ def test_the_version_is_told_by_an_option_too(capsys: pytest.CaptureFixture[str]
 def test_the_mutants_of_the_simulator_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["simulate", "--mutant", "?"]) == 0
     assert "overlap-ignored" in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + "d", "0001-01-01T00:00", "1e9s", "-1s", "\u0661\u0660m"])
+def test_a_time_that_no_clock_shows_is_wrong_usage(text: str) -> None:
+    from headrace.cli.errors import UsageError
+    from headrace.cli.logs import since_of
+
+    with pytest.raises(UsageError, match="--since"):
+        since_of(text, 1e9)
+
+
+@pytest.mark.parametrize("text", ["-1", "9" * 20, "nan%", "inf%", "101%", "-1%"])
+def test_an_allowance_that_nobody_can_keep_is_wrong_usage(text: str) -> None:
+    from headrace.cli.errors import UsageError
+    from headrace.cli.options import make_options
+
+    with pytest.raises(UsageError, match="--max-quarantined"):
+        make_options(amend=False, fuse=True, replicas=0, max_quarantined=text)
+
+
+@pytest.mark.parametrize("text", ["localhost:\u0661\u0662", "localhost:65536", "localhost:-1", ":1"])
+def test_a_port_that_is_none_is_wrong_usage(text: str) -> None:
+    from headrace.cli.arguments import check_address
+    from headrace.cli.errors import UsageError
+
+    with pytest.raises(UsageError, match="--listen"):
+        check_address("--listen", text)

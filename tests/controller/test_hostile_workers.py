@@ -90,6 +90,23 @@ def ready(facts: int = 1, length: int = 1) -> pb.TaskEvent:
     return pb.TaskEvent(ready=pb.TaskReady(facts={f"{number}": "x" * length for number in range(facts)}))
 
 
+#: Where no datagram can be sent without more ado: the tasks of others are told of it, and send to it.
+NO_ADDRESSES = ("", "x", "10.0.0.1", "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.1:-1", "10.0.0.1:x", "10.0.0.1: 7")
+NO_ADDRESSES += (
+    "some.name:7",
+    "010.0.0.1:7",
+    "fd00::1:7",
+    "[fd00::01]:7",
+    "[10.0.0.1]:7",
+    "10.0.0.1:\u0667",
+    "10.0.0.1:07",
+)
+
+
+def at(address: str) -> pb.TaskEvent:
+    return pb.TaskEvent(ready=pb.TaskReady(addresses=["127.0.0.1:7", "[fd00::1]:65535", address]))
+
+
 def asked(keys: int = 16, row: int = 0) -> pb.TaskEvent:
     return pb.TaskEvent(asked=pb.DecisionAsked(number=1, fragment=OURS.id, row=row, keys=b"k" * keys))
 
@@ -112,7 +129,7 @@ class Case:
 
 #: By the name of the field in TaskEvent.
 CASES: dict[str, Case] = {
-    "ready": Case(ready(), (ready(facts=WORDS_MAX + 1), ready(length=NAME_MAX + 1))),
+    "ready": Case(ready(), (ready(facts=WORDS_MAX + 1), ready(length=NAME_MAX + 1), *map(at, NO_ADDRESSES))),
     "listed": Case(
         listing("read", fragment_to(OURS)),
         (

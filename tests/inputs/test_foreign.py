@@ -13,6 +13,7 @@ import reading_kit as reading
 from test_runs import balance, run
 
 from headrace.stages.errors import DamagedInput
+from headrace.stages.foreign import foreign
 from headrace.stages.jsonl import JsonlSource
 from headrace.stages.mixed import MixedSource
 
@@ -129,3 +130,10 @@ def test_a_run_over_a_file_of_another_format_ends_with_one_line(tmp_path: pathli
     (tmp_path / "in" / "a.jsonl").rename(tmp_path / "in" / "a.parquet")
     assert "run again with --changed-input reread, or drop" in line
     assert balance(run(tmp_path, "in", "--changed-input", "drop"))["kept"] == 2 * len(files.RECORDS)
+
+
+def test_a_line_that_has_the_word_of_a_tar_archive_in_its_place_is_a_line() -> None:
+    line = b'{"text": "' + b"x" * 247 + b'ustar"}\n'
+    assert line[257:262] == b"ustar"
+    assert foreign(line) == ""
+    assert foreign(files.tar("a", b"b")[:512]) == "a tar archive; unpack it"

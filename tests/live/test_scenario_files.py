@@ -9,7 +9,7 @@ import pytest
 from headrace.chaos.gates.cables import require_namespaces
 from headrace.chaos.live.layout import layout_options, places_in
 from headrace.chaos.live.scenario import Cluster, Kind, Unit, draw
-from headrace.chaos.live.scenario_file import read_scenario, scenario_of
+from headrace.chaos.live.scenario_file import FILE_BYTES_MAX, read_scenario, scenario_of
 from headrace.cli.errors import CliError, UsageError
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import read_jsonl, tokenize, write_tokens
@@ -153,3 +153,28 @@ def test_a_file_that_is_no_toml_or_not_there_is_refused(tmp_path: Path) -> None:
         read_scenario(tmp_path / "x.toml")
     with pytest.raises(UsageError, match="cannot be read"):
         read_scenario(tmp_path / "y.toml")
+
+
+_KILL = '[[fault]]\nkind = "kill"\ntarget = "task"\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 100_000,
+        "a = " + "9" * 10_000,
+        '[[fault]]\nkind = "kill"\ntarget = ["task"]\nafter_s = 1',
+        '[[fault]]\nkind = ["kill"]\ntarget = "task"\nafter_s = 1',
+        _KILL + "after_s = inf",
+        _KILL + "after_commits = [1, inf]",
+        _KILL + "after_s = nan",
+        _KILL + "after_s = 1" + "0" * 400,
+        "# " + "x" * FILE_BYTES_MAX,
+    ],
+    ids=["nested", "digits", "targets", "kinds", "never", "some time", "no time", "a long number", "a long file"],
+)
+def test_a_file_that_no_number_of_fits_is_wrong_usage(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"x\.toml"):
+        read_scenario(path)

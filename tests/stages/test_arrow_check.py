@@ -112,3 +112,14 @@ def read_all(rows: pa.RecordBatch) -> None:
     """Touch every byte that the columns name."""
     for column in rows.columns:
         column.to_pylist()
+
+
+@pytest.mark.parametrize("options", [{"use_legacy_format": True}, {"use_legacy_format": True, "compression": "zstd"}])
+def test_messages_as_they_were_before_arrow_0_15_are_looked_at_by_nobody_and_refused(
+    options: dict[str, object],
+) -> None:
+    rows, sink = pa.record_batch({"a": [7] * 10_000}), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_batch(rows)
+    with pytest.raises(UnsoundArrow, match="no message of Arrow at byte 0"):
+        check_messages(sink.getvalue())

@@ -13,10 +13,13 @@ from command_kit import run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.stages import command_arrow
 from headrace.stages.arrow_stream import END_OF_STREAM, ArrowStream
-from headrace.stages.batch import Batch
+from headrace.stages.batch import ROW, Batch
 from headrace.stages.build import build_stage
 from headrace.stages.command import Command
+from headrace.stages.command_arrow import ArrowExchange
+from headrace.stages.command_lines import LineExchange
 from headrace.stages.command_process import CommandFailedError
 from headrace.stages.errors import StageContractError
 from headrace.stages.library import command
@@ -170,3 +173,72 @@ def test_bytes_that_are_no_stream_are_refused_or_waited_for(data: bytes) -> None
     for start in (b"", b"\xff\xff\xff\xff", schema[: len(schema) // 2], schema):
         with contextlib.suppress(CommandFailedError):
             assert all(isinstance(item, pa.RecordBatch) for item in ArrowStream().take(start + data))
+
+
+VIEWS = pa.array(["x" * 40, "y"], pa.string_view())
+ROWS = pa.record_batch(
+    {ROW: pa.array([3, 5]), "id": ["a", "b"], "text": ["one", "two"], "metadata": pa.array([None, None], pa.string())}
+)
+
+
+def answered(**columns: Any) -> dict[int, dict[str, Any]]:
+    """What is made of an answer with these columns."""
+    exchange = ArrowExchange("numpy", ROWS)
+    exchange.stream = ArrowStream()
+    exchange.given()
+    exchange.take(ArrowStream().encode(pa.record_batch({ROW: pa.array([3, 5]), **columns})))
+    return exchange.answers
+
+
+@pytest.mark.parametrize("text", [VIEWS, VIEWS.cast(pa.string()), VIEWS.cast(pa.large_string())])
+def test_text_of_every_kind_is_an_answer(text: Any) -> None:
+    assert [answer["text"] for answer in answered(text=text).values()] == ["x" * 40, "y"]
+
+
+@pytest.mark.parametrize("name", ["text", "metadata", "id", "__part", "mine"])
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.FixedSizeListArray.from_arrays(pa.nulls(1 << 24), 1 << 23),
+        pa.ListViewArray.from_arrays([0, 0], [2, 2], pa.array([1, 2])),
+        pa.array([["a"], None]),
+        pa.array([{"a": 1}, None]),
+        pa.array([1 << 60, 2], pa.timestamp("s")),
+        pa.array([1.5, 2]),
+    ],
+    ids=["millions of nulls", "views of lists", "lists", "structs", "times", "fractions"],
+)
+def test_a_column_of_a_kind_that_no_record_has_is_refused_before_it_is_unpacked(name: str, column: Any) -> None:
+    with pytest.raises(StageContractError, match=f"{name}.* as "):
+        answered(**{name: column})
+
+
+def test_views_of_one_text_are_counted_as_often_as_they_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_arrow, "MESSAGE_BYTES_MAX", 199)
+    many = pa.array(["x" * 100, "x" * 100], pa.string_view())
+    with pytest.raises(StageContractError, match="by views of the same text"):
+        answered(text=many)
+
+
+def test_more_rows_than_were_given_are_refused_at_once() -> None:
+    exchange = ArrowExchange("numpy", ROWS.slice(0, 1))
+    exchange.stream = ArrowStream()
+    exchange.given()
+    with pytest.raises(StageContractError, match="2 rows for the 1 that it got"):
+        exchange.take(ArrowStream().encode(ROWS))
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    exchange = ArrowExchange("numpy", ROWS)
+    exchange.stream = ArrowStream()
+    exchange.given()
+    twice = pa.record_batch([pa.array([3, 5]), ROWS["text"], ROWS["text"]], names=[ROW, "text", "text"])
+    with pytest.raises(StageContractError, match="two columns 'text'"):
+        exchange.take(ArrowStream().encode(twice))
+
+
+@pytest.mark.parametrize("part", ["[]", "{}", '"0"', "0.5", "[[]]"])
+def test_a_line_whose_part_is_no_number_is_no_answer(part: str) -> None:
+    exchange = LineExchange("jq", ROWS)
+    with pytest.raises(StageContractError, match="keeps this field as it was"):
+        exchange.take(f'{{"__row": 3, "__part": {part}, "text": "a"}}\n'.encode())

@@ -254,3 +254,17 @@ def test_every_code_point_in_four_contexts_is_encoded_as_tokenizers_does(
 def test_a_choice_survives_its_json() -> None:
     choice = Choice("gigatoken 1 + tokenizers 2", ((0x88F, 0x890), (0x1ACF, 0x1ADD)), ("<x>",), "")
     assert Choice.from_dict(json.loads(json.dumps(choice.to_dict()))) == choice
+
+
+@pytest.mark.parametrize(
+    "ends", ["[[1e999, 200]]", "[[Infinity, 200]]", "[[150.5, 200]]", '[["150", 200]]', "[" * 9999]
+)
+def test_what_was_kept_and_is_damaged_is_found_out_anew(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    fresh = Choice(engine_names()[1], why="anew")
+    engine_choice.kept("a", lambda: fresh)
+    (path,) = (tmp_path / "headrace" / "engines").iterdir()
+    path.write_text(f'{{"engine": "{engine_names()[0]}", "ranges": {ends}, "tokens": [], "why": ""}}')
+    assert engine_choice.kept("a", lambda: fresh) == fresh

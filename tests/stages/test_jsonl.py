@@ -326,3 +326,12 @@ def test_a_record_that_no_block_holds_is_a_batch_of_its_own(write_jsonl: Write) 
     assert [(batch.first, batch.count) for batch in found] == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)]
     assert [len(batch.rows.column("text")[0].as_py()) for batch in found] == [1, 2500, 1, 2500, 1]
     assert all(left.offset + left.length == right.offset for left, right in itertools.pairwise(found))
+
+
+@pytest.mark.parametrize("batch_bytes", [7, 50, 1 << 20])
+def test_a_line_that_is_too_long_is_kept_whole_to_look_at_however_the_file_is_read(
+    write_jsonl: Write, batch_bytes: int
+) -> None:
+    line = b'{"text": "' + b"x" * 200 + b'"}'
+    ((verdict, _, _, raw),) = only(write_jsonl(line + b"\n"), max_record_bytes=80, batch_bytes=batch_bytes).values()
+    assert (verdict, raw) == ("quarantined", line)

@@ -241,3 +241,25 @@ def test_room_for_many_words_changes_no_token(deepseek: pathlib.Path) -> None:
     for text in (pa.array(HOSTILE), pa.array([], pa.string()), pa.array(["a b"] * 100)):
         for found, expected in zip(roomy(text), encode(text), strict=True):
             assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        '{"model": {"vocab": {}}}',
+        '{"model": {"vocab": {"a": "0"}}}',
+        '{"model": {"vocab": {"a": 0.0}}}',
+        '{"model": {"vocab": {"a": true}}}',
+        '{"model": {"vocab": {"a": -1}}}',
+        '{"model": {"vocab": {"a": 4294967296}}}',
+        '{"model": {"vocab": {"a": [0]}}}',
+        '{"model": {"vocab": [[]]}}',
+        '{"model": {"vocab": {"a": 0}}, "added_tokens": [{"content": "b", "id": "1"}]}',
+        '{"model": {"vocab": {"a": 0}}, "added_tokens": [{"content": "b", "id": 1e300}]}',
+    ],
+)
+def test_a_tokenizer_with_ids_that_no_shard_holds_is_refused(tmp_path: pathlib.Path, file: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(file)
+    with pytest.raises(PipelineError, match=r"is not a tokenizer\.json"):
+        resolve_tokenizer(str(path), None)

@@ -1,11 +1,13 @@
 """A batch is the same behind a link, whatever its columns."""
 
+import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from headrace.stages.batch import ROW, Batch, no_verdicts
-from headrace.transport.frame import body_size, decode, encode
+from headrace.transport.errors import FrameError
+from headrace.transport.frame import Frame, FrameKind, body_size, decode, encode
 from headrace.worker.wire import batch_to_frame, frame_to_batch
 
 
@@ -42,3 +44,63 @@ def test_a_slice_travels_without_the_rows_around_it() -> None:
     frame = batch_to_frame(part, 3)
     assert frame_to_batch(frame).rows.equals(part.rows)
     assert body_size(frame) < 8192
+
+
+def frame(facts: object, body: bytes) -> Frame:
+    return Frame(FrameKind.DATA, 1, bytes(16), 5, 2, metadata=msgpack.packb(facts), body=body)
+
+
+def stream(table: pa.RecordBatch, batches: int = 1, **options: object) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        for _ in range(batches):
+            writer.write_batch(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+FACTS = ["file:///x", 0, 9, {"upper": 1}, {"urls/new": 7}, b""]
+GOOD = stream(rows(2))
+
+
+def test_a_frame_of_another_task_is_a_batch() -> None:
+    assert frame_to_batch(frame(FACTS, GOOD)).rows.equals(rows(2))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        None,
+        FACTS[:5],
+        [7, *FACTS[1:]],
+        [*FACTS[:1], "0", *FACTS[2:]],
+        [*FACTS[:1], True, *FACTS[2:]],
+        [*FACTS[:3], [], *FACTS[4:]],
+        [*FACTS[:3], {"upper": "1"}, *FACTS[4:]],
+        [*FACTS[:4], {b"new": 1}, *FACTS[5:]],
+        [*FACTS[:5], 7],
+        [*FACTS[:5], GOOD],
+    ],
+)
+def test_a_frame_that_says_other_things_of_a_batch_is_refused(facts: object) -> None:
+    with pytest.raises(FrameError, match="holds no batch"):
+        frame_to_batch(frame(facts, GOOD))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        GOOD[: len(GOOD) // 2],
+        stream(rows(2), batches=0),
+        stream(pa.record_batch({"text": ["a"]})),
+        stream(pa.record_batch({ROW: ["a"]})),
+        stream(pa.record_batch({ROW: pa.array([1, None], pa.int64())})),
+        stream(pa.record_batch({ROW: pa.array([7] * 10_000)}), compression="zstd"),
+        stream(pa.record_batch({ROW: pa.array([7] * 10_000)}), compression="zstd", use_legacy_format=True),
+        stream(rows(2), use_legacy_format=True),
+    ],
+    ids=["nothing", "half", "no batch", "no row", "words", "null", "packed", "packed before 0.15", "before 0.15"],
+)
+def test_rows_that_are_none_are_refused(body: bytes) -> None:
+    with pytest.raises(FrameError, match="holds no batch"):
+        frame_to_batch(frame(FACTS, body))
