@@ -17,9 +17,10 @@ from typing import Any, Self, TypeVar, cast
 
 from headrace.chaos.gates.sockets import owner_of, users_of
 from headrace.chaos.gates.weather import Storm, Struck, Way, Weather
+from headrace.transport.control_address import host_and_port
 from headrace.transport.private_folder import Nook, peer_user, short_path
 from headrace.transport.udp import every_address
-from headrace.worker.addresses import own_addresses, split_address
+from headrace.worker.addresses import own_addresses
 from headrace.worker.gate import ASK_BYTES_MAX, HOST
 
 #: Seconds that the loop's thread has to do what it is asked.
@@ -262,10 +263,10 @@ class _Registry:
         if not asked.startswith(CONTROL_WORD):
             return self._gates.front(int(asked))
         address = asked.removeprefix(CONTROL_WORD).decode()
-        return self._before(address, *split_address(address))
+        return self._before(address, *host_and_port(address))
 
     async def _before(self, address: str, host: str, port: int) -> int:
-        return split_address(await self._gates.before(address, host, port))[1]
+        return host_and_port(await self._gates.before(address, host, port))[1]
 
 
 class _Front(asyncio.DatagramProtocol):

@@ -75,7 +75,7 @@ def test_the_gaps_of_what_was_shed_are_read_alone(tmp_path: Path) -> None:
 def test_a_segment_that_is_not_what_was_listed_is_told(tmp_path: Path) -> None:
     source, fragment = shed(tmp_path, 10)
     write(tmp_path, "000000000001.shed", '{"records": 1}')
-    with pytest.raises(FragmentChanged, match="not the file that was listed"):
+    with pytest.raises(FragmentChanged, match="has changed since it was listed"):
         list(source.read(fragment, (Gap(0, UNBOUNDED, 0),)))
 
 
