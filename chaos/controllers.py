@@ -145,6 +145,8 @@ class SimulatedController:
             if why:
                 raise ViolationError(0, f"{self.name} disbelieves an honest worker: {why}")
             event = believed
+            if isinstance(event, core.ShardProposed):
+                self.cluster.checker.heard(event)
         world = self.cluster.world
         if not isinstance(event, core.TimePassed):
             world.note(self.name, "handles", event)

@@ -34,6 +34,8 @@ FICKLE_SHARE, FICKLE_KILLS = 0.4, 0.6
 TWO_CULPRITS_SHARE = 0.3
 #: Share of seeds whose pipeline has a dedup stage, before its one sink.
 DEDUP_SHARE = 0.33
+#: Shares of the proposals of such a seed that a sink which was given up comes before: none, or many.
+HAUNTED = (0.0, 0.5)
 #: Share of the others whose pipeline has two sinks.
 TWO_SINKS_SHARE = 0.3
 #: Share of seeds whose sinks are on other workers than their sources, and the labels of the two kinds of workers.
@@ -114,6 +116,8 @@ class Corpus:
     def __init__(self, world: World, *, fused: bool = False) -> None:
         #: The keys of records, where there is a dedup stage.
         self.texts = Texts() if world.chance(DEDUP_SHARE) else None
+        #: How often a sink that was given up is first.
+        self.haunted = world.rng.choice(HAUNTED) if self.texts is not None else 0.0
         #: The sinks; of two, each closes every record.
         self.sinks = (SINK, SECOND_SINK) if self.texts is None and world.chance(TWO_SINKS_SHARE) else (SINK,)
         self.spread = world.chance(SPREAD_SHARE)

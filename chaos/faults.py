@@ -14,14 +14,18 @@ from headrace.controller.core import messages as core
 from headrace.store import collect as collection
 from headrace.store.fold import LedgerState
 
-#: More than three, so that three happen even where one finds nobody to happen to.
-FAULTS_MIN, FAULTS_MAX = 5, 9
+#: How many moments of a seed have faults, and the seconds within which they are: few while the run begins, or many
+#: until it would be over. Never fewer than five, so that three happen even where one finds nobody to happen to.
+CAMPAIGNS = ((5, 9, 22.0), (15, 25, 40.0), (30, 50, 60.0))
+#: How much likelier or rarer than usual a kind of fault is in one seed. Where all seeds have the same mixture, what
+#: takes several faults of one kind, and none of another, happens in hardly any.
+MIXTURE = (0.2, 1.0, 1.0, 5.0)
 #: Share of the moments at which two happen at once.
 PAIR_SHARE = 0.25
-#: Seconds within which faults happen.
-WINDOW_S = 22.0
 #: Links of which one frame is harmed at a time.
 HARMED_MAX = 3
+#: How often old proposals come to a standby that all workers were sent to.
+REPEATED_TO_STANDBY = 4
 #: Seconds that a controller has to hand over the cluster's log when it is ended in order.
 RETIRE_S = 3.0
 
@@ -35,7 +39,7 @@ class Faults:
         self.happened: list[str] = []
         #: Those that happened at one moment, two and two.
         self.pairs: list[tuple[str, str]] = []
-        self._menu: list[tuple[Callable[[], bool], int]] = [
+        menu: list[tuple[Callable[[], bool], int]] = [
             (self.kill_task, 6),
             (self.kill_worker, 2),
             (self.crash_controller, 3),
@@ -65,12 +69,13 @@ class Faults:
             (self.retire_controller, 2),
             (self.change_input, 8),
         ]
+        self._kinds = [kind for kind, _ in menu]
+        self._weights = [weight * self._world.rng.choice(MIXTURE) for _, weight in menu]
 
     def plan(self) -> float:
         """Draw the times; when the last fault is over."""
-        times = sorted(
-            self._world.between(0.5, WINDOW_S) for _ in range(self._world.rng.randint(FAULTS_MIN, FAULTS_MAX))
-        )
+        fewest, most, window_s = self._world.rng.choice(CAMPAIGNS)
+        times = sorted(self._world.between(0.5, window_s) for _ in range(self._world.rng.randint(fewest, most)))
         for time in times:
             self._world.at(time, self._happen)
         quiet_at = times[-1] + 0.5
@@ -86,9 +91,8 @@ class Faults:
             self.pairs.append((min(self.happened[before:]), max(self.happened[before:])))
 
     def _draw(self) -> None:
-        kinds, weights = zip(*self._menu, strict=True)
         for _ in range(4):
-            fault = self._world.rng.choices(kinds, weights)[0]
+            fault = self._world.rng.choices(self._kinds, self._weights)[0]
             if fault():
                 self.happened.append(fault.__name__)
                 return
@@ -239,6 +243,9 @@ class Faults:
         world.note("faults", "mislead all workers to", cluster.controllers[index].name)
         for worker in cluster.workers:
             worker.turn_to(index)
+        # What the leader is at the log with is proposed again where it is not known yet.
+        for _ in range(REPEATED_TO_STANDBY):
+            world.after(world.between(0.2, 4.0), self._late_proposals)
         if world.chance(0.6):
             world.after(world.between(4.0, 9.0), self._end_leader, leader, leader.life)
         return True
@@ -302,14 +309,14 @@ class Faults:
         return bool(sinks)
 
     def repeat_proposal(self) -> bool:
-        """Old proposals come in once more, from whatever attempt and epoch."""
-        proposed = self._cluster.checker.proposed
-        sessions = [worker.session for worker in self._cluster.workers if worker.session is not None]
-        if not proposed or not sessions:
+        """Old proposals come in once more, from whatever attempt and epoch, by the worker that had it."""
+        sessions = {worker.name: worker.session for worker in self._cluster.workers if worker.session is not None}
+        proposed = [item for item in self._cluster.checker.proposed if item[0] in sessions]
+        if not proposed:
             return False
         chosen = [proposed[-1], *(self._world.rng.choice(proposed) for _ in range(6))]
-        for event in sorted(chosen, key=lambda event: event.epoch):
-            self._world.rng.choice(sessions).report(event)
+        for worker, event in sorted(chosen, key=lambda item: item[1].epoch):
+            sessions[worker].report(event)
         return True
 
     def wake_ghost(self) -> bool:

@@ -3,12 +3,14 @@
 It acts out a rare coincidence: the range was read again, and both are about to propose it. What the ghost has may even
 be another verdict, since a record that kills at some times only has killed it and not the other. And it may lean on a
 record that is not in the log yet, as one does whose answer was to another question.
+
+It speaks in the name of the sink that it comes before, since an attempt is believed by the session of its worker alone
+and not every sink has had an attempt before this one. Answers to it are nobody's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from headrace.chaos.corpus import Part
 from headrace.chaos.log import CALM
@@ -49,9 +51,8 @@ def wake(task: Member, content: Sequence[Part], make: Make) -> bool:
         cluster.log.error_share = 1.0
         world.after(world.between(*SILENT_S), _answer_again, task)
     world.note(task.name, "is haunted: a ghost proposes", (kept, duplicate))
-    attempt = task.attempt - 1
-    task.say(replace(make(FIRST, (kept,)), attempt=attempt))
-    task.say(replace(make(FIRST + 1, (_one(content, duplicate),)), attempt=attempt))
+    task.say(make(FIRST, (kept,)))
+    task.say(make(FIRST + 1, (_one(content, duplicate),)))
     return True
 
 

@@ -51,7 +51,11 @@ class Checker:
         #: The controllers that have handled an event since the last check: no other fold can have changed.
         self._stirred: list[Folding] = []
         self._proposals: dict[tuple[str, int, int], set[bytes]] = {}
-        self.proposed: list[core.ShardProposed] = []
+        #: What was proposed, each with the worker that it came from.
+        self.proposed: list[tuple[str, core.ShardProposed]] = []
+        #: Proposals that a controller has believed and that were of ghosts, or came once more.
+        self.ghosts = self.repeats = 0
+        self._heard: set[int] = set()
         #: The highest terms that each life of a worker has obeyed, by log.
         self._obeyed: dict[tuple[str, int, str], int] = {}
         self._identities: set[bytes] = set()
@@ -190,14 +194,20 @@ class Checker:
         if self.assignments is not None:
             self.assignments.granted(controller, wish)
 
-    def said(self, event: core.Event) -> None:
+    def said(self, worker: str, event: core.Event) -> None:
         """9: a sink proposes no duplicate of a record that the ledger does not keep. Remember what was proposed."""
         if isinstance(event, core.ShardProposed):
             if event.proposal < ghosts.FIRST:
                 self.verdicts.proposed(event.task, event.needs)
             closed = Closed(event.sink, event.version, event.epoch, event.ranges, event.objects, event.counts)
             self._proposals.setdefault((event.task, event.attempt, event.proposal), set()).add(closed.identity())
-            self.proposed.append(event)
+            self.proposed.append((worker, event))
+
+    def heard(self, event: core.ShardProposed) -> None:
+        """A controller believes that this was proposed: count what came late, so that a test sees that it does."""
+        self.ghosts += event.proposal >= ghosts.FIRST
+        self.repeats += id(event) in self._heard
+        self._heard.add(id(event))
 
     def released(self, task: str, sink: str, parts: list[Part]) -> None:
         """3: a sink lets go only of what is closed."""

@@ -42,6 +42,9 @@ class Outcome:
     #: Records that killed their task, and those that are duplicates of others.
     quarantined: int
     duplicates: int
+    #: Proposals that controllers believed: of sinks that were given up, and those that came once more.
+    ghosts: int
+    repeats: int
     violation: str = ""
     number: int = -1
     story: tuple[str, ...] = ()
@@ -84,6 +87,8 @@ def _simulate(seed: int) -> Outcome:
         truncated=cluster.log.truncated,
         quarantined=sum(counts.quarantined for counts in cluster.checker.ledger.counts.values()),
         duplicates=sum(counts.duplicate for counts in cluster.checker.ledger.counts.values()),
+        ghosts=cluster.checker.ghosts,
+        repeats=cluster.checker.repeats,
         violation=violation,
         number=number,
         story=tuple(cluster.world.tail()) if violation else (),

@@ -85,6 +85,8 @@ class SimulatedSink:
 
     def answered(self, answer: AnswerProposal) -> None:
         """Take the controller's answer."""
+        if answer.proposal >= ghosts.FIRST:
+            return
         if answer.outcome is Outcome.ACCEPTED:
             if answer.proposal in self._parts:
                 self._task.cluster.checker.released(self._task.name, self.name, self._parts[answer.proposal])
@@ -203,9 +205,14 @@ class SimulatedSink:
 
     def _propose(self, number: int) -> None:
         content, stored = self._written[number]
-        if self.haunted:
-            self.haunted = not ghosts.wake(self._task, content, self._proposal_of)
+        if (self.haunted or self._haunts()) and ghosts.wake(self._task, content, self._proposal_of):
+            self.haunted = False
         self._task.say(self._proposal(number, self._parts[number], content, stored))
+
+    def _haunts(self) -> bool:
+        """Whether one that was given up comes before this proposal, while faults happen."""
+        cluster = self._task.cluster
+        return not cluster.quiet and cluster.corpus.haunted > 0 and cluster.world.chance(cluster.corpus.haunted)
 
     def _proposal_of(self, number: int, parts: tuple[Part, ...]) -> ShardProposed:
         return self._proposal(number, parts, parts, self._put_all(parts, number))

@@ -270,7 +270,7 @@ class SimulatedWorker:
 
     def said(self, event: core.Event) -> None:
         """Pass on what a task says."""
-        self.cluster.checker.said(event)
+        self.cluster.checker.said(self.name, event)
         self._pass_up(event)
 
     def _pass_up(self, event: core.Event) -> None:

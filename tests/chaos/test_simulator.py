@@ -18,7 +18,7 @@ from headrace.store.snapshot import encode_snapshot
 
 SEEDS = 150
 #: Seeds within which each mutant must be found.
-MUTANT_SEEDS = 400
+MUTANT_SEEDS = 100
 
 
 def first_failure(seeds: range) -> Outcome | None:
@@ -45,6 +45,8 @@ def test_every_invariant_holds_on_some_hundred_seeds() -> None:
     assert both >= SEEDS / 25, "records that kill are found beside duplicates"
     assert sum(outcome.truncated > 0 for outcome in outcomes) >= SEEDS / 2, "logs are truncated"
     assert max(outcome.terms for outcome in outcomes) >= 4, "leadership changes hands"
+    assert sum(outcome.ghosts > 0 for outcome in outcomes) >= SEEDS / 20, "ghosts are believed to be who they say"
+    assert sum(outcome.repeats > 0 for outcome in outcomes) >= SEEDS / 4, "what comes again is believed to be said"
 
 
 #: The invariants by which each mutant is caught; another could catch it only by chance.
@@ -56,7 +58,8 @@ CAUGHT_BY = {
     "shard-overwritten": {13},
     "retried-with-other-bytes": {1},
     "accepted-before-durable": {3},
-    # Against a ledger that is not read to its end: what is closed there, and the epoch.
+    # Against a ledger that is not read to its end: what is closed there, and the epoch. A standby that is misled so
+    # queues a shard of an epoch which the leader has ended meanwhile, and writes it when it leads.
     "judged-before-leading": {4, 12, 15},
     "credit-ignored": {16},
     "sink-without-budget": {16},
@@ -82,7 +85,8 @@ CAUGHT_BY = {
     "plan-not-recorded": {1},
     "token-spent-by-each": {4},
     "atom-cut": {9},
-    "queue-cut-off": {1, 18},
+    # At the end too: a listing that was lost is missed when the run is complete without it.
+    "queue-cut-off": {1, 5, 18},
     "queued-taken-for-kept": {9},
     "not-asked-after-overlap": {9},
     "snapshot-forgets-releases": {1},
