@@ -33,6 +33,11 @@ class Effects:
         task.add_done_callback(self._over)
         return task
 
+    def cancel(self) -> None:
+        """Have all of them end."""
+        for task in self._tasks:
+            task.cancel()
+
     async def settle(self, within_s: float) -> None:
         """Wait until all have ended, or for so long."""
         if self._tasks:

@@ -1,10 +1,12 @@
 """Who may join a cluster and who may not; who may call a controller and who may not: each refusal by its name."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +19,8 @@ from netns_kit import Cluster, Host, Net, wait_for
 
 from headrace.chaos.live.house import free_port
 from headrace.controller.cluster_files import ClusterFiles
+from headrace.controller.joining import HANDSHAKE_S, STRANGERS_MAX
+from headrace.controller.strangers import LINES_MAX
 from headrace.protos import control_pb2 as pb
 from headrace.protos import control_pb2_grpc as rpc
 from headrace.transport.certificates import (
@@ -263,6 +267,33 @@ def test_a_cluster_is_made_once(cluster: Cluster) -> None:
     again = cluster.call(cluster.net.hosts["here"], "cluster", "init", str(cluster.files), "--controller", "h:1")
     assert again.returncode == 1
     assert "is not empty: a cluster is made once" in again.stderr
+
+
+def test_a_flood_of_strangers_who_say_nothing_keeps_no_true_node_out(cluster: Cluster, tmp_path: Path) -> None:
+    """Half of them never begin TLS, the others are through with it; three times as many as the door takes."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    token = cluster.token("through")
+    with contextlib.ExitStack() as held:
+        for number in range(3 * STRANGERS_MAX):
+            plain = held.enter_context(socket.create_connection(("127.0.0.1", cluster.port + PORT_OFFSET), 20))
+            plain.settimeout(20)
+            if number % 2:
+                with contextlib.suppress(OSError):  # it may have given way already
+                    held.enter_context(context.wrap_socket(plain))
+        assert join(token, tmp_path / "through").name == "through"
+    log = cluster.daemons["controller"].log
+    wait_for(lambda: "it gave way to others" in log.read_text(), "those who gave way in the log")
+    assert log.read_text().count("it gave way to others") <= 3 * LINES_MAX
+
+
+def test_a_stranger_that_begins_no_tls_is_sent_away_in_time(cluster: Cluster) -> None:
+    with socket.create_connection(("127.0.0.1", cluster.port + PORT_OFFSET), 5) as silent:
+        silent.settimeout(HANDSHAKE_S + 20)
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            assert silent.recv(1) == b""
+        assert time.monotonic() - began >= HANDSHAKE_S - 0.5
 
 
 def test_guests_that_say_nothing_are_sent_away(cluster: Cluster) -> None:
