@@ -29,7 +29,7 @@ class Cluster:
         #: The log of the cluster's own leadership; None where each controller decides for itself.
         self.cluster_log = SimulatedLog(world, CLUSTER) if world.chance(CLUSTER_SHARE) else None
         self.objects = SimulatedObjects(world)
-        self.manifest = SimulatedManifest(world)
+        self.manifest = SimulatedManifest(world, self.log.store)
         self.inputs = InputObjects(world, self.corpus)
         self.checker = Checker(self)
         self.log.durable = self.checker.durable

@@ -106,7 +106,9 @@ class SimulatedLog:
     def __init__(self, world: World, uri: str) -> None:
         self._world = world
         self.uri = uri
-        self._log = Log(MemoryStore(uri))
+        #: The entries as they stand, and whatever else lies beside them.
+        self.store = MemoryStore(uri)
+        self._log = Log(self.store)
         #: What was written first at each number, whether it still stands or not.
         self.entries: list[bytes] = []
         self.decoded: list[Entry] = []

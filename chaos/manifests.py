@@ -25,11 +25,12 @@ LATE_S = (1.0, 60.0)
 class SimulatedManifest:
     """One dataset's manifest."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, store: MemoryStore) -> None:
         self._world = world
         # Dice of its own, so that what befalls a seed otherwise stays the same.
         self._dice = random.Random(f"manifest of {world.seed}")
-        self._store = MemoryStore("file:///simulated")
+        #: That of the ledger: what a manifest says is held against the entries beside it.
+        self._store = store
         #: What is on its way, and late, in the order in which it was sent.
         self._late: list[dict[str, int | bool]] = []
         #: The entry of the newest manifest that has stood.

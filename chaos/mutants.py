@@ -305,10 +305,6 @@ def _no_epoch_fault(*_arguments: Any) -> str:
     return ""
 
 
-def _nothing_stands(_data: bytes) -> int:
-    return -1
-
-
 Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property]
 
 #: Mutants by name: what is patched with what.
@@ -349,7 +345,7 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "not-asked-after-overlap": ((Gathering, "_overlapped", _unasked),),
     "snapshot-forgets-releases": ((log, "encode_snapshot", _without_releases),),
     "frame-epoch-not-looked-at": ((arrivals, "epoch_fault", _no_epoch_fault),),
-    "manifest-not-fenced": ((manifest, "_standing_entry", _nothing_stands),),
+    "manifest-not-fenced": ((manifest, "_is_later", _never),),
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
 }
 
