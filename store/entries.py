@@ -18,6 +18,7 @@ import xxhash
 
 from headrace.store.cluster_changes import CLUSTER_CHANGES, ClusterChange
 from headrace.store.keys import is_checksum, is_key
+from headrace.store.typed import NUMBER_MAX, misfit
 
 #: Characters around one that cannot be encoded which are shown.
 _SHOWN = 80
@@ -367,7 +368,10 @@ def decode_entry(data: bytes, name: str = "it") -> Entry:
         known, term, changes = body
         if known != ENTRY_FORMAT:
             raise EntryError(f"is of format {known!r}, and this Headrace reads {ENTRY_FORMAT}{_NEWER}")
-        return Entry(int(term), tuple(_build(name, values) for name, values in changes))
+        entry = Entry(term, tuple(_build(name, values) for name, values in changes))
+        if type(term) is not int or not 0 <= term <= NUMBER_MAX:
+            raise EntryError(f"has the term {term!r:.80}, which is no number of one")
+        return entry
     except EntryError as error:
         raise EntryError(f"{name} {error}") from error
     except Exception as error:
@@ -411,6 +415,7 @@ _NESTED: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("Closed", "counts"): counts_of,
     ("ClaimsReleased", "records"): lambda items: tuple((fragment, tuple(rows)) for fragment, rows in items),
     ("Retracted", "documents"): lambda items: tuple((key, tuple(rows)) for key, rows in items),
+    ("RunsCleared", "names"): tuple,
     ("Retracted", "replaced"): lambda items: tuple((key, stored_object(*item)) for key, item in items),
 }
 
@@ -428,7 +433,10 @@ def _build(name: str, values: list[Any]) -> Change:
         newer = _NEWER if len(values) > len(names) else ""
         raise EntryError(f"holds a {name} of {len(values)} values, and this Headrace knows {len(names)}{newer}")
     built = {key: _NESTED.get((name, key), _same)(value) for key, value in zip(names, values, strict=True)}
-    return cast("Change", kind(**built))
+    change = kind(**built)
+    if wrong := misfit(change):
+        raise EntryError(f"holds a {name} whose {wrong}: no Headrace writes that; restore the entry from a copy")
+    return cast("Change", change)
 
 
 def _same(value: Any) -> Any:

@@ -137,11 +137,14 @@ def _from_file(data: bytes, what: str) -> tuple[pa.Table, str]:
             table = file.read()
         facts = json.loads((table.schema.metadata or {})[_METADATA])
         known, scheme = facts["format"], str(facts["scheme"])
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        table = table.select(list(_COLUMNS))
+    except (pa.ArrowException, OSError, LookupError, ValueError, TypeError, RecursionError) as error:
         raise FormatError(f"{what} is not a readable file of keys: {error}; restore it") from error
     if known != KEYS_FORMAT:
         raise FormatError(f"{what}: keys of format {known!r}; this Headrace reads {KEYS_FORMAT}: upgrade it")
-    return table.select(list(_COLUMNS)), scheme
+    if table.schema.types != list(_COLUMNS.values()) or any(column.null_count for column in table.columns):
+        raise FormatError(f"{what} is not a readable file of keys: its columns are {table.schema.types}; restore it")
+    return table, scheme
 
 
 def _schema() -> pa.Schema:
@@ -156,7 +159,10 @@ def decode_keys(data: bytes, scheme: str, what: str) -> KeptKeys:
             f"{what}: its keys were made by scheme {made}, the pipeline's is {scheme}: keys of the two cannot be "
             "compared; write a new dataset"
         )
-    return _kept_keys(table)
+    try:
+        return _kept_keys(table)
+    except ValueError as error:
+        raise FormatError(f"{what} names a fragment that is none: {error}; restore it") from error
 
 
 def read_keys(store: ObjectStore, key: str, scheme: str) -> KeptKeys:

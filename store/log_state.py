@@ -54,7 +54,7 @@ class LogState:
                 case Beat():
                     pass
                 case _:
-                    self._change(number, change)
+                    self._folded(number, change)
         if number == 0:
             self.origin = xxhash.xxh3_128_hexdigest(encode_entry(entry))
         self.number = number
@@ -65,6 +65,13 @@ class LogState:
             raise ForeignLog(f"the snapshot of entry {other.number} is that of a {type(other).__name__}")
         for name in _all_slots(type(self)):
             setattr(self, name, getattr(other, name))
+
+    def _folded(self, number: int, change: Change) -> None:
+        """Whatever a change cannot be folded for is said in one way, since every reader folds it."""
+        try:
+            self._change(number, change)
+        except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
+            raise FoldError(f"entry {number}: {type(change).__name__} cannot be: {error}") from error
 
     def _change(self, number: int, change: Change) -> None:
         raise ForeignLog(f"entry {number}: {type(change).__name__} does not belong into this log")

@@ -19,7 +19,8 @@ def one_name(uri: str) -> str:
     """
     said = open_store(uri).uri
     if not said.startswith("s3://"):
-        return f"folder {os.path.realpath(urllib.parse.unquote(urllib.parse.urlsplit(said).path))}"
+        path = urllib.parse.unquote(urllib.parse.urlsplit(said).path, errors="surrogateescape")
+        return f"folder {os.path.realpath(path)}"
     from headrace.store.s3_config import resolve
 
     target = resolve(said)

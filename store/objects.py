@@ -221,7 +221,8 @@ def _open_path(path: str) -> ObjectStore:
 
 
 def _open_file_uri(uri: str) -> ObjectStore:
-    path = urllib.parse.unquote(uri[len("file://") :])
+    # A folder whose name is no UTF-8 has a URI too, and that leads to it alone.
+    path = urllib.parse.unquote(uri[len("file://") :], errors="surrogateescape")
     if path.startswith("localhost/"):
         path = path.removeprefix("localhost")
     if not path.startswith(("/", "./", "../")) and path not in (".", ".."):

@@ -36,7 +36,7 @@ from headrace.store.s3_upload import (
     put_in_parts,
     replaces_once,
 )
-from headrace.store.s3_wire import CONNECTIONS_KEPT, READ_TIMEOUT_S, Answer, NoAnswer, Wire
+from headrace.store.s3_wire import CONNECTIONS_KEPT, READ_TIMEOUT_S, Answer, NoAnswer, Wire, announced_bytes
 
 #: Times that a read starts over because the object was replaced, or damaged on its way, in between.
 READS_MAX = 4
@@ -193,7 +193,7 @@ class S3Store:
             return  # it starts behind the end
         held = self._buffer(piece_bytes)
         try:
-            size = int(reply.answer.headers.get("Content-Length", "0"))
+            size = announced_bytes(reply.answer.headers) or 0
             skip = 0 if reply.answer.status == 206 else offset
             buffer = memoryview(held)
             while skip and size:
@@ -225,7 +225,7 @@ class S3Store:
         answer = self._head(self._path(key))
         if answer is None:
             return None
-        return ObjectInfo(key, int(answer.headers.get("Content-Length", "0")), _etag(answer))
+        return ObjectInfo(key, announced_bytes(answer.headers) or 0, _etag(answer))
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`. A page of a thousand keys is held at a time."""

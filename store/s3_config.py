@@ -143,7 +143,11 @@ def redact(uri: str) -> str:
 def resolve(uri: str, environment: Mapping[str, str] | None = None) -> S3Target:
     """Resolve an `s3://bucket/prefix?endpoint=...` URI. Raises `InvalidUri`."""
     environment = os.environ if environment is None else environment
-    parts = urllib.parse.urlsplit(uri)
+    try:
+        uri.encode()
+        parts = urllib.parse.urlsplit(uri)
+    except ValueError as error:
+        raise InvalidUri(f"store URI {redact(uri)!r}: {error}; write s3://bucket/prefix") from None
     if "@" in parts.netloc:
         raise InvalidUri(f"store URI {redact(uri)!r} carries credentials, and URIs are logged; {_WHERE_SECRETS_GO}")
     if "#" in uri:
@@ -166,7 +170,7 @@ def resolve(uri: str, environment: Mapping[str, str] | None = None) -> S3Target:
     style = parameters.get("style") or files.s3_setting("addressing_style") or ""
     return S3Target(
         bucket=_bucket(uri, parts.netloc),
-        prefix=_prefix(uri, urllib.parse.unquote(parts.path)),
+        prefix=_prefix(uri, urllib.parse.unquote(parts.path, errors="surrogateescape")),
         endpoint=_endpoint(uri, endpoint),
         region=_region(uri, region),
         style=_style(uri, style),

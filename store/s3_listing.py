@@ -163,6 +163,8 @@ def _parse(answer: Answer, prefix: str) -> _Page:
         raise _hostile(prefix, str(error)) from error
     if len(objects) > PAGE_LINES_MAX:
         raise _hostile(prefix, f"a page has {len(objects):,} lines, the limit is {PAGE_LINES_MAX:,}")
+    if any((found.size or 0) < 0 for found in objects):
+        raise _hostile(prefix, "an object has less than no bytes")
     lines = [Listed(found.object_name or "", found.size or 0, found.etag or "") for found in objects]
     return _Page(answer, lines, (token or "") if is_truncated else None)
 

@@ -83,7 +83,8 @@ class Rest:
     def __init__(self, response: Any, where: str, read_timeout_s: float) -> None:
         self._response = response
         self._where = where
-        self._left = int(response.headers.get("Content-Length", "-1"))
+        announced = announced_bytes(response.headers)
+        self._left = -1 if announced is None else announced
         self._is_begun = False
         self._plain = _plain_socket(response)
         if self._plain is not None:
@@ -203,6 +204,11 @@ class Wire:
                 redirect=False,
                 decode_content=False,
             )
+            try:
+                announced_bytes(response.headers)
+            except NoAnswer:
+                response.close()
+                raise
             if is_stream and response.status in (200, 206):
                 rest = Rest(response, self._target.where, self._read_timeout_s)
                 return Answer(_status(response), response.headers, b"", rest)
@@ -315,12 +321,22 @@ def _bytes_max(key: str | None, headers: Mapping[str, str], status: int) -> int:
     return int(asked[2]) - int(asked[1]) + 1
 
 
+def announced_bytes(headers: Mapping[str, str]) -> int | None:
+    """How many bytes an answer says that it has; None where it does not say. Raises NoAnswer for what is no number."""
+    said = headers.get("Content-Length")
+    if said is None:
+        return None
+    if said.isascii() and said.isdigit() and len(said) <= _DIGITS_MAX:
+        return int(said)
+    raise NoAnswer(f"it says that it has {said[:_DIGITS_MAX]!r} bytes, which is no number", is_unreachable=False)
+
+
 def _bounded(response: Any, bytes_max: int) -> bytes:
     """A body of at most so many bytes. Raises NoAnswer for more, before they are read where they are announced."""
-    announced = response.headers.get("Content-Length", "")
-    if announced.isascii() and announced.isdigit() and len(announced) <= _DIGITS_MAX:
-        if int(announced) > bytes_max:
-            raise NoAnswer(f"it sends {int(announced):,} bytes where {bytes_max:,} may come", is_unreachable=False)
+    announced = announced_bytes(response.headers)
+    if announced is not None:
+        if announced > bytes_max:
+            raise NoAnswer(f"it sends {announced:,} bytes where {bytes_max:,} may come", is_unreachable=False)
         return bytes(response.read())
     body = bytes(response.read(bytes_max + 1))
     if len(body) > bytes_max:

@@ -34,6 +34,7 @@ from headrace.store.fold import ClosedShard, FragmentState, LedgerState, Publish
 from headrace.store.intervals import IntervalSet
 from headrace.store.log_state import LogState
 from headrace.store.totals import Totals
+from headrace.store.typed import misfit
 
 MAGIC = b"HRSNAP01"
 #: The version of what the header and the arrays hold.
@@ -105,19 +106,37 @@ def decode_snapshot(data: bytes) -> LogState:
         if xxhash.xxh3_128_hexdigest(body) != checksum:
             raise FormatError("a snapshot whose arrays do not have their checksum")
         arrays = {
-            name: np.frombuffer(body, dtype=np.dtype(dtype), count=count, offset=offset)
+            name: np.frombuffer(body, dtype=_dtype_of(name, dtype), count=count, offset=offset)
             for name, dtype, count, offset in places
         }
         state: LogState = _ledger(tables, arrays) if kind == "ledger" else _cluster(tables)
         if isinstance(state, LedgerState):
             scalars["published"] = _published(state, scalars)
-        for name, value in scalars.items():
-            setattr(state, name, value)
+        names = (*_LOG_FIELDS, *_LEDGER_FIELDS) if isinstance(state, LedgerState) else _LOG_FIELDS
+        for name in names:
+            if name in scalars:
+                setattr(state, name, scalars[name])
+        _sound(state, names)
         return state
     except FormatError:
         raise
     except Exception as error:
         raise FormatError(f"not a snapshot ({len(data)} bytes): {type(error).__name__}: {error}") from error
+
+
+def _dtype_of(name: str, said: str) -> np.dtype[Any]:
+    """The type of an array, which its name has already: 16 bytes for what names or checks, else a number."""
+    known = "|V16" if name.endswith((".id", ".value")) else "<i8"
+    if said != known:
+        raise FormatError(f"a snapshot whose array {name!r} is of {said!r}, not of {known}")
+    return np.dtype(known)
+
+
+def _sound(record: Any, names: Sequence[str] = ()) -> Any:
+    """The record, if what was read into its fields is of their kind. Raises FormatError."""
+    if wrong := misfit(record, names):
+        raise FormatError(f"a snapshot with a {type(record).__name__} whose {wrong}: no Headrace writes that")
+    return record
 
 
 def _joined(arrays: Arrays) -> tuple[bytes, list[list[Any]]]:
@@ -225,6 +244,8 @@ def _counts_row(counts: Counts) -> list[Any]:
 
 def _ledger(tables: Any, arrays: Arrays) -> LedgerState:
     words: list[str] = tables["words"]
+    if not all(type(word) is str for word in words):
+        raise FormatError("a snapshot whose words are no texts")
     state = LedgerState()
     ids = [bytes(item) for item in arrays["fragment.id"].tolist()]
     columns = [arrays[f"fragment.{name}"].tolist() for name in _FRAGMENT]
@@ -233,16 +254,16 @@ def _ledger(tables: Any, arrays: Arrays) -> LedgerState:
         state.fragments[name] = FragmentState(fragment, None if count < 0 else count)
     for number, checksum in zip(*(arrays[name].tolist() for name in _CHECKSUM if name in arrays), strict=True):
         state.fragments[ids[number]].checksum = bytes(checksum)
-    state.seen = {(row[0], row[1]): VersionSeen(*row) for row in tables.get("seen", ())}
+    state.seen = {(row[0], row[1]): _sound(VersionSeen(*row)) for row in tables.get("seen", ())}
     for name, reason, reread in tables.get("dropped", ()):
-        state.fragments[name].dropped = FragmentDropped(name, reason, reread)
+        state.fragments[name].dropped = _sound(FragmentDropped(name, reason, reread))
     for name, sink, rows in tables.get("released", ()):
         state.fragments[name].released[sink] = set(rows)
     _restore_intervals(state, ids, words, arrays)
-    _restore_shards(state, ids, words, arrays, [counts_of(row) for row in tables["shard_counts"]])
+    _restore_shards(state, ids, words, arrays, [_sound(counts_of(row)) for row in tables["shard_counts"]])
     accepted = [bytes(item) for item in arrays["accepted.id"].tolist()]
     state.accepted = dict(zip(accepted, arrays["accepted.number"].tolist(), strict=True))
-    state.counts = {sink: counts_of(row) for sink, row in tables["counts"].items()}
+    state.counts = {sink: _sound(counts_of(row)) for sink, row in tables["counts"].items()}
     state.totals = Totals.of(state.fragments.values())
     return state
 
@@ -309,9 +330,9 @@ def _cluster_tables(state: ClusterState) -> dict[str, Any]:
 
 def _cluster(tables: Any) -> ClusterState:
     state = ClusterState()
-    state.workers = {row[0]: WorkerJoined(*row) for row in tables["workers"]}
-    state.runs = {name: RunRecord(*row) for name, row in tables["runs"].items()}
-    state.tokens = {row[0]: TokenSpent(*row) for row in tables["tokens"]}
+    state.workers = {row[0]: _sound(WorkerJoined(*row)) for row in tables["workers"]}
+    state.runs = {name: _sound(RunRecord(*row)) for name, row in tables["runs"].items()}
+    state.tokens = {row[0]: _sound(TokenSpent(*row)) for row in tables["tokens"]}
     state.drained = set(tables.get("drained", ()))
     state.expelled = {member: list(keys) for member, keys in tables.get("expelled", {}).items()}
     return state

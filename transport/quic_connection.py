@@ -11,7 +11,8 @@ once if a release has moved it.
 - The window of a whole connection slides too. aioquic's begins with the largest there is, or doubles.
 - A peer that has not proved itself has next to nothing: few streams, windows of some kilobytes, and as much of TLS as a
   handshake needs. One byte at the end of a window has the receiver allocate all of it, so a stranger's datagram would
-  cost megabytes. `widen` gives a peer that has proved itself what nodes have.
+  cost megabytes. `widen` gives a peer that has proved itself what nodes have. Whatever a stranger's TLS has the library
+  raise ends its connection alone.
 - The backlog of a stream can be asked for: aioquic takes any amount and copies it around when it grows.
 - The pacer allows bursts of BURST_S. aioquic's allows 16 datagrams, and a timer of the kernel wakes every millisecond.
 - Bulk data goes a short way (`quic_bulk`).
@@ -38,6 +39,9 @@ UNPROVED_BYTES = 32 << 10
 UNPROVED_STREAMS = 8
 #: Bytes of TLS that a peer may send in a connection's life: two certificates take some kilobytes.
 CRYPTO_BYTES_MAX = 64 << 10
+
+#: What TLS calls bad_certificate, as QUIC says it.
+_BAD_CERTIFICATE = QuicErrorCode.CRYPTO_ERROR + 42
 
 
 class NodeConnection(BulkConnection):
@@ -87,7 +91,13 @@ class NodeConnection(BulkConnection):
         if end > CRYPTO_BYTES_MAX:
             reason = f"more than {CRYPTO_BYTES_MAX} bytes of TLS"
             raise QuicConnectionError(QuicErrorCode.CRYPTO_BUFFER_EXCEEDED, frame_type, reason)
-        super()._handle_crypto_frame(context, frame_type, buf)
+        try:
+            super()._handle_crypto_frame(context, frame_type, buf)
+        except QuicConnectionError:
+            raise
+        except Exception as error:
+            reason = f"its TLS cannot be read: {type(error).__name__}"
+            raise QuicConnectionError(_BAD_CERTIFICATE, frame_type, reason) from error
 
     def _write_connection_limits(
         self,

@@ -42,7 +42,7 @@ def run_hanging(data: bytes) -> object | None:
 
 def run_hungry(data: bytes) -> object | None:
     if data and data[0] == 0x63:
-        HELD.append(bytes(4 << 30).replace(b"\0", b"\1"))
+        HELD.append(b"\1" * (2 << 30))
     return bytes(data[:2])
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from aioquic.quic.connection import QuicConnection
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from quic_kit import FAR, Cluster, Network
 
 from headrace.transport.certificates import Credentials, Role, create_node
@@ -231,3 +233,34 @@ def test_more_of_tls_than_a_handshake_needs_ends_the_connection(cluster: Cluster
     net.run_until(lambda: any(isinstance(event, ConnectionEnded) for event in net.events["far"]))
     (end,) = [event for event in net.events["far"] if isinstance(event, ConnectionEnded)]
     assert "more than 65536 bytes of TLS" in end.reason
+
+
+class Altered:
+    """A certificate as its holder sends it, with some bytes of it exchanged."""
+
+    def __init__(self, certificate: x509.Certificate, what: bytes, by: bytes) -> None:
+        self._certificate, self._what, self._by = certificate, what, by
+
+    def public_bytes(self, encoding: serialization.Encoding) -> bytes:
+        der = self._certificate.public_bytes(encoding)
+        assert self._what in der
+        return der.replace(self._what, self._by, 1)
+
+    def public_key(self) -> object:
+        return self._certificate.public_key()
+
+
+#: What the library refuses at once though not by a ValueError (the version), and what it refuses when it is asked for.
+UNREADABLE = [(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x7d"), (b"\x0c\x04near", b"\x0c\x04\xff\xff\xff\xff")]
+
+
+@pytest.mark.parametrize(("what", "by"), UNREADABLE)
+def test_a_certificate_that_cannot_be_read_ends_its_connection_alone(cluster: Cluster, what: bytes, by: bytes) -> None:
+    net = Network(
+        QuicCore(outsider(cluster), QuicSettings()), QuicCore(cluster.node("far"), QuicSettings()), cluster.now
+    )
+    bad = net.near.connect(FAR, net.now)
+    tls = net.near._connections[bad].quic.tls
+    tls.certificate = Altered(tls.certificate, what, by)  # type: ignore[assignment]
+    net.run_until(lambda: any(isinstance(event, ConnectionEnded) for event in net.events["near"]))
+    assert not [event for event in net.events["far"] if isinstance(event, PeerConnected)]

@@ -1,0 +1,85 @@
+"""Whether a value that was read is of the kind that its field is declared as: nobody vouches for what a codec gives.
+
+`int` is within what msgpack and columns of 64 bits hold, and no bool; `Any` is plain data, which any of our codecs can
+write again. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
+
+#: Numbers in ledgers and snapshots: -1 stands for "not known" or "to the end".
+NUMBER_MIN, NUMBER_MAX = -1, 2**63 - 1
+#: Lists and mappings within each other in plain data.
+DEPTH_MAX = 64
+
+Check = Callable[[Any], bool]
+
+
+def misfit(value: Any, names: Collection[str] = ()) -> str:
+    """The first field of a record that is not of its kind, and what it is; empty where all are, or all of `names`."""
+    for name, check in _fields(type(value)):
+        found = getattr(value, name)
+        if (not names or name in names) and not check(found):
+            return f"{name} is {found!r:.80}"
+    return ""
+
+
+def is_plain(value: Any, depth: int = 0) -> bool:
+    """Whether a value is plain data: numbers, text, bytes, and lists and mappings by text of these."""
+    if value is None or type(value) in (str, bytes, bool, float):
+        return True
+    if type(value) is int:
+        return -(2**63) <= value < 2**64
+    if depth >= DEPTH_MAX:
+        return False
+    if isinstance(value, (list, tuple)):
+        return all(is_plain(item, depth + 1) for item in value)
+    if isinstance(value, dict):
+        return all(type(key) is str and is_plain(item, depth + 1) for key, item in value.items())
+    return False
+
+
+@cache
+def _fields(kind: type[Any]) -> tuple[tuple[str, Check], ...]:
+    return tuple((name, check_of(hint)) for name, hint in get_type_hints(kind).items() if not name.startswith("_"))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and NUMBER_MIN <= value <= NUMBER_MAX
+
+
+_EXACT: dict[Any, Check] = {
+    int: _is_number,
+    str: lambda value: type(value) is str,
+    bytes: lambda value: type(value) is bytes,
+    bool: lambda value: type(value) is bool,
+    type(None): lambda value: value is None,
+    Any: is_plain,
+}
+
+
+@cache
+def check_of(hint: Any) -> Check:
+    """What says whether a value is of the kind that an annotation names."""
+    if (exact := _EXACT.get(hint)) is not None:
+        return exact
+    origin, inner = get_origin(hint), tuple(check_of(item) for item in get_args(hint) if item is not ...)
+    if origin is Mapping or origin is dict:
+        of_key, of_value = inner
+        return lambda value: type(value) is dict and all(of_key(key) and of_value(item) for key, item in value.items())
+    if origin is list or (origin is tuple and ... in get_args(hint)):
+        (of_item,) = inner
+        return lambda value: type(value) is origin and all(map(of_item, value))
+    if origin is tuple:
+        return lambda value: (
+            type(value) is tuple
+            and len(value) == len(inner)
+            and all(check(item) for check, item in zip(inner, value, strict=True))
+        )
+    if isinstance(hint, type):
+        return lambda value: type(value) is hint and not misfit(value)
+    # a union
+    return lambda value: any(check(value) for check in inner)
