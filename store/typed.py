@@ -42,9 +42,16 @@ def is_plain(value: Any, depth: int = 0) -> bool:
     return False
 
 
-@cache
 def _fields(kind: type[Any]) -> tuple[tuple[str, Check], ...]:
-    return tuple((name, check_of(hint)) for name, hint in get_type_hints(kind).items() if not name.startswith("_"))
+    found = _FIELDS.get(kind)
+    if found is None:
+        hints = get_type_hints(kind)
+        found = tuple((name, check_of(hint)) for name, hint in hints.items() if not name.startswith("_"))
+        _FIELDS[kind] = found
+    return found
+
+
+_FIELDS: dict[type[Any], tuple[tuple[str, Check], ...]] = {}
 
 
 def _is_number(value: Any) -> bool:
