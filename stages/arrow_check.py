@@ -8,19 +8,39 @@ and text once. What a message would unpack to is not known before it is unpacked
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 #: Rows of one batch: of columns without content, such as nulls, any number has no bytes.
 ROWS_MAX: Final = 1 << 24
 #: The field of a Message (Arrow's Message.fbs) that says of which kind its header is; a RecordBatch's, and its own.
 _HEADER_TYPE, _HEADER, _COMPRESSION = 1, 2, 3
-_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 #: How a message begins.
 _CONTINUES = b"\xff\xff\xff\xff"
-#: Of a DictionaryBatch, the RecordBatch in it.
-_DATA = 1
+_BODY_BYTES = 3
+_SCHEMA, _DICTIONARY_BATCH, _RECORD_BATCH = 1, 2, 3
+#: Of a DictionaryBatch, the RecordBatch in it; of a RecordBatch its buffers, each an offset and a length.
+_DATA, _BUFFERS, _BUFFER = 1, 2, struct.Struct("<qq")
+#: Of a Schema (Schema.fbs), and of a Field in it.
+_SCHEMA_FIELDS, _SCHEMA_METADATA = 1, 2
+_NAME, _TYPE_KIND, _TYPE, _CHILDREN, _FIELD_METADATA = 0, 2, 3, 5, 6
+_TIMESTAMP, _UNION = 10, 14
+#: Of a view, and bytes of a number at most.
+_VIEW_INTS, _NUMBER_BYTES = 4, 32
+#: Bytes of the metadata of one message; a batch of a thousand columns has a twentieth.
+METADATA_BYTES_MAX: Final = 1 << 20
+#: Fields of a schema, however deep, and the bytes of their names and metadata. What refers to the same bytes twice
+#: has them twice, as it does in memory.
+SCHEMA_FIELDS_MAX: Final = 4096
+SCHEMA_BYTES_MAX: Final = 1 << 20
+NESTING_MAX: Final = 32
+#: Bytes that the values of a column come to where many rows refer to one.
+UNFOLDED_BYTES_MAX: Final = 256 << 20
 
 
 class UnsoundArrow(ValueError):  # noqa: N818 (named after what is so)
@@ -36,9 +56,54 @@ def sound(rows: pa.RecordBatch) -> pa.RecordBatch:
         # names of columns, and of fields within them, are decoded when they are asked for
         for field in rows.schema:
             _read_names(field)
+        for column in rows.columns:
+            _require_bounded(column)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise UnsoundArrow(f"a batch of {rows.num_rows} rows whose columns are not sound: {error}") from error
     return rows
+
+
+def _require_bounded(column: Any) -> None:
+    """Raise UnsoundArrow for a column whose values come to more than its bytes, beyond UNFOLDED_BYTES_MAX."""
+    types, kind = pa.types, column.type
+    if types.is_dictionary(kind) and not types.is_nested(kind.value_type):
+        values = column.dictionary
+        sizes = _sizes(values)
+        indices = np.asarray(column.indices.fill_null(0) if len(values) else [], np.int64)
+        if int(sizes[indices].sum()) <= UNFOLDED_BYTES_MAX:
+            return
+    elif _is_view(kind):
+        if int(_sizes(column).sum()) <= UNFOLDED_BYTES_MAX:
+            return
+    elif not _refers(kind):
+        return
+    raise UnsoundArrow(f"a column of type {kind} may come to more than {UNFOLDED_BYTES_MAX} bytes: write it plainly")
+
+
+def _is_view(kind: Any) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
+def _refers(kind: Any) -> bool:
+    """Whether rows of this type, or of one in it, may refer to the same bytes as other rows."""
+    types = pa.types
+    if types.is_list_view(kind) or types.is_large_list_view(kind) or types.is_run_end_encoded(kind):
+        return True
+    if types.is_dictionary(kind) or _is_view(kind):
+        return True
+    return any(_refers(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _sizes(values: Any) -> npt.NDArray[np.int64]:
+    """Bytes of each of the values, which are not nested."""
+    kind = values.type
+    if _is_view(kind):
+        views = values.buffers()[1]
+        held = np.frombuffer(views, np.int32)[::_VIEW_INTS] if views is not None else np.zeros(0, np.int32)
+        return held[values.offset : values.offset + len(values)].astype(np.int64)
+    if pa.types.is_primitive(kind) or pa.types.is_null(kind):
+        return np.full(len(values), _NUMBER_BYTES, np.int64)
+    return np.asarray(pc.fill_null(pc.binary_length(values), 0), np.int64)
 
 
 def _read_names(field: pa.Field[Any]) -> None:
@@ -48,7 +113,12 @@ def _read_names(field: pa.Field[Any]) -> None:
 
 
 def require_plain(metadata: bytes) -> None:
-    """Raise UnsoundArrow where a message's metadata say that its body is compressed, or is no flatbuffer."""
+    """Raise UnsoundArrow for metadata of a message that are no flatbuffer, or more than they may be.
+
+    A body is not compressed; a schema has so many fields and bytes; the buffers of a batch lie beside one another.
+    """
+    if len(metadata) > METADATA_BYTES_MAX:
+        raise UnsoundArrow(f"a message with {len(metadata)} bytes of metadata, the limit is {METADATA_BYTES_MAX}")
     try:
         message = _table(metadata, 0)
         kind_at = _field(metadata, message, _HEADER_TYPE)
@@ -56,10 +126,78 @@ def require_plain(metadata: bytes) -> None:
         at = _field(metadata, message, _HEADER)
         if kind == _DICTIONARY_BATCH and at:
             at = _field(metadata, _table(metadata, at), _DATA)
-        if kind in (_DICTIONARY_BATCH, _RECORD_BATCH) and at and _field(metadata, _table(metadata, at), _COMPRESSION):
-            raise UnsoundArrow("a message whose body is compressed: write it without compression")
+        if kind in (_DICTIONARY_BATCH, _RECORD_BATCH) and at:
+            batch = _table(metadata, at)
+            if _field(metadata, batch, _COMPRESSION):
+                raise UnsoundArrow("a message whose body is compressed: write it without compression")
+            body_at = _field(metadata, message, _BODY_BYTES)
+            _require_apart(metadata, batch, struct.unpack_from("<q", metadata, body_at)[0] if body_at else 0)
+        if kind == _SCHEMA and at:
+            _Walk(metadata).schema(_table(metadata, at))
     except (struct.error, IndexError) as error:
         raise UnsoundArrow(f"no message of Arrow: {error}") from error
+
+
+def _require_apart(data: bytes, batch: int, body_bytes: int) -> None:
+    at = _field(data, batch, _BUFFERS)
+    if not at:
+        return
+    begin = _table(data, at)
+    (count,) = struct.unpack_from("<I", data, begin)
+    if count * _BUFFER.size > len(data) - begin:
+        raise UnsoundArrow(f"a message that says it has {count} buffers")
+    lengths = [length for _, length in _BUFFER.iter_unpack(data[begin + 4 : begin + 4 + count * _BUFFER.size])]
+    if min(lengths, default=0) < 0 or sum(lengths) > body_bytes:
+        raise UnsoundArrow(f"a message whose buffers have {sum(lengths)} bytes, of {body_bytes}")
+
+
+class _Walk:
+    """Counts what a schema comes to. Raises UnsoundArrow where that is too much."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._fields = self._bytes = 0
+
+    def schema(self, table: int) -> None:
+        """All of a schema."""
+        self._pairs(table, _SCHEMA_METADATA)
+        for field in self._items(table, _SCHEMA_FIELDS):
+            self._field(field, 1)
+
+    def _field(self, table: int, depth: int) -> None:
+        self._fields += 1
+        if self._fields > SCHEMA_FIELDS_MAX or depth > NESTING_MAX:
+            raise UnsoundArrow(f"a schema of more than {SCHEMA_FIELDS_MAX} fields, or {NESTING_MAX} within each other")
+        self._count(table, _NAME)
+        self._pairs(table, _FIELD_METADATA)
+        kind_at, at = _field(self._data, table, _TYPE_KIND), _field(self._data, table, _TYPE)
+        if kind_at and at and self._data[kind_at] in (_UNION, _TIMESTAMP):
+            # the numbers of a union, or a time zone
+            self._count(_table(self._data, at), 1)
+        for child in self._items(table, _CHILDREN):
+            self._field(child, depth + 1)
+
+    def _pairs(self, table: int, number: int) -> None:
+        for pair in self._items(table, number):
+            self._count(pair, 0)
+            self._count(pair, 1)
+
+    def _count(self, table: int, number: int) -> None:
+        at = _field(self._data, table, number)
+        self._add(4 + int(struct.unpack_from("<I", self._data, _table(self._data, at))[0]) if at else 4)
+
+    def _add(self, count: int) -> None:
+        self._bytes += count
+        if self._bytes > SCHEMA_BYTES_MAX:
+            raise UnsoundArrow(f"a schema whose names and metadata have more than {SCHEMA_BYTES_MAX} bytes")
+
+    def _items(self, table: int, number: int) -> Iterator[int]:
+        at = _field(self._data, table, number)
+        if not at:
+            return
+        begin = _table(self._data, at)
+        for place in range(int(struct.unpack_from("<I", self._data, begin)[0])):
+            yield _table(self._data, begin + 4 + 4 * place)
 
 
 def _table(data: bytes, at: int) -> int:
@@ -93,6 +231,8 @@ def _check_messages(view: memoryview, at: int) -> None:
         length = int.from_bytes(view[at + 4 : at + 8], "little")
         if not length:
             return
+        if length > METADATA_BYTES_MAX:
+            raise UnsoundArrow(f"a message with {length} bytes of metadata, the limit is {METADATA_BYTES_MAX}")
         metadata = bytes(view[at + 8 : at + 8 + length])
         require_plain(metadata)
         body_at = _field(metadata, _table(metadata, 0), 3)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from headrace.stages.arrow_check import UnsoundArrow, check_messages, sound
+from headrace.stages.arrow_check import METADATA_BYTES_MAX, UnsoundArrow, check_messages, sound
 from headrace.stages.command_process import CommandFailedError
 from headrace.stages.records import SOURCE_ROWS
 
@@ -63,7 +63,11 @@ class ArrowStream:
         if len(rest) < _PREFIX_BYTES:
             return None
         metadata_bytes = int.from_bytes(rest[4:8], "little")
-        if rest[:4] != _CONTINUES or metadata_bytes > MESSAGE_BYTES_MAX:
+        if rest[:4] == _CONTINUES and metadata_bytes > METADATA_BYTES_MAX:
+            raise CommandFailedError(
+                f"command gave a message with {metadata_bytes} bytes of metadata, more than {METADATA_BYTES_MAX}"
+            )
+        if rest[:4] != _CONTINUES:
             raise CommandFailedError(f"command gave what is no Arrow stream: it begins with {bytes(rest[:8])!r}")
         if len(rest) < _PREFIX_BYTES + metadata_bytes:
             return None
