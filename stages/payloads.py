@@ -13,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+#: Codings that are undone, one after the other: no server has more than two.
+CODINGS_MAX = 8
 #: Of a payload that was compressed, so many bytes hold one that no text does: all but one in a thousand.
 PLAIN_BYTES = 64
 
@@ -32,7 +34,10 @@ def decode_payload(headers: Mapping[str, str], body: bytes, bytes_max: int, *, i
     """
     if "chunked" in (headers.get("Transfer-Encoding") or "").lower():
         body = _unchunk(body)
-    for coding in reversed((headers.get("Content-Encoding") or "").lower().split(",")):
+    codings = (headers.get("Content-Encoding") or "").lower().split(",")
+    if len(codings) > CODINGS_MAX:
+        raise UndecodablePayload(f"broken payload: {len(codings)} codings upon one another, the limit is {CODINGS_MAX}")
+    for coding in reversed(codings):
         work = _DECODERS.get(coding.strip())
         if work is None or not body:
             continue
