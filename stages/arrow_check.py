@@ -101,7 +101,7 @@ def _sizes(values: Any) -> npt.NDArray[np.int64]:
         views = values.buffers()[1]
         held = np.frombuffer(views, np.int32)[::_VIEW_INTS] if views is not None else np.zeros(0, np.int32)
         return held[values.offset : values.offset + len(values)].astype(np.int64)
-    if pa.types.is_primitive(kind) or pa.types.is_null(kind):
+    if pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
         return np.full(len(values), _NUMBER_BYTES, np.int64)
     return np.asarray(pc.fill_null(pc.binary_length(values), 0), np.int64)
 
