@@ -1,11 +1,14 @@
 """A controller dies, freezes or loses its store: another leads, data flows on, and the dataset is the same."""
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -124,6 +127,42 @@ def test_a_frozen_leader_that_wakes_after_others_have_led_and_truncated_stands_b
         assert reply.leader == made.addresses["b"]
         assert made.status(name) is not None, "whoever leads now still knows how the run ended"
     same(home, place, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_leader_that_froze_while_it_published_leaves_the_manifest_of_whoever_came_after(
+    home: Path, tmp_path: Path
+) -> None:
+    place = Place("file", tmp_path)
+    with cluster(home, tmp_path, place.root) as made:
+        name = begun(made, home, place, count=2)
+        with at_the_manifest(tmp_path / "out"):
+            published = lambda: Dataset.open(place.output).state.newest is not None  # noqa: E731
+            until(published, "the entry that publishes stands, and its manifest waits")
+            made.controllers["a"].signal(signal.SIGSTOP)
+        until(lambda: made.leads("b"), "the standby leads after a silence")
+        assert made.wait_for_end(name).state == "completed"
+        first = min((home / "corpus").glob("*.jsonl")).as_uri()
+        retract = headrace("dataset", "retract", place.output, "--source", first, "--json")
+        done = subprocess.run(retract, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
+        assert done.returncode == 0, done.stderr
+        newest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
+        assert newest["version"] == 2
+        made.controllers["a"].signal(signal.SIGCONT)
+        made.controllers["a"].says("has been taken over by")
+        made.controllers["a"].signal(signal.SIGTERM)
+        until(lambda: made.controllers["a"].process.poll() is not None, "the one that froze ends")
+        assert json.loads((tmp_path / "out" / "manifest.json").read_bytes()) == newest
+    assert Dataset.open(place.output).verify().sound
+
+
+@contextlib.contextmanager
+def at_the_manifest(dataset: Path) -> Iterator[None]:
+    """Whoever would write the manifest waits meanwhile."""
+    (dataset / ".tmp").mkdir(parents=True, exist_ok=True)
+    with open(dataset / ".tmp" / "update.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, pytest.param(Fault.BROKEN, marks=pytest.mark.slow)])
