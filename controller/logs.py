@@ -33,6 +33,7 @@ from headrace.store.entries import (
     encode_entry,
 )
 from headrace.store.errors import StoreError, StoreRefused, StoreStalled
+from headrace.store.folding import read_behind
 from headrace.store.log import Appended, Log
 from headrace.store.objects import ObjectStore, open_store
 from headrace.store.remote_probe import begin_race
@@ -106,9 +107,9 @@ class Logs:
         return self._open(dataset).store
 
     def close(self) -> None:
-        """End the threads; what is being written is finished."""
+        """Begin no more. Whoever calls it has waited for what is being written, for as long as it would."""
         for opened in self._logs.values():
-            opened.thread.close(wait=True)
+            opened.thread.close(wait=False)
 
     def _open(self, dataset: str) -> _OpenLog:
         opened = self._logs.get(dataset)
@@ -120,12 +121,10 @@ class Logs:
 
     def _read(self, opened: _OpenLog, command: ReadLog) -> LogRead:
         entries: list[tuple[int, Entry]] = []
-        found, behind = opened.log.read_from(command.after)
+        found, behind = read_behind(opened.log, command.after)
         snapshot = None
         if found is not None:
-            from headrace.store.snapshot import decode_snapshot  # numpy, which a start without one need not import
-
-            snapshot = decode_snapshot(found[1])
+            _, snapshot = found
             opened.leader = Led(snapshot.term, snapshot.leader)
         for number, data in behind:
             entry = decode_entry(data, f"entry {number} of {command.log}")

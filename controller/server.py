@@ -39,7 +39,7 @@ from headrace.transport.effects import Effects, end_on_surprise
 from headrace.transport.lifeline import end_with_parent
 from headrace.transport.logbook import Logbook, keep_logbook
 from headrace.transport.notify import keep_alive, notify
-from headrace.transport.signals import hear_on
+from headrace.transport.signals import end_within, hear_on
 from headrace.transport.ticket import KEY_BYTES_MIN
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ logger = logging.getLogger("headrace.controller")
 
 #: Bytes of one message; a page of a listing and a proposal of many ranges must fit.
 MESSAGE_BYTES_MAX = 64 << 20
+#: Seconds in which a controller that was told to end does, whatever store it waits for: RESIGN_S and SETTLE_S of the
+#: shell, and what is left to be closed. Else the kernel ends it.
+ENDING_S = 15.0
 #: The folder of the cluster's own log, below the root.
 LOG_FOLDER = "controller"
 EVERYWHERE = ("0.0.0.0", "[::]", "")  # noqa: S104 - recognised, not listened on
@@ -137,6 +140,7 @@ async def serve(service: Service) -> int:
     notify(f"READY=1\nSTATUS=serves on {address}")
     watched = Effects().start("the watchdog", keep_alive())
     await told.wait()
+    end_within(ENDING_S)
     notify("STOPPING=1")
     watched.cancel()
     await shell.resign()

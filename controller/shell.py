@@ -202,11 +202,11 @@ class Shell:
                 await asyncio.wait_for(self.changed.wait(), RESIGN_LOOK_S)
 
     async def close(self) -> None:
-        """Wait for writes under way and end the threads."""
+        """Wait for writes under way, for SETTLE_S at most, and end the threads."""
         if self._timer is not None:
             self._timer.cancel()
         await self._effects.settle(SETTLE_S)
-        await asyncio.to_thread(self._logs.close)
+        self._logs.close()
 
     def _step(self, event: object, worker: str) -> None:
         try:

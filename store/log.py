@@ -74,27 +74,33 @@ class Log:
         found = (self._pattern.fullmatch(info.key) for info in self._store.list(self._prefix + "/", after=start))
         return self._entries(after, (int(match[1]) for match in found if match is not None))
 
-    def read_from(self, after: int = -1) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
+    def read_from(
+        self, after: int = -1, below: int | None = None
+    ) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
         """What a reader that knows everything up to `after` needs: a snapshot or None, and the entries behind it.
 
-        A snapshot is given to whoever begins, and where entries behind `after` were truncated. Raises `FormatError`
-        where an entry is missing that no snapshot covers.
+        A snapshot is given to whoever begins, and where entries behind `after` were truncated: the newest, of those
+        before number `below` if that is given. Raises `FormatError` where an entry is missing that no snapshot covers.
         """
         for _ in range(READ_AGAIN_MAX):
             try:
-                return self._read_once(after)
+                return self._read_once(after, below)
             except (FormatError, ObjectMissing):
                 continue  # what was listed may have been truncated since, behind a newer snapshot
-        return self._read_once(after)
+        return self._read_once(after, below)
 
     def write_snapshot(self, number: int, data: bytes) -> None:
         """Put a fold of all entries up to `number` beside them, in the place of one with other bytes.
 
         Another leader's says the same, and one that was cut must not stand when the entries that it covers go.
         """
-        key = self._snapshot_key(number)
+        key = self.snapshot_key(number)
         if not self._store.create(key, [data]) and self._store.get(key) != data:
             self._store.replace(key, [data])
+
+    def read_snapshot(self, number: int) -> bytes:
+        """The bytes of a snapshot. Raises ObjectMissing."""
+        return self._store.get(self.snapshot_key(number))
 
     def snapshots(self, after: int = -1) -> list[int]:
         """The numbers of the snapshots behind `after`, in order."""
@@ -115,7 +121,7 @@ class Log:
             raise ValueError(f"{self._store.uri}: no snapshot covers entry {upto}, nothing may be deleted")
         numbers, _ = self._numbers(-1)
         doomed = [self.key(number) for number in numbers if number <= upto and number not in keep]
-        doomed += [self._snapshot_key(number) for number in snapshots if number < upto]
+        doomed += [self.snapshot_key(number) for number in snapshots if number < upto]
         for key in doomed:
             self._store.delete(key)
         return len(doomed)
@@ -144,16 +150,17 @@ class Log:
             ) from error
         return Appended(number) if existing == data else Refused(number, existing)
 
-    def _read_once(self, after: int) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
+    def _read_once(self, after: int, below: int | None) -> tuple[tuple[int, bytes] | None, list[tuple[int, bytes]]]:
         numbers, snapshots = self._numbers(after)
-        covered = snapshots[-1] if snapshots else -1
+        covered = max((number for number in snapshots if below is None or number < below), default=-1)
         whole = set(range(after + 1, covered + 1)) <= set(numbers)
         if covered > after and (after < 0 or not whole):
-            newest = covered, self._store.get(self._snapshot_key(covered))
+            newest = covered, self._store.get(self.snapshot_key(covered))
             return newest, list(self._entries(covered, [number for number in numbers if number > covered]))
         return None, list(self._entries(after, numbers))
 
-    def _snapshot_key(self, number: int) -> str:
+    def snapshot_key(self, number: int) -> str:
+        """Return the key of the snapshot of all entries up to `number`."""
         return self.key(number).removesuffix(".msgpack") + ".snapshot"
 
     def _numbers(self, after: int) -> tuple[list[int], list[int]]:

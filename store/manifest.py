@@ -15,6 +15,7 @@ import orjson
 
 from headrace.store.entries import EntryError, Removed, VersionPublished, decode_entry
 from headrace.store.errors import FormatError, ObjectMissing
+from headrace.store.folding import read_behind
 from headrace.store.log import NUMBER_MAX, Log
 from headrace.store.objects import Buffer, ObjectStore
 
@@ -111,11 +112,9 @@ def _said(store: ObjectStore, entry: int) -> tuple[dict[int, int], bool]:
 
     Raises StoreError, and FormatError where the ledger lacks the entry.
     """
-    snapshot, entries = Log(store).read_from(entry - 1)
+    snapshot, entries = read_behind(Log(store), entry - 1)
     if snapshot is not None:
-        from headrace.store.snapshot import decode_snapshot  # numpy, which a log without a snapshot need not import
-
-        state = decode_snapshot(snapshot[1])
+        _, state = snapshot
         published = {shown.number: number for number, shown in getattr(state, "published", {}).items()}
         gone = bool(getattr(state, "removed", False))
     elif not entries:

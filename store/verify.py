@@ -15,6 +15,8 @@ from headrace.store.dataset import Dataset, Description, fold_ledger
 from headrace.store.entries import Closed, StoredObject
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
 from headrace.store.fold import LedgerState
+from headrace.store.folding import snapshot_problems
+from headrace.store.log import Log
 from headrace.store.manifest import MANIFEST_KEY, doubt, entry_of
 from headrace.store.objects import ObjectStore
 from headrace.store.parts import GRAVITY, Ordinals, broken_rows, keys_of, rows_of
@@ -76,6 +78,7 @@ def verify_shards(store: ObjectStore, state: LedgerState, progress: Callable[[in
         if progress is not None:
             progress(done, len(state.shards))
     problems += whole_problems(store, state)
+    problems += snapshot_problems(Log(store))
     try:
         problems += _manifest_problems(store, state)
     except FormatError as error:

@@ -78,7 +78,12 @@ def be_interrupted() -> None:
 
 
 def end_within(seconds: float) -> None:
-    """Have the kernel end this process in so long, whatever its threads do. On the main thread, or set up there."""
+    """Have the kernel end this process in so long, or sooner where it was told so, whatever its threads do.
+
+    On the main thread, or set up there.
+    """
+    if 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= seconds:
+        return
     with contextlib.suppress(ValueError):  # the main thread alone may set it, and has, where another asks
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)

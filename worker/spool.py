@@ -29,7 +29,7 @@ import orjson
 from headrace.stages.spool import CLOSED, PUSH_RECORDS_MAX
 from headrace.store import disk
 from headrace.store.errors import StoreError
-from headrace.worker.spool_shed import ShedLog
+from headrace.worker.spool_shed import ShedLog, name_anew
 
 #: Keys of pushes that are remembered; one that comes again later than that is written again.
 KEYS_MAX = 1 << 20
@@ -89,6 +89,8 @@ class Spool:
         self._born_at = 0.0
         #: Whether what the disk holds of the open segment is not known any more.
         self._broken = False
+        #: Whether a seal of the open segment has begun and was not ended: it may have its last name already.
+        self._sealing = False
         try:
             disk.make_folder(folder)
             self._guard = os.open(folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -119,6 +121,8 @@ class Spool:
             if not lines:
                 return Taken(0)
             body = b"\n".join(lines) + b"\n"
+            if self._sealing:
+                self._seal()
             if self._used_bytes() + len(body) > self.limit_bytes:
                 return self._refuse(len(lines), len(body), key)
             taken = Taken(len(lines))
@@ -130,7 +134,10 @@ class Spool:
             return taken
 
     def tick(self) -> None:
-        """Seal a segment that has reached its age; to be called every second or so."""
+        """Seal a segment that has reached its age; to be called every second or so.
+
+        Raises OSError where the disk does not take it: the next call tries again.
+        """
         with self._lock:
             now = time.monotonic()
             if self._segment >= 0 and not self._broken and now >= self._born_at + self._age_s:
@@ -226,11 +233,13 @@ class Spool:
         self._end, self._born_at = 0, time.monotonic()
 
     def _seal(self) -> None:
-        """Seal the open segment. After an OSError it is open as before."""
-        disk.rename(self._folder / (self._name + _OPEN), self._folder / (self._name + _SEALED))
+        """Seal the open segment. After an OSError nothing is appended to it until another call has come through."""
+        self._sealing = True
+        name_anew(self._folder / (self._name + _OPEN), self._folder / (self._name + _SEALED))
         os.close(self._segment)
         os.close(self._journal)
         self._segment = self._journal = -1
+        self._sealing = False
 
     def _recover(self) -> None:
         for journal in sorted(self._folder.glob("*" + _JOURNAL)):

@@ -126,8 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self._may_not():
             return
         if self.path == "/close":
-            self.spool.finish()
-            self._answer(200, {"closed": True}, close=True)
+            self._finish()
             return
         length, key = self.headers.get("Content-Length", ""), self.headers.get("Idempotency-Key", "")
         if self.path != "/records":
@@ -142,6 +141,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(400, {"error": problem}, close=True)
         else:
             self._push(int(length), key)
+
+    def _finish(self) -> None:
+        try:
+            self.spool.finish()
+        except OSError as error:
+            self._answer(507, {"error": f"the disk does not take the end: {error.strerror}; ask again"}, close=True)
+        else:
+            self._answer(200, {"closed": True}, close=True)
 
     def _push(self, length: int, key: str) -> None:
         if not self.server.clients.bodies.acquire(blocking=False):
@@ -293,11 +300,32 @@ def main(arguments: list[str]) -> int:
     print(f"spool serves on {address}", flush=True)
     if given.dataset:
         threads.start("release", lambda: _release(spool, given.dataset, given.folder, stop))
-    while not stop.wait(_TICK_S):
-        spool.tick()
+    _tend(spool, stop)
     server.shutdown()
-    spool.close()
+    try:
+        spool.close()
+    except OSError as error:
+        print(f"headrace: {_not_sealed(error)}; the next start does it", file=sys.stderr)
+        return 1
     return 0
+
+
+def _tend(spool: Spool, stop: threading.Event) -> None:
+    """Seal what is old enough, until the end. A disk that does not take it is said once, and asked again."""
+    said = ""
+    while not stop.wait(_TICK_S):
+        trouble = ""
+        try:
+            spool.tick()
+        except OSError as error:
+            trouble = _not_sealed(error)
+        if trouble and trouble != said:
+            print(f"headrace: {trouble}; it is tried again every {_TICK_S} s", file=sys.stderr, flush=True)
+        said = trouble
+
+
+def _not_sealed(error: OSError) -> str:
+    return f"the disk does not let a segment be sealed: {error.strerror or error}"
 
 
 if __name__ == "__main__":

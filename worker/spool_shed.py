@@ -22,6 +22,14 @@ _OPEN, _SEALED = ".shed.open", ".shed"
 _NAME = re.compile(r"[0-9]{12,18}\.shed(?:\.open)?")
 
 
+def name_anew(source: Path, target: Path) -> None:
+    """Give a segment its last name, durably. After an OSError it may have either, and another call goes on with it."""
+    if source.exists():
+        disk.rename(source, target)
+    else:
+        disk.sync_folder(target.parent)
+
+
 class ShedLog:
     """The segments of one folder. Called by its Spool, under its lock."""
 
@@ -61,11 +69,11 @@ class ShedLog:
         self._end += len(line)
 
     def seal(self) -> None:
-        """End the open segment, if there is one."""
+        """End the open segment, if there is one. After an OSError it is open, and another call tries again."""
         if self.open:
+            name_anew(self._folder / (self._name + _OPEN), self._folder / (self._name + _SEALED))
             os.close(self._segment)
             self._segment = -1
-            disk.rename(self._folder / (self._name + _OPEN), self._folder / (self._name + _SEALED))
 
     def recover(self) -> Iterator[tuple[int, int, str]]:
         """Number of the segment, records and key of every push; a segment that was left open is mended and sealed.

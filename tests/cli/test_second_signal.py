@@ -20,6 +20,7 @@ import typer
 from silent import Silent, below, left_after, wait_until
 
 from headrace.cli.main import app
+from headrace.controller.server import ENDING_S
 
 START_S = 60.0
 #: Seconds that are promised; a machine on which others work too delays what is measured, and by how much nobody knows.
@@ -288,6 +289,13 @@ def test_the_first_ctrl_c_ends_a_command_that_has_nothing_to_commit_with_a_line(
         waiting.signal(signal.SIGINT)
         wait_until(lambda: not waiting.lives(), END_S, f"{command} ends")
         assert (waiting.folder / "errors.txt").read_text().splitlines()[-1] == "headrace: interrupted"
+
+
+@pytest.mark.slow
+def test_one_signal_ends_a_controller_whose_store_is_silent_within_its_limit(commands: Commands) -> None:
+    with contextlib.closing(commands.start("controller", WAITS["controller"])) as waiting:
+        waiting.signal(signal.SIGTERM)
+        wait_until(lambda: not waiting.lives(), ENDING_S + END_S, "the controller ends")
 
 
 def test_two_signals_end_a_run_whose_controller_is_stopped(commands: Commands) -> None:

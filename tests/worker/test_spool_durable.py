@@ -105,4 +105,4 @@ def test_a_segment_that_cannot_be_sealed_now_takes_nothing_back(
         failing.setattr(disk, "rename", fails)
         assert spool.push(LINE, "a") == Taken(1)
     assert spool.push(LINE, "b") == Taken(1)
-    assert (tmp_path / "000000000001.jsonl").read_bytes() == LINE + LINE
+    assert [(tmp_path / f"00000000000{number}.jsonl").read_bytes() for number in (1, 2)] == [LINE, LINE]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import socket
 import ssl
@@ -15,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from headrace.store import disk
 from headrace.worker.spool import Spool
 from headrace.worker.spool_guard import HEAD_BYTES_MAX, TOKEN_CHARACTERS_MIN, Clients, GuardError, Tokens
-from headrace.worker.spool_server import PUSH_BYTES_MAX, _Handler, _serve
+from headrace.worker.spool_server import PUSH_BYTES_MAX, _Handler, _serve, _tend
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
@@ -186,3 +188,57 @@ def test_other_hosts_are_served_with_tls_and_tokens_only(tmp_path: Path) -> None
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "needs --certificate, --key and --token-file" in done.stderr
+
+
+class FullDisk:
+    """A disk that makes no name durable for so many times, and then tells whoever waits for it to stop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+        self.times, self.stop = times, threading.Event()
+        self._sync = disk.sync_folder
+        monkeypatch.setattr(disk, "sync_folder", self.sync_folder)
+
+    def sync_folder(self, folder: str | Path) -> None:
+        self.times -= 1
+        if self.times >= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.stop.set()
+        self._sync(folder)
+
+
+@pytest.mark.parametrize("sheds", [False, True])
+def test_a_disk_that_lets_no_segment_be_sealed_is_said_once_and_asked_again(
+    sheds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("headrace.worker.spool_server._TICK_S", 0.01)
+    spool = Spool(tmp_path / "spool", limit_bytes=0 if sheds else 1 << 20, age_s=0.0, sheds=sheds)
+    spool.push(RECORD)
+    full = FullDisk(monkeypatch, 3)
+    _tend(spool, full.stop)
+    assert capsys.readouterr().err.count("the disk does not let a segment be sealed: No space left on device") == 1
+    kind = "shed" if sheds else "jsonl"
+    assert [path.name for path in (tmp_path / "spool").glob(f"*.{kind}*")] == [f"{1:012d}.{kind}"]
+
+
+def test_nothing_is_appended_to_a_segment_whose_seal_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path / "spool", limit_bytes=1 << 20, age_s=0.0)
+    spool.push(RECORD)
+    FullDisk(monkeypatch, 2)
+    for refused in (spool.tick, lambda: spool.push(RECORD, "again")):
+        with pytest.raises(OSError, match="No space left"):
+            refused()
+    assert spool.push(RECORD, "again").records == 1
+    assert (tmp_path / "spool" / f"{1:012d}.jsonl").read_bytes() == RECORD
+    spool.close()
+
+
+def test_who_pushes_or_closes_while_the_disk_is_full_is_told_to_come_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FullDisk(monkeypatch, 2)
+    assert server.push() == 507
+    ends = b"POST /close HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    said = server.say(ends)
+    assert said.startswith(b"HTTP/1.1 507 ")
+    assert b"Retry-After: " in said
+    assert server.say(ends).startswith(b"HTTP/1.1 200 ")
