@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +13,9 @@ import pytest
 UNITS = Path(__file__).resolve().parents[2] / "systemd"
 ANALYZE = shutil.which("systemd-analyze")
 
+
+#: Where the controller's user keeps the key of the authority.
+KEYS = "/var/lib/headrace-controller"
 
 #: What `systemd-analyze security` may find of a unit at most, in tenths: 0 is shut, 100 wide open.
 EXPOSURE_MAX = 30
@@ -34,32 +38,62 @@ def test_a_unit_waits_for_its_daemons_word_is_started_again_and_has_limits(unit:
         assert line in lines
 
 
-@each_unit
-def test_a_unit_meets_the_other_at_a_socket_that_no_other_user_reaches(unit: Path) -> None:
-    text = unit.read_text(encoding="utf-8")
-    lines = text.splitlines()
-    for line in ("Environment=HEADRACE_RUNTIME_DIR=/run/headrace", "RuntimeDirectory=headrace"):
-        assert line in lines
-    assert "RuntimeDirectoryMode=0700" in lines
+def values(unit: str) -> dict[str, str]:
+    """The settings of a unit that stand in it once."""
+    lines = (UNITS / f"headrace-{unit}.service").read_text(encoding="utf-8").splitlines()
+    pairs = [line.partition("=") for line in lines if "=" in line and not line.startswith("#")]
+    return {name: value for name, _, value in pairs if name != "Environment"}
+
+
+def test_nothing_is_plain_text_and_the_defaults_stay_on_this_host() -> None:
+    for unit in UNITS.glob("*.service"):
+        assert "insecure-tcp" not in unit.read_text(encoding="utf-8")
+    controller = (UNITS / "headrace-controller.service").read_text(encoding="utf-8")
+    assert "\nEnvironment=HEADRACE_LISTEN=127.0.0.1:7420\n" in controller
+    assert f"\nEnvironment=HEADRACE_CLUSTER={KEYS}/cluster\n" in controller, "with mutual TLS"
     settings = (UNITS / "headrace.env").read_text(encoding="utf-8").splitlines()
-    set_by_default = [line for line in settings if line and not line.startswith("#")]
-    assert "insecure-tcp" not in text
-    assert set_by_default == [], "nothing listens on a network before somebody says so"
+    assert [line for line in settings if line and not line.startswith("#")] == []
+
+
+def test_the_two_are_users_of_their_own_with_folders_of_their_own() -> None:
+    controller, worker = values("controller"), values("worker")
+    for name in ("User", "Group", "StateDirectory", "RuntimeDirectory", "LogsDirectory", "WorkingDirectory"):
+        assert controller[name] != worker[name]
+    for unit in (controller, worker):
+        assert (unit["StateDirectoryMode"], unit["RuntimeDirectoryMode"]) == ("0700", "0700")
+        assert (unit["SupplementaryGroups"], unit["UMask"]) == ("headrace", "0007")
 
 
 @each_unit
 def test_a_unit_has_a_limit_of_memory_and_sees_no_other_users_processes(unit: Path) -> None:
     lines = unit.read_text(encoding="utf-8").splitlines()
     assert any(re.fullmatch(r"MemoryMax=\d+[G%]", line) for line in lines)
-    for line in ("ProtectProc=invisible", "ProtectSystem=strict", "NoNewPrivileges=yes", "User=headrace"):
+    for line in ("ProtectProc=invisible", "ProtectSystem=strict", "NoNewPrivileges=yes"):
         assert line in lines
 
 
 def test_a_worker_has_no_way_to_the_key_of_the_authority() -> None:
-    documented = "/var/lib/headrace/cluster"
-    assert f"HEADRACE_CLUSTER={documented}\n" in (UNITS / "headrace.env").read_text(encoding="utf-8")
-    worker = (UNITS / "headrace-worker.service").read_text(encoding="utf-8")
-    assert f"\nInaccessiblePaths=-{documented}\n" in worker
+    assert f"HEADRACE_CLUSTER={KEYS}/cluster\n" in (UNITS / "headrace.env").read_text(encoding="utf-8")
+    assert values("controller")["StateDirectory"] == Path(KEYS).name
+    assert values("worker")["InaccessiblePaths"] == f"-{KEYS}"
+
+
+@pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="systemd-sysusers is not installed")
+@pytest.mark.skipif(os.geteuid() != 0, reason="no root: no folders for other users")
+def test_users_and_folders_are_made_by_systemds_own_tools(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    for tool in ("sysusers", "tmpfiles"):
+        command = [f"systemd-{tool}", f"--root={tmp_path}", *(["--create"] if tool == "tmpfiles" else [])]
+        command.append(str(UNITS / f"{tool}.d" / "headrace.conf"))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 0, done.stderr
+    groups = dict(line.split(":", 1) for line in (tmp_path / "etc/group").read_text().splitlines())
+    assert groups["headrace"].endswith(":headrace-controller,headrace-worker")
+    users = [line.split(":")[0] for line in (tmp_path / "etc/passwd").read_text().splitlines()]
+    assert {values(unit)["User"] for unit in ("controller", "worker")} <= set(users)
+    data = (tmp_path / "var/lib/headrace/data").stat()
+    assert data.st_mode & 0o7777 == 0o2770
+    assert data.st_gid == int(groups["headrace"].split(":")[1])
 
 
 @pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
