@@ -169,7 +169,7 @@ class FileStore:
     @contextlib.contextmanager
     def _locked(self, key: str) -> Iterator[None]:
         deadline = time.monotonic() + LOCK_S_MAX
-        descriptor = os.open(os.path.join(self._temps, "update.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(os.path.join(self._temps, "update.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
         try:
             while True:
                 try:
