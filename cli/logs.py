@@ -40,9 +40,9 @@ def since_of(text: str, now: float) -> float:
     if not text:
         return 0.0
     if ago := _AGO.fullmatch(text):
-        return now - float(ago[1]) * _UNITS_S[ago[2]]
+        return max(0.0, now - float(ago[1]) * _UNITS_S[ago[2]])
     try:
-        return datetime.fromisoformat(text).timestamp()
+        return max(0.0, datetime.fromisoformat(text).timestamp())
     except (ValueError, OverflowError, OSError):
         problem = f"--since {text!r}: give how long ago, such as 30s, 10m, 2h or 1d, or a time such as 2026-05-04T12:30"
         raise UsageError(problem) from None
@@ -139,7 +139,7 @@ def line_text(line: Mapping[str, Any]) -> Text:
     if not task and pipeline and pipeline not in message:
         subject = f"{pipeline}: "
     text = Text.assemble(
-        (f"{when} ", FAINT),
+        (f"{safe(when)} ", FAINT),
         (f"{level:<8}", style),
         (f"{safe(process):<{PROCESS_COLUMNS}} ", ACCENT),
         (safe(subject), "bold"),

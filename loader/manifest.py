@@ -124,10 +124,17 @@ class ShardTable(Sequence[ShardEntry]):
 
 
 def _retraction(fields: Mapping[str, Any]) -> Retraction:
-    documents = tuple(map(int, fields["documents"]))
-    if not is_key(fields["tokens"]) or not 0 <= min(documents, default=0) <= max(documents, default=0) <= COUNT_MAX:
+    documents = tuple(map(_count, fields["documents"]))
+    if not is_key(fields["tokens"]):
         raise ValueError(f"what was retracted of {str(fields['tokens'])[:200]!r} is no key with rows of a table")
-    return Retraction(int(fields["version"]), fields["tokens"], documents)
+    return Retraction(_count(fields["version"]), fields["tokens"], documents)
+
+
+def _count(value: Any) -> int:
+    """A number of a manifest. Raises ValueError for anything else."""
+    if type(value) is not int or not 0 <= value <= COUNT_MAX:
+        raise ValueError(f"{str(value)[:80]} is no whole number from 0 to {COUNT_MAX}")
+    return value
 
 
 def parse_manifest(data: bytes, uri: str) -> Manifest:
@@ -143,11 +150,11 @@ def parse_manifest(data: bytes, uri: str) -> Manifest:
         eos_id = fields["eos_id"]
         manifest = Manifest(
             dataset=str(fields["dataset"]),
-            version=int(fields["version"]),
-            seq_len=int(fields["seq_len"]),
+            version=_count(fields["version"]),
+            seq_len=_count(fields["seq_len"]),
             tokenizer=str(fields["tokenizer"]),
-            pad_id=int(fields["pad_id"]),
-            eos_id=None if eos_id is None else int(eos_id),
+            pad_id=_count(fields["pad_id"]),
+            eos_id=None if eos_id is None else _count(eos_id),
             shards=ShardTable(fields["shards"]),
             retracted=tuple(map(_retraction, fields.get("retracted", ()))),
             entry=entry_of(fields),

@@ -15,6 +15,7 @@ import numpy as np
 
 from headrace.loader.errors import Difference, LoaderError, StateMismatch
 from headrace.loader.plan import (
+    POSITION_MAX,
     POSITIONS_MAX,
     Cut,
     Event,
@@ -31,6 +32,11 @@ from headrace.loader.plan import (
 STATE_FORMAT: Final = 1
 #: entries in a journal; a journal is edited by hand and by changes of the world size, not by steps
 EVENTS_MAX: Final = 100_000
+#: lists and objects within each other; a dataset that grew between two passes has a state within its state
+DEPTH_MAX: Final = 200
+#: characters of what is wrong that are said again
+_SHOWN: Final = 200
+_WEIGHT_MAX: Final = 1e300
 #: the fields that fix the order of samples; names and URIs do not, since a dataset may be copied or moved
 _BINDING: Final = ("layout_root", "samples", "tokenizer", "seq_len", "seed", "weights")
 
@@ -65,6 +71,8 @@ def check_state(state: Mapping[str, Any], ours: Mapping[str, Any]) -> Place:
     ]
     differences += _nested("order", state.get("order"), ours["order"])
     theirs, mine = state.get("sources") or [], ours.get("sources") or []
+    if not isinstance(theirs, list | tuple):
+        raise LoaderError(f"the state's sources are {type(theirs).__name__}, and no list")
     if theirs and mine and state.get("schedule") != ours["schedule"]:
         differences.append(Difference("schedule", state.get("schedule"), ours["schedule"]))
     for number in range(max(len(theirs), len(mine))):
@@ -125,8 +133,9 @@ def unpacked(state: Mapping[str, Any]) -> dict[str, Any]:
     plain = dict(state)
     try:
         plain |= {field: json.loads(plain[field]) for field in ("journal", "before") if type(plain.get(field)) is str}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LoaderError(f"the state's journal is malformed: {error}") from error
+    _require_shallow(plain)
     return {
         field: value for field, value in plain.items() if (field, value) not in (("before", None), ("ended", False))
     }
@@ -195,25 +204,52 @@ def _parse_event(fields: Any) -> Event:
             case "skipped":
                 return Skipped(_whole(fields, "first"), _whole(fields, "count"))
             case "reweighted":
-                weights = tuple(float(weight) for weight in fields["weights"])
+                weights = tuple(_weight(weight) for weight in fields["weights"])
                 return Reweighted(_whole(fields, "position"), weights)
             case "revised":
                 versions = fields["versions"]
-                if not all(type(version) is int and version >= 0 for version in versions):
+                if not all(type(version) is int and 0 <= version <= POSITIONS_MAX for version in versions):
                     raise ValueError("versions are whole numbers")
                 return Revised(_whole(fields, "position"), tuple(versions))
             case "grew":
                 place = _whole(fields, "position"), _whole(fields, "source"), _whole(fields, "samples")
-                return Grew(*place, str(fields["layout_root"]))
+                if not isinstance(fields["layout_root"], str):
+                    raise TypeError("a layout has a root in words")
+                return Grew(*place, fields["layout_root"])
             case "cut":
                 cut = Cut(_whole(fields, "batch_size"), _whole(fields, "world_size"), LastBatch(fields["last"]))
-                if cut.stride < 1:
-                    raise ValueError("a cut of no samples")
+                if not 1 <= cut.stride <= POSITIONS_MAX:
+                    raise ValueError("a cut of no samples, or of more than there can be")
                 return Recut(_whole(fields, "position"), _whole(fields, "step"), cut)
     except (KeyError, TypeError, ValueError, LoaderError) as error:
         reason = error if isinstance(error, LoaderError) else repr(error)
-        raise LoaderError(f"the state's journal holds {fields!r}, which is malformed: {reason}") from error
-    raise LoaderError(f"the state's journal holds {fields!r}; this version of Headrace knows no such event")
+        raise LoaderError(f"the state's journal holds {_shown(fields)}, which is malformed: {reason}") from error
+    raise LoaderError(f"the state's journal holds {_shown(fields)}; this version of Headrace knows no such event")
+
+
+def _weight(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= _WEIGHT_MAX:
+        raise ValueError(f"a weight is a number from 0 to {_WEIGHT_MAX:g}")
+    return float(value)
+
+
+def _shown(fields: Any) -> str:
+    return repr(fields)[:_SHOWN]
+
+
+def _require_shallow(state: Any) -> None:
+    """Raise LoaderError for what is nested so deeply that whoever writes or compares it would fail."""
+    level: list[Any] = [state]
+    for _ in range(DEPTH_MAX):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, Mapping | list | tuple)
+            for inner in (item.values() if isinstance(item, Mapping) else item)
+        ]
+        if not level:
+            return
+    raise LoaderError(f"the state is malformed: lists and objects within each other, more than {DEPTH_MAX} deep")
 
 
 def find_state(value: object) -> dict[str, Any] | None:
@@ -222,7 +258,10 @@ def find_state(value: object) -> dict[str, Any] | None:
     Raises LoaderError where they are of several loaders, as of training and validation: either may be meant.
     """
     found: list[dict[str, Any]] = []
-    _look(value, found)
+    try:
+        _look(value, found)
+    except RecursionError as error:
+        raise LoaderError("it is nested too deeply for a state to be looked for in it") from error
     # not the layout, in which workers differ for a while when a dataset grew
     loaders = {json.dumps([one.get(field) for field in _LOADER], sort_keys=True, default=str): one for one in found}
     if len(loaders) > 1:
@@ -232,12 +271,18 @@ def find_state(value: object) -> dict[str, Any] | None:
         raise LoaderError(
             f"the states of {len(loaders)} loaders lie in it ({each}): give that of one alone, in a file as JSON"
         )
-    return max(found, key=lambda one: (one.get("pass", 0), one.get("position", 0)), default=None)
+    return max(found, key=_reached, default=None)
+
+
+def _reached(state: Mapping[str, Any]) -> tuple[int, int]:
+    """How far a state is; one that does not say it in numbers is nowhere."""
+    pass_, position = state.get("pass", 0), state.get("position", 0)
+    return (pass_, position) if type(pass_) is type(position) is int else (-1, -1)
 
 
 def _look(value: object, found: list[dict[str, Any]]) -> None:
     if isinstance(value, str) and value.startswith("{") and '"layout_root"' in value:
-        with suppress(ValueError):
+        with suppress(ValueError):  # text that only looks like JSON
             _look(json.loads(value), found)
     elif isinstance(value, Mapping):
         if "format" in value and "layout_root" in value:
@@ -259,7 +304,10 @@ def _later(state: dict[str, Any], loop: Mapping[str, Any]) -> dict[str, Any]:
     if steps:
         place, samples = place_of(state), state["samples"]
         begin = place.pass_ * samples
-        cut = [event.cut for event in place.events if isinstance(event, Recut)][-1]
+        cuts = [event.cut for event in place.events if isinstance(event, Recut)]
+        if not cuts or type(steps) is not int or not 0 < steps <= POSITION_MAX // cuts[-1].stride:
+            raise LoaderError(f"the loop's state says {str(steps)[:_SHOWN]} steps, of a loader with {len(cuts)} cuts")
+        cut = cuts[-1]
         skips = [event for event in place.events if isinstance(event, Skipped)]
         behind = Offered(begin + place.position, begin + samples, skips).after(np.array([steps * cut.stride]))
         state = {**state, "position": int(behind[0]) - begin, "step": place.step + steps}

@@ -182,10 +182,10 @@ class Folder(Glob):
 
 def _enters(parts: Sequence[str], names: Sequence[str]) -> bool:
     for index, name in enumerate(names):
+        if index < len(parts) and parts[index] == "**":
+            return not any(part.startswith(".") for part in names[index:])
         if index >= len(parts) - 1:
             return False
-        if parts[index] == "**":
-            return not any(part.startswith(".") for part in names[index:])
         if not re.fullmatch(_segment(parts[index]), name, re.DOTALL):
             return False
     return True

@@ -24,6 +24,8 @@ from headrace.transport.masking import mask
 LEVELS = ("debug", "info", "warning", "error")
 #: Bytes of one line; what is longer is cut, and says so.
 LINE_BYTES_MAX = 16 << 10
+#: The last second of the year 9999.
+_LAST_S = 253_402_300_799.0
 #: What a task may not say of itself: its worker knows it better.
 FIXED = ("time", "level", "process", "message")
 
@@ -83,8 +85,12 @@ def _encode(line: Mapping[str, Any]) -> bytes:
 
 
 def stamp(seconds: float) -> str:
-    """Seconds since 1970 as RFC 3339 in UTC: such texts sort as the times do."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    """Seconds since 1970 as RFC 3339 in UTC: such texts sort as the times do. The nearest time that this form holds."""
+    return (
+        datetime.fromtimestamp(min(max(0.0, seconds), _LAST_S), UTC)
+        .isoformat(timespec="microseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def parse(data: bytes) -> dict[str, Any] | None:

@@ -82,3 +82,12 @@ def test_a_port_that_is_none_is_wrong_usage(text: str) -> None:
 
     with pytest.raises(UsageError, match="--listen"):
         check_address("--listen", text)
+
+
+def test_no_part_of_a_line_of_a_log_is_obeyed_by_a_terminal() -> None:
+    from headrace.cli.logs import line_text
+
+    odd = "\x1b[2J\u2028\r"
+    names = ("time", "process", "message", "task", "pipeline", "cause", "traceback")
+    text = line_text({**dict.fromkeys(names, odd), "level": "error"}).plain
+    assert all(char.isprintable() or char == "\n" for char in text)

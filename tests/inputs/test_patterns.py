@@ -275,3 +275,10 @@ def test_any_text_is_a_glob(pattern: str, path: str) -> None:
     glob = Glob.of(pattern)
     glob.matches(path)
     glob.enters(path)
+
+
+def test_two_stars_at_the_end_of_a_path_name_files_at_every_depth(tmp_path: pathlib.Path) -> None:
+    for name in ("a.jsonl", "b/c.jsonl", "b/d/e.jsonl", ".hidden/f.jsonl"):
+        files.write(tmp_path / name, b"{}")
+    found = [pathlib.Path(item.uri.removeprefix("file://")) for item in Inputs([f"{tmp_path}/**"], ())]
+    assert [str(path.relative_to(tmp_path)) for path in found] == ["a.jsonl", "b/c.jsonl", "b/d/e.jsonl"]

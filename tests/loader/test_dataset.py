@@ -8,6 +8,7 @@ import safetensors.numpy
 
 from headrace.loader import dataset as dataset_module
 from headrace.loader.dataset import open_dataset
+from headrace.loader.manifest import parse_manifest
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
 
 
@@ -108,3 +109,12 @@ def test_a_piece_outside_of_its_sequence_is_refused(make_dataset: Callable[..., 
     safetensors.numpy.save_file(arrays, path)
     with pytest.raises(FormatError, match="outside of their sequence"):
         dataset.pieces(0, np.array([0]))
+
+
+@pytest.mark.parametrize("field", ["version", "seq_len", "pad_id", "eos_id"])
+@pytest.mark.parametrize("value", [-1, 1.5, True, "1", [1], 1 << 41])
+def test_a_manifest_whose_numbers_are_none_is_malformed(make_dataset: Callable[..., str], field: str, value: object):
+    path = Path(make_dataset()) / "manifest.json"
+    plain = json.loads(path.read_text())
+    with pytest.raises(FormatError, match="is malformed"):
+        parse_manifest(json.dumps({**plain, field: value}).encode(), "file:///x")
