@@ -88,6 +88,10 @@ def dataset_trace(
         list[str] | None,
         typer.Option(metavar="NAME=URI", help="With a checkpoint: where a dataset of it lies now; may be repeated."),
     ] = None,
+    trust_uris: Annotated[
+        bool,
+        typer.Option("--trust-uris", help="With a checkpoint: ask the servers that it names; else they are named."),
+    ] = False,
     json: Json = False,
 ) -> int:
     """Say what became of a record, what a training step read, or which steps read a document."""
@@ -96,7 +100,9 @@ def dataset_trace(
             raise UsageError("give --checkpoint with --step N, or with --document ID")
         from headrace.cli.trace_checkpoint import trace_checkpoint
 
-        return trace_checkpoint(checkpoint, uri, step=step, document=document, as_json=json, moved=moved or ())
+        return trace_checkpoint(
+            checkpoint, uri, step=step, document=document, as_json=json, moved=moved or (), trusted=trust_uris
+        )
     if not uri or not name or document or step is not None or moved:
         raise UsageError("give a dataset and a record's id, or --checkpoint with --step N or --document ID")
     from headrace.cli.trace import trace_record
@@ -130,7 +136,8 @@ def dataset_rebuild(
     trust_code: Annotated[
         bool,
         typer.Option(
-            "--trust-code", help="Run the code that the dataset's ledger names; without this it is only named."
+            "--trust-code",
+            help="Run the code and read the places that the dataset's ledger names; without this they are only named.",
         ),
     ] = False,
     json: Json = False,

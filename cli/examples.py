@@ -68,6 +68,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "headrace dataset trace --checkpoint loader.json --step 1000",
         "headrace dataset trace --checkpoint loader.json --document doc-000042",
         "headrace dataset trace --checkpoint loader.json --step 1000 --moved web=s3://lake/web",
+        "headrace dataset trace --checkpoint loader.json --step 1000 --trust-uris",
     ),
     "dataset export": ("headrace dataset export data/plain out --format mds",),
     "dataset rebuild": ("headrace dataset rebuild data/plain 3f2a91 --trust-code --restore",),

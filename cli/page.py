@@ -168,8 +168,8 @@ def _run_facts(report: RunReport) -> list[tuple[str, str]]:
         ("this run", f"{megabytes(report.bytes_read)} read in {seconds(report.seconds)}, {speed:.1f} MB/s"),
     ]
     if report.bytes_read == 0 and balance.complete:
-        open_ = "nothing was open: the dataset was complete already" if balance.records_read else "the input is empty"
-        facts[-1] = ("this run", open_)
+        # A run whose input is empty has failed, and has no page.
+        facts[-1] = ("this run", "nothing was open: the dataset was complete already")
     if len(report.recipes) > 1:
         said = f"{len(report.recipes)} made the dataset; `headrace dataset show` says which part each, and what changed"
         facts.append(("recipes", said))

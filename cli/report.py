@@ -22,7 +22,7 @@ from headrace.store.objects import open_store
 #: Reasons that the page shows for each verdict; the rest is summed up. `--json` has them all.
 REASONS_SHOWN = 8
 #: The share of records without what a stage judges by from which it is said to have judged nothing.
-UNJUDGED_SHARE = 0.99
+UNSEEN_SHARE = 0.99
 MB = 1e6
 
 
@@ -107,7 +107,7 @@ def read_ledger(dataset: str) -> LedgerState:
     return fold_log(Log(open_store(dataset)), LedgerState())
 
 
-def unjudged(ledger: LedgerState) -> tuple[str, ...]:
+def passed_unseen(ledger: LedgerState) -> tuple[str, ...]:
     """For each stage that hardly found what it judges by in what came to it: that it has judged nothing."""
     counts = ledger.counts.get(main_sink(ledger.counts), Counts())
     stages = ledger.pipeline.get("stages", ())
@@ -120,10 +120,12 @@ def unjudged(ledger: LedgerState) -> tuple[str, ...]:
             continue
         before = sum(count for reason, count in lost.items() if places.get(reason.partition("/")[0], -1) < places[name])
         came = counts.records - before
-        if without >= UNJUDGED_SHARE * came:
+        if without >= UNSEEN_SHARE * came:
             fields = [f"{option}=" for option in stages[places[name]].get("parameters", {}) if option.endswith("_key")]
             advice = f"; name the field that holds it with {' or '.join(fields)}" if fields else ""
-            found.append(f"{name}: {without:,} of {came:,} records are {what}, and were let through unjudged{advice}")
+            found.append(
+                f"{name}: {without:,} of {came:,} records are {what}, and were let through without being judged{advice}"
+            )
     return tuple(found)
 
 

@@ -272,7 +272,7 @@ def catch_signals() -> Iterator[Interrupts]:
 def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
     from headrace.cli.progress_lines import input_bytes_read
     from headrace.cli.recipes import Recipes
-    from headrace.cli.report import RunReport, read_ledger, speeds, unjudged
+    from headrace.cli.report import RunReport, passed_unseen, read_ledger, speeds
     from headrace.store.balance import balance_of
 
     status = ended.status
@@ -292,7 +292,7 @@ def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
         tokenizer_engine=facts.get("tokenizer_engine", ""),
         stages=speeds(status.stages),
         deaths=ended.deaths,
-        warnings=(*ended.warnings, *status.notes, *unjudged(ledger)),
+        warnings=(*ended.warnings, *status.notes, *passed_unseen(ledger)),
         facts=facts,
     )
 

@@ -51,15 +51,15 @@ def rebuild_shard(uri: str, shard: str, *, restore: bool, trust_code: bool, as_j
     from headrace.worker.rebuild import order, rebuild
 
     work = order(uri, shard)
-    code = [safe(line) for line in work.code()]
+    code = [f"runs {safe(line)}" for line in work.code()] + [f"reads {safe(line)}" for line in work.places()]
     if not trust_code:
         raise UsageError(
-            f"{work.store.uri}: a rebuild runs code that its ledger names, with your rights; read it, and add "
-            "--trust-code if you trust whoever wrote the dataset",
+            f"{work.store.uri}: a rebuild runs code and reads places that its ledger names, with your rights; read "
+            "which, and add --trust-code if you trust whoever wrote the dataset",
             code,
         )
     for line in code:
-        print(f"runs {line}", file=sys.stderr)
+        print(line, file=sys.stderr)
     sys.stderr.flush()
     answer = rebuild(work, restore=restore)
     if as_json:

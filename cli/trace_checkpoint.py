@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.errors import CliError
+from headrace.cli.errors import CliError, UsageError
 from headrace.cli.words import safe
+from headrace.store.objects import open_store
 from headrace.store.words import counted
 
 if TYPE_CHECKING:
@@ -14,7 +15,14 @@ if TYPE_CHECKING:
 
 
 def trace_checkpoint(
-    path: str, uri: str, *, step: int | None, document: str, as_json: bool, moved: Sequence[str] = ()
+    path: str,
+    uri: str,
+    *,
+    step: int | None,
+    document: str,
+    as_json: bool,
+    moved: Sequence[str] = (),
+    trusted: bool = False,
 ) -> int:
     """Say it from the loader's state in the file `path` alone.
 
@@ -22,9 +30,37 @@ def trace_checkpoint(
     """
     state = loader_state_in(path)
     sources = _moved_to(uri, moved, state)
+    if not trusted:
+        _refuse_servers(path, [str(source.dataset) for source in sources] if sources else _listed(state), uri, moved)
     if step is not None:
         return _say_step(state, step, sources, as_json=as_json)
     return _say_document(state, document, sources, as_json=as_json)
+
+
+def _listed(state: dict[str, Any]) -> list[str]:
+    """Where the datasets of a state lie, by its own word."""
+    try:
+        return [str(one["uri"]) for one in state.get("sources") or [_alone(state)]]
+    except (KeyError, TypeError) as error:
+        raise CliError(f"the state is malformed: {error!r}") from error
+
+
+def _refuse_servers(path: str, uris: Sequence[str], uri: str, moved: Sequence[str]) -> None:
+    """Whoever wrote the file would say which servers are asked, with this user's keys. Raises UsageError."""
+    given = {uri, *(one for item in moved for one in _ends(item))}
+    named = [place for place in uris if place not in given and open_store(place).is_remote]
+    if named:
+        raise UsageError(
+            f"{path!r} names servers that would be asked with your keys; add --trust-uris if you trust whoever wrote "
+            "it, or say by --moved NAME=URI where its datasets lie",
+            [safe(place) for place in named],
+        )
+
+
+def _ends(moved: str) -> list[str]:
+    """What may be the URI in NAME=URI: names may hold "=", too."""
+    parts = moved.split("=")
+    return ["=".join(parts[at:]) for at in range(1, len(parts))]
 
 
 def _moved_to(uri: str, moved: Sequence[str], state: dict[str, Any]) -> "list[Source] | None":

@@ -77,10 +77,16 @@ class Balance:
             return f"all is closed at this sink, and not at {', '.join(self.open_at)}"
         words = f"{counted(self.fragments_open, 'fragment is', 'fragments are')} open"
         if self.fragments_unended:
-            words += f", {self.fragments_unended:,} of them not read to the end"
+            words += self._unended_words
         if self.records_open:
             words = f"{counted(self.records_open, 'record', 'records')} read and not closed; {words}"
         return words
+
+    @property
+    def _unended_words(self) -> str:
+        if self.fragments_unended < self.fragments_open:
+            return f", {self.fragments_unended:,} of them not read to the end"
+        return " and not read to the end" if self.fragments_open == 1 else ", none of them read to the end"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; a status on the wire has the same keys (`Balance` in protos/control.proto)."""

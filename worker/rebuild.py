@@ -28,12 +28,17 @@ from headrace.store.errors import FormatError
 from headrace.store.fold import ClosedShard, LedgerState
 from headrace.store.named import find, put
 from headrace.store.objects import ObjectStore, open_store
+from headrace.store.words import counted
 from headrace.worker.chain import Chain
 from headrace.worker.deaths import Deaths
 from headrace.worker.leaning import Leaning, recall_verdicts
 
 #: Shards that a refusal names where several have what was given in a key.
 CANDIDATES_SHOWN = 10
+
+
+#: Places that are named of those that a rebuild reads.
+PLACES_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,12 @@ class Order:
     def code(self) -> list[str]:
         """What runs on this machine when the shard is made again, a line each: the word of the ledger, not ours."""
         return [line for stage in self.pipeline.stages for line in _code_of(stage, self.pipeline.modules)]
+
+    def places(self) -> list[str]:
+        """What is read for it, with this user's rights and keys, a line each: the word of the ledger, too."""
+        found = {self.state.fragments[item.fragment].fragment.uri: None for item in self.closed.ranges}
+        more = len(found) - PLACES_SHOWN
+        return [*list(found)[:PLACES_SHOWN], *([f"and {counted(more, 'object')} more"] if more > 0 else [])]
 
 
 def order(uri: str, shard: str) -> Order:

@@ -129,7 +129,9 @@ class Opening(Adoption):
             return self._fail(str(error))
         self._turn(RunTurn.PIPELINE_ACCEPTED)
         self.records_resumed = balance_of(self.ledger).records_closed
-        self.bytes_resumed = sum(state.stored_bytes(self.sinks[0]) for state in self.ledger.fragments.values())
+        # What one sink has not closed is read again, whatever the others have.
+        states = self.ledger.fragments.values()
+        self.bytes_resumed = sum(min(map(state.stored_bytes, self.sinks)) for state in states)
         self.crew = Crew(self.plan, self.pipeline, self.version, self.leadership.term)
         self.crew.index_served = self._inherited is not None
         return [*self._inherit(now), *self.crew.start_due(now, self.ledger.epoch, self._workers)]

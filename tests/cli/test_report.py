@@ -23,7 +23,7 @@ from headrace.cli.progress_lines import (
     progress_on,
     start_line,
 )
-from headrace.cli.report import RunReport, StageSpeed, unjudged
+from headrace.cli.report import RunReport, StageSpeed, passed_unseen
 from headrace.cli.words import safe, seconds
 from headrace.controller.counts import balance_from, balance_to
 from headrace.protos import control_pb2 as pb
@@ -206,10 +206,15 @@ def names(*stages: str, **parameters: str) -> PipelineApplied:
             ("words", "urls"),
             {"url_key": "url"},
             {"urls/without a URL": 6},
-            "are without a URL, and were let through unjudged; name the field that holds it with url_key=",
+            "are without a URL, and were let through without being judged; name the field that holds it with url_key=",
         ),
         (("words", "urls"), {"a_key": "", "b_key": ""}, {"urls/without a URL": 6}, "holds it with a_key= or b_key="),
-        (("words", "mine"), {}, {"mine/without a date": 6}, "without a date, and were let through unjudged"),
+        (
+            ("words", "mine"),
+            {},
+            {"mine/without a date": 6},
+            "without a date, and were let through without being judged",
+        ),
         (("words", "urls"), {}, {"urls/without a URL": 5}, None),
         (("urls", "words"), {}, {"urls/without a URL": 6}, None),
         (("read", "words"), {}, {"words/without a letter": 6}, None),
@@ -222,7 +227,7 @@ def test_a_stage_that_let_all_pass_without_what_it_judges_by_is_named(
 ) -> None:
     counts = replace(COUNTS, filtered=4, quarantined=0, quarantined_by={}, counters=counters)
     counts = replace(counts, filtered_by={"words/too few words": 4})
-    found = unjudged(ledger(names(*stages, **parameters), closed(0, counts)))
+    found = passed_unseen(ledger(names(*stages, **parameters), closed(0, counts)))
     assert [words in warning for warning in found] == ([True] if words else []), found
 
 

@@ -17,6 +17,7 @@ from headrace.loader.trace import trace_document, trace_step
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "loader"))
 from shards_kit import write_dataset
+from silent import Silent
 
 
 @pytest.fixture
@@ -209,3 +210,19 @@ def test_a_step_and_a_document_at_once_are_refused(capsys: pytest.CaptureFixture
         assert invoke(["dataset", "trace", "--checkpoint", "x", *arguments]) == 2
     assert invoke(["dataset", "trace", "data", "a", "--step", "1"]) == 2
     assert "--checkpoint with --step N" in capsys.readouterr().err
+
+
+def test_servers_that_a_checkpoint_names_are_not_asked_unless_they_are_trusted(
+    state: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = state["uri"]
+    silent = Silent()
+    try:
+        checkpoint = kept(tmp_path, {**state, "uri": silent.store("theirs")})
+        told = said(capsys, "--checkpoint", checkpoint, "--step", "2", code=2)
+        assert "names servers that would be asked with your keys; add --trust-uris" in told
+        assert "s3://theirs/out" in told
+        assert said(capsys, here, "--checkpoint", checkpoint, "--step", "2").startswith("step 2 of pass 0")
+        assert not silent.asked.is_set()
+    finally:
+        silent.close()

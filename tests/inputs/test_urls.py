@@ -74,7 +74,7 @@ def test_what_was_written_is_judged_by_its_urls_again_and_where_there_are_none_t
     assert blind["kept"] == 59
     (warning,) = blind["warnings"]
     assert warning == (
-        "urls: 59 of 59 records are without a URL, and were let through unjudged; "
+        "urls: 59 of 59 records are without a URL, and were let through without being judged; "
         "name the field that holds it with url_key="
     )
     assert (first["counters"], blind["counters"], blind["edited"]) == ({}, {"urls/without a URL": 59}, {})

@@ -194,3 +194,16 @@ def test_a_snapshot_whose_counts_are_not_its_ranges_is_not_balanced() -> None:
     balance = balance_of(restored)
     assert not balance.balanced
     assert "NOT balanced" in page_of(balance)
+
+
+@pytest.mark.parametrize(
+    ("opened", "unended", "words"),
+    [
+        (1, 0, "1 fragment is open"),
+        (1, 1, "1 fragment is open and not read to the end"),
+        (2, 2, "2 fragments are open, none of them read to the end"),
+        (3, 1, "3 fragments are open, 1 of them not read to the end"),
+    ],
+)
+def test_what_is_open_is_said_as_people_would(opened: int, unended: int, words: str) -> None:
+    assert Balance(Counts(), fragments=3, fragments_open=opened, fragments_unended=unended).open_words == words

@@ -150,6 +150,7 @@ def test_a_rebuild_names_the_code_of_the_ledger_and_runs_nothing_unless_it_is_tr
     said = capsys.readouterr().err
     assert "--trust-code" in said
     assert "its text is in the ledger" in said
+    assert f"reads {FRAGMENT.uri}" in said
     assert f"run: runs the program ['touch', '{proof}']" in said
     assert "\x1b[2J" not in said
     assert not proof.exists()
