@@ -7,6 +7,7 @@ certificate, whatever it calls itself. A method that stands in no table is for n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -50,8 +51,10 @@ def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Stands before every method."""
 
-    def __init__(self, authority: x509.Certificate, expelled: Callable[[], Expelled]) -> None:
-        self._authority, self._expelled = authority, expelled
+    def __init__(self, authority: x509.Certificate, expelled: Callable[[], Expelled], calls_max: int) -> None:
+        self._authority, self._expelled, self._calls_max = authority, expelled, calls_max
+        #: Calls that are open, by member.
+        self._calls: Counter[str] = Counter()
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         """The method's handler, with the judgement before it."""
@@ -71,6 +74,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
             peer = await self._admit(context, method)
+            await self._begin(peer, context, method)
 
             async def still() -> None:
                 # Who is expelled while its call goes on says and hears nothing more.
@@ -79,18 +83,38 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
             if handler.request_streaming:
                 request = _named(request, peer.identity.name, still)
-            async for answer in inner(request, context):
-                await still()
-                yield answer
+            try:
+                async for answer in inner(request, context):
+                    await still()
+                    yield answer
+            finally:
+                self._end(peer)
 
         return make(guarded, handler.request_deserializer, handler.response_serializer)
 
     def _single(self, handler: Any, method: str) -> Any:
         async def guarded(request: Any, context: Any) -> Any:
-            await self._admit(context, method)
-            return await handler.unary_unary(request, context)
+            peer = await self._admit(context, method)
+            await self._begin(peer, context, method)
+            try:
+                return await handler.unary_unary(request, context)
+            finally:
+                self._end(peer)
 
         return grpc.unary_unary_rpc_method_handler(guarded, handler.request_deserializer, handler.response_serializer)
+
+    async def _begin(self, peer: Peer, context: Any, method: str) -> None:
+        """Count a call; ends that of who has too many open."""
+        who = peer.identity.member
+        if self._calls[who] >= self._calls_max:
+            words = f"{method}: {who} has {self._calls_max} calls open, which is the limit"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, words)
+        self._calls[who] += 1
+
+    def _end(self, peer: Peer) -> None:
+        self._calls[peer.identity.member] -= 1
+        if not self._calls[peer.identity.member]:
+            del self._calls[peer.identity.member]
 
     async def _admit(self, context: Any, method: str) -> Peer:
         """Who calls; ends the call of who may not."""

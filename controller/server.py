@@ -25,6 +25,7 @@ import uvloop
 
 from headrace.controller.core.cluster import Controller
 from headrace.controller.core.leadership import SNAPSHOT_ENTRIES, LogLimits
+from headrace.controller.grpc_limits import GrpcLimits, usual_limits
 from headrace.controller.process import identity, look_for_cycles_seldom
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.controller")
 
-#: Bytes of one message; a page of a listing and a proposal of many ranges must fit.
-MESSAGE_BYTES_MAX = 64 << 20
 #: Seconds in which a controller that was told to end does, whatever store it waits for: RESIGN_S and SETTLE_S of the
 #: shell, and what is left to be closed. Else the kernel ends it.
 ENDING_S = 15.0
@@ -96,12 +95,7 @@ async def serve(service: Service) -> int:
     shell = Shell(core, cluster.key if cluster else os.urandom(KEY_BYTES_MIN), service.book, cluster)
     if service.allow_chaos:
         shell.own_faults.allow()
-    options = [
-        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.so_reuseport", 0),
-    ]
-    server = grpc.aio.server(options=options, interceptors=_guards(cluster, core))
+    server = make_server(usual_limits(), cluster, core)
     rpc.add_ControlServicer_to_server(Servicer(shell), server)  # type: ignore[no-untyped-call]
     try:
         place = _take_place(server, listen, cluster)
@@ -154,13 +148,19 @@ async def serve(service: Service) -> int:
     return 1 if surprises else 0
 
 
-def _guards(cluster: ClusterFiles | None, core: Controller) -> list[grpc.aio.ServerInterceptor]:
+def make_server(limits: GrpcLimits, cluster: ClusterFiles | None, core: Controller) -> grpc.aio.Server:
+    """A server that takes no more than these limits, and nobody but members of the cluster, if there is one."""
+    guards = _guards(cluster, core, limits.calls_a_member_max)
+    return grpc.aio.server(options=limits.options(), maximum_concurrent_rpcs=limits.calls_max, interceptors=guards)
+
+
+def _guards(cluster: ClusterFiles | None, core: Controller, calls_max: int) -> list[grpc.aio.ServerInterceptor]:
     """Who stands before every method; a controller without a cluster imports nothing of certificates."""
     if cluster is None:
         return []
     from headrace.controller.guard import Guard
 
-    return [Guard(cluster.authority.certificate(), lambda: core.expelled)]
+    return [Guard(cluster.authority.certificate(), lambda: core.expelled, calls_max)]
 
 
 @dataclass(frozen=True, slots=True)
