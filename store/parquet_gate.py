@@ -294,8 +294,10 @@ def _head_of(data: bytearray) -> Head:
         size, groups, columns = _SHAPE.unpack_from(data)
         told = memoryview(data)[_SHAPE.size : _SHAPE.size + size]
         numbers = np.frombuffer(data, "<i8", offset=_SHAPE.size + size).reshape(groups, 2 + 2 * columns)
-        return Head(pa.ipc.read_schema(pa.py_buffer(told)), numbers)
-    except (pa.ArrowException, ValueError, struct.error) as error:
+        schema = pa.ipc.read_schema(pa.py_buffer(told))
+        schema.names  # noqa: B018 (those that are no UTF-8 raise where they are looked at)
+        return Head(schema, numbers)
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise UnsoundParquet(f"the process that decodes it gave no head: {error}") from error
 
 
@@ -309,7 +311,7 @@ def _rows_of(data: bytearray, step: int) -> pa.RecordBatch:
             bare = _bare(column.type)
             held = column if bare is column.type else column.view(bare)
             held.validate(full=True)
-    except (pa.ArrowException, StopIteration) as error:
+    except (pa.ArrowException, OSError, LookupError, StopIteration, UnicodeDecodeError) as error:
         raise UnsoundParquet(f"its rows are not sound: {error}") from error
     return rows
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-import xml.etree.ElementTree as ET
 from enum import Enum
 
 from headrace.store.s3_config import S3Target
 from headrace.store.s3_wire import Answer
-from headrace.store.s3_xml import BadXml, check_xml
+from headrace.store.s3_xml import BadXml, read_xml
 
 
 class Meaning(Enum):
@@ -126,10 +125,8 @@ def _element(answer: Answer, name: str) -> str:
     found = _ERROR.match(answer.body) if answer.status != 206 else None
     if found is None:
         return ""
-    with contextlib.suppress(ET.ParseError, BadXml):
-        text = answer.body[found.end() :]
-        check_xml(text)
-        for child in ET.fromstring(text):  # noqa: S314 - looked at before
+    with contextlib.suppress(BadXml):
+        for child in read_xml(answer.body[found.end() :]):
             if child.tag.rpartition("}")[2] == name:
                 return (child.text or "").strip()
     return ""

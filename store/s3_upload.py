@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import secrets
-import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from headrace.store.s3_answers import Meaning, problem_of
 from headrace.store.s3_asking import Asker
 from headrace.store.s3_body import Body
 from headrace.store.s3_wire import Answer
-from headrace.store.s3_xml import BadXml, check_xml
+from headrace.store.s3_xml import BadXml, read_xml
 
 #: The largest object that one PUT takes (S3's own limit).
 PUT_BYTES_MAX = 5 << 30
@@ -234,9 +233,8 @@ def _begin(asker: Asker, key: str, metadata: Mapping[str, str]) -> str:
         f"begin the upload of {key!r}", lambda: asker.wire.send("POST", key, headers=metadata, query={"uploads": ""})
     )
     try:
-        check_xml(reply.answer.body)
-        upload = ET.fromstring(reply.answer.body).findtext("{*}UploadId")  # noqa: S314 - looked at before
-    except (BadXml, ET.ParseError) as error:
+        upload = read_xml(reply.answer.body).findtext("{*}UploadId")
+    except BadXml as error:
         raise StoreUnavailable(
             f"{asker.target.uri}: cannot begin the upload of {key!r}: of the answer, {error}"
         ) from error

@@ -5,6 +5,7 @@ Pure, and one pass.
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
 import xml.parsers.expat
 
 #: Elements within each other, and in all: a page of a listing has a thousand keys with some eight elements each.
@@ -14,6 +15,15 @@ XML_ELEMENTS_MAX = 64_000
 
 class BadXml(ValueError):  # noqa: N818 - named after what is so
     """The document is not one that S3 answers; says why."""
+
+
+def read_xml(body: bytes) -> ET.Element:
+    """The tree of a document, as it was looked at: in UTF-8, whatever it says of itself. Raises BadXml."""
+    check_xml(body)
+    try:
+        return ET.fromstring(body, ET.XMLParser(encoding="utf-8"))  # noqa: S314 - looked at before
+    except ET.ParseError as error:
+        raise BadXml(f"it is no XML ({error})") from error
 
 
 def check_xml(body: bytes) -> None:

@@ -25,6 +25,7 @@ from headrace.store import (
     key_files,
     keys,
     manifest,
+    parquet_gate,
     shards,
     snapshot,
 )
@@ -315,7 +316,49 @@ def key_file_seeds() -> list[bytes]:
     return [key_files.encode_keys([(A.id, rows, words)], "s1"), orjson.dumps([facts, ["ab", "ab"], [1, 2]])]
 
 
+def run_parquet_head(data: bytes) -> object | None:
+    """What the process that reads a footer says of it, whatever has become of that process."""
+    found = None
+    for candidate in (data, with_shape(data)):
+        with contextlib.suppress(parquet_gate.UnsoundParquet):
+            head = parquet_gate._head_of(bytearray(candidate))
+            assert head.numbers.ndim == 2
+            found = len(head), head.schema.names
+    return found
+
+
+def with_shape(data: bytes) -> bytes:
+    """A schema as bytes, and behind it as many numbers as are there: of one row group."""
+    size = int.from_bytes(data[:2], "little")
+    told, numbers = data[2 : 2 + size], data[2 + size :]
+    columns = max(0, len(numbers) // 16 - 1)
+    return parquet_gate._SHAPE.pack(len(told), 1, columns) + told + numbers[: 16 + 16 * columns]
+
+
+def parquet_heads() -> list[bytes]:
+    told = pa.schema([("a", pa.int64())]).serialize().to_pybytes()
+    return [len(told).to_bytes(2, "little") + told + bytes(32)]
+
+
+def run_parquet_rows(data: bytes) -> object | None:
+    with contextlib.suppress(parquet_gate.UnsoundParquet):
+        rows = parquet_gate._rows_of(bytearray(data), 16)
+        rows.validate()
+        return rows.num_rows, rows.schema.names
+    return None
+
+
+def parquet_rows() -> list[bytes]:
+    rows = pa.record_batch({"a": pa.array([1, 2, None]), "t": pa.array(["x", "é", "yy"])})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    return [sink.getvalue().to_pybytes()]
+
+
 TARGETS = [
+    Target("parquet_head", ("headrace.store.parquet_gate",), run_parquet_head, parquet_heads),
+    Target("parquet_rows", ("headrace.store.parquet_gate",), run_parquet_rows, parquet_rows),
     Target(
         "ledger_entry", ("headrace.store.entries", "headrace.store.fold"), run_entry, entry_seeds, mutate=within_msgpack
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +21,7 @@ from headrace.transport import (
     log_lines,
     masking,
     pipe,
+    quic_bulk,
     relay_table,
     ring,
     ring_memory,
@@ -147,6 +149,26 @@ def run_credit(data: bytes) -> object | None:
             raise AssertionError("a grant of what was never sent went through")
     assert sender.in_flight_bytes == sum(flying) + sum(held) + receiver.withheld_bytes
     return (grants, min(frauds, 3), len(flying), len(held)) if grants else None
+
+
+def run_bulk(data: bytes) -> object | None:
+    """The payload of a packet that a peer has sealed: taken the short way, or left as it was."""
+    if not data:
+        return None  # a packet that is long enough to be opened has a payload
+    receiver = SimpleNamespace(_buffer_start=10, highest_offset=10, _buffer=b"", _final_size=None, is_finished=False)
+    stream = SimpleNamespace(receiver=receiver, max_stream_data_local=4096, stream_id=0)
+    limit = SimpleNamespace(used=0, value=2000)
+    quic: Any = SimpleNamespace(_streams={0: stream}, _local_max_data=limit, _stream_can_receive=lambda _: True)
+    batch = object.__new__(quic_bulk._Batch)
+    batch._quic, batch._stream, batch._chunks = quic, None, []
+    if not batch._take_payload(data):
+        assert (receiver.highest_offset, limit.used, batch._chunks) == (10, 0, [])
+        return None
+    (chunk,) = batch._chunks
+    assert data.endswith(bytes(chunk))
+    assert receiver.highest_offset == 10 + len(chunk)
+    assert 0 < limit.used == len(chunk) <= 2000
+    return bytes(chunk)
 
 
 # -- relays --
@@ -355,6 +377,7 @@ MASKED_WORDS = (b"://", b"@", b"?", b"&", b"token=", b"access_key=", b"secret", 
 ADDRESS_WORDS = (b"unix:/", b"insecure-tcp:", b"localhost", b"[", b"]:", b"::1", b":7420", b"65535")
 
 TARGETS = [
+    Target("quic_bulk", ("headrace.transport.quic_bulk",), run_bulk, lambda: [b"\x0e\x00\x0a\x03abc"], bytes_max=64),
     Target("frame", ("headrace.transport.frame",), run_frame, frames),
     Target("control", ("headrace.transport.control",), run_control, controls),
     Target("stream", ("headrace.transport.stream_frames",), run_stream, streams, bytes_max=2048),

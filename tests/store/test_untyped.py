@@ -37,6 +37,7 @@ from headrace.store.naming import one_name
 from headrace.store.objects import open_store
 from headrace.store.s3_listing import list_flat
 from headrace.store.s3_wire import Answer
+from headrace.store.s3_xml import read_xml
 from headrace.store.snapshot import decode_snapshot, encode_snapshot
 
 A = Fragment.named("read", "file:///a", "v", start=0, end=-1, reader="lines", size=9)
@@ -180,3 +181,9 @@ def test_a_folder_whose_name_is_no_utf_8_is_found_again_by_its_uri(tmp_path: Pat
 def test_a_uri_of_s3_that_is_no_text_is_refused(uri: str) -> None:
     with pytest.raises(InvalidUri):
         s3_config.resolve(uri, {"HOME": "/nonexistent"})
+
+
+def test_xml_is_read_in_the_encoding_in_which_it_was_looked_at() -> None:
+    # In the encoding that it names it would be another document than the one that was looked at.
+    hidden = b'<?xml version="1.0" encoding="utf-16"?><Error><Code>SlowDown</Code></Error>'
+    assert read_xml(hidden).findtext("Code") == "SlowDown"

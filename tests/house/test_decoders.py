@@ -1,0 +1,78 @@
+"""What makes sense of bytes that others wrote is fuzzed: a module that calls a codec has a target, or a reason here."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("transport", "store")
+#: Areas of targets whose decoders the docs list.
+AREAS = ("transport", "trust", "store", "s3")
+#: Calls by which bytes or text become values, by their last names.
+CODECS = {
+    *("loads", "unpackb", "Unpacker", "unpack", "unpack_from", "iter_unpack", "fromstring", "frombuffer", "from_bytes"),
+    *("load_pem_x509_certificate", "load_der_x509_certificate", "load_pem_public_key", "load_pem_private_key"),
+    *("urlsplit", "fromhex", "fromisoformat", "b64decode", "literal_eval", "ParserCreate", "RawConfigParser"),
+    *("ParquetFile", "open_stream", "open_file", "read_message", "read_schema", "safe_open", "FromString"),
+    *("ParseFromString", "parse_list_objects"),
+}
+#: Modules that call one, and read nothing with it but what the same process wrote, or what a target reads with them.
+OWN: dict[str, str] = {
+    "headrace.transport.private_folder": "the kernel says who the peer is",
+    "headrace.transport.quic": "opens streams of its own, which is no decoding",
+    "headrace.transport.udp": "the kernel says how long the datagrams are that it has joined",
+    "headrace.store.parquet_child": "a process of its own, with limits, for what is decoded there; its orders are ours",
+    "headrace.store.verify": "a manifest whose values are compared with what the ledger says, and not used",
+}
+
+
+def called(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            found |= {name} & CODECS
+    return found
+
+
+def decoders() -> Iterator[tuple[str, set[str]]]:
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            names = called(path)
+            if names:
+                yield "headrace." + path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "."), names
+
+
+def fuzzed() -> set[str]:
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "fuzz").glob("*_targets.py"))
+    return {name for text in texts for name in re.findall(r'"(headrace\.[\w.]+)"', text)}
+
+
+DECODERS = dict(decoders())
+
+
+@pytest.mark.parametrize("module", DECODERS)
+def test_who_decodes_is_fuzzed(module: str) -> None:
+    assert module in fuzzed() | set(OWN), f"{module} calls {', '.join(DECODERS[module])}: write a target in tests/fuzz"
+
+
+def test_no_reason_stands_for_nothing() -> None:
+    assert set(OWN) <= set(DECODERS) - fuzzed()
+
+
+def test_each_target_names_modules_that_there_are() -> None:
+    paths = {ROOT / name.removeprefix("headrace.").replace(".", "/") for name in fuzzed()}
+    assert [path for path in paths if not path.with_suffix(".py").exists()] == []
+
+
+def test_the_docs_name_each_target() -> None:
+    table = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    folder = ROOT / "tests" / "fuzz"
+    texts = [(folder / f"{area}_targets.py").read_text(encoding="utf-8") for area in AREAS]
+    named = {name for text in texts for name in re.findall(r'Target\(\s*"(\w+)"', text)}
+    assert {name for name in named if f"`{name}`" not in table} == set()
