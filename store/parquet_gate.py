@@ -297,7 +297,7 @@ def _head_of(data: bytearray) -> Head:
         schema = pa.ipc.read_schema(pa.py_buffer(told))
         schema.names  # noqa: B018 (those that are no UTF-8 raise where they are looked at)
         return Head(schema, numbers)
-    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError, struct.error) as error:
         raise UnsoundParquet(f"the process that decodes it gave no head: {error}") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import msgpack
 import numpy as np
@@ -278,9 +279,16 @@ def run_key(data: bytes) -> object | None:
 
 
 def run_manifest(data: bytes) -> object | None:
-    entry = manifest._standing_entry(data)
-    assert -1 <= entry <= manifest.NUMBER_MAX
-    return None if entry < 0 else entry
+    """What stands in the place of a manifest, to whoever would put another there."""
+    store: Any = OneObject(data)
+    with patch.object(manifest, "_said", return_value=({7: 0, 9: 2}, False)):
+        later = manifest._is_later(store, data, 3)
+    with contextlib.suppress(ValueError, AttributeError):
+        entry = manifest.entry_of(orjson.loads(data))
+        assert -1 <= entry <= manifest.NUMBER_MAX
+        assert entry > 3 or not later
+        return None if entry < 0 else (entry, later)
+    return None
 
 
 def run_key_file(data: bytes) -> object | None:

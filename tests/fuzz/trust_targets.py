@@ -109,7 +109,7 @@ def run_certificate(data: bytes) -> object | None:
         certificates.verify(certificate, AUTHORITY.authority(), list(certificates.Role), AT)
     # What a certificate says is read whether or not it is believed.
     with contextlib.suppress(certificates.CertificateRoleError):
-        return certificates._identity(certificate)
+        return certificates.identity_of(certificate)
     return None
 
 
