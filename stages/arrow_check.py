@@ -103,7 +103,8 @@ def _sizes(values: Any) -> npt.NDArray[np.int64]:
         return held[values.offset : values.offset + len(values)].astype(np.int64)
     if pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
         return np.full(len(values), _NUMBER_BYTES, np.int64)
-    return np.asarray(pc.fill_null(pc.binary_length(values), 0), np.int64)
+    sizes: Any = pc.binary_length(values)
+    return np.asarray(sizes.fill_null(0), np.int64)
 
 
 def _read_names(field: pa.Field[Any]) -> None:

@@ -138,8 +138,9 @@ def spoilt(path: Path, whole: bytes, places: range, flip: int) -> tuple[int, lis
 
 def test_values_of_dictionaries_are_values_however_deep(tmp_path: Path):
     words = pa.array(["x", "y", "x"]).dictionary_encode()
+    ends: Any = pa.array([0, 1, 2, 3], pa.int32())
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 3, 3], pa.int32()), words)
-    maps = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pa.array(["a", "b", "c"]), words)
+    maps = pa.MapArray.from_arrays(ends, pa.array(["a", "b", "c"]), words)
     structs = pa.StructArray.from_arrays([words], names=["word"])
     columns = {"text": words, "lists": lists, "maps": maps, "structs": structs}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
