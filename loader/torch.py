@@ -8,6 +8,7 @@ that is saved, go on from there. `state_dict(batch)` is the state once that batc
 `StatefulDataLoader` keeps a state a worker; `loader_state` finds the one place in it that any world size can load.
 """
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from multiprocessing.context import get_spawning_popen
@@ -33,6 +34,8 @@ _INT64: Final = ("tokens", "labels", "position_ids")
 _INTS: Final = ("max_seqlen",)
 #: of the random number of a DataLoader's loop; the rest of 63 bits counts how often a loader was told where it stands
 _LOOP_BITS: Final = 39
+#: of a state with its journal, as JSON text; where it is longer a loop that was not begun is not known
+_STATE_BYTES_MAX: Final = 1 << 16
 #: workers that have a place of their own to note their loop in; of more, some share one
 _NOTES: Final = 1024
 #: a byte a token: a view of it would keep the memory of all wide fields, of which the others have been widened
@@ -76,6 +79,8 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         self._told_then = 0
         #: of a worker: whether a state was loaded since it began, in the loop's process
         self._is_left = False
+        #: and whether the loop before began with a state, and nobody knows how far it came
+        self._is_unknown = False
         #: when the loop began to wait for what comes next, where that is known
         self._asked_s: float | None = None
         self._share_memory()
@@ -86,6 +91,9 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         self._uncounted = torch.zeros(_NOTES, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         #: what workers that persist look at between their loops: loads, told, and the place (pass, position, step)
         self._stands = torch.zeros(5, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        #: a row a worker that got a state: what `_told` was then, pass, position, step; and all else of the state
+        self._placed = torch.zeros((_NOTES, 4), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._placed_with = torch.zeros(_STATE_BYTES_MAX, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
         #: by what batches that its workers made find it
         self._token = new_token()
         listen(self._token, self)
@@ -103,7 +111,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
             # the process that is about to be spawned does not see who iterates
             check_loop(is_kept=self._is_kept)
             return dict(vars(self))
-        own = ("_uncounted", "_stands", "_token")
+        own = ("_uncounted", "_stands", "_placed", "_placed_with", "_token")
         return {name: value for name, value in vars(self).items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -189,6 +197,32 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
             self.loader.load_state_dict(self.loader.state_at(pass_, position, step), grown="finish")
             self._worker, self._is_within, self._is_counted = None, False, True
         self._told_then = told
+        if self._loop is None and not self._is_placed:
+            self._follow_placed()
+
+    def _note_placed(self, number: int) -> None:
+        """In a worker that got a state of its own: note it, at once, for a loop that follows this one."""
+        state = packed(self.loader.state_dict()) | {"ended": False}
+        place = [state.pop(field) for field in ("pass", "position", "step")]
+        text = json.dumps(state).encode()
+        if number < _NOTES and len(text) < _STATE_BYTES_MAX:
+            # of each worker the same
+            self._placed_with[: len(text) + 1] = torch.tensor([*text, 0], dtype=torch.uint8)
+            self._placed[number] = torch.tensor([self._told, *place])
+
+    def _follow_placed(self) -> None:
+        """In a worker without a state of its own: where the loop before got one and nothing of that came, look at it.
+
+        A loop behind the last batch of a pass gives none, and this one is over the next pass. Of another nobody knows.
+        """
+        placed = [row[1:] for row in self._placed.tolist() if row[0] == self._told]
+        if not placed:
+            return
+        text = bytes(self._placed_with.tolist()).partition(b"\0")[0]
+        place = dict(zip(("pass", "position", "step"), max(placed), strict=True))
+        self.loader.load_state_dict({**json.loads(text), **place}, grown="finish")
+        self._is_placed = self._is_counted = not self.loader.steps_left
+        self._is_unknown = not self._is_placed
 
     def _noted(self, loop: int) -> int:
         """What a worker notes of a loop that begins now."""
@@ -211,7 +245,7 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         others = [note for note in noted if note >> _LOOP_BITS == self._told and note != mine]
         # a loop has the number of another where both were seeded alike; its workers are new processes all the same
         again = noted[number % _NOTES] == mine and self._loop != mine and number < _NOTES
-        if (others or again) and not self._is_placed:
+        if (others or again or self._is_unknown) and not self._is_placed:
             raise LoaderError(
                 "a second loop over DataLoader workers would give the batches of the first again, since only that "
                 "knows what it received: pass persistent_workers=True, and the next loop is the next pass; or iterate "
@@ -341,6 +375,8 @@ class TorchLoader(_Batches, IterableDataset[dict[str, Any]]):
         if info is None:
             self._loads += 1
             self._tell(is_counted=False)
+        else:
+            self._note_placed(info.id)
         self._is_counted = False
         self._is_placed, self._is_within = info is not None, False
 

@@ -198,3 +198,31 @@ def test_memory_that_is_pinned_on_the_way_is_no_look(monkeypatch: pytest.MonkeyP
     batch = torch.utils.data._utils.pin_memory.pin_memory(Arrived({"one": torch.ones(1), "two": 2}, noted.append))
     assert not noted
     assert (batch["one"].tolist(), batch["two"], len(noted)) == ([2.0], 2, 1)
+
+
+def end_of_pass(uri: str) -> Any:
+    """The state of a StatefulDataLoader that was saved in the loop, behind its last batch."""
+    loader = made(uri)
+    loader.loader.skip(0, 300)
+    loops = stateful(loader)
+    assert steps(iter(loops), 7) == list(range(1, 8))
+    return loops.state_dict()
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_loop_that_was_begun_behind_a_pass_and_dropped_is_followed_by_the_next_pass(
+    thousand_dataset: str, persistent: bool
+):
+    loops = stateful(made(thousand_dataset), persistent_workers=persistent)
+    loops.load_state_dict(end_of_pass(thousand_dataset))
+    iter(loops)
+    assert [batch["state"].tolist() for batch in loops] == [[1, at, 7 + at // 100] for at in range(100, 1001, 100)]
+
+
+def test_a_loop_that_was_begun_in_a_pass_and_dropped_is_followed_by_none(thousand_dataset: str):
+    first, second = stateful(made(thousand_dataset)), stateful(made(thousand_dataset))
+    steps(iter(first), 2)
+    second.load_state_dict(first.state_dict())
+    iter(second)
+    with pytest.raises(LoaderError, match="second loop over DataLoader workers"):
+        next(iter(second))

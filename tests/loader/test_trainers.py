@@ -97,6 +97,8 @@ def test_a_trainer_that_was_killed_in_a_pass_goes_on_exactly(
     [
         ("lightning", "bare"),
         ("lightning", "over_workers"),
+        ("lightning", "stateful"),
+        ("lightning", "stateful_persistent"),
         ("transformers", "bare"),
         ("transformers", "over_workers"),
         ("transformers", "data_loader"),
@@ -125,6 +127,37 @@ def test_lightning_that_validates_between_goes_on_exactly(
     thousand_dataset: str, tmp_path: Path, via: str, save_at: int
 ):
     check(thousand_dataset, tmp_path / "out", "lightning_that_validates", via, 1, save_at=save_at)
+
+
+def of_all_ranks(found: list[list[Any]]) -> list[Any]:
+    """A step a line: its place, and the rows of all ranks in their order."""
+    return [[steps[0][0], [row for _, rows in steps for row in rows]] for steps in zip(*found, strict=True)]
+
+
+@pytest.mark.parametrize(("first_ranks", "then_ranks"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("trainer", "via", "save_at"),
+    [
+        ("lightning", "bare", SAVE_AT),
+        ("lightning", "over_workers", 55),
+        ("lightning", "stateful", SAVE_AT),
+        ("transformers", "bare", SAVE_AT),
+        ("accelerate", "bare", SAVE_AT),
+        ("accelerate", "over_workers", 55),
+        ("checkpoint", "bare", SAVE_AT),
+    ],
+)
+def test_a_trainer_that_goes_on_with_another_number_of_ranks_reads_the_same_rows(
+    thousand_dataset: str, tmp_path: Path, trainer: str, via: str, save_at: int, first_ranks: int, then_ranks: int
+):
+    out = tmp_path / "out"
+    first = run(thousand_dataset, out, trainer, via, first_ranks, STEPS, save_at, save_at + 3, "fresh")
+    assert first.returncode != 0, first.stderr
+    rows = of_all_ranks([seen(out, rank)[:save_at] for rank in range(first_ranks)])
+    second = run(thousand_dataset, out, trainer, via, then_ranks, STEPS, save_at, -1, "resume")
+    assert second.returncode == 0, second.stderr[-4000:]
+    rows += of_all_ranks([seen(out, rank) for rank in range(then_ranks)])
+    assert rows == expected(thousand_dataset, 0, 1, STEPS, skip=(900, 20) if trainer == "checkpoint" else None)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

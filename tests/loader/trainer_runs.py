@@ -55,7 +55,7 @@ class Run:
     def validation(self) -> Any:
         """A second loader, which each of its loops goes on with."""
         loader = TorchLoader(Loader(self.uri, batch_size=ROWS_A_STEP * 2, seed=4))
-        return DataLoader(loader, batch_size=None, num_workers=1)
+        return loader.over_workers(1)
 
     def note(self, batch: dict[str, Any], rank: int) -> None:
         with (self.out / f"seen-{rank}.jsonl").open("a") as file:
