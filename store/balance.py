@@ -124,7 +124,7 @@ def balance_of(ledger: LedgerState, sink: str | None = None) -> Balance:
     sinks = sinks_of(ledger)
     name = sink if sink is not None else main_sink(ledger.counts) or (sinks[0] if sinks else "")
     totals = ledger.totals
-    open_at = tuple(other for other in sinks or (name,) if totals.fragments_open(other))
+    open_at = tuple(other for other in sinks if totals.fragments_open(other))
     return Balance(
         counts=ledger.counts.get(name, Counts()),
         records_open=totals.records_open(name),

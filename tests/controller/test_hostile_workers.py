@@ -22,6 +22,7 @@ from headrace.controller.core.hearing import (
     WORDS_MAX,
     registration_fault,
 )
+from headrace.controller.core.run_states import RunState
 from headrace.protos import control_pb2 as pb
 from headrace.store.intervals import UNBOUNDED
 
@@ -348,6 +349,13 @@ def test_a_dead_attempt_has_last_words_by_its_own_worker_alone() -> None:
     house.stand.tell(m.TaskExited(task, attempt, -9))
     assert house.hear("one", "one", CASES["proposed"].honest)[1] == ""
     assert house.hear("two", "one", CASES["proposed"].honest)[0] is None
+
+
+def test_what_the_tasks_of_an_ended_run_say_is_held_against_nothing() -> None:
+    house, lie = House("proposed"), CASES["proposed"].lies[0]
+    assert house.hear("one", "one", lie)[1]
+    house.stand.run.state = RunState.FAILED
+    assert house.hear("one", "one", lie)[1] == ""
 
 
 def test_what_a_worker_brought_is_spoken_of_by_that_worker_alone() -> None:

@@ -193,3 +193,17 @@ def test_a_pen_that_cannot_write_an_entry_says_why_at_once(tmp_path: Path) -> No
         await pen.resign()
 
     asyncio.run(act())
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (core.WriteSnapshot("the log", 7, LedgerState()), "snapshot 7 of the log could not be written: "),
+        (core.TruncateLog("the log", 7, frozenset()), "the log could not be truncated up to entry 7: "),
+    ],
+)
+def test_what_no_run_waits_for_is_said_in_the_log(
+    command: core.Command, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcome(command, StoreRefused("file:///x: no room"))
+    assert said + "file:///x: no room" in caplog.text
