@@ -35,7 +35,9 @@ def leaning_on(parts: Sequence[Part], records: Records) -> tuple[Range, ...]:
 
 def keys_of(content: Sequence[Part]) -> tuple[Part, ...]:
     """What lies in the file of keys beside a shard: who is kept; the keys follow from that. Empty if nobody is."""
-    return tuple(Part(part.item, part.kept, 0) for part in content if part.kept)
+    # Of two who write the same, one may have lost the offsets at a cut.
+    kept = [part for part in content if part.kept]
+    return tuple(Part(Range(part.item.fragment, part.item.first, part.item.count), part.kept, 0) for part in kept)
 
 
 def _kept(parts: Iterable[Part], fragments: set[bytes]) -> set[Name]:
