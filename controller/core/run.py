@@ -91,11 +91,13 @@ class Run(Changes, Input, Ending):
         """When `handle(TimePassed())` is wanted next; None: only on an event."""
         if self.ended:
             return None if self.over else self.leadership.wake_at()
-        times = [self.leadership.wake_at(), self._rejoin_at, self._manifest_at]
+        times = [self.leadership.wake_at(), self._manifest_at]
         if self.state is RunState.OPENING:
             times.append(self._plan_by)
         if self.crew and self.state in WORKING:
-            times.append(self.crew.wake_at(self._workers))
+            # Who has not come back matters while there is work: behind it a moment that has passed would be waited for
+            # without end.
+            times += [self.crew.wake_at(self._workers), self._rejoin_at]
             times += [since + WORKER_AWAY_S_MAX for since, _ in self._away.values()]
         return min((time for time in times if time is not None), default=None)
 
