@@ -85,6 +85,8 @@ def _is_remote(pattern: str) -> bool:
 def _absolute(pattern: str) -> str:
     if pattern.startswith("file://"):
         pattern = decode_path(pattern)
+    if "\0" in pattern:
+        raise InputError(f"input {pattern[:80]!r} holds a zero byte, which no path has")
     return os.path.abspath(os.path.expanduser(pattern))
 
 

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import msgpack
@@ -95,6 +96,8 @@ def _held(data: bytes) -> Held | None:
         return None
     kinds = (type(since), type(thread), type(spent_s), type(timed), type(stage))
     if kinds != (float, int, float, bool, str) or len(ranges) > RANGES_MAX or not 0 <= thread <= UNBOUNDED:
+        return None
+    if not (isfinite(since) and isfinite(spent_s)):
         return None
     return Held(since, timed, tuple(InHand(stage, item) for item in ranges), thread, spent_s)
 

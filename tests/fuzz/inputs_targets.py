@@ -276,11 +276,11 @@ def run_patterns(data: bytes) -> object | None:
     pattern, _, path = text.partition("\n")
     if pattern.count("*") > 4:  # each one more costs the length of a name once more
         return None
-    for part in patterns.split_patterns(pattern):
-        try:
-            place = patterns.place_of(part)
-        except InputError:
-            continue
+    try:
+        places = [patterns.place_of(part) for part in patterns.split_patterns(pattern)]
+    except InputError:
+        return None
+    for place in places:
         assert place.prefix.startswith(place.root.partition("?")[0])
     glob = patterns.Glob.of(pattern)
     matches = glob.matches(path)

@@ -282,3 +282,9 @@ def test_two_stars_at_the_end_of_a_path_name_files_at_every_depth(tmp_path: path
         files.write(tmp_path / name, b"{}")
     found = [pathlib.Path(item.uri.removeprefix("file://")) for item in Inputs([f"{tmp_path}/**"], ())]
     assert [str(path.relative_to(tmp_path)) for path in found] == ["a.jsonl", "b/c.jsonl", "b/d/e.jsonl"]
+
+
+@pytest.mark.parametrize("pattern", ["~\0", "~a\0b/*", "a\0", "file:///a%00b"])
+def test_a_path_with_a_zero_byte_is_refused_in_words(pattern: str) -> None:
+    with pytest.raises(InputError, match="zero byte"):
+        split_patterns(pattern)

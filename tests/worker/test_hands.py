@@ -47,6 +47,8 @@ def test_what_was_taken_is_read(page: int) -> None:
                 None,
                 GOOD[:5],
                 ["1", *GOOD[1:]],
+                [float("nan"), *GOOD[1:]],
+                [*GOOD[:2], float("inf"), *GOOD[3:]],
                 [*GOOD[:1], -1, *GOOD[2:]],
                 [*GOOD[:3], 1, *GOOD[4:]],
                 [*GOOD[:4], b"keep", *GOOD[5:]],
