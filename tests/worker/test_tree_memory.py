@@ -85,7 +85,7 @@ def test_what_forks_share_counts_once_where_it_matters(started: Started) -> None
 
 def test_other_children_of_a_task_are_not_its_commands() -> None:
     ours, theirs = socket.socketpair()
-    with ours, subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=theirs):
+    with ours, subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=theirs.fileno()):
         theirs.close()
         assert command_bytes(os.getpid(), LIMIT) == 0
         ours.shutdown(socket.SHUT_RDWR)
