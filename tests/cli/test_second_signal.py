@@ -106,6 +106,12 @@ WAITS = {
     "worker": ASKS,
     "cluster init": Waits("{folder}/cluster --controller 127.0.0.1:7420", "output"),
     "cluster token": Waits("{folder}/made", "output", after=("cluster", "init", "made", "--controller", "[::1]:7420")),
+    "cluster expel": Waits("one --yes --controller {controller}", "controller"),
+    "cluster operator": Waits(
+        "{folder}/made {folder}/given --name ann",
+        "output",
+        after=("cluster", "init", "made", "--controller", "[::1]:7420"),
+    ),
     "dataset ls": Waits("{store}"),
     "dataset show": Waits("{store}"),
     "dataset verify": Waits("{store}"),
