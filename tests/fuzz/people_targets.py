@@ -200,7 +200,7 @@ def run_head(data: bytes) -> object | None:
     assert table.count >= 0
     assert table.block_bytes > 0
     assert table.body >= len(data)
-    return table.count, table.block_bytes, table.body, table.size
+    return table.count, table.block_bytes, table.body, table.size, data
 
 
 def head_seeds() -> Iterable[bytes]:
