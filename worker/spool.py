@@ -94,8 +94,12 @@ class Spool:
         try:
             disk.make_folder(folder)
             self._guard = os.open(folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._recover()
+            try:
+                fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._recover()
+            except BaseException:
+                os.close(self._guard)  # and with it the lock: nobody has this folder
+                raise
         except BlockingIOError as error:
             raise StoreError(f"spool {folder}: another process has it; give each its own folder") from error
         except OSError as error:

@@ -80,3 +80,11 @@ def test_a_list_of_what_was_shed_that_is_none_is_refused_by_name(tmp_path: Path,
     assert fragment is not None
     with pytest.raises(InputError, match="no list of pushes that were shed"):
         list(source.read(fragment, [Gap(0, UNBOUNDED, 0)]))
+
+
+def test_a_folder_that_was_refused_is_nobodys(tmp_path: Path) -> None:
+    damaged = folder(tmp_path, b"no json", orjson.dumps(PUSH))
+    with pytest.raises(StoreError, match="damaged"):
+        Spool(damaged, limit_bytes=1 << 20)
+    (tmp_path / "000000000001.commits").unlink()
+    assert Spool(damaged, limit_bytes=1 << 20).push(LINE, "a") == Taken(1)
