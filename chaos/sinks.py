@@ -205,7 +205,9 @@ class SimulatedSink:
 
     def _propose(self, number: int) -> None:
         content, stored = self._written[number]
-        if (self.haunted or self._haunts()) and ghosts.wake(self._task, content, self._proposal_of):
+        # A ghost has what the shard was to be, also where a broken stage has got into it.
+        meant = tuple(join(self._parts[number]))
+        if (self.haunted or self._haunts()) and ghosts.wake(self._task, meant, self._proposal_of):
             self.haunted = False
         self._task.say(self._proposal(number, self._parts[number], content, stored))
 

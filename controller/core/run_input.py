@@ -203,10 +203,11 @@ class Input(Altered):
         settled = (self._settled or halted) and not self.intake.sweeping
         still_open, gone = unmet(self.ledger, event.sink, event.records)
         lost: Records = ()
-        if settled:
+        if self.committer.empty and settled:
             # Nothing is on its way: what no sink holds is not closed before this sink is empty, or never.
             still_open, lost = self.intake.parted(event.sink, still_open)
-        else:
+        elif self.committer.empty:
+            # What is queued may be in no sink's hands any more, and be kept: while anything is, nothing is called lost.
             # Verdicts that lean on what is halted would be read again and again, so that nothing ever settles.
             still_open, lost = self.intake.parted_halted(event.sink, still_open)
         never = tuple(item for item in lost if item[0] in self._changed)

@@ -252,6 +252,18 @@ def test_while_a_marker_is_on_its_way_again_nothing_is_called_lost() -> None:
     assert (answer.open, answer.gone) == (((A.id, (1,)), (B.id, (6,))), ())
 
 
+def test_while_a_shard_is_queued_for_the_log_nothing_is_called_lost() -> None:
+    stand = Stand()
+    begun(stand)
+    sweep = killed(stand)
+    stand.unresolved = True
+    # Of a sink that was given up: it is queued, and no sink holds it.
+    propose(stand, Range(B.id, 0, 8))
+    swept(stand, sweep, Range(A.id, 0, 4))
+    (answer,) = of(m.AnswerNeeds, ask(stand, (B.id, (7,))))
+    assert (answer.open, answer.gone) == (((B.id, (7,)),), ())
+
+
 def test_a_run_begins_one_epoch_with_its_pipeline() -> None:
     stand = Stand()
     begun(stand)
