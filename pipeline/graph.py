@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from headrace.pipeline.code import fingerprint
 from headrace.pipeline.errors import PipelineError
@@ -98,29 +98,30 @@ class Stage:
         }
 
     @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Stage:
+    def from_dict(data: object) -> Stage:
         """The inverse of `to_dict`; raises PipelineError on anything else."""
         if not isinstance(data, Mapping):
             raise PipelineError(f"not a stage: {type(data).__name__}, where an object should be")
+        given = cast(Mapping[str, Any], data)
         try:
-            replicas = data.get("replicas")
+            replicas = given.get("replicas")
             return Stage(
-                name=_of(str, data["name"]),
-                kind=StageKind(data["kind"]),
-                target=_of(str, data["target"]),
-                parameters=dict(_of(Mapping, data["parameters"])),
-                identity=dict(_of(Mapping, data.get("identity", {}))),
-                volatile=_texts(data.get("volatile", ())),
+                name=_of(str, given["name"]),
+                kind=StageKind(given["kind"]),
+                target=_of(str, given["target"]),
+                parameters=dict(_of(Mapping, given["parameters"])),
+                identity=dict(_of(Mapping, given.get("identity", {}))),
+                volatile=_texts(given.get("volatile", ())),
                 replicas=None if replicas is None else _of(int, replicas),
-                after=_texts(data.get("after", ())),
-                on=_of(str, data.get("on", "")),
-                near=_of(str, data.get("near", "")),
-                cores=float(_of((int, float), data.get("cores", 0.0))),
-                memory_bytes=_of(int, data.get("memory_bytes", 0)),
-                keeps=_of(bool, data.get("keeps", False)),
+                after=_texts(given.get("after", ())),
+                on=_of(str, given.get("on", "")),
+                near=_of(str, given.get("near", "")),
+                cores=float(_of((int, float), given.get("cores", 0.0))),
+                memory_bytes=_of(int, given.get("memory_bytes", 0)),
+                keeps=_of(bool, given.get("keeps", False)),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise PipelineError(f"not a stage: {str(error)[:200]} in {str(data.get('name'))[:SHOWN_MAX]!r}") from error
+            raise PipelineError(f"not a stage: {str(error)[:200]} in {str(given.get('name'))[:SHOWN_MAX]!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +185,18 @@ class Pipeline:
         }
 
     @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Pipeline:
+    def from_dict(data: object) -> Pipeline:
         """The inverse of `to_dict`; raises PipelineError on anything else."""
         if not isinstance(data, Mapping):
             raise PipelineError(f"not a pipeline: {type(data).__name__}, where an object should be")
+        given = cast(Mapping[str, Any], data)
         try:
             return Pipeline(
-                name=_of(str, data["name"]),
-                dataset=_of(str, data["dataset"]),
-                stages=tuple(Stage.from_dict(stage) for stage in _of((list, tuple), data["stages"])),
-                modules=_named_texts(data.get("modules", {})),
-                environment=_named_texts(data.get("environment", {})),
+                name=_of(str, given["name"]),
+                dataset=_of(str, given["dataset"]),
+                stages=tuple(Stage.from_dict(stage) for stage in _of((list, tuple), given["stages"])),
+                modules=_named_texts(given.get("modules", {})),
+                environment=_named_texts(given.get("environment", {})),
             )
         except (KeyError, TypeError) as error:
             raise PipelineError(f"not a pipeline: {str(error)[:200]}") from error
