@@ -102,7 +102,7 @@ class Stage:
         """The inverse of `to_dict`; raises PipelineError on anything else."""
         if not isinstance(data, Mapping):
             raise PipelineError(f"not a stage: {type(data).__name__}, where an object should be")
-        given = cast(Mapping[str, Any], data)
+        given = cast("Mapping[str, Any]", data)
         try:
             replicas = given.get("replicas")
             return Stage(
@@ -189,7 +189,7 @@ class Pipeline:
         """The inverse of `to_dict`; raises PipelineError on anything else."""
         if not isinstance(data, Mapping):
             raise PipelineError(f"not a pipeline: {type(data).__name__}, where an object should be")
-        given = cast(Mapping[str, Any], data)
+        given = cast("Mapping[str, Any]", data)
         try:
             return Pipeline(
                 name=_of(str, given["name"]),

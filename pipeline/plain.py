@@ -27,7 +27,7 @@ def parse_pipeline(text: str) -> dict[str, Any]:
         raise PipelineError(f"the pipeline is not JSON: {str(error)[:_SHOWN]}") from error
     if not isinstance(found, dict):
         raise PipelineError("the pipeline is no JSON object")
-    return cast(dict[str, Any], found)
+    return cast("dict[str, Any]", found)
 
 
 def check_plain(value: Any, what: str) -> None:
@@ -43,12 +43,12 @@ def check_plain(value: Any, what: str) -> None:
 def _within(item: Any, what: str) -> Sequence[Any]:
     """What a list or an object holds, names included; nothing for any other value."""
     if isinstance(item, Mapping):
-        inner = cast(Mapping[Any, Any], item)
+        inner = cast("Mapping[Any, Any]", item)
         if not all(isinstance(name, str) for name in inner):
             raise PipelineError(f"{what}: a name in an object is no text")
         return [*inner, *inner.values()]
     if isinstance(item, (list, tuple)):
-        return cast(Sequence[Any], item)
+        return cast("Sequence[Any]", item)
     if isinstance(item, str):
         try:
             item.encode()

@@ -31,9 +31,10 @@ def validate(pipeline: Pipeline) -> None:
         raise PipelineError(f"the user's modules hold {size} bytes, the limit is {MODULES_BYTES_MAX}")
     check_plain([pipeline.dataset, pipeline.modules, pipeline.environment], f"pipeline {pipeline.name!r}")
     _validate_names(pipeline)
-    _validate_secrets(pipeline)
     for stage in pipeline.stages:
         _validate_stage(stage, pipeline)
+    # Once what they hold is known to be no deeper than its limit.
+    _validate_secrets(pipeline)
     chain_order(pipeline.stages)
     _validate_reach(pipeline)
     _validate_single_path(pipeline)
