@@ -85,7 +85,8 @@ def _check_way(folder: Path, links: int) -> None:
         if stat.S_ISLNK(found.st_mode):
             if not links:
                 raise NotPrivateError(f"{folder}: more than {LINKS_MAX} symbolic links on the way")
-            _check_way(Path(os.path.normpath(step.parent / os.readlink(step))), links - 1)
+            # as it stands: a `..` leads up from where a link before it leads to
+            _check_way(step.parent / os.readlink(step), links - 1)
         elif found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
             raise NotPrivateError(f"others may write to {step}: no folder below it is private")
 
@@ -111,7 +112,7 @@ def short_path(path: Path) -> str:
     if held is None or (os.fstat(held).st_dev, os.fstat(held).st_ino) != (there.st_dev, there.st_ino):
         if held is not None:
             os.close(held)
-        held = _held[folder] = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        held = _held[folder] = os.open(folder, os.O_PATH)
     found = f"/proc/self/fd/{held}/{path.name}"
     if len(os.fsencode(found)) > SOCKET_BYTES_MAX:
         raise OSError(f"{path.name}: a socket's name has at most {SOCKET_BYTES_MAX - 24} bytes; choose a shorter one")
@@ -125,7 +126,7 @@ def claim(path: Path) -> int:
     holds it, and OSError.
     """
     make_private(path.parent)
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with suppress(FileNotFoundError):
@@ -149,24 +150,25 @@ class Nook:
         """Raises OSError, NotPrivateError too."""
         home = make_private(runtime_folder())
         _sweep(home, kind)
+        self._held: int | None = None
         for _ in range(NAMES_MAX):
             self.path = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=home))
             with suppress(FileNotFoundError, BlockingIOError):  # somebody sweeps: another name
-                self._lock = _held_folder(self.path)
+                self._held = _held_folder(self.path)
                 return
         raise OSError(f"no folder could be made in {home}: it is swept again and again")
 
     def close(self) -> None:
         """Remove it, with what is in it."""
-        if self._lock >= 0:
+        if self._held is not None:
             shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self._lock)
-            self._lock = -1
+            os.close(self._held)
+            self._held = None
 
 
 def _held_folder(path: Path) -> int:
     """A descriptor that holds a folder. Raises BlockingIOError where another process does, OSError if it is gone."""
-    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    held = os.open(path, os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.lstat(path).st_ino != os.fstat(held).st_ino:
@@ -182,5 +184,7 @@ def _sweep(home: Path, kind: str) -> None:
     for path in home.glob(f"{kind}-*"):
         with suppress(OSError):
             held = _held_folder(path)
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(held)
+            try:
+                shutil.rmtree(path)
+            finally:
+                os.close(held)

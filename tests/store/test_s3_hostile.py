@@ -24,13 +24,22 @@ LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
 BOMB = f'<!DOCTYPE x [<!ENTITY l0 "ha">{LAUGHS}]><Error><Code>&l9;</Code></Error>'.encode()
 OUTSIDE = b'<!DOCTYPE x [<!ENTITY f SYSTEM "file:///etc/passwd">]><Error><Code>&f;</Code></Error>'
 DEEP = b"<a>" * (XML_DEPTH_MAX + 1) + b"</a>" * (XML_DEPTH_MAX + 1)
+#: As deep as may be, behind and within a few that have ended.
+DEEP_ENOUGH = b"<a>" + b"<b/>" * 9 + DEEP[3 + 3 : -4 - 4] + b"</a>"
+DEEP_BEHIND = b"<a>" + b"<b/>" * 9 + DEEP[3:]
 MANY = b"<a>" + b"<b/>" * XML_ELEMENTS_MAX + b"</a>"
+MANY_ENOUGH = b"<a>" + b"<b/>" * (XML_ELEMENTS_MAX - 1) + b"</a>"
 
 
-@pytest.mark.parametrize("body", [BOMB, OUTSIDE, DEEP, MANY, BOMB.decode().encode("utf-16"), b"<a>", b""])
+@pytest.mark.parametrize("body", [BOMB, OUTSIDE, DEEP, DEEP_BEHIND, MANY, BOMB.decode().encode("utf-16"), b"<a>", b""])
 def test_xml_beyond_what_s3_answers_is_refused(body: bytes) -> None:
     with pytest.raises(BadXml):
         check_xml(body)
+
+
+@pytest.mark.parametrize("body", [DEEP_ENOUGH, MANY_ENOUGH])
+def test_xml_at_its_limits_is_taken(body: bytes) -> None:
+    check_xml(body)
 
 
 def test_an_error_with_entities_of_its_own_has_no_code() -> None:

@@ -23,6 +23,7 @@ from headrace.store.entries import (
 )
 from headrace.store.files import FileStore
 from headrace.store.manifest import bring_forward
+from headrace.store.standing import Standing, standing_of
 
 LATER = Fragment.named("read", "file:///corpus/b.jsonl", "9-9-9", start=0, end=-1, reader="jsonl", size=9)
 
@@ -106,6 +107,16 @@ def test_what_a_killed_run_has_closed_is_told_beside_the_version(
     dataset = write(tmp_path, killed=True)
     assert "1 shard is closed that version 1 does not show" in told(capsys, "show", str(dataset))
     assert asked(capsys, "show", str(dataset))["shards_unshown"] == 1
+
+
+def test_what_is_closed_since_is_told_of_the_newest_version_alone(tmp_path: Path) -> None:
+    dataset = write(tmp_path, killed=True)
+    state = Dataset.open(str(dataset)).state
+    assert standing_of(state, 1) == standing_of(state) == Standing(1, complete=True, unshown=1)
+    assert invoke(["dataset", "retract", str(dataset), "0"]) == 0
+    state = Dataset.open(str(dataset)).state
+    assert (standing_of(state).version, standing_of(state).unshown) == (2, 1)
+    assert standing_of(state, 1) == Standing(1, complete=True, unshown=0)
 
 
 def test_a_whole_version_has_nothing_to_tell(
