@@ -25,7 +25,7 @@ _CONTINUES = b"\xff\xff\xff\xff"
 _BODY_BYTES = 3
 _SCHEMA, _DICTIONARY_BATCH, _RECORD_BATCH = 1, 2, 3
 #: Of a DictionaryBatch, the RecordBatch in it; of a RecordBatch its buffers, each an offset and a length.
-_DATA, _BUFFERS, _BUFFER = 1, 2, struct.Struct("<qq")
+_DATA, _BUFFERS = 1, 2
 #: Of a Schema (Schema.fbs), and of a Field in it.
 _SCHEMA_FIELDS, _SCHEMA_METADATA = 1, 2
 _NAME, _TYPE_KIND, _TYPE, _CHILDREN, _FIELD_METADATA = 0, 2, 3, 5, 6
@@ -113,8 +113,8 @@ def _read_names(field: pa.Field[Any]) -> None:
         _read_names(field.type.field(number))
 
 
-def require_plain(metadata: bytes) -> None:
-    """Raise UnsoundArrow for metadata of a message that are no flatbuffer, or more than they may be.
+def require_plain(metadata: memoryview) -> int:
+    """Raise UnsoundArrow for metadata of a message that are no flatbuffer, or more than they may be; bytes of its body.
 
     A body is not compressed; a schema has so many fields and bytes; the buffers of a batch lie beside one another.
     """
@@ -122,32 +122,30 @@ def require_plain(metadata: bytes) -> None:
         raise UnsoundArrow(f"a message with {len(metadata)} bytes of metadata, the limit is {METADATA_BYTES_MAX}")
     try:
         message = _table(metadata, 0)
-        kind_at = _field(metadata, message, _HEADER_TYPE)
-        kind = metadata[kind_at] if kind_at else 0
-        at = _field(metadata, message, _HEADER)
-        if kind == _DICTIONARY_BATCH and at:
-            at = _field(metadata, _table(metadata, at), _DATA)
-        if kind in (_DICTIONARY_BATCH, _RECORD_BATCH) and at:
+        kind, at = metadata[_needed(metadata, message, _HEADER_TYPE)], _needed(metadata, message, _HEADER)
+        body_at = _field(metadata, message, _BODY_BYTES)
+        body_bytes = int(struct.unpack_from("<q", metadata, body_at)[0]) if body_at else 0
+        if kind == _DICTIONARY_BATCH:
+            at = _needed(metadata, _table(metadata, at), _DATA)
+        if kind in (_DICTIONARY_BATCH, _RECORD_BATCH):
             batch = _table(metadata, at)
             if _field(metadata, batch, _COMPRESSION):
                 raise UnsoundArrow("a message whose body is compressed: write it without compression")
-            body_at = _field(metadata, message, _BODY_BYTES)
-            _require_apart(metadata, batch, struct.unpack_from("<q", metadata, body_at)[0] if body_at else 0)
-        if kind == _SCHEMA and at:
+            _require_apart(metadata, batch, body_bytes)
+        if kind == _SCHEMA:
             _Walk(metadata).schema(_table(metadata, at))
     except (struct.error, IndexError) as error:
         raise UnsoundArrow(f"no message of Arrow: {error}") from error
+    return body_bytes
 
 
-def _require_apart(data: bytes, batch: int, body_bytes: int) -> None:
+def _require_apart(data: memoryview, batch: int, body_bytes: int) -> None:
     at = _field(data, batch, _BUFFERS)
     if not at:
         return
     begin = _table(data, at)
     (count,) = struct.unpack_from("<I", data, begin)
-    if count * _BUFFER.size > len(data) - begin:
-        raise UnsoundArrow(f"a message that says it has {count} buffers")
-    lengths = [length for _, length in _BUFFER.iter_unpack(data[begin + 4 : begin + 4 + count * _BUFFER.size])]
+    lengths = struct.unpack_from(f"<{2 * count}q", data, begin + 4)[1::2]
     if min(lengths, default=0) < 0 or sum(lengths) > body_bytes:
         raise UnsoundArrow(f"a message whose buffers have {sum(lengths)} bytes, of {body_bytes}")
 
@@ -155,7 +153,7 @@ def _require_apart(data: bytes, batch: int, body_bytes: int) -> None:
 class _Walk:
     """Counts what a schema comes to. Raises UnsoundArrow where that is too much."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: memoryview) -> None:
         self._data = data
         self._fields = self._bytes = 0
 
@@ -201,30 +199,33 @@ class _Walk:
             yield _table(self._data, begin + 4 + 4 * place)
 
 
-def _table(data: bytes, at: int) -> int:
+def _table(data: memoryview, at: int) -> int:
     """Where the table lies to which the offset at `at` points."""
     return at + int(struct.unpack_from("<I", data, at)[0])
 
 
-def _field(data: bytes, table: int, number: int) -> int:
+def _field(data: memoryview, table: int, number: int) -> int:
     """Where a table's field lies; 0 where it is not there."""
     fields = table - int(struct.unpack_from("<i", data, table)[0])
-    if fields < 0 or struct.unpack_from("<H", data, fields)[0] < 4 + 2 * (number + 1):
+    if fields < 0:
+        raise IndexError(f"the fields of a table lie {-fields} bytes before its message")
+    if struct.unpack_from("<H", data, fields)[0] < 4 + 2 * (number + 1):
         return 0
     at = int(struct.unpack_from("<H", data, fields + 4 + 2 * number)[0])
     return table + at if at else 0
 
 
+def _needed(data: memoryview, table: int, number: int) -> int:
+    """Where a field lies that no message is without."""
+    at = _field(data, table, number)
+    if not at:
+        raise UnsoundArrow(f"no message of Arrow: a table without field {number}")
+    return at
+
+
 def check_messages(stream: Any) -> None:
     """`require_plain` of each message of a whole IPC stream, as bytes. Raises UnsoundArrow."""
     view, at = memoryview(stream).cast("B"), 0
-    try:
-        _check_messages(view, at)
-    except (struct.error, IndexError) as error:
-        raise UnsoundArrow(f"no message of Arrow: {error}") from error
-
-
-def _check_messages(view: memoryview, at: int) -> None:
     while at < len(view):
         # Arrow would also read messages as they were before its version 0.15, which nobody here has looked at.
         if bytes(view[at : at + 4]) != _CONTINUES or at + 8 > len(view):
@@ -232,12 +233,7 @@ def _check_messages(view: memoryview, at: int) -> None:
         length = int.from_bytes(view[at + 4 : at + 8], "little")
         if not length:
             return
-        if length > METADATA_BYTES_MAX:
-            raise UnsoundArrow(f"a message with {length} bytes of metadata, the limit is {METADATA_BYTES_MAX}")
-        metadata = bytes(view[at + 8 : at + 8 + length])
-        require_plain(metadata)
-        body_at = _field(metadata, _table(metadata, 0), 3)
-        body = int(struct.unpack_from("<q", metadata, body_at)[0]) if body_at else 0
+        body = require_plain(view[at + 8 : at + 8 + length])
         if not 0 <= body <= len(view) - at - 8 - length:
             raise UnsoundArrow(f"a message says that it has {length} and {body} bytes, of {len(view) - at}")
         at += 8 + length + body

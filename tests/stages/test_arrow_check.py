@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.stages.arrow_check import ROWS_MAX, UnsoundArrow, check_messages, sound
-from headrace.stages.arrow_stream import ArrowStream
+from headrace.stages.arrow_stream import END_OF_STREAM, ArrowStream
 from headrace.stages.batch import ROW, Batch, no_verdicts
 from headrace.stages.command_process import CommandFailedError
 from headrace.stages.custom import MapBatches
@@ -65,10 +65,61 @@ def test_a_batch_of_more_rows_than_anybody_sends_is_refused_though_it_has_no_byt
         sound(pa.RecordBatch.from_arrays([pa.nulls(ROWS_MAX + 1)], names=["nothing"]))
 
 
+def test_a_batch_of_as_many_rows_as_anybody_sends_is_taken():
+    sound(pa.RecordBatch.from_arrays([pa.nulls(ROWS_MAX)], names=["nothing"]))
+
+
+@pytest.mark.parametrize("name", [b"outside", b"inside"])
+def test_a_name_of_a_column_or_of_a_field_in_it_that_is_no_text_is_refused(name: bytes):
+    whole = message_of(pa.RecordBatch.from_pydict({"outside": pa.array([{"inside": 1}])}))
+    assert whole.count(name) == 1
+    lie = whole.replace(name, b"\xff" * len(name))
+    with pa.ipc.open_stream(lie) as reader, pytest.raises(UnsoundArrow, match="columns are not sound"):
+        sound(reader.read_next_batch())
+
+
 def test_a_message_that_is_compressed_is_refused_before_it_is_unpacked():
     check_messages(message_of(GOOD))
     with pytest.raises(UnsoundArrow, match="compressed"):
         check_messages(message_of(GOOD, "zstd"))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        GOOD,
+        # behind the field that would say that it is compressed, this one has another
+        pa.RecordBatch.from_arrays([pa.array(["a", "b" * 40], pa.string_view())], names=["text"]),
+        pa.RecordBatch.from_arrays([pa.array(["a", "b"]).dictionary_encode()], names=["text"]),
+        pa.RecordBatch.from_arrays([pa.nulls(3)], names=["nothing"]),
+    ],
+)
+def test_messages_that_are_plain_are_taken_with_and_without_the_end_of_their_stream(rows: pa.RecordBatch):
+    check_messages(message_of(rows))
+    check_messages(message_of(rows)[: -len(END_OF_STREAM)])
+    check_messages(message_of(rows) + b"what lies behind the end is never read")
+
+
+@pytest.mark.parametrize("cut", [1, 7, 8, 16])
+def test_a_stream_that_ends_within_a_body_is_refused(cut: int):
+    with pytest.raises(UnsoundArrow, match="a message says that it has"):
+        check_messages(message_of(GOOD)[: -len(END_OF_STREAM) - cut])
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, 7])
+def test_a_stream_that_ends_within_the_beginning_of_a_message_is_refused(cut: int):
+    with pytest.raises(UnsoundArrow, match="no message of Arrow at byte"):
+        check_messages(message_of(GOOD)[:-cut])
+
+
+def test_a_dictionary_that_is_compressed_is_refused():
+    words = pa.array(["word " * 100]).dictionary_encode()
+    whole = message_of(pa.RecordBatch.from_arrays([words], names=["text"]), "zstd")
+    schema = len(pa.schema([("text", words.type)]).serialize())
+    first = pa.ipc.MessageReader.open_stream(whole[schema:]).read_next_message()
+    assert first.type == "dictionary"
+    with pytest.raises(UnsoundArrow, match="compressed"):
+        check_messages(first.serialize())
 
 
 @pytest.mark.parametrize("lie", LIES)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import struct
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from headrace.stages import arrow_check
 from headrace.stages.arrow_check import (
     METADATA_BYTES_MAX,
     NESTING_MAX,
+    SCHEMA_FIELDS_MAX,
     UNFOLDED_BYTES_MAX,
     UnsoundArrow,
     check_messages,
@@ -78,7 +81,7 @@ def schema(*, levels: int, width: int, name: bytes = b"a") -> bytes:
 
 
 def test_a_schema_of_few_fields_is_taken():
-    require_plain(schema(levels=2, width=8))
+    require_plain(memoryview(schema(levels=2, width=8)))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,76 @@ def test_a_schema_of_few_fields_is_taken():
 )
 def test_a_schema_that_refers_to_the_same_bytes_again_and_again_is_refused(what: bytes, said: str):
     with pytest.raises(UnsoundArrow, match=said):
-        require_plain(what)
+        require_plain(memoryview(what))
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        schema(levels=1, width=SCHEMA_FIELDS_MAX),
+        schema(levels=NESTING_MAX, width=1),
+        schema(levels=1, width=1).ljust(METADATA_BYTES_MAX, b"\0"),
+    ],
+)
+def test_a_schema_at_a_limit_is_taken(what: bytes):
+    require_plain(memoryview(what))
+
+
+PLAIN = pa.schema([("abc", pa.int64())])
+#: a name of three bytes comes to seven, as each text has the bytes of its length before it
+COUNTED = {
+    "a name": (PLAIN, 7),
+    "two names": (pa.schema([("abc", pa.int64()), ("d", pa.int64())]), 12),
+    "metadata": (PLAIN.with_metadata({"k": "value"}), 7 + 5 + 9),
+    "metadata of a field": (pa.schema([pa.field("abc", pa.int64(), metadata={"key": "v"})]), 7 + 7 + 5),
+    "names within": (pa.schema([("abc", pa.list_(pa.field("d", pa.int64())))]), 7 + 5),
+    "a time zone": (pa.schema([("abc", pa.timestamp("s", "UTC"))]), 7 + 7),
+    "no time zone": (pa.schema([("abc", pa.timestamp("s"))]), 7 + 4),
+    "a union": (pa.schema([("abc", pa.sparse_union([pa.field("d", pa.int64())], [9]))]), 7 + 5 + 5),
+}
+
+
+@pytest.mark.parametrize("what", COUNTED)
+def test_each_text_of_a_schema_counts(what: str, monkeypatch: pytest.MonkeyPatch):
+    given, counted = COUNTED[what]
+    message = given.serialize()
+    monkeypatch.setattr(arrow_check, "SCHEMA_BYTES_MAX", counted)
+    check_messages(message)
+    monkeypatch.setattr(arrow_check, "SCHEMA_BYTES_MAX", counted - 1)
+    with pytest.raises(UnsoundArrow, match="names and metadata have more than"):
+        check_messages(message)
+
+
+def test_a_message_whose_fields_lie_before_it_is_refused():
+    whole = bytearray(schema(levels=1, width=1))
+    (at,) = struct.unpack_from("<I", whole)
+    struct.pack_into("<i", whole, at, at + 1)
+    with pytest.raises(UnsoundArrow, match="before its message"):
+        require_plain(memoryview(whole))
+
+
+def test_the_fields_of_a_message_may_lie_at_its_very_beginning():
+    message = struct.pack("<IHHHHHH", 16, 0, 4, 8, 0, 0, 0) + struct.pack("<iII", 16, 3, 16)
+    batch = struct.pack("<HHHHHH", 12, 8, 0, 0, 0, 4) + struct.pack("<iI", 12, 0)
+    with pytest.raises(UnsoundArrow, match="compressed"):
+        require_plain(memoryview(message + batch))
+
+
+@pytest.mark.parametrize("field", ["f1", "f2"])
+def test_a_message_without_a_header_is_refused(field: str):
+    flat = Flat()
+    flat.point(0, flat.table(**{field: 1, "f3": 0})[""])
+    with pytest.raises(UnsoundArrow, match="a table without field"):
+        require_plain(memoryview(bytes(flat.data)))
+
+
+def test_a_dictionary_without_values_is_refused():
+    flat = Flat()
+    message = flat.table(f1=2, f2=0)
+    flat.point(0, message[""])
+    flat.point(message["f2"], flat.table(f0=0)[""])
+    with pytest.raises(UnsoundArrow, match="a table without field 1"):
+        require_plain(memoryview(bytes(flat.data)))
 
 
 def test_a_command_that_announces_much_metadata_is_not_waited_for():
@@ -105,8 +177,17 @@ def test_a_batch_whose_columns_lie_upon_one_another_is_refused():
     whole = rows.serialize().to_pybytes()
     check_messages(whole)
     at = whole.rfind(struct.pack("<qq", 512, 512))
-    with pytest.raises(UnsoundArrow, match="buffers have"):
-        check_messages(whole[:at] + struct.pack("<qq", 0, 1024) + whole[at + 16 :])
+    for lie in (struct.pack("<qq", 0, 1024), struct.pack("<qq", 512, 513), struct.pack("<qq", 512, -1)):
+        with pytest.raises(UnsoundArrow, match="buffers have"):
+            check_messages(whole[:at] + lie + whole[at + 16 :])
+
+
+def test_a_batch_that_has_more_buffers_than_bytes_is_refused():
+    whole = pa.RecordBatch.from_pydict({"a": pa.array(range(64))}).serialize().to_pybytes()
+    at = whole.find(struct.pack("<qqqq", 0, 0, 0, 512)) - 4
+    assert struct.unpack_from("<I", whole, at) == (2,)
+    with pytest.raises(UnsoundArrow, match="no message of Arrow: unpack_from"):
+        check_messages(whole[:at] + struct.pack("<I", 1 << 31) + whole[at + 4 :])
 
 
 ROWS = 1000
@@ -118,6 +199,17 @@ SHARED = {
         pa.string_view(), ROWS, [None, pa.py_buffer(VIEWS.tobytes()), pa.py_buffer(LONG.encode())]
     ),
     "runs": pa.RunEndEncodedArray.from_arrays(pa.array([ROWS], pa.int32()), pa.array([LONG])),
+    "within a view of a list": pa.ListViewArray.from_arrays(
+        pa.array([0, 0], pa.int32()), pa.array([1, 1], pa.int32()), pa.array([LONG])
+    ),
+    "within a large view of a list": pa.LargeListViewArray.from_arrays(
+        pa.array([0, 0], pa.int64()), pa.array([1, 1], pa.int64()), pa.array([LONG])
+    ),
+    "a view within a list": pa.array([["a"]], pa.list_(pa.string_view())),
+    "runs within a row": pa.StructArray.from_arrays(
+        [pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array(["a"]))], names=["a"]
+    ),
+    "a dictionary of lists": pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), pa.array([["a"]])),
     "within a list": pa.ListArray.from_arrays(
         pa.array([0, 1], pa.int32()), pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), pa.array([LONG]))
     ),
@@ -135,3 +227,37 @@ def test_rows_that_share_little_are_taken(kind: pa.DataType):
     column = pa.array(["a", None, "b" * 40], pa.string()).cast(kind)
     rows = pa.RecordBatch.from_arrays([column], names=["text"])
     assert sound(rows).to_pylist() == [{"text": "a"}, {"text": None}, {"text": "b" * 40}]
+
+
+def dictionary(indices: list[int | None], values: pa.Array) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), values)
+
+
+#: what the rows of a column come to; a number and a null count as the longest number
+SIZES = {
+    "text": (dictionary([0, 1, 1], pa.array(["a" * 10, "b" * 100])), 210),
+    "bytes": (dictionary([0, 0], pa.array([b"a" * 10])), 20),
+    "text of fixed size": (dictionary([0, 0], pa.array([b"aaaa"], pa.binary(4))), 8),
+    "no text": (dictionary([0, 1], pa.array(["aa", None])), 2),
+    "no index": (dictionary([1, None], pa.array(["aaa", "bbbb"])), 7),
+    "nothing": (dictionary([None, None], pa.array([], pa.string())), 0),
+    "numbers": (dictionary([0, 1, 0], pa.array([1, 2])), 96),
+    "decimals": (dictionary([0], pa.array([Decimal(1)], pa.decimal128(3))), 32),
+    "nulls": (dictionary([0, 0], pa.nulls(1)), 64),
+    "views": (pa.array(["a" * 10, "b" * 100, None], pa.string_view()), 110),
+    "some of the views": (pa.array(["a" * 10, "b" * 100, "c" * 1000], pa.string_view())[1:2], 100),
+    "views of bytes": (pa.array([b"a" * 10], pa.binary_view()), 10),
+    "views in a dictionary": (dictionary([0, 0], pa.array(["a" * 50], pa.string_view())), 100),
+    "no views": (pa.array([], pa.string_view()), 0),
+}
+
+
+@pytest.mark.parametrize("what", SIZES)
+def test_what_rows_come_to_is_counted_to_the_byte(what: str, monkeypatch: pytest.MonkeyPatch):
+    column, size = SIZES[what]
+    rows = pa.RecordBatch.from_arrays([column], names=["text"])
+    monkeypatch.setattr(arrow_check, "UNFOLDED_BYTES_MAX", size)
+    assert sound(rows) is rows
+    monkeypatch.setattr(arrow_check, "UNFOLDED_BYTES_MAX", size - 1)
+    with pytest.raises(UnsoundArrow, match="write it plainly"):
+        sound(rows)
