@@ -43,7 +43,8 @@ def split_address(text: str) -> tuple[str, int]:
     if not port.isascii() or not port.isdecimal() or len(port) > _PORT_DIGITS or not 0 < int(port) <= _PORT_MAX:
         raise ValueError(f"{text[:_SHOWN]!r} ends in no port")
     bare = str(ipaddress.ip_address(host.removeprefix("[").removesuffix("]")))
-    if join_address(bare, int(port)) != text:
+    # a scope, behind %, may be any text, which would be looked up as a name
+    if "%" in bare or join_address(bare, int(port)) != text:
         raise ValueError(f"{text[:_SHOWN]!r} is no address as host:port")
     return bare, int(port)
 

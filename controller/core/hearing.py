@@ -55,6 +55,7 @@ NUMBER_MAX = 1 << 53
 #: Cores of one worker; tasks and links that it may bring.
 CORES_MAX = 1 << 16
 BROUGHT_MAX = 1 << 20
+PORT_MAX = (1 << 16) - 1
 #: Characters of what is wrong that are said again.
 _SHOWN = 80
 
@@ -285,13 +286,14 @@ def _addresses_fault(addresses: Iterable[str]) -> str:
 
 def _is_address(text: str) -> bool:
     host, _, port = text.rpartition(":")
-    if not port.isascii() or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 1 << 16:
+    # a scope, behind %, is a name on one host, and what no interface has for a name is looked up elsewhere
+    if "%" in host:
         return False
     try:
-        found = ip_address(host.removeprefix("[").removesuffix("]"))
+        found, number = ip_address(host.removeprefix("[").removesuffix("]")), int(port)
     except ValueError:
         return False
-    return text == (f"[{found}]:{int(port)}" if found.version == 6 else f"{found}:{int(port)}")
+    return 0 < number <= PORT_MAX and text == (f"[{found}]:{number}" if found.version == 6 else f"{found}:{number}")
 
 
 def _fragment_known(fragment: bytes, known: Known) -> str:
@@ -370,6 +372,6 @@ def _released_fault(event: ShardProposed) -> str:
         mine.setdefault(item.fragment, IntervalSet()).cover(item.first, item.end)
     for fragment, rows in event.released:
         for row in rows:
-            if row < 0 or fragment not in mine or not mine[fragment].overlap(row, row + 1):
+            if fragment not in mine or not mine[fragment].overlap(row, row + 1):
                 return f"it releases record {row} of fragment {fragment[:16].hex()}, which is not in it"
     return ""

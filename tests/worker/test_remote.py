@@ -217,7 +217,7 @@ def test_a_task_behind_a_gate_gives_the_gate_as_its_address(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "10.0.0.1", "a.name:7", "10.0.0.1:0", "10.0.0.1:65536", "[10.0.0.1]:7", "::1:7"]
+    "text", ["", "x", "10.0.0.1", "a.name:7", "10.0.0.1:0", "10.0.0.1:65536", "[10.0.0.1]:7", "::1:7", "[fe80::1%x]:7"]
 )
 def test_what_is_no_address_in_numbers_is_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"port|address"):
