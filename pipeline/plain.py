@@ -43,7 +43,7 @@ def check_plain(value: Any, what: str) -> None:
 def _within(item: Any, what: str) -> Sequence[Any]:
     """What a list or an object holds, names included; nothing for any other value."""
     if isinstance(item, Mapping):
-        inner: Mapping[Any, Any] = item
+        inner = cast("Mapping[object, object]", item)
         if not all(isinstance(name, str) for name in inner):
             raise PipelineError(f"{what}: a name in an object is no text")
         return [*inner, *inner.values()]
