@@ -38,7 +38,8 @@ _PARAMETERS = {
 }
 #: Ways in which an endpoint may be asked to encrypt what it stores.
 _SSE = ("AES256", "aws:kms", "aws:kms:dsse")
-_REGION = re.compile(r"[A-Za-z0-9_-]{1,63}")
+#: Of letters and digits at both ends, as those who sign requests ask for.
+_REGION = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
 _SECRET = re.compile(r"secret|password|token|access.?key|credential|^key$", re.IGNORECASE)
 #: Keys of a URI's own query value are kept readable; only what would end the value is quoted.
 _QUERY_SAFE = ":/."

@@ -163,3 +163,9 @@ def test_a_store_without_credentials_says_where_it_looked(
 def test_a_ca_file_that_is_not_there_is_named_at_once(home: dict[str, str]) -> None:
     with pytest.raises(InvalidUri, match=r"no CA file '/nowhere/ca.pem'"):
         S3Store("s3://bucket?endpoint=https://127.0.0.1:1&ca=/nowhere/ca.pem")
+
+
+@pytest.mark.parametrize("region", ["eu--", "-eu", "_eu", "e" * 64, "eu west"])
+def test_a_region_that_no_request_can_be_signed_for_is_refused(region: str) -> None:
+    with pytest.raises(InvalidUri, match="no name of a region"):
+        resolve(f"s3://bucket/a?region={region.replace(' ', '%20')}", {})
