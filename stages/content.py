@@ -45,8 +45,6 @@ class Content:
         self._hash = xxhash.xxh3_128()
         self._at, self._end = fragment.start, fragment.start + fragment.size
         self._aside = _Aside() if scattered and fragment.size <= ASIDE_BYTES_MAX else None
-        #: The last byte that counted.
-        self._last = b""
 
     def passed(self, at: int, data: bytes | memoryview) -> None:
         """These bytes of the object were read, from byte `at` on."""
@@ -85,15 +83,9 @@ class Content:
         """The xxh3-128 of all of it; empty where some has not passed."""
         return self._hash.digest() if self.whole else b""
 
-    @property
-    def ends_a_line(self) -> bool:
-        """Whether what lies behind it, if anything does, begins a line."""
-        return self._last in (b"", b"\n")
-
     def _count(self, part: memoryview) -> None:
         self._hash.update(part)
         self._at += len(part)
-        self._last = bytes(part[-1:])
 
 
 class _Aside:

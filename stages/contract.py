@@ -37,7 +37,7 @@ class FragmentEnd:
 class Compared:
     """The answer to `Comparing.compare`: the checksum of the bytes that stand there in the place of a fragment.
 
-    `continues`: what lies behind them, if anything does, could be a fragment of its own.
+    `continues`: what lies behind them is a fragment of its own.
     """
 
     checksum: bytes
@@ -85,6 +85,7 @@ class Comparing(Protocol):
     def compare(self, fragment: Fragment) -> Iterator[Compared | None]:
         """Read the fragment's bytes for their checksum alone, under the version that it is given with.
 
+        With an `end` it is asked whether what lies behind that byte, and was appended, is a fragment of its own.
         None as often as there is more to read. Raises InputError, FragmentChanged.
         """
         ...

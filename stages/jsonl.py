@@ -51,13 +51,14 @@ class JsonlSource(FileSource):
     """Reads JSON Lines; blank lines are no records, and what is not a record of text is quarantined alone.
 
     `fragment_bytes` cuts large files into ranges; a range owns the lines that begin in it. A batch holds at most
-    `batch_records` records and about `batch_bytes` bytes. A line above `max_record_bytes` is quarantined. A
-    compressed file is one fragment, whose offsets are those of the uncompressed stream; one of zstd may take
-    `window_bytes_max` of memory. The fields of an object `metadata_key` are the record's own.
+    `batch_records` records and about `batch_bytes` bytes. A line above `max_record_bytes` is quarantined. A compressed
+    file is one fragment, and what is appended to it later is one more; offsets are those of the uncompressed stream,
+    which for zstd may take `window_bytes_max` of memory. The fields of an object `metadata_key` are the record's own.
     """
 
     KIND = "jsonl"
     READER = "jsonl/1"
+    ROW = b"\n"
     joins = True
 
     def __init__(
@@ -108,13 +109,9 @@ class JsonlSource(FileSource):
         if to_its_end:
             yield FragmentEnd(ordinal, checksum)
 
-    def continues(self, uri: str) -> bool:
-        """See `FileSource.continues`."""
-        return not codec_of(uri)
-
     def _first_byte(self, file: InputStream, fragment: Fragment) -> int:
-        if not fragment.start:
-            return 0
+        if not fragment.start or file.compressed:
+            return fragment.start
         return first_line_from(file, fragment.start, _end(fragment), self.batch_bytes)
 
     def _read_gap(

@@ -9,10 +9,11 @@ from headrace.pipeline.errors import PipelineError
 from headrace.stages.batch import Batch
 from headrace.stages.content import Content
 from headrace.stages.contract import Compared, FragmentEnd
+from headrace.stages.errors import InputError
 from headrace.stages.inputs import InputObject, Inputs, to_path
-from headrace.stages.patterns import check_format, globs_of
+from headrace.stages.patterns import WINDOW_BYTES, check_format, globs_of
 from headrace.stages.records import Columns, Draft
-from headrace.stages.streams import expect, open_raw
+from headrace.stages.streams import EndingStream, expect, open_raw
 from headrace.store.entries import Fragment
 from headrace.store.intervals import Gap
 
@@ -30,6 +31,10 @@ class FileSource:
     READER: ClassVar[str]
     #: Whether a file is read from its first byte on.
     FROM_FRONT: ClassVar[bool] = True
+    #: With what each record ends, where a file is a row of records that anybody may append to.
+    ROW: ClassVar[bytes] = b""
+    #: What a stream of zstd may take of memory.
+    window_bytes_max: int = WINDOW_BYTES
 
     def __init__(self, name: str, patterns: Sequence[str], damaged: str = STOP, *, follow_links: bool = False) -> None:
         if damaged not in (STOP, QUARANTINE):
@@ -71,17 +76,31 @@ class FileSource:
 
     def compare(self, fragment: Fragment) -> Iterator[Compared | None]:
         """See `Comparing.compare`."""
-        with open_raw(self.inputs, fragment, ahead=True) as raw:
-            content = Content(fragment)
-            for _ in content.rest(raw):
-                yield None
-            raw.check()
-        yield Compared(content.checksum(), self.continues(fragment.uri) and content.ends_a_line)
+        if fragment.end < 0 or not self.ROW:
+            with open_raw(self.inputs, fragment, ahead=True) as raw:
+                content = Content(fragment)
+                for _ in content.rest(raw):
+                    yield None
+                raw.check()
+            yield Compared(content.checksum())
+            return
+        with EndingStream(self.inputs, fragment, self.window_bytes_max) as file:
+            continues = True
+            try:
+                for _ in self.pass_over(file, fragment):
+                    yield None
+            except InputError:
+                file.check()
+                continues = False
+            checksum = file.checksum()
+            file.check()
+        yield Compared(checksum, not fragment.size or (continues and file.tail.endswith(self.ROW)))
 
-    def continues(self, uri: str) -> bool:
-        """Whether a file of this format is a row of records that anybody may append to, a line each."""
-        del uri
-        return False
+    def pass_over(self, file: EndingStream, fragment: Fragment) -> Iterator[None]:
+        """Read what ends with the fragment, some at a time. Raises DamagedInput where it is not whole."""
+        del fragment
+        while file.read():
+            yield None
 
     def lost(self, fragment: Fragment, ordinal: int, why: str) -> Batch:
         """The batch of one record that stands for what cannot be read of a damaged file.

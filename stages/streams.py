@@ -14,7 +14,7 @@ from headrace.stages.errors import DamagedInput, DeviceFailed, ForeignInput, Inp
 from headrace.stages.foreign import HEAD_BYTES, misnamed
 from headrace.stages.inputs import Inputs, changed, file_version, gone, to_path
 from headrace.stages.patterns import WINDOW_BYTES, codec_of
-from headrace.stages.unpack import STEP_BYTES, Gzip, Truncated, Unpacker, WideZstd, WindowTooLarge, Zstd
+from headrace.stages.unpack import STEP_BYTES, Gzip, Raw, Truncated, Unpacker, WideZstd, WindowTooLarge, Zstd
 from headrace.store.entries import Fragment
 from headrace.store.errors import ObjectMissing
 from headrace.store.objects import ObjectInfo, ObjectStore, get_with_info
@@ -292,8 +292,9 @@ def checksum_of(raw: LocalFile | RemoteFile) -> bytes:
 class InputStream:
     """The uncompressed bytes of a fragment's object, from front to back.
 
-    Where the object is compressed, `seek` reads on to the byte, from the beginning if need be; `skipped` counts what
-    was read only to get there. Frames of zstd with a window above `window_bytes_max` are refused.
+    Where the object is compressed, it is one from the fragment's first byte on: positions count from there, as if what
+    lies before it had that many bytes. `seek` reads on to the byte, from the beginning if need be; `skipped` counts
+    what was read only to get there. Frames of zstd with a window above `window_bytes_max` are refused.
     """
 
     #: Whether the bytes that are read are not those that are stored.
@@ -306,10 +307,12 @@ class InputStream:
         self._fragment = fragment
         self._codec = codec_of(fragment.uri)
         self.compressed = bool(self._codec)
-        self._told = 0
+        #: The stored bytes, and of an object that is compressed where they and their positions begin.
+        self._stored: Raw = self._raw
+        self._begin = self._told = fragment.start if self._codec else 0
         self._source: Unpacker | None = None
         self._data, self._used = b"", 0
-        self._at = 0
+        self._at = self._raw.seek(self._begin) if self._begin else 0
         self.skipped = 0
 
     def __enter__(self) -> Self:
@@ -375,18 +378,18 @@ class InputStream:
         return since
 
     def _read_raw(self, size: int) -> bytes:
-        return self._raw.read(STEP_BYTES if size < 0 else size) or b""
+        return self._stored.read(STEP_BYTES if size < 0 else size) or b""
 
     def _restart(self) -> None:
-        self._raw.seek(0)
-        self._source, self._data, self._used, self._at = None, b"", 0, 0
+        self._at = self._raw.seek(self._begin)
+        self._source, self._data, self._used = None, b"", 0
 
     def _step(self) -> bytes:
         try:
             if self._source is None:
-                self._source = Gzip(self._raw) if self._codec == "gzip" else Zstd(self._raw)
+                self._source = Gzip(self._stored) if self._codec == "gzip" else Zstd(self._stored)
             found = self._source.read()
-            if not found and not self._raw.tell():
+            if not found and self._raw.tell() == self._begin:
                 raise Truncated
             return found
         except WindowTooLarge as error:
@@ -400,9 +403,9 @@ class InputStream:
 
     def _step_wide(self) -> bytes:
         """The next piece, from a reader that has the memory for it: it begins anew, and goes on from here."""
-        self._raw.seek(0)
-        self._source = WideZstd(self._raw, self._window_bytes_max)
-        left, found = self._at, b""
+        self._raw.seek(self._begin)
+        self._source = WideZstd(self._stored, self._window_bytes_max)
+        left, found = self._at - self._begin, b""
         while left >= 0 and (found := self._step()):
             if left < len(found):
                 return found[left:]
@@ -411,8 +414,9 @@ class InputStream:
 
     def _damaged(self, error: OSError) -> DamagedInput:
         name, codec = to_path(self._fragment.uri), self._codec
-        if not self._at:
-            self._raw.seek(0)
+        known = self._at - self._begin
+        if not known:
+            self._raw.seek(self._begin)
             if what := misnamed(self._raw.read(HEAD_BYTES) or b"", codec):
                 return ForeignInput(name, what, f"{codec} stream")
         if isinstance(error, WindowTooLarge):
@@ -424,8 +428,41 @@ class InputStream:
         if isinstance(error, Truncated) and not self._fragment.size:
             return DamagedInput(name, f"it is empty, where a {codec} stream should be")
         if isinstance(error, Truncated):
-            return DamagedInput(name, f"the {codec} stream is cut off after about {self._at} uncompressed bytes")
-        return DamagedInput(name, f"not a sound {codec} stream behind {self._at} uncompressed bytes ({error})")
+            return DamagedInput(name, f"the {codec} stream is cut off after about {known} uncompressed bytes")
+        return DamagedInput(name, f"not a sound {codec} stream behind {known} uncompressed bytes ({error})")
+
+
+class EndingStream(InputStream):
+    """The uncompressed bytes of a fragment that ends where its object did, whatever was appended since."""
+
+    #: Bytes that are remembered.
+    TAIL_BYTES = 4
+
+    def __init__(self, inputs: Inputs, fragment: Fragment, window_bytes_max: int = WINDOW_BYTES) -> None:
+        super().__init__(inputs, fragment, window_bytes_max)
+        self._stored = _UpTo(self._raw, fragment.start + fragment.size)
+        if not self.compressed:
+            self._raw.seek(fragment.start)
+        #: The last bytes that were read.
+        self.tail = b""
+
+    def read(self, size: int = -1) -> bytes:
+        """See InputStream."""
+        found = super().read(size)
+        self.tail = (self.tail + found[-self.TAIL_BYTES :])[-self.TAIL_BYTES :]
+        return found
+
+
+class _UpTo:
+    """The stored bytes before `end`."""
+
+    def __init__(self, raw: Raw, end: int) -> None:
+        self.tell = raw.tell
+        self._raw, self._end = raw, end
+
+    def read(self, size: int = STEP_BYTES, /) -> bytes:
+        """Up to `size` bytes, none only at the end."""
+        return self._raw.read(max(0, min(size, self._end - self._raw.tell()))) or b""
 
 
 def _pool() -> ThreadPoolExecutor:

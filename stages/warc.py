@@ -23,7 +23,7 @@ from headrace.stages.patterns import WINDOW_BYTES
 from headrace.stages.payloads import UndecodablePayload, decode_payload
 from headrace.stages.records import Columns
 from headrace.stages.source import STOP, FileSource
-from headrace.stages.streams import InputStream
+from headrace.stages.streams import EndingStream, InputStream
 from headrace.store.entries import Fragment
 from headrace.store.intervals import UNBOUNDED, Gap
 
@@ -92,6 +92,7 @@ class WarcSource(FileSource):
 
     KIND = "warc"
     READER = "warc/1"
+    ROW = b"\r\n\r\n"
 
     def __init__(
         self,
@@ -128,7 +129,8 @@ class WarcSource(FileSource):
     def _gap(self, file: InputStream, fragment: Fragment, gap: Gap) -> Generator[Batch, None, int]:
         """Batches up to the gap's end; returns the ordinal behind them."""
         ordinal, at = (gap.first, gap.offset) if gap.offset >= 0 and gap.first else (0, 0)
-        filling = _Filling(Columns(fragment.uri), ordinal, at)
+        at += fragment.start
+        filling = _Filling(_columns(fragment), ordinal, at)
         damage = ""
         for stop, page in self._pages(file, fragment, gap, ordinal, at):
             if isinstance(page, DamagedInput):
@@ -136,14 +138,14 @@ class WarcSource(FileSource):
                 break
             if ordinal < gap.first:
                 self.bytes_skipped += stop - at
-                filling = _Filling(Columns(fragment.uri), ordinal + 1, stop)
+                filling = _Filling(_columns(fragment), ordinal + 1, stop)
             else:
                 self._take(filling, page, ordinal)
                 full = filling.size >= self.batch_bytes or filling.count == self.batch_records
                 if full or ordinal + 1 == gap.end or stop < 0:
                     file.check()
                     yield self._batch(filling, fragment, stop, file)
-                    filling = _Filling(Columns(fragment.uri), ordinal + 1, stop)
+                    filling = _Filling(_columns(fragment), ordinal + 1, stop)
             at, ordinal = stop, ordinal + 1
             if ordinal == gap.end:
                 return ordinal
@@ -165,11 +167,12 @@ class WarcSource(FileSource):
         try:
             if file.seek(at) != at:
                 raise DamagedInput(name, f"it ends before byte {at}")
-            if not at:
-                _check_ends(file, name)
-            for record in self._archive(file, name):
+            if at == fragment.start:
+                _check_ends(file, name, at)
+            for record in self._archive(file, name, fragment.start):
                 if held is not None:
-                    yield at + record.stream_pos, held
+                    # FastWARC asks the file where it stands, and counts on from there.
+                    yield record.stream_pos, held
                     held = None
                 held = self._page(record, name) if ordinal >= gap.first else _pass_over(record, name)
                 ordinal += 1
@@ -183,25 +186,32 @@ class WarcSource(FileSource):
         if held is not None:
             yield file.tell(), held
 
-    def _archive(self, file: InputStream, name: str) -> Iterator[Any]:
+    def _archive(self, file: InputStream, name: str, begin: int, *, every: bool = False) -> Iterator[Any]:
         """The records that FastWARC finds. Raises DamagedInput where it finds none in what follows."""
         try:
             stream: Any = file
-            wanted = WarcRecordType.any_type if self.untyped else KINDS
+            wanted = WarcRecordType.any_type if self.untyped or every else KINDS
             for record in ArchiveIterator(
                 stream, record_types=wanted, parse_http=True, max_header_len=HEADER_BYTES_MAX, stream_detect=False
             ):
-                if record.record_type & KINDS or int(record.record_type) in UNTOLD:
+                if every or record.record_type & KINDS or int(record.record_type) in UNTOLD:
                     yield record
         except InputError:
             raise
         except (OSError, ValueError) as error:
             file.check()
             place = file.tell()
-            file.seek(0)
+            file.seek(begin)
             if what := misnamed(file.read(HEAD_BYTES), "WARC"):
                 raise ForeignInput(name, what, "WARC") from error
             raise DamagedInput(name, f"no WARC record where one should be, before byte {place} ({error})") from error
+
+    def pass_over(self, file: EndingStream, fragment: Fragment) -> Iterator[None]:
+        """See `FileSource.pass_over`: the end of each record is where its headers say."""
+        name = to_path(fragment.uri)
+        for record in self._archive(file, name, fragment.start, every=True):
+            _pass_over(record, name)
+            yield None
 
     # -- a record --
 
@@ -287,7 +297,7 @@ class WarcSource(FileSource):
         length = stop - filling.at if stop >= 0 and filling.at >= 0 else -1
         self.bytes_read += max(0, length)
         self.stored_read += file.stored_since() if file.compressed else max(0, length)
-        at = filling.at if length >= 0 else -1
+        at = filling.at - fragment.start if length >= 0 else -1
         return filling.columns.batch(fragment, self.name, filling.first, filling.count, at, length)
 
 
@@ -304,10 +314,14 @@ def nesting(body: bytes) -> int:
     return deepest
 
 
-def _check_ends(file: InputStream, name: str) -> None:
+def _columns(fragment: Fragment) -> Columns:
+    return Columns(f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri)
+
+
+def _check_ends(file: InputStream, name: str, begin: int) -> None:
     """Raise DamagedInput where lines end in LF alone: FastWARC would see one record without an end, and say nothing."""
     found = _BARE.match(file.read(HEAD_BYTES))
-    file.seek(0)
+    file.seek(begin)
     if found:
         raise DamagedInput(name, "its lines end in LF, where those of a WARC's headers end in CR LF")
 

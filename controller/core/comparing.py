@@ -111,7 +111,9 @@ class Comparing:
                     continue
                 asked.add(name)
                 fragment = next(state.fragment for state in known.tile if state.fragment.id == name)
-                now = replace(fragment, version=known.version)
+                grown = known.bytes > known.read_bytes and name == known.tile[-1].fragment.id
+                end = fragment.start + fragment.size if grown else fragment.end
+                now = replace(fragment, version=known.version, end=end)
                 commands.append(ReadFragment(task.plan.worker, task.plan.name, task.attempt, now, ()))
         return commands
 
@@ -131,7 +133,8 @@ class Comparing:
         elif event.checksum != state.checksum:
             self._settle(known, Finding.OTHER, "it holds other bytes than when it was read")
         elif last and known.bytes > known.read_bytes and not event.continues:
-            why = f"it has {known.bytes:,} bytes where {known.read_bytes:,} were read, and cannot be read on there"
+            sizes = f"it has {known.bytes:,} bytes where {known.read_bytes:,} were read"
+            why = f"{sizes}, and cannot be read on there: cut off what was appended, into a file of its own"
             self._settle(known, Finding.OTHER, why)
         else:
             known.waiting.discard(event.fragment)

@@ -53,6 +53,7 @@ def check_gaps(source: Source, seed: int = 0, rounds: int = 20) -> None:
     for fragment in list(source.list()):
         batches, count = read_whole(source, fragment)
         whole = fates(batches)
+        begins = {batch.first: batch.offset for batch in batches}
         end = list(source.read(fragment, WHOLE))[-1]
         assert isinstance(end, FragmentEnd)
         for _ in range(rounds):
@@ -67,6 +68,9 @@ def check_gaps(source: Source, seed: int = 0, rounds: int = 20) -> None:
             gaps = closed.gaps(count if chance.random() < 0.5 else UNBOUNDED)
             items = list(source.read(fragment, gaps))
             again = fates([item for item in items if isinstance(item, Batch)])
+            for item in items:
+                if isinstance(item, Batch) and min(item.offset, begins.get(item.first, -1)) >= 0:
+                    assert item.offset == begins[item.first], "where a record begins is no matter of where reading does"
             held = {ordinal for first, end in closed for ordinal in range(first, end)}
             assert again == {ordinal: fate for ordinal, fate in whole.items() if ordinal not in held}
             if gaps and gaps[-1].end == UNBOUNDED:

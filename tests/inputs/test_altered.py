@@ -9,12 +9,18 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import files_kit as files
 import pytest
+import reading_kit as reading
 
+from headrace.stages.batch import Batch
+from headrace.stages.mixed import MixedSource
 from headrace.store.dataset import Dataset
+from headrace.store.entries import Fragment
+from headrace.store.intervals import UNBOUNDED, Gap
 
 RUN_S_MAX = 120.0
 RECORDS = 60
@@ -165,13 +171,85 @@ def test_a_last_line_that_was_written_on_is_another_record_and_halts(tmp_path: p
     assert (done.returncode, "and cannot be read on there" in done.stderr) == (1, True)
 
 
-def test_a_compressed_file_that_grew_halts(tmp_path: pathlib.Path) -> None:
-    path = files.write(tmp_path / "in" / "a.jsonl.gz", gzip.compress(files.lines()))
-    report(tmp_path)
-    with path.open("ab") as file:
-        file.write(gzip.compress(b'{"text":"one more"}\n'))
+APPENDED = {
+    "a.jsonl.gz": (gzip.compress(files.lines()), gzip.compress(b'{"text":"one more"}\n')),
+    "a.jsonl.zst": (files.zstd(files.lines()), files.zstd(b'{"text":"one more"}\n')),
+    "a.warc": (b"".join(files.warc()), b"".join(files.warc())),
+    "a.warc.gz": (files.members(files.warc()), files.members(files.warc())),
+}
+
+
+def put(home: pathlib.Path, contents: dict[str, bytes]) -> pathlib.Path:
+    for name, data in contents.items():
+        files.write(home / "in" / name, data)
+    return home
+
+
+def append(home: pathlib.Path, contents: dict[str, bytes]) -> None:
+    for name, data in contents.items():
+        with (home / "in" / name).open("ab") as file:
+            file.write(data)
+
+
+def test_members_and_records_that_were_appended_are_read_and_nothing_before_them(tmp_path: pathlib.Path) -> None:
+    begun, more = ({name: pair[at] for name, pair in APPENDED.items()} for at in (0, 1))
+    first, alone = report(put(tmp_path, begun)), report(put(tmp_path / "alone", more))
+    for count in (1, 2):
+        append(tmp_path, more)
+        found = report(tmp_path)
+        assert found["records_read"] == first["records_read"] + count * alone["records_read"]
+        assert found["bytes_read"] == alone["bytes_read"]
+    for name in APPENDED:
+        touch(tmp_path / "in" / name)
+    again = report(tmp_path)
+    assert (again["records_read"], again["kept"], again["bytes_read"]) == (found["records_read"], found["kept"], 0)
+    whole = report(put(tmp_path / "whole", {name: (tmp_path / "in" / name).read_bytes() for name in APPENDED}))
+    assert (found["records_read"], found["kept"]) == (whole["records_read"], whole["kept"])
+
+
+CUT = files.lines().rstrip(b"\n")
+UNENDED = {
+    "a.jsonl.gz": (gzip.compress(CUT), gzip.compress(b'\n{"text":"one more"}\n')),
+    "a.jsonl.zst": (files.zstd(CUT), files.zstd(b'\n{"text":"one more"}\n')),
+    "a.warc.gz": (gzip.compress(b"".join(files.warc()).rstrip()), gzip.compress(b"\r\n\r\n" + files.warc()[1])),
+    "a.txt": (b"a text\n", b"one more\n"),
+}
+
+
+def test_what_was_appended_behind_no_ended_record_halts_and_says_what_to_do(tmp_path: pathlib.Path) -> None:
+    report(put(tmp_path, {name: first for name, (first, _) in UNENDED.items()}))
+    append(tmp_path, {name: more for name, (_, more) in UNENDED.items()})
     done = run(tmp_path)
-    assert (done.returncode, "and cannot be read on there" in done.stderr) == (1, True)
+    assert (done.returncode, "4 objects that were read have changed since" in done.stderr) == (1, True)
+    for name in UNENDED:
+        assert f"{(tmp_path / 'in' / name).as_uri()!r} (it has " in done.stderr
+    assert done.stderr.count("and cannot be read on there: cut off what was appended, into a file of its own") == 4
+
+
+@pytest.mark.parametrize("name", APPENDED)
+def test_what_was_appended_is_read_on_in_its_middle_as_it_is_from_its_beginning(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    first, _ = APPENDED[name]
+    path = files.write(tmp_path / name, first + first)
+    source = MixedSource("read", [str(path)], batch_bytes=200, batch_records=3)
+    (whole,) = filter(None, source.list())
+    begin = len(first)
+    facts = whole.stage, whole.uri, whole.version
+    appended = Fragment.named(*facts, start=begin, end=-1, reader=whole.reader, size=begin)
+    batches = [item for item in source.read(appended, reading.WHOLE) if isinstance(item, Batch)]
+    both = [item for item in source.read(whole, reading.WHOLE) if isinstance(item, Batch)]
+    assert 2 * texts(batches) == texts(both)
+    middle = batches[len(batches) // 2]
+    assert middle.first, "it begins behind a record"
+    again = source.read(appended, [Gap(middle.first, UNBOUNDED, middle.offset)])
+    behind = [item for item in again if isinstance(item, Batch)]
+    assert texts(behind) == texts(batches[len(batches) // 2 :])
+    assert sum(batch.length for batch in batches) == behind[-1].offset + behind[-1].length
+
+
+def texts(batches: Iterable[Batch]) -> list[str]:
+    return [text for batch in batches for text in batch.rows.column("text").to_pylist()]
 
 
 def test_a_copy_under_another_name_is_read_and_named(tmp_path: pathlib.Path) -> None:
