@@ -1,7 +1,5 @@
 """Decodes Parquet that nobody has looked at yet, in a process that may die of it.
 
-    python -m headrace.store.parquet_child
-
 It has no file: it asks for bytes by their place, and gives rows. Each order is a letter and three numbers of 8 bytes.
 It has one answer, a letter, a size and so many bytes; before it any number of questions for bytes may come. What an
 order may take is bound by RLIMIT_AS and RLIMIT_CPU; whoever asked takes the child's death for an answer
@@ -98,6 +96,8 @@ class Desk:
         self._file: Any = None
         self._batches: Any = iter(())
         self._behind = 0
+        written: Any = answers
+        self._stream: Any = pa.PythonFile(written, "w")
 
     def serve(self) -> bool:
         """Answer one order; False where there are no more."""
@@ -105,21 +105,29 @@ class Desk:
         if len(told) < ORDER.size:
             return False
         what, first, second, third = ORDER.unpack(told)
+        rows: Any = None
         try:
             if what == OPEN:
-                self._answer(HEAD, self._open(first, self._orders.read(second)))
+                answer = HEAD, self._open(first, self._orders.read(second))
             else:
                 if what == ROWS:
                     self._begin(first, second, third)
                 self._bound(self._rows_bytes)
-                rows = self._more()
-                self._answer(END if rows is None else BATCH, b"" if rows is None else rows)
+                rows, size = self._more()
+                answer = END, b""
         except MemoryError:
-            self._answer(FULL, b"")
+            answer = FULL, b""
         except (pa.ArrowException, OSError, ValueError, IndexError, KeyError) as error:
             words = str(error).partition("\n")[0] or type(error).__name__
             full = any(word in words for word in _FULL)
-            self._answer(FULL if full else FAULT, " ".join(words.split())[:WORDS_MAX].encode("utf-8", "replace"))
+            answer = FULL if full else FAULT, " ".join(words.split())[:WORDS_MAX].encode("utf-8", "replace")
+        if rows is None:
+            self._answer(*answer)
+        else:
+            # what fails behind its beginning ends the process, which is an answer, too
+            self._answers.write(ANSWER.pack(BATCH, size))
+            _write(rows, self._stream)
+            self._answers.flush()
         return True
 
     def bytes_at(self, at: int, size: int) -> bytes:
@@ -161,18 +169,18 @@ class Desk:
         self._batches = self._file.iter_batches(batch_size=step, row_groups=[index], use_threads=False)
         self._behind = behind
 
-    def _more(self) -> Any:
-        """The next rows as an IPC stream of its own; None behind the last."""
+    def _more(self) -> tuple[pa.RecordBatch | None, int]:
+        """The next rows, None behind the last, and their bytes as an IPC stream of its own."""
         while (rows := next(self._batches, None)) is not None:
             passed = min(self._behind, rows.num_rows)
             self._behind -= passed
             if passed and passed == rows.num_rows:
                 continue
-            rows, sink = _without_dictionaries(rows.slice(passed) if passed else rows), pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, rows.schema) as stream:
-                stream.write_batch(rows)
-            return sink.getvalue()
-        return None
+            rows = _without_dictionaries(rows.slice(passed) if passed else rows)
+            counted: Any = pa.MockOutputStream()
+            _write(rows, counted)
+            return rows, counted.size()
+        return None, 0
 
     # -- bounds --
 
@@ -183,8 +191,8 @@ class Desk:
         used = resource.getrusage(resource.RUSAGE_SELF)
         _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + ORDER_CPU_S)
 
-    def _answer(self, what: bytes, data: Any) -> None:
-        self._answers.write(ANSWER.pack(what, len(data) if isinstance(data, bytes) else data.size))
+    def _answer(self, what: bytes, data: bytes) -> None:
+        self._answers.write(ANSWER.pack(what, len(data)))
         self._answers.write(data)
         self._answers.flush()
 
@@ -213,6 +221,11 @@ def _head(metadata: Any, schema: pa.Schema) -> bytes:
     told = schema.remove_metadata().serialize().to_pybytes()
     shape = struct.pack("<qqq", len(told), groups, columns)
     return bytes(shape + told + struct.pack(f"<{len(numbers)}q", *numbers))
+
+
+def _write(rows: pa.RecordBatch, sink: Any) -> None:
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
 
 
 def _without_dictionaries(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -263,14 +276,10 @@ def _mapped_bytes() -> int:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-def main(orders: BinaryIO, answers: BinaryIO) -> None:
-    """Answer until there are no more orders."""
+def main() -> None:
+    """Answer on standard output until there are no more orders on standard input."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    desk = Desk(orders, answers)
-    while desk.serve():
-        pass
-
-
-if __name__ == "__main__":
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt, struct.error):
-        main(sys.stdin.buffer, sys.stdout.buffer)
+        desk = Desk(sys.stdin.buffer, sys.stdout.buffer)
+        while desk.serve():
+            pass

@@ -293,3 +293,11 @@ def test_memory_that_a_sound_footer_takes_is_within_its_bound(tmp_path: Path, co
     with (tmp_path / "wide.parquet").open("rb") as file:
         gate.open(file, footer_of(file))
         assert resident_bytes(gate.pid) < FOOTER_MEMORY_BYTES * 2
+
+
+def test_a_child_starts_without_numpy(tmp_path: Path, gate: ParquetGate):
+    with open(small(tmp_path / "small.parquet"), "rb") as file:
+        gate.open(file, footer_of(file))
+        assert [rows.num_rows for rows in gate.rows(0, 7)] == [7, 7, 6]
+    assert "libparquet" in (maps := Path(f"/proc/{gate.pid}/maps").read_text())
+    assert "numpy" not in maps
