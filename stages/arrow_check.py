@@ -99,7 +99,7 @@ def _sizes(values: Any) -> npt.NDArray[np.int64]:
     kind = values.type
     if _is_view(kind):
         views = values.buffers()[1]
-        held = np.frombuffer(views, np.int32)[::_VIEW_INTS] if views is not None else np.zeros(0, np.int32)
+        held = np.frombuffer(views or b"", np.int32)[::_VIEW_INTS]
         return held[values.offset : values.offset + len(values)].astype(np.int64)
     if pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
         return np.full(len(values), _NUMBER_BYTES, np.int64)
@@ -169,8 +169,8 @@ class _Walk:
             raise UnsoundArrow(f"a schema of more than {SCHEMA_FIELDS_MAX} fields, or {NESTING_MAX} within each other")
         self._count(table, _NAME)
         self._pairs(table, _FIELD_METADATA)
-        kind_at, at = _field(self._data, table, _TYPE_KIND), _field(self._data, table, _TYPE)
-        if kind_at and at and self._data[kind_at] in (_UNION, _TIMESTAMP):
+        kind, at = self._data[_needed(self._data, table, _TYPE_KIND)], _needed(self._data, table, _TYPE)
+        if kind in (_UNION, _TIMESTAMP):
             # the numbers of a union, or a time zone
             self._count(_table(self._data, at), 1)
         for child in self._items(table, _CHILDREN):

@@ -69,7 +69,7 @@ def schema(*, levels: int, width: int, name: bytes = b"a") -> bytes:
     for _ in range(levels):
         vector = flat.vector(width)
         flat.point(holder, vector)
-        field = flat.table(f0=0, f5=0)
+        field = flat.table(f0=0, f2=1, f3=0, f5=0)
         flat.fill(vector, width, field[""])
         names.append(field["f0"])
         holder = field["f5"]
@@ -177,6 +177,9 @@ def test_a_batch_whose_columns_lie_upon_one_another_is_refused():
     whole = rows.serialize().to_pybytes()
     check_messages(whole)
     at = whole.rfind(struct.pack("<qq", 512, 512))
+    first = whole.find(struct.pack("<qq", 0, 512))
+    with pytest.raises(UnsoundArrow, match="buffers have"):
+        check_messages(whole[:first] + struct.pack("<qq", 0, 1024) + whole[first + 16 :])
     for lie in (struct.pack("<qq", 0, 1024), struct.pack("<qq", 512, 513), struct.pack("<qq", 512, -1)):
         with pytest.raises(UnsoundArrow, match="buffers have"):
             check_messages(whole[:at] + lie + whole[at + 16 :])
