@@ -51,6 +51,8 @@ class Listing:
         #: By source, the objects that were read, hold other bytes now, and are read again, or not: how many, the first.
         self._repeated: dict[str, tuple[int, str]] = {}
         self._passed: dict[str, tuple[int, str]] = {}
+        #: Objects that stand in another version of which no checksum tells whether it is the same: which one.
+        self._untold: dict[tuple[str, str], str] = {}
         self.comparing = Comparing()
         self.copies = Copies(ledger)
         #: Objects that are back in the version in which they were listed, to be entered in the ledger.
@@ -116,6 +118,8 @@ class Listing:
         standing = self._earlier.standing(fragment)
         if standing is Standing.NEW or (standing is Standing.CONTRADICTED and self.reread):
             return self.add((fragment,))
+        if standing is Standing.CONTRADICTED:
+            self._untold[fragment.stage, fragment.uri] = fragment.version
         if standing not in (Standing.THERE, Standing.TO_COMPARE):
             return []
         tile = self._earlier.tile(fragment)
@@ -201,6 +205,14 @@ class Listing:
             for state in self._ledger.fragments.values()
             if state.fragment.stage == stage and state.fragment.id not in seen and not state.done(self._sinks)
         ]
+
+    def why_open(self, gone: Fragment) -> str:
+        """What is said of a fragment that `vanished` has."""
+        why = f"{gone.uri} changed or vanished since it was listed (then: {gone.version}"
+        now = self._untold.get((gone.stage, gone.uri))
+        if now is None:
+            return f"{why})"
+        return f"{why}, now: {now}): only of what was read to its end a checksum tells whether its bytes are the same"
 
     def again(self, stages: Iterable[str]) -> None:
         """Have these sources listed once more."""

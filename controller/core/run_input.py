@@ -63,9 +63,7 @@ class Input(Altered):
         self._take_compared()
         for gone in self.listing.vanished(event.stage) if event.last else ():
             if gone.id not in self._dropped:
-                self._halt_fragment(
-                    gone.id, f"{gone.uri} changed or vanished since it was listed (then: {gone.version})"
-                )
+                self._halt_fragment(gone.id, self.listing.why_open(gone))
         return []
 
     def _was_read(self, event: FragmentWasRead) -> list[Command]:

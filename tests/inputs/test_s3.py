@@ -80,7 +80,7 @@ def test_an_object_that_was_replaced_is_refused(server: S3Server, prefix: str) -
     source = MixedSource("read", [uri(server, f"{prefix}/a.jsonl")])
     (fragment,) = source.list()
     open_store(server.uri(prefix)).replace("a.jsonl", [files.lines()[::-1]])
-    with pytest.raises(FragmentChanged, match="run again to take it up as new input"):
+    with pytest.raises(FragmentChanged, match="has changed since it was listed"):
         list(source.read(fragment, reading.WHOLE))
 
 
@@ -122,7 +122,7 @@ def test_what_was_fetched_of_an_object_that_is_replaced_is_of_the_version_that_w
     (fragment,) = source.list()
     open_store(server.uri(prefix)).replace("e.txt", [b"another text"])
     source.expect(fragment, reading.WHOLE)
-    with pytest.raises(FragmentChanged, match="run again to take it up as new input"):
+    with pytest.raises(FragmentChanged, match="has changed since it was listed"):
         list(source.read(fragment, reading.WHOLE))
 
 
@@ -185,9 +185,9 @@ def test_a_parquet_file_that_was_replaced_is_refused_whether_it_is_listed_or_rea
     (listed,) = source.inputs
     (fragment,) = source.list()
     put("two")
-    with pytest.raises(FragmentChanged, match="run again to take it up as new input"):
+    with pytest.raises(FragmentChanged, match="has changed since it was listed"):
         list(source.fragments(listed))
-    with pytest.raises(FragmentChanged, match="run again to take it up as new input"):
+    with pytest.raises(FragmentChanged, match="has changed since it was listed"):
         list(source.read(fragment, reading.WHOLE))
 
 

@@ -251,7 +251,7 @@ def test_an_object_that_changed_since_it_was_listed_is_refused(place: Place) -> 
         source = MixedSource("read", [named(name)])
         (fragment,) = source.list()
         files.write(folder / name, data + data)
-        with pytest.raises(FragmentChanged, match="run again to take it up as new input"):
+        with pytest.raises(FragmentChanged, match="has changed since it was listed"):
             list(source.read(fragment, reading.WHOLE))
         (folder / name).unlink()
         with pytest.raises(FragmentChanged, match="is gone since it was listed"):

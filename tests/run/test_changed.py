@@ -20,6 +20,8 @@ RECORDS = 50
 #: The third file's objects after it was changed hold so many records.
 CHANGED = 2 * RECORDS
 PIPELINE = """
+import os
+
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library import map_records, read_jsonl, write_jsonl
 from headrace.store.objects import open_store
@@ -32,6 +34,8 @@ def meddle(record):
         lines = store.get("2.jsonl")
         if lines.count(b"-again") == 0:
             store.replace("2.jsonl", [lines + lines.replace(b'", "', b'-again", "')])
+    if deed == "touch":
+        os.utime(where + "/2.jsonl")
     if deed == "remove":
         open_store(where).delete("2.jsonl")
     return record
@@ -145,6 +149,25 @@ def test_a_later_run_reads_what_has_changed_if_asked(tmp_path: Path) -> None:
     assert code == 0, said
     assert here.closed() == {"0.jsonl": RECORDS, "2.jsonl": CHANGED, "1.jsonl": RECORDS}
     assert here.show()["complete"]
+
+
+def test_a_file_that_was_touched_while_it_was_open_halts_with_the_reason_and_goes_on_when_its_time_is_back(
+    tmp_path: Path,
+) -> None:
+    here = Place(tmp_path, "touch")
+    third = tmp_path / "in" / "2.jsonl"
+    before = third.stat().st_mtime_ns
+    for _ in range(2):
+        code, said = here.run()
+        assert code == 1
+        assert "only of what was read to its end a checksum tells whether its bytes are the same" in said
+        assert f"-{before}-" in said, "the time to which it is put back"
+        assert "--changed-input reread" in said
+    text = f"@{before // 10**9}.{before % 10**9:09d}"
+    subprocess.run(["touch", "-d", text, str(third)], check=True, timeout=DEADLINE_S)
+    code, said = here.run()
+    assert code == 0, said
+    assert here.closed() == {"0.jsonl": RECORDS, "1.jsonl": RECORDS, "2.jsonl": RECORDS}
 
 
 def test_an_unknown_choice_is_wrong_usage(tmp_path: Path) -> None:
