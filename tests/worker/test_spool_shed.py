@@ -33,7 +33,7 @@ def test_half_a_line_of_a_power_cut_is_cut_off(tmp_path: Path) -> None:
     log.note(7, 3, 100, "a")
     with open(tmp_path / "000000000007.shed.open", "ab") as file:
         file.write(b'{"records": 9, "by')
-    assert list(ShedLog(tmp_path).recover()) == [(7, {"records": 3, "bytes": 100, "key": "a"})]
+    assert list(ShedLog(tmp_path).recover()) == [(7, 3, "a")]
     assert (tmp_path / "000000000007.shed").read_bytes().count(b"\n") == 1
 
 
