@@ -15,7 +15,7 @@ from headrace.store.s3_answers import code_of
 from headrace.store.s3_config import resolve
 from headrace.store.s3_listing import PAGE_LINES_MAX, TOKEN_CHARACTERS_MAX, list_flat, list_folders
 from headrace.store.s3_wire import TEXT_BYTES_MAX, WHOLE_BYTES_MAX, Answer, NoAnswer, Wire
-from headrace.store.s3_xml import XML_DEPTH_MAX, XML_ELEMENTS_MAX, BadXml, check_xml
+from headrace.store.s3_xml import XML_DEPTH_MAX, XML_ELEMENTS_MAX, BadXml, check_xml, read_xml
 
 #: What comes without end comes so often, in the tests: more than is ever read.
 TIMES = 1000
@@ -33,8 +33,9 @@ MANY_ENOUGH = b"<a>" + b"<b/>" * (XML_ELEMENTS_MAX - 1) + b"</a>"
 
 @pytest.mark.parametrize("body", [BOMB, OUTSIDE, DEEP, DEEP_BEHIND, MANY, BOMB.decode().encode("utf-16"), b"<a>", b""])
 def test_xml_beyond_what_s3_answers_is_refused(body: bytes) -> None:
-    with pytest.raises(BadXml):
-        check_xml(body)
+    for read in (check_xml, read_xml):
+        with pytest.raises(BadXml):
+            read(body)
 
 
 @pytest.mark.parametrize("body", [DEEP_ENOUGH, MANY_ENOUGH])
