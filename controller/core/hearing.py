@@ -139,8 +139,8 @@ def registration_fault(event: WorkerRegistered) -> str:
 
 
 def _task_fault(item: RunningTask) -> str:
-    if len(item.addresses) > WORDS_MAX or any(len(word) > NAME_MAX for word in item.addresses):
-        return f"task {item.task[:NAME_MAX]!r} has more than {WORDS_MAX} addresses, or one of {NAME_MAX} characters"
+    if len(item.addresses) > WORDS_MAX:
+        return f"task {item.task[:NAME_MAX]!r} has more than {WORDS_MAX} addresses"
     return _addresses_fault(item.addresses) or _numbers_fault(item.task, item.attempt, item.epoch)
 
 

@@ -53,6 +53,8 @@ def test_a_recipe_that_is_in_force_and_has_closed_nothing_is_named(state: Ledger
         ("new", 3),
         ("newest", 0),
     ]
+    newest = recipes_of(state, "write")[-1]
+    assert (newest.first_entry, newest.last_entry, newest.in_force, newest.counts) == (-1, -1, True, Counts())
 
 
 def test_each_closed_range_names_its_version(state: LedgerState) -> None:

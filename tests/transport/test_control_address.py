@@ -14,14 +14,16 @@ from headrace.transport.control_address import (
     loopback,
     to_call,
     to_listen,
+    usual_address,
 )
+from headrace.transport.private_folder import NotPrivateError, make_private
 
 
 @pytest.mark.parametrize(
     "address",
     [
         "127.0.0.1:7420", "localhost:7420", "[::1]:7420", "10.0.0.1:7420", "127.0.0.1.evil.example:7420", "nowhere",
-        "", "unix:relative", "unix:", "unix:/a,b", "unix:/folder/", "unix-abstract:x", "insecure-tcp:10.0.0.1:1",
+        "", "unix:relative", "unix:", "unix:/a,b", "unix:/folder/", "unix:/a\0b", "unix-abstract:x", "insecure-tcp:10.0.0.1:1",
         "insecure-tcp:0.0.0.0:1", "insecure-tcp:[::]:1", "insecure-tcp:127.0.0.1", "insecure-tcp:127.0.0.1:99999",
         "insecure-tcp:unix:/x", "ipv4:127.0.0.1:1", "dns:127.0.0.1:1",
     ],
@@ -68,3 +70,36 @@ def test_a_host_in_brackets_is_given_without_them() -> None:
     assert host_and_port("[fd00::1]:7") == ("fd00::1", 7)
     with pytest.raises(AddressError):
         host_and_port("fd00::1:7")
+
+
+@pytest.mark.parametrize("address", ["unix:/a", "insecure-tcp:127.0.0.1:65535", "insecure-tcp:[::1]:0"])
+def test_what_nobody_beyond_this_host_hears_is_spoken_to(address: str) -> None:
+    check_plain(address)
+
+
+def test_a_port_is_a_number_up_to_the_last_one() -> None:
+    assert [host_and_port(f"h:{port}") for port in (0, 65535)] == [("h", 0), ("h", 65535)]
+    for port in ("65536", "-1", "+1", "x", "", "\u0667"):
+        with pytest.raises(AddressError):
+            host_and_port(f"h:{port}")
+
+
+def test_an_address_that_is_given_comes_before_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CONTROLLER", "unix:/of/environment")
+    assert usual_address("unix:/given") == "unix:/given"
+    assert usual_address() == "unix:/of/environment"
+    monkeypatch.delenv("HEADRACE_CONTROLLER")
+    assert usual_address() == default_address()
+
+
+def test_a_host_that_is_nowhere_is_not_spoken_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [])
+    with pytest.raises(AddressError, match="is nowhere"):
+        loopback("h:7")
+
+
+def test_what_stands_in_the_place_of_a_socket_and_is_none_is_not_spoken_to(tmp_path: Path) -> None:
+    path = make_private(tmp_path / "sockets") / "c.sock"
+    path.touch()
+    with pytest.raises(NotPrivateError, match="is no socket of user"):
+        to_call(f"unix:{path}")

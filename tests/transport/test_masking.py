@@ -14,7 +14,7 @@ from headrace.stages.errors import InputError
 from headrace.store.errors import InvalidUri, StoreError
 from headrace.store.objects import open_store
 from headrace.transport.log_lines import line_of
-from headrace.transport.masking import mask
+from headrace.transport.masking import SecretShownError, check_arguments, mask, secret_in
 
 SECRET = "PlantedS3cret"
 URIS = [
@@ -53,6 +53,28 @@ def test_a_text_is_shown_without_the_secrets_of_its_uris(uri: str) -> None:
 )
 def test_what_is_no_secret_is_shown_as_it_stands(text: str) -> None:
     assert mask(text) == text
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_a_secret_in_an_argument_or_in_a_variable_of_headrace_is_refused(uri: str) -> None:
+    check_arguments(["run", "s3://bucket/x"], {"HEADRACE_STORE": "s3://bucket/x", "OTHER": uri})
+    for arguments, environment, where in ((["run", uri], {}, "an argument"), ([], {"HEADRACE_X": uri}, "HEADRACE_X")):
+        with pytest.raises(SecretShownError, match=f"^{where} carries a secret") as refused:
+            check_arguments(arguments, environment)
+        assert SECRET not in str(refused.value)
+
+
+def test_a_secret_in_data_is_named_by_its_place_and_masked() -> None:
+    data = {"a": 1, "stages": [{"uri": "s3://bucket/x"}, {"uri": URIS[0]}, None], "b": (True,)}
+    assert secret_in(data) == "stages.uri: 's3://***@bucket/x'"
+    assert secret_in({"x": {URIS[0]: 1}}) == "x: 's3://***@bucket/x'"
+    assert secret_in((1, URIS[0])) == ": 's3://***@bucket/x'"
+    assert secret_in({"a": ["s3://bucket/x", 7, None]}) == ""
+
+
+def test_a_parameter_is_masked_without_a_scheme_before_it() -> None:
+    assert mask("x?token=a&y=1") == "x?token=***&y=1"
+    assert mask("x&token=a") == "x&token=***"
 
 
 @pytest.mark.parametrize("kind", [StoreError, InvalidUri, PipelineError, InputError])
