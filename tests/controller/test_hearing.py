@@ -132,7 +132,7 @@ CAN_BE: list[Said] = [
     listed(a_fragment(uri=LONG), a_fragment(version=LONG), a_fragment(reader=LONG)),
     was_read(-1), was_read(0), was_read(UNBOUNDED, error=LONG, compared=LONG),
     m.FragmentsWereRead(*TASK, (was_read(), was_read())),
-    shard(), shard(**of(0, 16, b"\xff\xff")), shard(**of(0, 16, b"", b"\xff\xff")),
+    shard(), shard(**of(0, 1, b"\1")), shard(**of(0, 16, b"\xff\xff")), shard(**of(0, 16, b"", b"\xff\xff")),
     shard(objects=HONEST.objects * OBJECTS_MAX),
     shard(**stored(size=0)), shard(**stored(size=UNBOUNDED - 1)),
     shard(**stored("x" * WORKER_NAME_MAX)), shard(**stored(checksum="x" * WORKER_NAME_MAX)),
