@@ -9,7 +9,9 @@ order may take is bound by RLIMIT_AS and RLIMIT_CPU; whoever asked takes the chi
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
+import os
 import resource
 import struct
 import sys
@@ -279,7 +281,11 @@ def _mapped_bytes() -> int:
 def main() -> None:
     """Answer on standard output until there are no more orders on standard input."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    gc.freeze()
+    gc.enable()
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt, struct.error):
         desk = Desk(sys.stdin.buffer, sys.stdout.buffer)
         while desk.serve():
             pass
+    # nothing is left to be done, and Python would take its modules apart for a fifth of the time in which it started
+    os._exit(0)

@@ -50,8 +50,11 @@ _ALLOCATION: Final = {
     "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
     "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
 }
-#: What the child runs. It has no use for numpy, which would be half of the time in which it starts.
-_START: Final = "import sys; sys.modules['numpy'] = None; from headrace.store.parquet_child import main; main()"
+#: What the child runs. It has no use for numpy, which would be half of the time in which it starts; nor is garbage
+#: looked for among what it imports.
+_START: Final = (
+    "import gc, sys; gc.disable(); sys.modules['numpy'] = None; from headrace.store.parquet_child import main; main()"
+)
 
 
 class UnsoundParquet(ValueError):  # noqa: N818 (named after what is so)
