@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 HIDDEN = "***"
 #: Characters of one user's information, and of a parameter's name on either side of the word that gives it away.
@@ -50,9 +50,11 @@ def secret_in(value: Any, where: str = "") -> str:
     """Where the first URI with a secret stands in data as JSON has it, and that URI masked; empty where none does."""
     if isinstance(value, str):
         return f"{where}: {mask(value)!r}" if mask(value) != value else ""
+    parts: list[tuple[object, str]] = []
     if isinstance(value, Mapping):
-        parts = [(part, f"{where}.{name}" if where else str(name)) for name, part in value.items()]
-        parts += [(name, where) for name in value]
-    else:
-        parts = [(part, where) for part in value] if isinstance(value, list | tuple) else []
+        inner = cast("Mapping[object, object]", value)
+        parts = [(part, f"{where}.{name}" if where else str(name)) for name, part in inner.items()]
+        parts += [(name, where) for name in inner]
+    elif isinstance(value, list | tuple):
+        parts = [(part, where) for part in cast("Sequence[object]", value)]
     return next(filter(None, (secret_in(part, name) for part, name in parts)), "")
