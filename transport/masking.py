@@ -7,7 +7,7 @@ whatever text they quote. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 HIDDEN = "***"
