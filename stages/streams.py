@@ -387,7 +387,7 @@ class InputStream:
     def _step(self) -> bytes:
         try:
             if self._source is None:
-                self._source = Gzip(self._stored) if self._codec == "gzip" else Zstd(self._stored)
+                self._source = self._unpacker()
             found = self._source.read()
             if not found and self._raw.tell() == self._begin:
                 raise Truncated
@@ -400,6 +400,9 @@ class InputStream:
         except OSError as error:
             self._raw.check()
             raise self._damaged(error) from error
+
+    def _unpacker(self) -> Unpacker:
+        return Gzip(self._stored, behind=self._begin > 0) if self._codec == "gzip" else Zstd(self._stored)
 
     def _step_wide(self) -> bytes:
         """The next piece, from a reader that has the memory for it: it begins anew, and goes on from here."""

@@ -89,12 +89,12 @@ class _Pieces(abc.ABC):
 
 
 class Gzip(_Pieces):
-    """The members of a gzip stream, end to end."""
+    """The members of a gzip stream, end to end; of one that goes on `behind` a member there may be none."""
 
-    def __init__(self, raw: Raw) -> None:
+    def __init__(self, raw: Raw, *, behind: bool = False) -> None:
         super().__init__(raw)
         #: The member that is read; None behind one.
-        self._member: Any = zlib.decompressobj(_GZIP_WBITS)
+        self._member: Any = None if behind else zlib.decompressobj(_GZIP_WBITS)
 
     def _some(self, size: int) -> bytes:
         found = b""

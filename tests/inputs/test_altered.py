@@ -17,6 +17,7 @@ import pytest
 import reading_kit as reading
 
 from headrace.stages.batch import Batch
+from headrace.stages.contract import FragmentEnd
 from headrace.stages.mixed import MixedSource
 from headrace.store.dataset import Dataset
 from headrace.store.entries import Fragment
@@ -248,7 +249,19 @@ def test_what_was_appended_is_read_on_in_its_middle_as_it_is_from_its_beginning(
     assert sum(batch.length for batch in batches) == behind[-1].offset + behind[-1].length
 
 
-def texts(batches: Iterable[Batch]) -> list[str]:
+def test_zeros_that_were_appended_to_gzip_are_no_damage(tmp_path: pathlib.Path) -> None:
+    first, _ = APPENDED["a.jsonl.gz"]
+    path = files.write(tmp_path / "a.jsonl.gz", first + bytes(512))
+    source = MixedSource("read", [str(path)])
+    (whole,) = filter(None, source.list())
+    facts = whole.stage, whole.uri, whole.version
+    appended = Fragment.named(*facts, start=len(first), end=-1, reader=whole.reader, size=512)
+    (end,) = source.read(appended, reading.WHOLE)
+    assert isinstance(end, FragmentEnd)
+    assert end.count == 0
+
+
+def texts(batches: Iterable[Batch]) -> list[str | None]:
     return [text for batch in batches for text in batch.rows.column("text").to_pylist()]
 
 
