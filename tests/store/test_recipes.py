@@ -17,8 +17,8 @@ from headrace.store.fold import LedgerState
 from headrace.store.recipes import closed_ranges, recipes_of
 from headrace.store.snapshot import decode_snapshot, encode_snapshot
 
-A, B = (
-    Fragment.named("read", f"file:///{name}.jsonl", "1", start=0, end=-1, reader="jsonl", size=9) for name in ("a", "b")
+A, B, C = (
+    Fragment.named("read", f"file:///{name}.jsonl", "1", start=0, end=-1, reader="jsonl", size=9) for name in ("a", "b", "c")
 )
 
 
@@ -55,6 +55,12 @@ def test_a_recipe_that_is_in_force_and_has_closed_nothing_is_named(state: Ledger
     ]
     newest = recipes_of(state, "write")[-1]
     assert (newest.first_entry, newest.last_entry, newest.in_force, newest.counts) == (-1, -1, True, Counts())
+
+
+def test_a_recipe_has_its_first_and_its_last_entry(state: LedgerState) -> None:
+    state.apply(5, Entry(1, (FragmentsListed((C,)), closed("new", C, 0, 1))))
+    new = recipes_of(state, "write")[-1]
+    assert (new.shards, new.first_entry, new.last_entry) == (4, 3, 5)
 
 
 def test_each_closed_range_names_its_version(state: LedgerState) -> None:
