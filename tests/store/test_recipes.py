@@ -18,7 +18,7 @@ from headrace.store.recipes import closed_ranges, recipes_of
 from headrace.store.snapshot import decode_snapshot, encode_snapshot
 
 A, B, C = (
-    Fragment.named("read", f"file:///{name}.jsonl", "1", start=0, end=-1, reader="jsonl", size=9) for name in ("a", "b", "c")
+    Fragment.named("read", f"file:///{name}.jsonl", "1", start=0, end=-1, reader="jsonl", size=9) for name in "abc"
 )
 
 
