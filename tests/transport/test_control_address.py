@@ -103,3 +103,9 @@ def test_what_stands_in_the_place_of_a_socket_and_is_none_is_not_spoken_to(tmp_p
     path.touch()
     with pytest.raises(NotPrivateError, match="is no socket of user"):
         to_call(f"unix:{path}")
+
+
+@pytest.mark.parametrize("address", ["nowhere", ":7", "[]:7"])
+def test_what_is_no_address_at_all_is_told_how_one_is_written(address: str) -> None:
+    with pytest.raises(AddressError, match="give HOST:PORT"):
+        check_plain(address)
