@@ -53,7 +53,7 @@ def _within(item: Any, what: str) -> Sequence[Any]:
         try:
             item.encode()
         except UnicodeEncodeError as error:
-            raise PipelineError(f"{what}: {item[:_SHOWN]!r} is no Unicode text") from error
+            raise PipelineError(f"{what}: {item[:_SHOWN]!r} is not UTF-8") from error
     elif isinstance(item, int) and item not in _INTEGERS:
         raise PipelineError(f"{what}: an integer of {item.bit_length()} bits, the limit is 64")
     elif item is not None and not isinstance(item, (int, float)):

@@ -125,10 +125,17 @@ UNUSUAL = [
 def test_the_usual_runs_are_understood_as_the_parser_of_all_commands_does(
     line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    understood: list[tuple[Path, list[str], RunOptions, bool]] = []
+    understood: list[tuple[Path, list[str], RunOptions, bool, bool]] = []
 
-    def note(path: Path, given: list[str], make_options: Callable[[], RunOptions], *, as_json: bool) -> int:
-        understood.append((path, given, make_options(), as_json))
+    def note(
+        path: Path,
+        given: list[str],
+        make_options: Callable[[], RunOptions],
+        *,
+        as_json: bool,
+        follow_links: bool = False,
+    ) -> int:
+        understood.append((path, given, make_options(), as_json, follow_links))
         return 7
 
     monkeypatch.setattr(embedded_run, "run_file", note)
