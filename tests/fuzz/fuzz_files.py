@@ -35,7 +35,7 @@ def file_of(data: bytes) -> Iterator[str]:
 @contextmanager
 def empty_folder() -> Iterator[Path]:
     """A folder of its own."""
-    folder = tempfile.mkdtemp(prefix="headrace-fuzz-", dir=_MEMORY if _MEMORY.is_dir() else None)
+    folder = tempfile.mkdtemp(prefix="fuzz-of-headrace-", dir=_MEMORY if _MEMORY.is_dir() else None)
     try:
         yield Path(folder)
     finally:

@@ -53,7 +53,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "loader"))
 
 from shards_kit import write_dataset
 
-_FOLDER = tempfile.mkdtemp(prefix="headrace-fuzz-")
+_FOLDER = tempfile.mkdtemp(prefix="fuzz-of-headrace-")
 atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
 DATASET = str(write_dataset(Path(_FOLDER) / "data"))
 

@@ -230,7 +230,7 @@ def run_profile(data: bytes) -> object | None:
     return None
 
 
-PROFILE = Path(tempfile.mkdtemp(prefix="headrace-fuzz-")) / "profile"
+PROFILE = Path(tempfile.mkdtemp(prefix="fuzz-of-headrace-")) / "profile"
 
 PROFILES = [
     b"[default]\nregion = eu-1\naws_access_key_id = A\naws_secret_access_key = B%C\n",
