@@ -253,6 +253,8 @@ class Loader:
         running, paused = self._begin(transform), True
         check, received, now_s = self.sources.check, self._received, time.perf_counter
         try:
+            if iteration != self._iterations:
+                raise LoaderClosed("this iteration was ended while its threads began; iterate the loader anew")
             while True:
                 before = now_s()
                 try:
@@ -366,9 +368,7 @@ class Loader:
         """
         first, count = whole("first", first), whole("count", count)
         if first < self._position:
-            raise ValueError(
-                f"skip({first}, {count}): positions before {self._position} were read; load an earlier state first"
-            )
+            raise ValueError(f"skip({first}, {count}): all before {self._position} was read; load an earlier state")
         if first + count > self._samples:
             raise ValueError(f"skip({first}, {count}): the pass ends at position {self._samples}, and so must a skip")
         self._end_iteration()

@@ -7,16 +7,18 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from headrace.loader import fetch, spans
+from headrace.loader import batches, fetch, spans
 from headrace.loader.batches import Loader
 from headrace.loader.cache import ShardCache
 from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.loader.errors import LoaderClosed
 from headrace.loader.fetch import Asked, FetchCounts, Pool
+from headrace.loader.running import Running
 from headrace.store.errors import ChecksumMismatch, StoreStalled, StoreUnavailable
 from headrace.store.objects import Stream
 
@@ -118,6 +120,26 @@ def test_closing_does_not_wait_for_a_store_and_leaves_no_thread_once_that_answer
     for thread in set(threading.enumerate()) - before:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
+
+
+def test_a_loader_that_is_closed_while_its_threads_begin_reads_no_more(
+    large_dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    gate = Gate(0)
+    loader = Loader(remote(RemoteStore(large_dataset, gate), tmp_path), batch_size=4, prefetch=8)
+
+    def closed_meanwhile(*arguments: Any) -> Running[Any]:
+        running: Running[Any] = Running(*arguments)
+        assert gate.asked.wait(PATIENCE_S)
+        loader.close()
+        return running
+
+    monkeypatch.setattr(batches, "Running", closed_meanwhile)
+    began = time.monotonic()
+    with pytest.raises(LoaderClosed, match="while its threads began"):
+        next(iter(loader))
+    assert time.monotonic() - began < SOON_S
+    gate.opened.set()
 
 
 def test_threads_of_a_pool_end_when_there_is_nothing_to_do_and_others_begin_with_the_next_job(
