@@ -23,6 +23,18 @@ pytestmark = [
 ]
 
 RUNS = Path(__file__).parent / "trainer_runs.py"
+#: Trainers, and by what they get their batches, whose resume is exact.
+WAYS = [
+    ("lightning", "bare"),
+    ("lightning", "over_workers"),
+    ("lightning", "stateful"),
+    ("lightning", "stateful_persistent"),
+    ("transformers", "bare"),
+    ("transformers", "over_workers"),
+    ("transformers", "data_loader"),
+    ("accelerate", "bare"),
+    ("accelerate", "over_workers"),
+]
 TIMEOUT_S = 180
 ROWS_A_STEP = 20
 #: a pass has 50 steps
@@ -72,40 +84,14 @@ def check(uri: str, out: Path, trainer: str, via: str, ranks: int, *, save_at: i
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize(
-    ("trainer", "via"),
-    [
-        ("lightning", "bare"),
-        ("lightning", "over_workers"),
-        ("lightning", "stateful"),
-        ("lightning", "stateful_persistent"),
-        ("transformers", "bare"),
-        ("transformers", "over_workers"),
-        ("transformers", "data_loader"),
-        ("accelerate", "bare"),
-        ("accelerate", "over_workers"),
-    ],
-)
+@pytest.mark.parametrize(("trainer", "via"), WAYS)
 def test_a_trainer_that_was_killed_in_a_pass_goes_on_exactly(
     thousand_dataset: str, tmp_path: Path, trainer: str, via: str, ranks: int
 ):
     check(thousand_dataset, tmp_path / "out", trainer, via, ranks)
 
 
-@pytest.mark.parametrize(
-    ("trainer", "via"),
-    [
-        ("lightning", "bare"),
-        ("lightning", "over_workers"),
-        ("lightning", "stateful"),
-        ("lightning", "stateful_persistent"),
-        ("transformers", "bare"),
-        ("transformers", "over_workers"),
-        ("transformers", "data_loader"),
-        ("accelerate", "bare"),
-        ("accelerate", "over_workers"),
-    ],
-)
+@pytest.mark.parametrize(("trainer", "via"), WAYS)
 @pytest.mark.parametrize("save_at", [50, 55])
 def test_a_trainer_saved_at_the_end_of_a_pass_or_in_the_second_goes_on_exactly(
     thousand_dataset: str, tmp_path: Path, trainer: str, via: str, save_at: int
