@@ -177,13 +177,13 @@ def cluster_operator(
 @cluster_app.command("expel")
 def cluster_expel(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The worker's name, as in its certificate.")],
-    operator: Annotated[bool, typer.Option("--operator", help="It is the name of an operator.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is said what would end.")] = False,
+    operator: Annotated[bool, typer.Option("--operator", help="NAME is an operator's, not a worker's.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Expel it. Without this, only say what would end.")] = False,
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",
     json: Json = False,
 ) -> int:
-    """Take the certificates of a worker or an operator back: it is cut off at once, and refused from then on."""
+    """Revoke the certificates of a worker or an operator: it is cut off at once and refused from then on."""
     from headrace.cli.client import controller_at
     from headrace.cli.expel import expel
 

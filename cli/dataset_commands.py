@@ -90,7 +90,7 @@ def dataset_trace(
     ] = None,
     trust_uris: Annotated[
         bool,
-        typer.Option("--trust-uris", help="With a checkpoint: ask the servers that it names; else they are named."),
+        typer.Option("--trust-uris", help="With --checkpoint: connect to the servers that it names."),
     ] = False,
     json: Json = False,
 ) -> int:
@@ -169,7 +169,9 @@ def dataset_gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
     json: Json = False,
 ) -> int:
-    """Delete the objects that no ledger entry names and none ever can, such as those of killed sinks."""
+    """Delete the objects that no ledger entry names and none ever can, such as those of killed sinks.
+
+    It also writes the manifest again where that is missing, or names an entry that the ledger has not."""
     from headrace.cli.collect import collect_garbage
 
     return collect_garbage(uri, dry_run=dry_run, as_json=json)

@@ -92,9 +92,7 @@ ChangedInput = Annotated[
     ),
 ]
 
-FollowLinks = Annotated[
-    bool, typer.Option("--follow-links", help="Read what links lead to that leave the folders of the input.")
-]
+FollowLinks = Annotated[bool, typer.Option("--follow-links", help="Follow links that lead out of the input's folder.")]
 
 
 @app.command()

@@ -87,7 +87,7 @@ def _compiled(signature: Any) -> Callable[[Loop], Loop]:
 def _cache_folder() -> str:
     folder = own_cache("kernels", "loader")
     if folder is None:
-        raise PermissionError("no folder of this user's alone: machine code of another's would run here")
+        raise PermissionError("no cache folder is this user's alone, and machine code of others must not run")
     return str(folder)
 
 

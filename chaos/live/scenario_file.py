@@ -56,7 +56,7 @@ def read_scenario(path: Path) -> Scenario:
             f"scenario {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from error
     if len(found) > FILE_BYTES_MAX:
-        raise UsageError(f"scenario {path.name} has more than {FILE_BYTES_MAX} bytes: it is none")
+        raise UsageError(f"scenario {path.name} has more than {FILE_BYTES_MAX} bytes, the limit of a scenario")
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # some numbers and nestings are more than the library takes
