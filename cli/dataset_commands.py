@@ -171,7 +171,8 @@ def dataset_gc(
 ) -> int:
     """Delete the objects that no ledger entry names and none ever can, such as those of killed sinks.
 
-    It also writes the manifest again where that is missing, or names an entry that the ledger has not."""
+    It also writes the manifest again where that is missing, or names an entry that the ledger has not.
+    """
     from headrace.cli.collect import collect_garbage
 
     return collect_garbage(uri, dry_run=dry_run, as_json=json)
