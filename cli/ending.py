@@ -22,10 +22,11 @@ def outcome(call: Callable[[], object], understand: Callable[[Exception], CliErr
         code = call()
         sys.stdout.flush()
     except KeyboardInterrupt:
+        _drop_output()
         return _complain(Interrupted(), EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has enough of it; nothing is left to flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output has enough of it.
+        _drop_output()
         return EXIT_FAULT
     except Exception as error:
         known = (understand(error) if understand is not None else None) or explain(error)
@@ -33,6 +34,12 @@ def outcome(call: Callable[[], object], understand: Callable[[Exception], CliErr
             raise
         return _complain(known, known.exit_code)
     return code if isinstance(code, int) else 0
+
+
+def _drop_output() -> None:
+    """Send what is left in the buffer of standard output nowhere: to flush it would wait for its reader again."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(error: CliError, code: int) -> int:

@@ -257,7 +257,9 @@ def full_pipe(path: Path) -> int:
 @pytest.fixture(scope="module")
 def zygote() -> Iterator[subprocess.Popen[str]]:
     arguments = [sys.executable, "-P", "-c", ZYGOTE]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    # Their output goes through a buffer, as a user's does.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=buffered) as process:
         yield process
         process.kill()
 

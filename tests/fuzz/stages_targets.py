@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import struct
 from collections.abc import Iterable
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import msgpack
 import orjson
@@ -218,8 +218,7 @@ def run_engine_choice(data: bytes) -> object | None:
     """What was kept of a comparison is taken only where it is one of these engines; else it is found out anew."""
     names = engine_choice.engine_names()
     fresh = engine_choice.Choice(names[1], why="found out anew")
-    with empty_folder() as folder:
-        os.environ["XDG_CACHE_HOME"] = str(folder)
+    with empty_folder() as folder, patch.dict("os.environ", XDG_CACHE_HOME=str(folder)):
         engine_choice.kept("name", lambda: fresh)
         (path,) = (folder / "headrace" / "engines").iterdir()
         path.write_bytes(data)

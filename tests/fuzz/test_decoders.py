@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +34,10 @@ def test_each_seed_is_taken(name: str) -> None:
     target: Target = TARGETS[name]
     seeds = list(target.seeds())
     assert seeds
+    # The tests that come after it in this process have the environment that they had.
+    environment, folder = dict(os.environ), Path.cwd()
     assert [target.run(seed) is not None for seed in seeds] == [True] * len(seeds)
+    assert (dict(os.environ), Path.cwd()) == (environment, folder)
 
 
 @pytest.mark.parametrize("name", TARGETS)
