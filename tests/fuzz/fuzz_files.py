@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -40,6 +41,13 @@ def empty_folder() -> Iterator[Path]:
         yield Path(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def folder_of_process() -> Path:
+    """A folder that is gone when the process ends in order."""
+    folder = tempfile.mkdtemp(prefix="fuzz-of-headrace-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def fragment_of(path: str, reader: str, *, start: int = 0, end: int = -1) -> Fragment:

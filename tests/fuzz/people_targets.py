@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import ast
-import atexit
 import json
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import orjson
-from fuzz_files import file_of
+from fuzz_files import file_of, folder_of_process
 from harness import Target
 from mutations import within_json
 
@@ -53,9 +50,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "loader"))
 
 from shards_kit import write_dataset
 
-_FOLDER = tempfile.mkdtemp(prefix="fuzz-of-headrace-")
-atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
-DATASET = str(write_dataset(Path(_FOLDER) / "data"))
+DATASET = str(write_dataset(folder_of_process() / "data"))
 
 # -- a loader's state --
 

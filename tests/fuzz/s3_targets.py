@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import subprocess
-import tempfile
 import xml.etree.ElementTree as ET
-from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import orjson
+from fuzz_files import folder_of_process
 from harness import Target
 from mutations import within_json
 
@@ -230,7 +229,7 @@ def run_profile(data: bytes) -> object | None:
     return None
 
 
-PROFILE = Path(tempfile.mkdtemp(prefix="fuzz-of-headrace-")) / "profile"
+PROFILE = folder_of_process() / "profile"
 
 PROFILES = [
     b"[default]\nregion = eu-1\naws_access_key_id = A\naws_secret_access_key = B%C\n",
