@@ -83,7 +83,7 @@ $(VENV)/.quickstart: $(VENV)/.made $(FACTS)
 	@echo "installing headrace and what it needs into $(VENV) (once; about a minute)"
 	@$(INSTALL) -e '.[quickstart]'
 	@echo "compiling the filters (once; about half a minute)"
-	@$(BIN)/python -m headrace.stages.quality.warm >/dev/null
+	@$(BIN)/python -m headrace.stages.library.warm >/dev/null
 	@touch $@
 
 # torch first and by itself: where a CPU build lies behind the pin it is taken, and the rest finds it there.

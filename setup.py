@@ -2,7 +2,21 @@
 
 from setuptools import find_packages, setup
 
-FOLDERS = ("pipeline", "stages", "transport", "store", "controller", "worker", "loader", "cli", "protos", "chaos")
+FOLDERS = (
+    "pipeline",
+    "protos",
+    "cluster",
+    "daemon",
+    "store",
+    "transport",
+    "stages",
+    "controller",
+    "worker",
+    "loader",
+    "client",
+    "cli",
+    "chaos",
+)
 
 
 def packages() -> list[str]:

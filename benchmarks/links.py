@@ -32,7 +32,7 @@ Of the ring alone two runs of nine rounds gave 0.940 and 0.904; docs/performance
 all of it while others worked on the machine (18 rounds of the ring and 15 of the pipe were made again) gave 0.909 for
 the ring, 0.70 for the pipe (0.49 to 1.16), and 4.1, 3.5, 6.4 and 1.7 for QUIC.
 The core is aioquic's as it comes, both ends on one core of the machine; ours has two, and writes and reads bulk data
-by the batch (`transport/quic_bulk.py`), which took 12 to 15 microseconds of each end's time for a packet of 1,400
+by the batch (`transport/quic/bulk.py`), which took 12 to 15 microseconds of each end's time for a packet of 1,400
 bytes down to 6 to 7. Before that it was 2.0 to 3.1 of the adapter at 1,400 bytes. While up to ten processes wanted
 the two cores, ring and pipe were anywhere between 0.56 and 1.36: such a run says who was preempted, and not more.
 
@@ -57,11 +57,11 @@ from links_quic import measure_quic
 from quiet import Meanwhile, undisturbed
 
 from headrace.transport.contract import Receiver, Sender
+from headrace.transport.core.frame import Frame, FrameKind
 from headrace.transport.errors import LinkClosed
-from headrace.transport.frame import Frame, FrameKind
-from headrace.transport.pipe import PIPE_BYTES, PipeHandles, PipeReceiver, PipeSender, create_pipe
-from headrace.transport.ring import RingHandles, RingReceiver, RingSender, create_ring
-from headrace.transport.ring_memory import DEFAULT_SOFT_BYTES
+from headrace.transport.pipe.pipe import PIPE_BYTES, PipeHandles, PipeReceiver, PipeSender, create_pipe
+from headrace.transport.ring.memory import DEFAULT_SOFT_BYTES
+from headrace.transport.ring.ring import RingHandles, RingReceiver, RingSender, create_ring
 from headrace.transport.wait import wait_any
 
 BATCH_BYTES = 1 << 20

@@ -27,9 +27,9 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import HandshakeCompleted, StreamDataReceived
 
-from headrace.transport.certificates import Credentials, Role, create_authority, create_node
-from headrace.transport.frame import Frame, FrameKind
-from headrace.transport.quic import QuicEndpoint, QuicSettings
+from headrace.cluster.certificates import Credentials, Role, create_authority, create_node
+from headrace.transport.core.frame import Frame, FrameKind
+from headrace.transport.quic.endpoint import QuicEndpoint, QuicSettings
 from headrace.transport.wait import wait_any
 
 WINDOW_BYTES = 8 << 20

@@ -22,9 +22,9 @@ def paced(dataset: str, uri: str | None, batch_size: int, link_gbit_s: float | N
     """Waits and processor time of a paced loop over local shards, and over those of a store where one is named."""
     from loader_store import served
 
-    from headrace.loader.cache import ShardCache
-    from headrace.loader.compiled import KERNELS
-    from headrace.loader.dataset import dataset_in, open_dataset
+    from headrace.loader.batch.compiled import KERNELS
+    from headrace.loader.cache.cache import ShardCache
+    from headrace.loader.dataset.dataset import dataset_in, open_dataset
     from headrace.store.objects import open_store
 
     assert KERNELS.wait(COMPILE_S_MAX), KERNELS.error
@@ -40,7 +40,7 @@ def paced(dataset: str, uri: str | None, batch_size: int, link_gbit_s: float | N
 
 def one_pass(dataset: Any, batch_size: int) -> dict[str, float]:
     """Of one pass in steps of `STEP_S`: shares of its time and of a step, milliseconds, cores."""
-    from headrace.loader.batches import Loader
+    from headrace.loader.loader import Loader
     from headrace.loader.torch import TorchLoader
 
     loader = TorchLoader(Loader(dataset, batch_size=batch_size))

@@ -74,7 +74,7 @@ def from_store(
     shards: int = SHARDS,
 ) -> dict[str, Any]:
     """Bytes a second of all shards through a cold cache, over those of a plain client that gets whole objects."""
-    from headrace.loader.compiled import KERNELS
+    from headrace.loader.batch.compiled import KERNELS
     from headrace.store.objects import open_store
 
     # as they are some batches into any job
@@ -115,9 +115,9 @@ WORD = np.int32
 
 def one_turn(store: Any, get: Callable[[str], bytes], batch_size: int) -> dict[str, float]:
     """Bytes a second: ours, and of the plain client into memory and into files by its threads."""
-    from headrace.loader.batches import Loader
-    from headrace.loader.cache import ShardCache
-    from headrace.loader.dataset import dataset_in
+    from headrace.loader.cache.cache import ShardCache
+    from headrace.loader.dataset.dataset import dataset_in
+    from headrace.loader.loader import Loader
 
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -181,8 +181,8 @@ def behind_link(gbit_s: float) -> Iterator[list[str]]:
 @contextlib.contextmanager
 def made_dataset(shards: int = SHARDS) -> Iterator[str]:
     """A dataset of random tokens in documents of lengths as the web has them: so many shards of 31 MB each."""
-    from headrace.store.building import build_tokens
-    from headrace.store.shards import content_hash
+    from headrace.store.shards.builder import build_tokens
+    from headrace.store.shards.shard import content_hash
 
     random = np.random.default_rng(0)
     entries = []

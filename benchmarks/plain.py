@@ -23,10 +23,10 @@ until each process has its stages; Ray: to the end of `ray.init`), `steady` the 
 time of a way and all its processes, and `cpu` the ratio of those: on a machine that others use too it is the steadier
 figure, though it does not see waiting. `others_s` is the processor time that the machine spent on anything else
 meanwhile, the kernel's own work for the measured included. The limit and Ray have the environment that this command
-has, and so the allocators that anybody has; Headrace gives its tasks others (worker/cradle.py), which is a part of what
-is measured. `--same-environment` gives the limit those too, so that a ratio shows what Headrace adds to its stages
-alone, and `--limit-environment` any others, as NAME=VALUE. All have their modules as byte code, as an installation has
-them (benchmarks/bytecode.py).
+has, and so the allocators that anybody has; Headrace gives its tasks others (worker/processes/forkserver_start.py),
+which is a part of what is measured. `--same-environment` gives the limit those too, so that a ratio shows what Headrace
+adds to its stages alone, and `--limit-environment` any others, as NAME=VALUE. All have their modules as byte code, as
+an installation has them (benchmarks/bytecode.py).
 
 Last result: docs/performance.md.
 """
@@ -50,9 +50,9 @@ from bytecode import as_installed
 from quiet import undisturbed
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read, tokenize, write_tokens
-from headrace.stages.vocabulary import resolve_tokenizer
-from headrace.worker.cradle import environment
+from headrace.stages.library.stages import read, tokenize, write_tokens
+from headrace.stages.tokenizer.vocabulary import resolve_tokenizer
+from headrace.worker.processes.forkserver_start import environment
 
 EXAMPLE = pathlib.Path(__file__).parents[1] / "examples" / "plain.py"
 LOOP_SCRIPT = pathlib.Path(__file__).with_name("plain_loop.py")

@@ -36,9 +36,9 @@ def main() -> int:
 def work(declared: dict[str, Any], following: Any, reports: Any) -> None:
     """One process of the loop. What it needs is imported here, and not by the process that only starts it."""
     from headrace.pipeline.graph import Pipeline
-    from headrace.stages.batch import Batch
-    from headrace.stages.build import build_stage
-    from headrace.store.intervals import UNBOUNDED, Gap
+    from headrace.stages.runtime.batch import Batch
+    from headrace.stages.runtime.build import build_stage
+    from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
     from headrace.store.objects import open_store
 
     pipeline = Pipeline.from_dict(declared)

@@ -45,7 +45,7 @@ FAMILIES = ("gopher-repetition", "gopher-quality", "c4-quality", "fineweb-qualit
 
 
 def stages() -> list[Any]:
-    from headrace.stages import library
+    from headrace.stages.library import stages as library
 
     return [
         library.gopher_repetition(),
@@ -56,10 +56,10 @@ def stages() -> list[Any]:
 
 
 def batches(path: str) -> Iterator[Any]:
-    from headrace.stages.build import build_stage
-    from headrace.stages.contract import FragmentEnd
-    from headrace.stages.library import read_jsonl
-    from headrace.store.intervals import UNBOUNDED, Gap
+    from headrace.stages.library.stages import read_jsonl
+    from headrace.stages.runtime.build import build_stage
+    from headrace.stages.runtime.contract import FragmentEnd
+    from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
     source = build_stage(read_jsonl(path), {})
     for fragment in source.list():
@@ -70,7 +70,7 @@ def batches(path: str) -> Iterator[Any]:
 
 def filter_batches(mode: str, read: Iterable[Any], transforms: dict[str, Any]) -> dict[str, Any]:
     """What each stage drops and why; held against every text ("each"), the texts too that C4 leaves, as hashes."""
-    from headrace.stages.build import process_safely
+    from headrace.stages.runtime.build import process_safely
 
     lost: dict[str, dict[str, str]] = {name: {} for name in transforms}
     edited: dict[str, str] = {}
@@ -90,8 +90,8 @@ def filter_batches(mode: str, read: Iterable[Any], transforms: dict[str, Any]) -
 
 
 def tokenize_file(mode: str, path: str, tokenizer: str) -> dict[str, Any]:
-    from headrace.stages.build import build_stage
-    from headrace.stages.library import tokenize
+    from headrace.stages.library.stages import tokenize
+    from headrace.stages.runtime.build import build_stage
 
     digest, count = hashlib.sha256(), 0
     if mode == "tokenize":
@@ -130,7 +130,7 @@ def work(mode: str, path: str, tokenizer: str) -> None:
     if mode in ("tokenize", "tokenizers"):
         print(json.dumps(tokenize_file(mode, path, tokenizer)), flush=True)
         return
-    from headrace.stages.build import build_stage, process_safely
+    from headrace.stages.runtime.build import build_stage, process_safely
 
     chosen = stages()[:1] if mode == "repetition" else stages()
     transforms = {stage.name: build_stage(stage, {}) for stage in chosen}

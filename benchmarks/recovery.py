@@ -22,13 +22,13 @@ read again is what is open less what living sinks hold. Here a source and its si
 sinks of the dead held by their last report (`held_by_dead`; a task reports before it proposes, so whatever else it had
 reported is closed). More is a failure: the exit code is 1. What the dead had read in all is `dead_had_read`.
 
-Method, seeds (chaos/live/standing.py): two controllers and two workers stand, and whoever dies is started again. Run
-after run of a pipeline with many small shards goes through them, on an input of its own of 4,000 records. In turn they
-lose three tasks, two workers, the leading controller, or that and a worker at once; the seed draws which, at which
-entries of the ledger, and whether stages are fused. Each dataset is compared record by record with one made
-without faults: `lost`, `twice` and `otherwise` must be 0, and `read_again` at most what was open at the kills; where
-stages are fused and no controller died, at most what the sinks of the dead held.
-`closed_s_max` is the longest time from a kill to the next entry that closes records. Results: docs/performance.md.
+Method, seeds (chaos/live/clusters/standing_cluster.py): two controllers and two workers stand, and whoever dies is
+started again. Run after run of a pipeline with many small shards goes through them, on an input of its own of 4,000
+records. In turn they lose three tasks, two workers, the leading controller, or that and a worker at once; the seed
+draws which, at which entries of the ledger, and whether stages are fused. Each dataset is compared record by record
+with one made without faults: `lost`, `twice` and `otherwise` must be 0, and `read_again` at most what was open at the
+kills; where stages are fused and no controller died, at most what the sinks of the dead held. `closed_s_max` is the
+longest time from a kill to the next entry that closes records. Results: docs/performance.md.
 """
 
 import argparse
@@ -46,14 +46,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.chaos.live.processes import Marked
-from headrace.chaos.live.standing import VICTIMS, Burnt, burn
-from headrace.chaos.live.timeline import Timeline
-from headrace.cli.client import ENDED, Client, ControllerSilent, RunOptions
-from headrace.cli.load import load
-from headrace.cli.progress_lines import input_bytes_read
+from headrace.chaos.live.checks.timeline import Timeline
+from headrace.chaos.live.clusters.standing_cluster import VICTIMS, Burnt, burn
+from headrace.chaos.live.faults.processes import Marked
+from headrace.cli.ui.progress_lines import input_bytes_read
+from headrace.client.client import ENDED, Client, ControllerSilent, RunOptions
+from headrace.client.pipeline_file import load
+from headrace.daemon.log_lines import as_text
 from headrace.protos import control_pb2 as pb
-from headrace.transport.log_lines import as_text
 
 LIMIT_S = {"task": 2.0, "worker": 10.0, "controller": 10.0}
 SHARE = 0.9

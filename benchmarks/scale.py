@@ -63,8 +63,8 @@ def plan_part(rounds: int) -> dict[str, Any]:
 
 
 def _planned(count: int, rounds: int) -> dict[str, Any]:
-    from headrace.controller.core.places import WorkerFacts
-    from headrace.controller.core.planner import move, plan
+    from headrace.controller.core.plan.locality import WorkerFacts
+    from headrace.controller.core.plan.planner import move, plan
     from headrace.pipeline.graph import Pipeline, Stage, StageKind
 
     workers = [
@@ -112,9 +112,18 @@ def _child(*arguments: str) -> str:
 
 def make_ledger(folder: str) -> dict[str, Any]:
     """Fold a billion records' entries, and put the snapshot into the folder."""
-    from headrace.store.entries import Closed, Counts, Entry, Fragment, FragmentsListed, Led, Range, StoredObject
-    from headrace.store.fold import LedgerState
-    from headrace.store.snapshot import encode_snapshot
+    from headrace.store.ledger.core.entries import (
+        Closed,
+        Counts,
+        Entry,
+        Fragment,
+        FragmentsListed,
+        Led,
+        Range,
+        StoredObject,
+    )
+    from headrace.store.ledger.core.fold import LedgerState
+    from headrace.store.ledger.snapshot import encode_snapshot
 
     state = LedgerState()
     fragments = [
@@ -153,8 +162,8 @@ def make_ledger(folder: str) -> dict[str, Any]:
 
 def open_ledger(folder: str) -> dict[str, Any]:
     started = time.perf_counter()
-    from headrace.store.fold import LedgerState
-    from headrace.store.snapshot import decode_snapshot
+    from headrace.store.ledger.core.fold import LedgerState
+    from headrace.store.ledger.snapshot import decode_snapshot
 
     state = decode_snapshot((Path(folder) / "snapshot").read_bytes())
     elapsed = time.perf_counter() - started
@@ -179,13 +188,13 @@ def _served() -> str:
 
 
 async def _commit(uri: str, sinks: int, seconds: float) -> dict[str, Any]:
-    from headrace.controller.core.commit import Committer
-    from headrace.controller.core.leadership import Leadership, LeaderState, LogLimits
-    from headrace.controller.core.log_messages import ReadLog, WriteEntry
-    from headrace.controller.logs import Logs
+    from headrace.controller.core.cluster.leader import Leadership, LeaderState, LogLimits
+    from headrace.controller.core.messages.log import ReadLog, WriteEntry
+    from headrace.controller.core.run.commit import Committer
+    from headrace.controller.logging.logs import Logs
     from headrace.controller.process import identity
-    from headrace.store.entries import Closed, EpochRaised, Fragment, FragmentsListed, PipelineApplied
-    from headrace.store.fold import LedgerState
+    from headrace.store.ledger.core.entries import Closed, EpochRaised, Fragment, FragmentsListed, PipelineApplied
+    from headrace.store.ledger.core.fold import LedgerState
     from headrace.store.objects import open_store
 
     uri = open_store(uri).uri

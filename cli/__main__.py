@@ -12,8 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from headrace.cli.errors import EXIT_INTERRUPTED, EXIT_USAGE
-from headrace.transport.masking import SecretShownError, check_arguments
+from headrace.client.errors import EXIT_INTERRUPTED, EXIT_USAGE
+from headrace.pipeline.masking import SecretShownError, check_arguments
 
 #: With these a run starts no processes.
 _ALONE = ("--help", "--limit")
@@ -39,8 +39,8 @@ def _main() -> None:
     # What is imported stays: looking for garbage in it is a tenth of the time that imports take.
     gc.disable()
     if sys.platform == "linux":
-        from headrace.transport.lifeline import end_with_starter
-        from headrace.transport.signals import be_interrupted
+        from headrace.daemon.lifeline import end_with_starter
+        from headrace.daemon.signals import be_interrupted
 
         end_with_starter()
         be_interrupted()

@@ -27,14 +27,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from headrace.cli.errors import CliError, ControllerDied, ProcessDied
-from headrace.stages.inherited import TERSE
-from headrace.transport.control_address import SOCKET, SOCKET_NAME
-from headrace.transport.forked import Process, fork, may_fork
-from headrace.transport.private_folder import Nook
+from headrace.client.errors import CliError, ControllerDied, ProcessDied
+from headrace.daemon.child_processes import Process, fork, may_fork
+from headrace.daemon.control_address import SOCKET, SOCKET_NAME
+from headrace.daemon.private_folder import Nook
+from headrace.stages.shipping.preload import TERSE
 
 if TYPE_CHECKING:
-    from headrace.stages.inherited import Inherited
+    from headrace.stages.shipping.preload import Inherited
 
 #: Seconds in which the controller must serve, and the worker register.
 START_S = 30.0
@@ -57,11 +57,11 @@ SHARED = (
     "ssl",
     "headrace.pipeline.graph",
     "headrace.protos.control_pb2",
-    "headrace.stages.inputs",
-    "headrace.stages.vocabulary",
-    "headrace.store.dataset",
-    "headrace.store.files",
-    "headrace.transport.logbook",
+    "headrace.stages.sources.objects.inputs",
+    "headrace.stages.tokenizer.vocabulary",
+    "headrace.store.datasets.dataset",
+    "headrace.store.files.store",
+    "headrace.daemon.log_files",
 )
 
 
@@ -144,7 +144,7 @@ class Embedded:
         """
         if self._address:
             return
-        from headrace.stages.terse import is_for_gigatoken, share, terse
+        from headrace.stages.tokenizer.minified import is_for_gigatoken, share, terse
 
         sooner: list[Inherited] = []
         for _, parameters in wanted:
@@ -306,7 +306,7 @@ class Embedded:
         child = next(child for child in self._children if child.name == name)
         size = os.fstat(child.log.fileno()).st_size
         tail = os.pread(child.log.fileno(), STORY_BYTES, max(0, size - STORY_BYTES))
-        from headrace.transport.log_lines import as_text
+        from headrace.daemon.log_lines import as_text
 
         lines = [text for line in tail.splitlines()[-STORY_LINES:] for text in as_text(line).splitlines()]
         return [f"{name}: {line}" for line in lines]
@@ -340,7 +340,7 @@ def begin() -> None:
     for name in SHARED:
         importlib.import_module(name)
     if any("s3://" in argument for argument in sys.argv):
-        importlib.import_module("headrace.store.s3")  # its client takes 0.15 s, and all three need it
+        importlib.import_module("headrace.store.s3.store")  # its client takes 0.15 s, and all three need it
     _begun.append(Embedded(usable_cores(), forks=may_fork()))
 
 

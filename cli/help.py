@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from headrace.cli.errors import Interrupted
 from headrace.cli.examples import EXAMPLES
+from headrace.client.errors import Interrupted
 
 #: The commands in the order in which `headrace --help` and docs/commands.md have them.
 SECTIONS: Mapping[str, Sequence[str]] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.cli.client import RunOptions
-from headrace.cli.errors import UsageError
+from headrace.client.client import RunOptions
+from headrace.client.errors import UsageError
 
 #: What may become of input that changed since it was read, or vanished while it was open; the first is the default.
 CHANGED_INPUT = ("halt", "drop", "reread")

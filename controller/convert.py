@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from headrace.controller.core import decisions
-from headrace.controller.core import messages as core
-from headrace.controller.core.hearing import TEXT_MAX, Said
-from headrace.controller.counts import counts_from
-from headrace.controller.tickets import Introduction
+from headrace.controller.core.cluster.event_checks import TEXT_MAX, Said
+from headrace.controller.core.messages import dedup, messages as core
+from headrace.controller.membership.tickets import Introduction
+from headrace.controller.status.counts import counts_from
 from headrace.protos import control_pb2 as pb
-from headrace.store.entries import CHECKSUM_BYTES, Fragment, Range, StoredObject
-from headrace.store.intervals import Gap
+from headrace.store.ledger.core.entries import CHECKSUM_BYTES, Fragment, Range, StoredObject
+from headrace.store.ledger.core.intervals import Gap
 
 #: Fragments that a task is told to read in one message.
 READS_MAX = 64
@@ -81,7 +80,7 @@ def task_event(message: pb.TaskEvent) -> Said | None:
         case "let_go":
             return core.VerdictsLetGo(task, attempt)
         case "asked":
-            return decisions.DecisionAsked(task, attempt, _question(message.asked))
+            return dedup.DecisionAsked(task, attempt, _question(message.asked))
         case "decided":
             return _decided(task, attempt, message.decided)
         case "swept":
@@ -95,14 +94,14 @@ def task_event(message: pb.TaskEvent) -> Said | None:
             return None
 
 
-def _question(m: pb.DecisionAsked) -> decisions.Question:
-    return decisions.Question(m.number, m.fragment, m.row, m.keys)
+def _question(m: pb.DecisionAsked) -> dedup.Question:
+    return dedup.Question(m.number, m.fragment, m.row, m.keys)
 
 
-def _decided(task: str, attempt: int, m: pb.DecisionMade) -> decisions.DecisionMade:
+def _decided(task: str, attempt: int, m: pb.DecisionMade) -> dedup.DecisionMade:
     target = (m.decision.fragment, m.decision.row) if m.decision.duplicate else None
-    made = decisions.Decision(m.decision.number, target, m.decision.near)
-    return decisions.DecisionMade(task, attempt, m.asker, m.asker_attempt, made)
+    made = dedup.Decision(m.decision.number, target, m.decision.near)
+    return dedup.DecisionMade(task, attempt, m.asker, m.asker_attempt, made)
 
 
 def _exited(task: str, attempt: int, m: pb.TaskExited) -> core.TaskExited:
@@ -188,8 +187,8 @@ def to_worker(
             | core.AnswerProposal()
             | core.AnswerNeeds()
             | core.ReleaseClaims()
-            | decisions.AskDecision()
-            | decisions.AnswerDecision()
+            | dedup.AskDecision()
+            | dedup.AnswerDecision()
         ):
             message = pb.TaskCommand(task=command.task, attempt=command.attempt, term=term)
             _fill(message, command)
@@ -259,11 +258,11 @@ def _fill(message: pb.TaskCommand, command: core.Command) -> None:
             message.needs.gone.extend(_records_to(command.gone))
         case core.ReleaseClaims():
             message.release.records.extend(_records_to(command.records))
-        case decisions.AskDecision(question=asked):
+        case dedup.AskDecision(question=asked):
             message.decide.asker, message.decide.asker_attempt = command.asker, command.asker_attempt
             question = pb.DecisionAsked(number=asked.number, fragment=asked.fragment, row=asked.row, keys=asked.keys)
             message.decide.question.CopyFrom(question)
-        case decisions.AnswerDecision(decision=made):
+        case dedup.AnswerDecision(decision=made):
             message.decision.number, message.decision.near = made.number, made.near
             message.decision.duplicate = made.duplicate_of is not None
             if made.duplicate_of is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from headrace.controller.core import messages as core
-from headrace.store.entries import EntryError
+from headrace.controller.core.messages import messages as core
 from headrace.store.errors import StoreError, StoreRefused, StoreStalled
-from headrace.store.log_state import FoldError, ForeignLog
+from headrace.store.ledger.core.entries import EntryError
+from headrace.store.ledger.core.log_state import FoldError, ForeignLog
 
 logger = logging.getLogger("headrace.controller")
 

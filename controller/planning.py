@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.controller.core.cluster import Controller
-from headrace.controller.core.messages import PipelineRequested
-from headrace.controller.core.plans import Plan
+from headrace.controller.core.cluster.controller import Controller
+from headrace.controller.core.messages.messages import PipelineRequested
+from headrace.controller.core.plan.plans import Plan
 from headrace.pipeline.errors import PipelineError
 from headrace.protos import control_pb2 as pb
 

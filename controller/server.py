@@ -23,31 +23,31 @@ import grpc
 import setproctitle
 import uvloop
 
-from headrace.controller.core.cluster import Controller
-from headrace.controller.core.leadership import SNAPSHOT_ENTRIES, LogLimits
+from headrace.cluster.ticket import KEY_BYTES_MIN
+from headrace.controller.core.cluster.controller import Controller
+from headrace.controller.core.cluster.leader import SNAPSHOT_ENTRIES, LogLimits
 from headrace.controller.grpc_limits import GrpcLimits, usual_limits
 from headrace.controller.process import identity, look_for_cycles_seldom
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
-from headrace.controller.status import reply
+from headrace.controller.status.status import reply
+from headrace.daemon.arguments import parse_arguments
+from headrace.daemon.control_address import INSECURE, SOCKET, AddressError, default_address, to_listen
+from headrace.daemon.effects import Effects, end_on_surprise
+from headrace.daemon.lifeline import end_with_parent
+from headrace.daemon.log_files import Logbook, keep_logbook
+from headrace.daemon.sd_notify import keep_alive, notify
+from headrace.daemon.signals import end_within, hear_on
 from headrace.protos import control_pb2_grpc as rpc
 from headrace.store.errors import StoreError
 from headrace.store.objects import below, open_store
-from headrace.store.release import release
-from headrace.transport.arguments import parse
-from headrace.transport.control_address import INSECURE, SOCKET, AddressError, default_address, to_listen
-from headrace.transport.effects import Effects, end_on_surprise
-from headrace.transport.lifeline import end_with_parent
-from headrace.transport.logbook import Logbook, keep_logbook
-from headrace.transport.notify import keep_alive, notify
-from headrace.transport.signals import end_within, hear_on
-from headrace.transport.ticket import KEY_BYTES_MIN
+from headrace.store.version import release
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
-    from headrace.controller.cluster_files import ClusterFiles
-    from headrace.controller.joining import Door
+    from headrace.controller.membership.cluster_files import ClusterFiles
+    from headrace.controller.membership.joining import Door
 
 logger = logging.getLogger("headrace.controller")
 
@@ -158,7 +158,7 @@ def _guards(cluster: ClusterFiles | None, core: Controller, calls_max: int) -> l
     """Who stands before every method; a controller without a cluster imports nothing of certificates."""
     if cluster is None:
         return []
-    from headrace.controller.guard import Guard
+    from headrace.controller.membership.guard import Guard
 
     return [Guard(cluster.authority.certificate(), lambda: core.expelled, calls_max)]
 
@@ -182,7 +182,7 @@ def _take_place(server: grpc.aio.Server, listen: str, cluster: ClusterFiles | No
     if cluster is not None:
         if listen.startswith((SOCKET, INSECURE)):
             raise AddressError(f"a cluster is served at HOST:PORT with mutual TLS, and not at {listen}")
-        from headrace.controller.guard import server_credentials
+        from headrace.controller.membership.guard import server_credentials
 
         port = int(server.add_secure_port(listen, server_credentials(cluster.controller)))
         return _Place(f"{listen.rsplit(':', 1)[0]}:{port}", port, -1)
@@ -198,8 +198,8 @@ def _serve_metrics(address: str, shell: Shell) -> WSGIServer | None:
     """Let Prometheus read this controller, if it is asked for."""
     if not address:
         return None
-    from headrace.controller.metrics import families
-    from headrace.transport.metrics_page import serve_metrics
+    from headrace.controller.status.metrics import families
+    from headrace.daemon.metrics_server import serve_metrics
 
     server = serve_metrics(address, lambda: families(reply(shell, release()), shell.commits))
     logger.info("metrics on %s:%d", address.rpartition(":")[0] or "127.0.0.1", server.server_port)
@@ -211,8 +211,8 @@ async def _open_door(service: Service, shell: Shell, port: int) -> Door | None:
     cluster = service.cluster
     if cluster is None:
         return None
-    from headrace.controller.joining import Door
-    from headrace.transport.join_wire import PORT_OFFSET
+    from headrace.cluster.join_wire import PORT_OFFSET
+    from headrace.controller.membership.joining import Door
 
     door = Door(cluster, shell.spend)
     joins = await door.open(service.listen.rpartition(":")[0], port + PORT_OFFSET)
@@ -255,14 +255,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--allow-chaos", action="store_true", help="let operators kill and freeze it")
     parser.add_argument("--ready-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
-    args = parse(parser, argv)
+    args = parse_arguments(parser, argv)
     end_with_parent(args.lifeline_fd)
     book = keep_logbook("controller", args.logs)
     setproctitle.setproctitle("headrace controller")
     look_for_cycles_seldom()
     cluster: ClusterFiles | None = None
     if args.cluster:
-        from headrace.controller.cluster_files import ClusterFiles, ClusterFilesError
+        from headrace.controller.membership.cluster_files import ClusterFiles, ClusterFilesError
 
         try:
             cluster = ClusterFiles.read(args.cluster)

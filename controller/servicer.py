@@ -13,22 +13,21 @@ from typing import Any
 import grpc
 
 from headrace.controller.convert import expulsions_to, task_event
-from headrace.controller.core import messages as core
-from headrace.controller.core.allowance import Allowance
-from headrace.controller.core.changed import ChangedInput
-from headrace.controller.core.hearing import registration_fault
+from headrace.controller.core.cluster.event_checks import registration_fault
+from headrace.controller.core.messages import messages as core
+from headrace.controller.core.run.allowance import Allowance
+from headrace.controller.core.run.input.changed import ChangedInput
 from headrace.controller.planning import dry_run
-from headrace.controller.progress import RunProgress
 from headrace.controller.shell import Session, Shell
-from headrace.controller.status import reply
+from headrace.controller.status.progress import RunProgress
+from headrace.controller.status.status import reply
+from headrace.daemon.effects import Effects
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.plain import parse_pipeline
-from headrace.protos import control_pb2 as pb
-from headrace.protos import control_pb2_grpc as rpc
+from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
 from headrace.store.errors import StoreError
 from headrace.store.naming import one_name
-from headrace.store.release import release
-from headrace.transport.effects import Effects
+from headrace.store.version import release
 
 logger = logging.getLogger("headrace.controller")
 
@@ -201,7 +200,7 @@ class Servicer(rpc.ControlServicer):
         """
         number, answered = self._shell.expect_answer()
         if request.expel:
-            from headrace.controller.guard import caller
+            from headrace.controller.membership.guard import caller
 
             if request.expel == caller(context):
                 return pb.SteerReply(reason="nobody expels himself: another operator has to")

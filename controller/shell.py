@@ -16,34 +16,34 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.controller.causes import Causes
 from headrace.controller.commits import CommitTimes
 from headrace.controller.convert import add_reads, expulsions_to, said_together, to_worker
-from headrace.controller.core import messages as core
-from headrace.controller.core.authority import authority
-from headrace.controller.core.cluster import Controller
-from headrace.controller.core.hearing import Said
-from headrace.controller.core.leadership import LeaderState
-from headrace.controller.core.members import ExpelRequested, TokenOffered, why_not_expelled
+from headrace.controller.core.cluster.controller import Controller
+from headrace.controller.core.cluster.event_checks import Said
+from headrace.controller.core.cluster.fencing import authority
+from headrace.controller.core.cluster.leader import LeaderState
+from headrace.controller.core.cluster.members import ExpelRequested, TokenOffered, why_not_expelled
+from headrace.controller.core.messages import messages as core
 from headrace.controller.doubts import Doubts
-from headrace.controller.fault_desk import FaultDesk
-from headrace.controller.log_search import LogSearches
-from headrace.controller.logs import Logs
+from headrace.controller.faults.own import OwnFaults
+from headrace.controller.faults.workers import FaultDesk
+from headrace.controller.logging.causes import Causes
+from headrace.controller.logging.event_log import tell_command, tell_entry, tell_event
+from headrace.controller.logging.logs import Logs
+from headrace.controller.logging.search import LogSearches
+from headrace.controller.membership.tickets import introduce
 from headrace.controller.outcomes import in_words, outcome
-from headrace.controller.own_faults import OwnFaults
-from headrace.controller.progress import RunProgress
-from headrace.controller.telling import tell_command, tell_entry, tell_event
-from headrace.controller.tickets import introduce
+from headrace.controller.status.progress import RunProgress
+from headrace.daemon.effects import Effects
+from headrace.daemon.log_files import Logbook
+from headrace.daemon.log_lines import caused_by, current_cause
 from headrace.protos import control_pb2 as pb
-from headrace.store.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.datasets.manifest import bring_forward
 from headrace.store.errors import StoreError
-from headrace.store.manifest import bring_forward
-from headrace.transport.effects import Effects
-from headrace.transport.log_lines import caused_by, current_cause
-from headrace.transport.logbook import Logbook
 
 if TYPE_CHECKING:
-    from headrace.controller.cluster_files import ClusterFiles
+    from headrace.controller.membership.cluster_files import ClusterFiles
 
 logger = logging.getLogger("headrace.controller")
 

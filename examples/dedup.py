@@ -8,7 +8,15 @@ about that similarity. What may drop records stands before dedup; behind it are 
 """
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import dedup, gopher_quality, gopher_repetition, read, redact_pii, tokenize, write_tokens
+from headrace.stages.library.stages import (
+    dedup,
+    gopher_quality,
+    gopher_repetition,
+    read,
+    redact_pii,
+    tokenize,
+    write_tokens,
+)
 
 
 def build(

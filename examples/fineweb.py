@@ -9,19 +9,17 @@ on a list, `-p pii=true` puts placeholders for e-mail addresses, public IP addre
 """
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import (
+from headrace.stages.library.stages import (
     c4_quality,
     fineweb_quality,
     gopher_quality,
     gopher_repetition,
+    language as keep_language,
     read_jsonl,
     redact_pii,
     tokenize,
     url_filter,
     write_tokens,
-)
-from headrace.stages.library import (
-    language as keep_language,
 )
 
 

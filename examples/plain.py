@@ -7,7 +7,7 @@
 """
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read, tokenize, write_tokens
+from headrace.stages.library.stages import read, tokenize, write_tokens
 
 
 def build(

@@ -32,7 +32,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from headrace.loader.batches import Loader
+from headrace.loader.loader import Loader
 from headrace.loader.torch import TorchLoader
 
 Mask = torch.Tensor

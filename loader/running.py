@@ -4,13 +4,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from headrace.loader.ahead import Ahead
-from headrace.loader.fields import Batch
-from headrace.loader.plan import Hosted
-from headrace.loader.prefetch import Prefetcher
-from headrace.loader.produce import Made, Task, produce
-from headrace.loader.readahead import Readahead
-from headrace.loader.sources import Sources
+from headrace.loader.batch.fields import Batch
+from headrace.loader.batch.producer import Made, Task, produce
+from headrace.loader.dataset.sources import Sources
+from headrace.loader.order.plan import Hosted
+from headrace.loader.prefetch.ahead import Ahead
+from headrace.loader.prefetch.prefetch import Prefetcher
+from headrace.loader.prefetch.readahead import Readahead
 
 T = TypeVar("T")
 

@@ -2,10 +2,10 @@
 
 In one process a thread makes the batches, and the loader knows which of them the training loop received. `DataLoader`
 workers are processes: worker w of n makes the steps w, w + n, w + 2n, ..., which `DataLoader` hands out in turn, so the
-loop sees the same sequence. What it received is what it looked into (`headrace.loader.received`): each batch brings the
-state behind it, and the process of the loop stands there from then on, so that workers that begin later, and the state
-that is saved, go on from there. `state_dict(batch)` is the state once that batch was received, looked into or not.
-`StatefulDataLoader` keeps a state a worker; `loader_state` finds the one place in it that any world size can load.
+loop sees the same sequence. What it received is what it looked into (`headrace.loader.state.received`): each batch
+brings the state behind it, and the process of the loop stands there from then on, so that workers that begin later, and
+the state that is saved, go on from there. `state_dict(batch)` is the state once that batch was received, looked into or
+not. `StatefulDataLoader` keeps a state a worker; `loader_state` finds the one place in it that any world size can load.
 """
 
 import json
@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from multiprocessing.context import get_spawning_popen
 from typing import Any, Final, Literal, cast
 
-from headrace.loader.batches import Loader, LoaderStatistics
+from headrace.loader.batch.fields import Batch
+from headrace.loader.dataset.verify import WAIT_S_MAX
 from headrace.loader.errors import LoaderError
-from headrace.loader.fields import Batch
-from headrace.loader.state import find_state, packed
-from headrace.loader.verify import WAIT_S_MAX
+from headrace.loader.loader import Loader, LoaderStatistics
+from headrace.loader.state.state import find_state, packed
 
 try:
     import torch
@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise ImportError("headrace.loader.torch needs PyTorch: pip install 'headrace[loader]'") from error
 
-from headrace.loader.received import Arrived, Sent, listen, new_token
+from headrace.loader.state.received import Arrived, Sent, listen, new_token
 from headrace.loader.trainers import Counted, check_loop, check_wrapper
 
 #: PyTorch takes indices and labels as int64; what the attention kernels take stays int32

@@ -1,6 +1,6 @@
 """Errors of a declaration: each names the stage or parameter, what is wrong with it, and the remedy."""
 
-from headrace.transport.masking import mask
+from headrace.pipeline.masking import mask
 
 
 class PipelineError(ValueError):

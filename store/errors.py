@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.transport.masking import mask
+from headrace.pipeline.masking import mask
 
 
 class StoreError(Exception):

@@ -1,7 +1,9 @@
 """What can go wrong on a link. Each message says who, what, how much and what to do."""
 
+from headrace.cluster.errors import PeerError
 
-class TransportError(Exception):
+
+class TransportError(PeerError):
     """Base of everything that a link raises."""
 
 

@@ -10,9 +10,9 @@ from collections import deque
 from enum import Enum
 
 from headrace.transport.contract import LinkStatistics
-from headrace.transport.credit import CreditReceiver, CreditSender
+from headrace.transport.core.credit import CreditReceiver, CreditSender
+from headrace.transport.core.frame import FRAME_LIMIT_BYTES, Frame, body_view, encoded_size
 from headrace.transport.errors import FrameOversizeError, LinkAborted, LinkClosed
-from headrace.transport.frame import FRAME_LIMIT_BYTES, Frame, body_view, encoded_size
 from headrace.transport.wake import Wake
 
 

@@ -10,9 +10,9 @@ import threading
 import time
 from contextlib import suppress
 
-from headrace.transport import threads
-from headrace.transport.relay_table import Address, RelayStatistics, RelayTable
-from headrace.transport.udp import UdpSocket
+from headrace.daemon import threads
+from headrace.transport.core.relay_table import Address, RelayStatistics, RelayTable
+from headrace.transport.quic.udp import UdpSocket
 
 #: System calls of one batch of receiving.
 _RECEIVE_CALLS_MAX = 16

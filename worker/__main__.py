@@ -10,12 +10,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-import headrace.transport.pipe
-import headrace.worker.core.watching
-import headrace.worker.hands  # noqa: F401 - for both
-from headrace.transport.forked import may_fork
-from headrace.transport.lifeline import end_with_starter
-from headrace.worker.cradle import fork_nursery, hear, start_nursery
+import headrace.transport.pipe.pipe
+import headrace.worker.core.watchdog
+import headrace.worker.processes.in_flight  # noqa: F401 - for both
+from headrace.daemon.child_processes import may_fork
+from headrace.daemon.lifeline import end_with_starter
+from headrace.worker.processes.forkserver_start import fork_nursery, hear, start_nursery
 
 
 def main(argv: Sequence[str] | None = None, word_fd: int = -1) -> int:

@@ -26,31 +26,31 @@ from typing import TYPE_CHECKING
 import setproctitle
 import uvloop
 
+from headrace.daemon.arguments import parse_arguments
+from headrace.daemon.control_address import AddressError, check_plain, default_address
+from headrace.daemon.effects import Effects, end_on_surprise
+from headrace.daemon.lifeline import end_with_parent
+from headrace.daemon.log_files import Logbook, keep_logbook
+from headrace.daemon.log_lines import about, caused_by, current_cause
+from headrace.daemon.sd_notify import keep_alive, notify
+from headrace.daemon.signals import hear_on
 from headrace.protos import control_pb2 as pb
-from headrace.stages.inherited import Inherited
-from headrace.store.release import release
-from headrace.transport.arguments import parse
-from headrace.transport.control_address import AddressError, check_plain, default_address
-from headrace.transport.effects import Effects, end_on_surprise
+from headrace.stages.shipping.preload import Inherited
+from headrace.store.version import release
 from headrace.transport.errors import LinkRefusedError
-from headrace.transport.lifeline import end_with_parent
-from headrace.transport.log_lines import about, caused_by, current_cause
-from headrace.transport.logbook import Logbook, keep_logbook
-from headrace.transport.notify import keep_alive, notify
-from headrace.transport.signals import hear_on
-from headrace.worker.addresses import host_id, own_addresses
-from headrace.worker.attendance import Attendance
 from headrace.worker.core import supervisor as core
-from headrace.worker.core.obedience import Obedience
+from headrace.worker.core.fencing import Obedience
 from headrace.worker.core.roll import Roll
-from headrace.worker.core.watching import LOOK_S
-from headrace.worker.cradle import Nursery
+from headrace.worker.core.watchdog import LOOK_S
 from headrace.worker.faults import FaultDesk, FaultError
+from headrace.worker.links.relay import Relaying
 from headrace.worker.log_desk import LogDesk
-from headrace.worker.member import membership, network_of
-from headrace.worker.membership import JoinError, Membership
-from headrace.worker.processes import Processes, TaskProcess
-from headrace.worker.relaying import Relaying
+from headrace.worker.membership.addresses import host_id, own_addresses
+from headrace.worker.membership.credentials import membership, network_of
+from headrace.worker.membership.member import JoinError, Membership
+from headrace.worker.membership.session import Attendance
+from headrace.worker.processes.forkserver_start import Nursery
+from headrace.worker.processes.processes import Processes, TaskProcess
 from headrace.worker.tally import Tally
 
 if TYPE_CHECKING:
@@ -411,7 +411,7 @@ async def work(
 def _serve_metrics(address: str, daemon: Daemon) -> WSGIServer | None:
     if not address:
         return None
-    from headrace.transport.metrics_page import serve_metrics
+    from headrace.daemon.metrics_server import serve_metrics
 
     server = serve_metrics(address, daemon.metrics)
     logger.info("metrics on %s:%d", address.rpartition(":")[0] or "127.0.0.1", server.server_port)
@@ -457,7 +457,7 @@ def main(argv: Sequence[str] | None = None, nursery: Nursery | None = None) -> i
     parser.add_argument("--allow-chaos", action="store_true", help="let operators do faults to it and its tasks")
     parser.add_argument("--controller-fd", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-fd", type=int, default=-1, help=argparse.SUPPRESS)
-    args = parse(parser, argv)
+    args = parse_arguments(parser, argv)
     end_with_parent(args.lifeline_fd)
     book = keep_logbook(f"worker {args.name}", args.logs)
     try:

@@ -18,13 +18,13 @@ import sys
 import time
 from collections.abc import Callable
 
+from headrace.daemon.control_address import INSECURE, SOCKET
 from headrace.protos import control_pb2 as pb
-from headrace.transport.control_address import INSECURE, SOCKET
 from headrace.transport.errors import LinkRefusedError
-from headrace.worker.addresses import join_address
-from headrace.worker.channel import Channel, ChannelClosed
-from headrace.worker.gate import HOST, gate_port
-from headrace.worker.writing import write_on
+from headrace.worker.links.gate import HOST, gate_port
+from headrace.worker.membership.addresses import join_address
+from headrace.worker.processes.channel import Channel, ChannelClosed
+from headrace.worker.processes.writing import write_on
 
 logger = logging.getLogger("headrace.worker")
 

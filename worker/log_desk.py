@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from headrace.daemon.log_files import LINES_MAX, Logbook, pages
+from headrace.daemon.log_lines import Search
 from headrace.protos import control_pb2 as pb
-from headrace.transport.log_lines import Search
-from headrace.transport.logbook import LINES_MAX, Logbook, pages
 
 #: Searches that may be followed at once.
 FOLLOWED_MAX = 64

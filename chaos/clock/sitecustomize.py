@@ -2,7 +2,7 @@
 
 `HEADRACE_CHAOS_CLOCK=OFFSET_S,RATE`: the wall clock is OFFSET_S seconds ahead (behind, if negative), and the monotonic
 clock besides runs RATE times as fast. Bent is what asks the module `time`: every deadline of ours, and the door of the
-wall clock (transport/clock.py). The event loop's timer, which is only told how long to wait, and TLS inside gRPC keep
+wall clock (cluster/clock.py). The event loop's timer, which is only told how long to wait, and TLS inside gRPC keep
 the kernel's time.
 """
 

@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar, cast
 
+from headrace.chaos.gates.impairments import Storm, Struck, Way, Weather
 from headrace.chaos.gates.sockets import owner_of, users_of
-from headrace.chaos.gates.weather import Storm, Struck, Way, Weather
-from headrace.transport.control_address import host_and_port
-from headrace.transport.private_folder import Nook, peer_user, short_path
-from headrace.transport.udp import every_address
-from headrace.worker.addresses import own_addresses
-from headrace.worker.gate import ASK_BYTES_MAX, HOST
+from headrace.daemon.control_address import host_and_port
+from headrace.daemon.private_folder import Nook, peer_user, short_path
+from headrace.transport.quic.udp import every_address
+from headrace.worker.links.gate import ASK_BYTES_MAX, HOST
+from headrace.worker.membership.addresses import own_addresses
 
 #: Seconds that the loop's thread has to do what it is asked.
 ASK_S_MAX = 10.0
@@ -84,7 +84,9 @@ class NetworkGates:
 
     @property
     def registry(self) -> str:
-        """Where tasks ask for a gate of their own (worker/gate.py): a UNIX socket in a folder that is this user's."""
+        """Where tasks ask for a gate of their own (worker/links/gate.py): a UNIX socket in a folder that is this
+        user's.
+        """
         return self._registry
 
     def admits(self, protocol: str, client: tuple[str, int], gate: tuple[str, int] | None = None) -> bool:

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.chaos.gates.weather import Struck
-from headrace.chaos.live.house import House
-from headrace.chaos.live.processes import Handle, Marked, Process, Subjects, hold, matching
-from headrace.chaos.live.reach import Reach
+from headrace.chaos.gates.impairments import Struck
+from headrace.chaos.live.checks.timeline import Commit, Timeline
+from headrace.chaos.live.clusters.test_cluster import House
+from headrace.chaos.live.faults.processes import Handle, Marked, Process, Subjects, hold, matching
+from headrace.chaos.live.faults.remote import Reach
+from headrace.chaos.live.faults.tools import TOOLED, Begun, Tools
 from headrace.chaos.live.scenario import NETWORK, SLOW_RUNS_S, SLOW_TURN_S, Kind, Planned, Unit
-from headrace.chaos.live.timeline import Commit, Timeline
-from headrace.chaos.live.tools import TOOLED, Begun, Tools
 from headrace.store.objects import ObjectStore
 
 LOOK_S = 0.005

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headrace.pipeline.errors import PipelineError
-from headrace.store.fold import LedgerState
-from headrace.store.keys import KEYS_ROLE
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.shards.object_keys import KEYS_ROLE
 
 
 def key_files(state: LedgerState, epoch: int, sink: str, uri: str) -> list[str]:

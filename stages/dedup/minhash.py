@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.stages.dedup.scheme import EXACT_WORDS, PERMUTATIONS_MAX, Scheme
-from headrace.stages.quality import characters
-from headrace.stages.quality.characters import PUNCTUATION, SPACE, SYMBOL
-from headrace.stages.quality.kernels import compiled, prepared
-from headrace.stages.quality.texts import longest, text_bytes
-from headrace.stages.quality.utf8 import decode, flags_of
+from headrace.stages.dedup.core.scheme import EXACT_WORDS, PERMUTATIONS_MAX, Scheme
+from headrace.stages.text import characters
+from headrace.stages.text.characters import PUNCTUATION, SPACE, SYMBOL
+from headrace.stages.text.kernels import compiled, prepared
+from headrace.stages.text.texts import longest, text_bytes
+from headrace.stages.text.utf8 import decode, flags_of
 
 Keys = npt.NDArray[np.uint64]
 

@@ -12,18 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.stages.batch import DUPLICATE, PART, ROW, Batch, join_verdicts, make_verdicts, ordinals_of
-from headrace.stages.dedup import decider as core
+from headrace.stages.dedup.core import decider as core
+from headrace.stages.dedup.core.scheme import Scheme
 from headrace.stages.dedup.index import KeyIndex, Match, compile_index
 from headrace.stages.dedup.kept import key_files
 from headrace.stages.dedup.minhash import Keys, compile_keys, make_keys
-from headrace.stages.dedup.scheme import Scheme
-from headrace.stages.errors import StageContractError
-from headrace.stages.quality.texts import with_column
-from headrace.stages.text import text_of
-from headrace.store.dataset import fold_ledger
-from headrace.store.key_files import RecordName, read_keys
+from headrace.stages.runtime.batch import DUPLICATE, PART, ROW, Batch, join_verdicts, make_verdicts, ordinals_of
+from headrace.stages.runtime.errors import StageContractError
+from headrace.stages.runtime.text import text_of
+from headrace.stages.text.texts import with_column
+from headrace.store.datasets.dataset import fold_ledger
 from headrace.store.objects import ObjectStore
+from headrace.store.shards.key_files import RecordName, read_keys
 
 logger = logging.getLogger("headrace.dedup")
 

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.stages.errors import InputError
 from headrace.stages.export.source import Exported, new_folder, read_documents, require_shards, summary
-from headrace.store.dataset import Dataset, ShardRecord
-from headrace.store.shards import SCORE_PREFIX, column_names, read_row_groups
+from headrace.stages.runtime.errors import InputError
+from headrace.store.datasets.dataset import Dataset, ShardRecord
+from headrace.store.shards.shard import SCORE_PREFIX, column_names, read_row_groups
 
 #: Rows in a row group: what a trainer reads at once.
 ROW_GROUP_ROWS = 1 << 14

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.stages.errors import InputError
-from headrace.store import disk
-from headrace.store.dataset import Dataset, ShardRecord
-from headrace.store.shards import read_shard, read_table
+from headrace.stages.runtime.errors import InputError
+from headrace.store.datasets.dataset import Dataset, ShardRecord
+from headrace.store.files import disk
+from headrace.store.shards.shard import read_shard, read_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.stages.batch import Batch
-from headrace.stages.quality.characters import LINE_BREAK, flags_table
-from headrace.stages.quality.cutting import HAS_LETTER, HAS_NO_SYMBOL, KIND, LENGTH
-from headrace.stages.quality.hashing import hash_of
-from headrace.stages.quality.kernels import compiled, prepared
-from headrace.stages.quality.pointers import pointer
 from headrace.stages.quality.repetition import stripped
-from headrace.stages.quality.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
-from headrace.stages.quality.utf8 import decode, flags_of
-from headrace.stages.quality.words import find_words, pointers_to, room_for
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.text.characters import LINE_BREAK, flags_table
+from headrace.stages.text.cutting import HAS_LETTER, HAS_NO_SYMBOL, KIND, LENGTH
+from headrace.stages.text.hashing import hash_of
+from headrace.stages.text.kernels import compiled, prepared
+from headrace.stages.text.pointers import pointer
+from headrace.stages.text.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
+from headrace.stages.text.utf8 import decode, flags_of
+from headrace.stages.text.words import find_words, pointers_to, room_for
 
 #: The words of which Gopher asks for two.
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")

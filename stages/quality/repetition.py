@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from headrace.stages.batch import Batch
-from headrace.stages.quality.cutting import LENGTH
-from headrace.stages.quality.hashing import FOLD, MULTIPLIER, hash_span
-from headrace.stages.quality.kernels import compiled, prepared
-from headrace.stages.quality.pointers import pointer
-from headrace.stages.quality.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
-from headrace.stages.quality.utf8 import space_width
-from headrace.stages.quality.words import find_words, pointers_to, room_for, room_size
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.text.cutting import LENGTH
+from headrace.stages.text.hashing import FOLD, MULTIPLIER, hash_span
+from headrace.stages.text.kernels import compiled, prepared
+from headrace.stages.text.pointers import pointer
+from headrace.stages.text.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
+from headrace.stages.text.utf8 import space_width
+from headrace.stages.text.words import find_words, pointers_to, room_for, room_size
 
 TOP_LENGTHS = (2, 3, 4)
 DUPLICATE_LENGTHS = (5, 6, 7, 8, 9, 10)

@@ -11,9 +11,9 @@ import numpy as np
 import orjson
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages.batch import Batch
-from headrace.stages.counters import WITHOUT
-from headrace.stages.quality.texts import Rule, drop, tag
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.counters import WITHOUT
+from headrace.stages.text.texts import Rule, drop, tag
 
 #: Why a URL is filtered.
 REASONS = ("domain on a list", "URL on a list", "word in the URL")

@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from headrace.chaos.agent import Agent, Ends
+from headrace.chaos.gates.impairments import Struck, Way
 from headrace.chaos.gates.network import NetworkGates
-from headrace.chaos.gates.weather import Struck, Way
 from headrace.protos import control_pb2 as pb
 from headrace.transport.errors import LinkRefusedError
-from headrace.worker.addresses import own_addresses
-from headrace.worker.gate import HOST, gate_port
+from headrace.worker.links.gate import HOST, gate_port
+from headrace.worker.membership.addresses import own_addresses
 
 PATIENCE_S = 60.0
 LOOK_S = 0.01
@@ -155,13 +155,13 @@ def test_no_gate_lets_other_hosts_in_to_what_is_no_task(
 ) -> None:
     assert worker.stdout is not None
     port = int(worker.stdout.readline())
-    monkeypatch.setattr("headrace.worker.gate.ANSWER_S", PATIENCE_S)
+    monkeypatch.setattr("headrace.worker.links.gate.ANSWER_S", PATIENCE_S)
     with (
         NetworkGates(1, whose=Ends().whose) as gates,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as strangers,
     ):
         strangers.bind((HOST, 0))
         assert gate_port(str(port), gates.registry) != port
-        monkeypatch.setattr("headrace.worker.gate.ANSWER_S", 0.5)
+        monkeypatch.setattr("headrace.worker.links.gate.ANSWER_S", 0.5)
         with pytest.raises(LinkRefusedError, match="did not answer"):
             gate_port(str(strangers.getsockname()[1]), gates.registry)

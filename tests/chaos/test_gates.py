@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from rights import need_other_users, open_way
 
+from headrace.chaos.gates.impairments import Ill, Storm, Struck, Way, Weather
 from headrace.chaos.gates.network import CLIENTS_MAX, NetworkGates
 from headrace.chaos.gates.s3 import Fault, S3Proxy, Trouble
 from headrace.chaos.gates.sockets import owner_of, users_of
-from headrace.chaos.gates.weather import Ill, Storm, Struck, Way, Weather
+from headrace.daemon.private_folder import short_path
 from headrace.transport.errors import LinkRefusedError
-from headrace.transport.private_folder import short_path
-from headrace.worker.addresses import split_address
-from headrace.worker.gate import HOST, VARIABLE, found_at, gate_port
+from headrace.worker.links.gate import HOST, VARIABLE, found_at, gate_port
+from headrace.worker.membership.addresses import split_address
 
 MARK = "HEADRACE_TEST_OWNER"
 PATIENCE_S = 60.0
@@ -260,7 +260,7 @@ def test_where_no_gate_is_named_there_is_none_and_a_silent_one_is_an_error(
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     assert found_at(7, ["10.0.0.1", "fd00::1"]) == ["10.0.0.1:7", "[fd00::1]:7"]
-    monkeypatch.setattr("headrace.worker.gate.ANSWER_S", 0.02)
+    monkeypatch.setattr("headrace.worker.links.gate.ANSWER_S", 0.02)
     tmp_path.chmod(0o700)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(short_path(tmp_path / "gates.sock"))

@@ -54,7 +54,7 @@ def test_every_core_is_there(module: str) -> None:
 
 
 def test_a_module_is_asked_of_the_tests_that_import_it() -> None:
-    direct, others = mutate.tests_of("controller/core/leadership.py")
+    direct, others = mutate.tests_of("controller/core/cluster/leader.py")
     assert "tests/controller/test_leadership.py" in direct
     assert "tests/controller/test_leadership.py" not in others
 
@@ -71,8 +71,8 @@ def test_a_mutant_is_named_by_its_function_and_line_of_code() -> None:
 
 
 def test_what_the_simulator_imports_is_simulated() -> None:
-    assert is_simulated("controller/core/leadership.py")
-    assert not is_simulated("store/s3_xml.py")
+    assert is_simulated("controller/core/cluster/leader.py")
+    assert not is_simulated("store/s3/xml.py")
 
 
 def test_what_is_known_to_do_the_same_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,14 +7,14 @@ from dataclasses import fields
 
 import pytest
 
-from headrace.chaos.log import twin
-from headrace.chaos.mutants import MUTANTS, planted
-from headrace.chaos.simulate import main
-from headrace.chaos.simulator import Outcome, simulate
-from headrace.chaos.world import ViolationError, World
-from headrace.store.entries import Fragment
-from headrace.store.fold import FragmentState, LedgerState
-from headrace.store.snapshot import encode_snapshot
+from headrace.chaos.sim.mutants import MUTANTS, planted
+from headrace.chaos.sim.simulate import main
+from headrace.chaos.sim.simulator import Outcome, simulate
+from headrace.chaos.sim.storage.log import twin
+from headrace.chaos.sim.world.world import ViolationError, World
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.fold import FragmentState, LedgerState
+from headrace.store.ledger.snapshot import encode_snapshot
 
 SEEDS = 150
 #: Seeds within which each mutant must be found.
@@ -115,7 +115,7 @@ def test_a_mutant_is_gone_when_its_block_ends() -> None:
 
 
 def test_the_same_seed_tells_the_same_story_in_another_process() -> None:
-    code = "from headrace.chaos.simulator import simulate; print([simulate(seed) for seed in range(3)])"
+    code = "from headrace.chaos.sim.simulator import simulate; print([simulate(seed) for seed in range(3)])"
     told = {
         subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": salt}, capture_output=True).stdout
         for salt in ("1", "2")

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.chaos import strokes
-from headrace.controller.own_faults import OwnFaults
+from headrace.chaos import process_faults
+from headrace.controller.faults.own import OwnFaults
 from headrace.protos import control_pb2 as pb
 
 PATIENCE_S = 60.0
@@ -39,12 +39,24 @@ def wait_for_state(victim: "subprocess.Popen[bytes]", wanted: str) -> None:
 def test_a_stroke_ends_the_process_that_it_is_meant_for(
     victim: "subprocess.Popen[bytes]", kind: str, number: int
 ) -> None:
-    assert subprocess.call([sys.executable, "-m", strokes.__name__, "--pid", str(victim.pid), "--kind", kind]) == 0
+    assert (
+        subprocess.call([sys.executable, "-m", process_faults.__name__, "--pid", str(victim.pid), "--kind", kind]) == 0
+    )
     assert victim.wait(PATIENCE_S) == -number
 
 
 def test_what_is_stopped_goes_on(victim: "subprocess.Popen[bytes]") -> None:
-    command = [sys.executable, "-m", strokes.__name__, "--pid", str(victim.pid), "--kind", "freeze", "--for-s", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        process_faults.__name__,
+        "--pid",
+        str(victim.pid),
+        "--kind",
+        "freeze",
+        "--for-s",
+        "1",
+    ]
     with subprocess.Popen(command) as stroke:
         wait_for_state(victim, "T")
         assert stroke.wait(PATIENCE_S) == 0

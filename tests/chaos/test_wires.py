@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.chaos.wires import Wires
-from headrace.chaos.world import World
-from headrace.controller.core.messages import MakeLink
+from headrace.chaos.sim.network.connections import Wires
+from headrace.chaos.sim.world.world import World
+from headrace.controller.core.messages.messages import MakeLink
 
 
 class Worker:

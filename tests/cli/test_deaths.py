@@ -1,6 +1,6 @@
 """The deaths of a run as its command tells them: as they come, and all of them at the end."""
 
-from headrace.cli.deaths import DeathBook, DeathRow
+from headrace.cli.ui.deaths import DeathBook, DeathRow
 from headrace.protos import control_pb2 as pb
 
 KILLED = "the process was killed by signal 9"

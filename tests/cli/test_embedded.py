@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.client import Client, ControllerSilent, RunOptions
 from headrace.cli.embedded import Embedded, seconds_since_start
-from headrace.cli.errors import CliError, ProcessDied
+from headrace.client.client import Client, ControllerSilent, RunOptions
+from headrace.client.errors import CliError, ProcessDied
 from headrace.pipeline.graph import Pipeline
 
 STARTER = """

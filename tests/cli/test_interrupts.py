@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.cli.client import Client
-from headrace.cli.progress_lines import Progress
-from headrace.cli.run import Interrupts, _obey
+from headrace.cli.commands.run import Interrupts, _obey
+from headrace.cli.ui.progress_lines import Progress
+from headrace.client.client import Client
 
 
 class Quiet:
@@ -57,7 +57,7 @@ def test_a_ctrl_c_that_comes_while_the_first_is_obeyed_is_obeyed_next() -> None:
 
 WAITS = """
 import signal, sys, threading
-from headrace.cli.run import catch_signals
+from headrace.cli.commands.run import catch_signals
 
 with catch_signals() as interrupts:
     print("waits", flush=True)
@@ -88,10 +88,10 @@ def test_every_signal_that_ends_is_heard_by_the_one_list() -> None:
     """Another handler would undo that they are ignored, or that the second one ends the process."""
     root = Path(__file__).resolve().parents[2]
     setting = ("signal.signal(", "add_signal_handler(", "in (signal.SIG")
-    one_list = root / "transport" / "signals.py"
+    one_list = root / "daemon" / "signals.py"
     found = [
         f"{file.relative_to(root)}: {line.strip()}"
-        for folder in ("cli", "controller", "worker", "transport")
+        for folder in ("cli", "client", "controller", "worker", "daemon", "transport")
         for file in (root / folder).rglob("*.py")
         if file != one_list
         for line in file.read_text().splitlines()

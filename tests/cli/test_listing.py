@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.dataset import list_datasets
-from headrace.cli.errors import CliError
-from headrace.store.cluster_changes import TokenSpent
-from headrace.store.cluster_fold import ClusterState
-from headrace.store.dataset import Dataset
-from headrace.store.entries import Change, Entry, EpochRaised, Led, PipelineApplied, Removed, encode_entry
+from headrace.cli.commands.dataset import list_datasets
+from headrace.client.errors import CliError
+from headrace.store.datasets.dataset import Dataset
 from headrace.store.errors import NoDataset
-from headrace.store.files import FileStore
-from headrace.store.log import Log
-from headrace.store.snapshot import encode_snapshot
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.cluster_changes import TokenSpent
+from headrace.store.ledger.core.cluster_fold import ClusterState
+from headrace.store.ledger.core.entries import Change, Entry, EpochRaised, Led, PipelineApplied, Removed, encode_entry
+from headrace.store.ledger.log import Log
+from headrace.store.ledger.snapshot import encode_snapshot
 
 SPENT = TokenSpent("token", "worker", "key")
 

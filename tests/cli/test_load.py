@@ -5,16 +5,16 @@ from typing import Literal
 
 import pytest
 
-from headrace.cli import load
-from headrace.cli.errors import CliError, UsageError
+from headrace.client import pipeline_file
+from headrace.client.errors import CliError, UsageError
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage, StageKind, difference
-from headrace.stages.environment import environment
-from headrace.stages.shipping import has_user_code, modules_of
+from headrace.stages.runtime.environment_lock import environment
+from headrace.stages.shipping.shipping import has_user_code, modules_of
 
 OWN = """
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.stages.library import map_records
+from headrace.stages.library.stages import map_records
 import words_up
 
 def keep(record):
@@ -46,7 +46,7 @@ def optional(
 
 
 def convert(function: object, *given: str) -> dict[str, object]:
-    return load.convert(function, load.parse_parameters(given), "p.py")  # type: ignore[arg-type]
+    return pipeline_file.convert(function, pipeline_file.parse_parameters(given), "p.py")  # type: ignore[arg-type]
 
 
 def test_each_parameter_becomes_what_the_signature_says() -> None:
@@ -96,7 +96,7 @@ def test_a_choice_that_is_none_of_them_is_refused() -> None:
 def test_annotations_as_strings_are_understood(tmp_path: Path) -> None:
     file = tmp_path / "p.py"
     file.write_text("from __future__ import annotations\ndef build(n: int | None = None): ...\n")
-    assert convert(load.load_build(file), "n=4") == {"n": 4}
+    assert convert(pipeline_file.load_build(file), "n=4") == {"n": 4}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_used_is_told_with_its_line(tmp_path: Path, text: 
     file = tmp_path / "p.py"
     file.write_text(text)
     with pytest.raises(CliError) as caught:
-        load.load_build(file)
+        pipeline_file.load_build(file)
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
@@ -122,7 +122,7 @@ def test_what_a_file_imports_from_beside_it_travels_with_it_wherever_the_import_
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     for _ in range(2):
-        pipeline = load.load(tmp_path / "p.py", ["input=x", "output=y"])
+        pipeline = pipeline_file.load(tmp_path / "p.py", ["input=x", "output=y"])
         assert sorted(pipeline.modules) == [
             "pipeline",
             "words_own",
@@ -132,7 +132,7 @@ def test_what_a_file_imports_from_beside_it_travels_with_it_wherever_the_import_
         ]
         version = pipeline.version()
     (tmp_path / "words_up.py").write_text(OWN_MODULES["words_up.py"].replace("3", "4"))
-    changed = load.load(tmp_path / "p.py", ["input=x", "output=y"])
+    changed = pipeline_file.load(tmp_path / "p.py", ["input=x", "output=y"])
     assert changed.version() != version
     assert "source of words_up" in "".join(difference(pipeline.identity(), changed.identity()))
 
@@ -147,8 +147,8 @@ def test_another_version_of_an_installed_distribution_makes_another_version_of_a
     installed = environment(everything=True)
     versions: list[str] = []
     for numpy in (installed["numpy"], "0.1", installed["numpy"]):
-        monkeypatch.setattr(load, "environment", lambda numpy=numpy, **_: {**installed, "numpy": numpy})
-        pipeline = load.load(tmp_path / "p.py", ["input=x", "output=y"])
+        monkeypatch.setattr(pipeline_file, "environment", lambda numpy=numpy, **_: {**installed, "numpy": numpy})
+        pipeline = pipeline_file.load(tmp_path / "p.py", ["input=x", "output=y"])
         assert pipeline.environment["numpy"] == numpy
         versions.append(pipeline.version())
     assert versions[0] == versions[2] != versions[1]
@@ -161,28 +161,30 @@ def test_a_module_that_cannot_be_read_as_python_is_named_with_its_line(tmp_path:
         (tmp_path / name).write_text(text)
     (tmp_path / "words_own" / "deep" / "lists.py").write_text("x = 1\nx = = 2\n")
     with pytest.raises(PipelineError, match=r"module words_own\.deep\.lists: line 2: invalid syntax"):
-        load.load(tmp_path / "p.py", ["input=x", "output=y"])
+        pipeline_file.load(tmp_path / "p.py", ["input=x", "output=y"])
 
 
 def test_build_must_return_a_pipeline(tmp_path: Path) -> None:
     file = tmp_path / "p.py"
     file.write_text("def build():\n    return 3\n")
     with pytest.raises(CliError, match="returned int, not a Pipeline"):
-        load.load(file, [])
+        pipeline_file.load(file, [])
 
 
 def test_an_error_inside_build_names_the_line_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "p.py"
     file.write_text("def build():\n    return {}['x']\n")
     with pytest.raises(CliError, match=r"p\.py:2: KeyError"):
-        load.load(file, [])
+        pipeline_file.load(file, [])
 
 
 def test_only_what_the_stages_name_travels_and_nothing_that_is_installed() -> None:
-    own = Stage("own", StageKind.TRANSFORM, "headrace.stages.custom:MapRecords", {"function": "pipeline:f"})
-    other = Stage("other", StageKind.TRANSFORM, "headrace.stages.tokenizer:Tokenize", {"tokenizer": "x"})
+    own = Stage(
+        "own", StageKind.TRANSFORM, "headrace.stages.functions.functions:MapRecords", {"function": "pipeline:f"}
+    )
+    other = Stage("other", StageKind.TRANSFORM, "headrace.stages.tokenizer.tokenize:Tokenize", {"tokenizer": "x"})
     third = Stage("third", StageKind.TRANSFORM, "numpy:array", {"function": "json:loads", "x": ["y:z"]})
-    texts = {"pipeline": "import numpy, os.path, headrace.store.log, nobody_has_this"}
+    texts = {"pipeline": "import numpy, os.path, headrace.store.ledger.log, nobody_has_this"}
     assert modules_of(Pipeline("p", "d", (own,)), texts) == texts
     assert modules_of(Pipeline("p", "d", (other,)), texts) == {}
     assert modules_of(Pipeline("p", "d", (third,)), texts) == {}
@@ -198,6 +200,6 @@ def test_the_environment_names_what_decides_the_bytes() -> None:
 
 def test_a_relative_output_means_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert load.absolute_uri("out") == (tmp_path / "out").as_uri()
-    assert load.absolute_uri("file://./out") == (tmp_path / "out").as_uri()
-    assert load.absolute_uri((tmp_path / "out").as_uri()) == (tmp_path / "out").as_uri()
+    assert pipeline_file.absolute_uri("out") == (tmp_path / "out").as_uri()
+    assert pipeline_file.absolute_uri("file://./out") == (tmp_path / "out").as_uri()
+    assert pipeline_file.absolute_uri((tmp_path / "out").as_uri()) == (tmp_path / "out").as_uri()

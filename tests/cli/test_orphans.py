@@ -16,7 +16,7 @@ START_S = 30.0
 END_S = 2.0
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read_jsonl, write_documents
+from headrace.stages.library.stages import read_jsonl, write_documents
 
 
 def build(output: str) -> Pipeline:
@@ -24,7 +24,7 @@ def build(output: str) -> Pipeline:
 """
 _WATCHES = """
 import sys, threading
-from headrace.transport.lifeline import end_with_parent
+from headrace.daemon.lifeline import end_with_parent
 end_with_parent(int(sys.argv[1]))
 print("watches", flush=True)
 lock = threading.Lock()

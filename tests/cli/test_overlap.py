@@ -14,13 +14,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from small_tokenizer import small_tokenizer
 
-from headrace.loader.batches import Loader
-from headrace.store.dataset import Dataset
-from headrace.store.verify import _overlap_problems
+from headrace.loader.loader import Loader
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.datasets.verify import _overlap_problems
 
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read_jsonl, tokenize, write_tokens
+from headrace.stages.library.stages import read_jsonl, tokenize, write_tokens
 
 
 def build(output: str, overlap: int = 0) -> Pipeline:

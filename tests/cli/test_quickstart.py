@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.corpus import quickstart_pipeline
-from headrace.cli.errors import CliError
-from headrace.cli.load import complete
-from headrace.cli.quickstart import Curve, _remove
+from headrace.cli.commands.quickstart_corpus import quickstart_pipeline
+from headrace.cli.commands.quickstart_steps import Curve, _remove
+from headrace.client.errors import CliError
+from headrace.client.pipeline_file import complete
 
 
 def test_its_pipeline_is_valid_and_joins_two_sources(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from small_tokenizer import small_tokenizer
 
-from headrace.loader.batches import Loader
+from headrace.loader.loader import Loader
 from headrace.pipeline.graph import difference
 
 DEADLINE_S = 120.0
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import map_records, read_jsonl, tokenize, write_tokens
+from headrace.stages.library.stages import map_records, read_jsonl, tokenize, write_tokens
 
 
 def longer(record):

@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from headrace.cli.client import plain
-from headrace.cli.deaths import DEATHS_SHOWN, DeathRow
-from headrace.cli.page import run_page
-from headrace.cli.progress import LivePage, stage_rows
-from headrace.cli.progress_lines import (
+from headrace.cli.ui.deaths import DEATHS_SHOWN, DeathRow
+from headrace.cli.ui.page import run_page
+from headrace.cli.ui.progress import LivePage, stage_rows
+from headrace.cli.ui.progress_lines import (
     START_S,
     Lines,
     Meter,
@@ -23,12 +22,13 @@ from headrace.cli.progress_lines import (
     progress_on,
     start_line,
 )
-from headrace.cli.report import RunReport, StageSpeed, passed_unseen
-from headrace.cli.words import safe, seconds
-from headrace.controller.counts import balance_from, balance_to
+from headrace.cli.ui.report import RunReport, StageSpeed, passed_unseen
+from headrace.cli.ui.words import safe, seconds
+from headrace.client.client import plain
+from headrace.controller.status.counts import balance_from, balance_to
 from headrace.protos import control_pb2 as pb
-from headrace.store.balance import Balance, balance_of
-from headrace.store.entries import (
+from headrace.store.ledger.core.balance import Balance, balance_of
+from headrace.store.ledger.core.entries import (
     Closed,
     Counts,
     Entry,
@@ -40,7 +40,7 @@ from headrace.store.entries import (
     Range,
     VersionPublished,
 )
-from headrace.store.fold import LedgerState
+from headrace.store.ledger.core.fold import LedgerState
 
 FRAGMENT = Fragment.named("read", "file:///a.jsonl", "1-2-3", start=0, end=-1, reader="jsonl/1", size=100)
 COUNTS = Counts(

@@ -28,7 +28,7 @@ END_S = 5.0
 PIPELINE = """
 import threading
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read_jsonl, write_documents
+from headrace.stages.library.stages import read_jsonl, write_documents
 
 
 def build(output: str, input: str = "in.jsonl", waits: str = "") -> Pipeline:
@@ -47,7 +47,7 @@ target = "task"
 #: for good, which holds the interpreter: no handler in Python has a turn any more.
 ZYGOTE = """
 import collections, itertools, json, os, signal, sys
-import headrace.cli.main, headrace.cli.__main__, headrace.store.dataset, headrace.store.s3
+import headrace.cli.main, headrace.cli.__main__, headrace.store.datasets.dataset, headrace.store.s3.store
 
 
 def compute(*_):

@@ -20,15 +20,16 @@ import typer.main
 
 from headrace.chaos.live.scenario_file import scenario_of
 from headrace.cli import __main__ as entry
-from headrace.cli.errors import UsageError
 from headrace.cli.main import app, invoke
+from headrace.client.errors import UsageError
 from headrace.controller import server
+from headrace.daemon import arguments as arguments_module
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.pipeline.validate import validate
-from headrace.transport import arguments as arguments_module
-from headrace.transport.masking import mask
-from headrace.worker import daemon, spool_server
+from headrace.pipeline.masking import mask
+from headrace.pipeline.validation import validate
+from headrace.worker import daemon
+from headrace.worker.spool import server as spool_server
 
 SECRET = "PlantedS3cret"
 URIS = [
@@ -130,8 +131,10 @@ def test_no_child_is_started_before_the_refusal(
 
 def pipeline(**more: Any) -> Pipeline:
     stages = (
-        Stage("read", StageKind.SOURCE, "headrace.stages.jsonl:JsonlSource", {"input": ["/data/*.jsonl"], **more}),
-        Stage("write", StageKind.SINK, "headrace.stages.texts:DocumentSink", {}),
+        Stage(
+            "read", StageKind.SOURCE, "headrace.stages.sources.jsonl:JsonlSource", {"input": ["/data/*.jsonl"], **more}
+        ),
+        Stage("write", StageKind.SINK, "headrace.stages.sinks.texts:DocumentSink", {}),
     )
     return Pipeline.chain("planted", "file:///data/out", *stages)
 
@@ -158,7 +161,7 @@ def test_a_pipeline_that_holds_one_is_refused_before_it_stands_anywhere(uri: str
 
 PIPELINE = f"""
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import command, read_jsonl, write_documents
+from headrace.stages.library.stages import command, read_jsonl, write_documents
 
 
 def build(output: str) -> Pipeline:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli import run as embedded_run
-from headrace.cli.client import RunOptions
+from headrace.cli.commands import run as embedded_run
 from headrace.cli.embedded import SHARED
 from headrace.cli.main import invoke
 from headrace.cli.shortcut import plain_run
+from headrace.client.client import RunOptions
 
 RUN_S_MAX = 60
 MARK = "HEADRACE_TEST_START"
@@ -34,14 +34,14 @@ def loaded(code: str, names: tuple[str, ...]) -> list[str]:
 def test_a_run_imports_neither_the_controllers_core_nor_what_reads_records() -> None:
     names = (
         "headrace.cli.shortcut",
-        "headrace.cli.run",
-        "headrace.cli.client",
-        "headrace.cli.progress_lines",
-        "headrace.cli.report",
+        "headrace.cli.commands.run",
+        "headrace.client.client",
+        "headrace.cli.ui.progress_lines",
+        "headrace.cli.ui.report",
     )
     code = "".join(f"import {name}\n" for name in names)
     unwanted = (
-        "headrace.controller.core.messages",
+        "headrace.controller.core.messages.messages",
         "headrace.controller.convert",
         "numpy",
         "pyarrow",
@@ -53,13 +53,15 @@ def test_a_run_imports_neither_the_controllers_core_nor_what_reads_records() -> 
 
 
 def test_a_nursery_imports_no_compiler_and_no_awkward_arrays() -> None:
-    code = "from headrace.worker import nursery\nnursery._import_all()"
-    names = ("numba", "awkward", "minio", "grpc", "pyarrow", "headrace.worker.task")
-    assert loaded(code, names) == ["pyarrow", "headrace.worker.task"]
+    code = "from headrace.worker.task import forkserver_main as nursery\nnursery._import_all()"
+    names = ("numba", "awkward", "minio", "grpc", "pyarrow", "headrace.worker.task.task")
+    assert loaded(code, names) == ["pyarrow", "headrace.worker.task.task"]
 
 
 def test_what_the_first_processes_share_each_nursery_needs_anyway() -> None:
-    assert loaded("from headrace.worker import nursery\nnursery._import_all()", SHARED) == list(SHARED)
+    assert loaded("from headrace.worker.task import forkserver_main as nursery\nnursery._import_all()", SHARED) == list(
+        SHARED
+    )
 
 
 def marked(mark: str) -> list[int]:
@@ -153,12 +155,12 @@ def test_what_is_not_usual_is_left_to_that_parser(line: str) -> None:
 PLAIN_STAGES = """
 import sys
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.batch import Batch
-from headrace.stages.build import build_stage, process_safely
-from headrace.stages.library import read, tokenize, write_tokens
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.build import build_stage, process_safely
+from headrace.stages.library.stages import read, tokenize, write_tokens
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.store.objects import open_store
-from headrace.worker.coverage import fates
+from headrace.worker.task.coverage import fates
 
 tokens = tokenize("deepseek")
 pipeline = Pipeline.chain("plain", sys.argv[2], read(sys.argv[1]), tokens, write_tokens(tokens))

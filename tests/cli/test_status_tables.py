@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console, RenderableType
 
-from headrace.cli.status_tables import ROWS_MAX, links_table, tasks_table, workers_table
+from headrace.cli.ui.status_tables import ROWS_MAX, links_table, tasks_table, workers_table
 from headrace.protos import control_pb2 as pb
 
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from headrace.cli.top import Readings, rates, top_page
+from headrace.cli.commands.top import Readings, rates, top_page
 from headrace.protos import control_pb2 as pb
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.errors import CliError
+from headrace.cli.commands.trace_checkpoint import where_now
 from headrace.cli.main import invoke
-from headrace.cli.trace_checkpoint import where_now
-from headrace.loader.batches import Loader, Source
+from headrace.client.errors import CliError
+from headrace.loader.loader import Loader, Source
 from headrace.loader.trace import trace_document, trace_step
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "loader"))

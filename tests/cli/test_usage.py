@@ -40,7 +40,7 @@ def test_wrong_usage_is_refused_at_once(
 
 
 def test_metrics_may_be_served_at_a_port_alone() -> None:
-    from headrace.cli.arguments import check_address
+    from headrace.client.arguments import check_address
 
     check_address("--metrics", "9420", host_needed=False)
     check_address("--listen", "[::1]:7420")
@@ -59,8 +59,8 @@ def test_the_mutants_of_the_simulator_are_listed(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("text", ["9" * 400 + "d", "0001-01-01T00:00", "1e9s", "-1s", "\u0661\u0660m"])
 def test_a_time_that_no_clock_shows_is_wrong_usage(text: str) -> None:
-    from headrace.cli.errors import UsageError
-    from headrace.cli.logs import since_of
+    from headrace.cli.commands.logs import since_of
+    from headrace.client.errors import UsageError
 
     with pytest.raises(UsageError, match="--since"):
         since_of(text, 1e9)
@@ -68,8 +68,8 @@ def test_a_time_that_no_clock_shows_is_wrong_usage(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["-1", "9" * 20, "nan%", "inf%", "101%", "-1%"])
 def test_an_allowance_that_nobody_can_keep_is_wrong_usage(text: str) -> None:
-    from headrace.cli.errors import UsageError
     from headrace.cli.options import make_options
+    from headrace.client.errors import UsageError
 
     with pytest.raises(UsageError, match="--max-quarantined"):
         make_options(amend=False, fuse=True, replicas=0, max_quarantined=text)
@@ -77,15 +77,15 @@ def test_an_allowance_that_nobody_can_keep_is_wrong_usage(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["localhost:\u0661\u0662", "localhost:65536", "localhost:-1", ":1"])
 def test_a_port_that_is_none_is_wrong_usage(text: str) -> None:
-    from headrace.cli.arguments import check_address
-    from headrace.cli.errors import UsageError
+    from headrace.client.arguments import check_address
+    from headrace.client.errors import UsageError
 
     with pytest.raises(UsageError, match="--listen"):
         check_address("--listen", text)
 
 
 def test_no_part_of_a_line_of_a_log_is_obeyed_by_a_terminal() -> None:
-    from headrace.cli.logs import line_text
+    from headrace.cli.commands.logs import line_text
 
     odd = "\x1b[2J\u2028\r"
     names = ("time", "process", "message", "task", "pipeline", "cause", "traceback")

@@ -17,15 +17,15 @@ from typing import Any
 
 from kill_kit import MARK, headrace
 
-from headrace.chaos.gates.cables import Cables, Host
-from headrace.transport.credential_files import write_secret
+from headrace.chaos.gates.namespaces import Cables, Host
+from headrace.cluster.credential_files import write_secret
 
 PATIENCE_S = 60.0
 PORT = 7420
 #: Answers each line with the status, as `headrace status --json` does: a command for each look would keep a core busy.
 LOOKOUT = """
 import json, sys
-from headrace.cli.client import Client, controller_at, plain
+from headrace.client.client import Client, controller_at, plain
 with Client(controller_at("", sys.argv[1])) as client:
     for _ in sys.stdin:
         print(json.dumps(plain(client.status())), flush=True)

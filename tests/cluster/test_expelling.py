@@ -13,13 +13,12 @@ from dataset_kit import fates
 from gated_kit import write_pipeline
 from netns_kit import Cluster, Host, Net, wait_for
 
-from headrace.chaos.live.house import free_port
-from headrace.controller.cluster_files import ClusterFiles
-from headrace.protos import control_pb2 as pb
-from headrace.protos import control_pb2_grpc as rpc
-from headrace.transport.certificates import Credentials, Role, create_node, role_host
-from headrace.transport.clock import utc_now
-from headrace.worker.joining import join, read_membership
+from headrace.chaos.live.clusters.test_cluster import free_port
+from headrace.cluster.certificates import Credentials, Role, create_node, role_host
+from headrace.cluster.clock import utc_now
+from headrace.controller.membership.cluster_files import ClusterFiles
+from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
+from headrace.worker.membership.join import join, read_membership
 
 HERE = Host("here", "", "127.0.0.1", "")
 EXPELLED = "worker 'one' was expelled from cluster headrace"

@@ -17,13 +17,8 @@ import pytest
 from kill_kit import headrace
 from netns_kit import Cluster, Host, Net, wait_for
 
-from headrace.chaos.live.house import free_port
-from headrace.controller.cluster_files import ClusterFiles
-from headrace.controller.joining import HANDSHAKE_S, STRANGERS_MAX
-from headrace.controller.strangers import LINES_MAX
-from headrace.protos import control_pb2 as pb
-from headrace.protos import control_pb2_grpc as rpc
-from headrace.transport.certificates import (
+from headrace.chaos.live.clusters.test_cluster import free_port
+from headrace.cluster.certificates import (
     Credentials,
     Role,
     create_authority,
@@ -31,9 +26,13 @@ from headrace.transport.certificates import (
     fingerprint,
     role_host,
 )
-from headrace.transport.join_wire import PORT_OFFSET
-from headrace.transport.token import JoinToken, encode_token, read_token
-from headrace.worker.joining import JoinError, join, read_membership
+from headrace.cluster.join_wire import PORT_OFFSET
+from headrace.cluster.token import JoinToken, encode_token, read_token
+from headrace.controller.membership.cluster_files import ClusterFiles
+from headrace.controller.membership.joining import HANDSHAKE_S, STRANGERS_MAX
+from headrace.controller.membership.strangers import LINES_MAX
+from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
+from headrace.worker.membership.join import JoinError, join, read_membership
 
 NOW = datetime.now(UTC)
 

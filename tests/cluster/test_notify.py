@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kill_kit import headrace
 
-from headrace.transport.notify import notify, watchdog_interval_s
+from headrace.daemon.sd_notify import notify, watchdog_interval_s
 
 WATCHDOG_S = 0.4
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from kill_kit import headrace
 from netns_kit import Cluster, Host, Net, wait_for
 
-from headrace.transport.credential_files import write_secret
+from headrace.cluster.credential_files import write_secret
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cluster.md"

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from core_kit import LOG, fragment, make_pipeline, of
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.cluster import Controller
-from headrace.controller.core.leadership import TAKEOVER_S
-from headrace.store.cluster_fold import ClusterState
-from headrace.store.entries import Entry
+from headrace.controller.core.cluster.controller import Controller
+from headrace.controller.core.cluster.leader import TAKEOVER_S
+from headrace.controller.core.messages import messages as m
+from headrace.store.ledger.core.cluster_fold import ClusterState
+from headrace.store.ledger.core.entries import Entry
 
 CLUSTER = "file:///shared/controller"
 A, B = fragment(0), fragment(1)

@@ -5,12 +5,12 @@ from typing import TypeVar
 
 import xxhash
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.changed import ChangedInput
-from headrace.controller.core.cluster import Controller
-from headrace.controller.core.run import Run
+from headrace.controller.core.cluster.controller import Controller
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.input.changed import ChangedInput
+from headrace.controller.core.run.run import Run
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.entries import Closed, Counts, Entry, Fragment, Range, StoredObject
+from headrace.store.ledger.core.entries import Closed, Counts, Entry, Fragment, Range, StoredObject
 
 LOG = "file:///data"
 T = TypeVar("T")

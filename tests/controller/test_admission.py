@@ -2,10 +2,10 @@
 
 from core_kit import closed, fragment, make_pipeline, proposal
 
-from headrace.controller.core.admission import Admission, admit
+from headrace.controller.core.run.admission import Admission, admit
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.entries import Entry, EpochRaised, FragmentsListed, Led, PipelineApplied, Range
-from headrace.store.fold import LedgerState
+from headrace.store.ledger.core.entries import Entry, EpochRaised, FragmentsListed, Led, PipelineApplied, Range
+from headrace.store.ledger.core.fold import LedgerState
 
 A = fragment(0)
 

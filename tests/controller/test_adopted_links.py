@@ -3,12 +3,12 @@
 from cluster_log_kit import Bench, Store
 from core_kit import LOG, make_pipeline, of
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.authority import Authority, authority
-from headrace.controller.core.joints import MAKINGS_A_TERM, REMAKE_S_MAX
-from headrace.controller.core.leadership import TAKEOVER_S
-from headrace.controller.core.run_adoption import REJOIN_S
-from headrace.worker.core.obedience import Obedience
+from headrace.controller.core.cluster.fencing import Authority, authority
+from headrace.controller.core.cluster.leader import TAKEOVER_S
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.run_adoption import REJOIN_S
+from headrace.controller.core.run.tasks.run_links import MAKINGS_A_TERM, REMAKE_S_MAX
+from headrace.worker.core.fencing import Obedience
 
 PLACES = {"read": "w1", "write": "w2"}
 

@@ -3,11 +3,11 @@
 import pytest
 from core_kit import Stand, fragment, make_pipeline, of, proposal
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.allowance import Allowance
-from headrace.controller.core.run_states import RunState
-from headrace.store.entries import Counts, Range
-from headrace.store.fold import LedgerState
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.allowance import Allowance
+from headrace.controller.core.run.run_states import RunState
+from headrace.store.ledger.core.entries import Counts, Range
+from headrace.store.ledger.core.fold import LedgerState
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import re
 
-from headrace.controller.causes import Causes
-from headrace.controller.core import messages as m
-from headrace.transport.log_lines import caused_by, current_cause
+from headrace.controller.core.messages import messages as m
+from headrace.controller.logging.causes import Causes
+from headrace.daemon.log_lines import caused_by, current_cause
 
 EXIT = m.TaskExited("run/read.0", 1, -9)
 START = m.StartTask("w1", "run/read.0", 2, ("read",), {}, "v", 1, 0)

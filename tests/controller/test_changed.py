@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from core_kit import Stand, fragment, of
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.changed import ChangedInput, Earlier, Standing
-from headrace.controller.core.listing import Tally
-from headrace.store.entries import Entry, Fragment, FragmentDropped, FragmentsListed, Led, Range
-from headrace.store.fold import LedgerState
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.input.changed import ChangedInput, Earlier, Standing
+from headrace.controller.core.run.input.listing import Tally
+from headrace.store.ledger.core.entries import Entry, Fragment, FragmentDropped, FragmentsListed, Led, Range
+from headrace.store.ledger.core.fold import LedgerState
 
 A, B = fragment(0), fragment(1)
 NEW_B = Fragment.named("read", B.uri, "v2", start=0, end=-1, reader="lines", size=B.size)

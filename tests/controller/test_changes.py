@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from core_kit import Stand, fragment, make_pipeline, of
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.run_states import RunState
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.run_states import RunState
 from headrace.pipeline.graph import Pipeline
-from headrace.store.entries import Range
+from headrace.store.ledger.core.entries import Range
 
 A, B = fragment(0), fragment(1)
 COUNT = 10

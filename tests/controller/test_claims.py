@@ -1,7 +1,7 @@
 """What a worker brought with it, and what is said of it before its run is known."""
 
-from headrace.controller.core.claims import Claims
-from headrace.controller.core.messages import (
+from headrace.controller.core.cluster.claims import Claims
+from headrace.controller.core.messages.messages import (
     LinkLost,
     RunningLink,
     RunningTask,

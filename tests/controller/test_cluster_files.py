@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from power_cut import Disk
 
-from headrace.cli.cluster import make_cluster
-from headrace.controller.cluster_files import ClusterFiles
-from headrace.controller.core.members import SPENT
+from headrace.client.new_cluster import make_cluster
+from headrace.controller.core.cluster.members import SPENT
+from headrace.controller.membership.cluster_files import ClusterFiles
 
 
 @pytest.fixture

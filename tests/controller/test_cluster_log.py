@@ -3,12 +3,12 @@
 from cluster_log_kit import CLUSTER, A, B, Bench, Store, living, succeeded
 from core_kit import of, proposal
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.members import TokenOffered
-from headrace.controller.core.run_adoption import REJOIN_S
-from headrace.controller.core.run_states import RunState
-from headrace.store.cluster_changes import RunPlanned
-from headrace.store.entries import Range
+from headrace.controller.core.cluster.members import TokenOffered
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.run_adoption import REJOIN_S
+from headrace.controller.core.run.run_states import RunState
+from headrace.store.ledger.core.cluster_changes import RunPlanned
+from headrace.store.ledger.core.entries import Range
 
 
 def test_what_is_asked_for_is_in_the_log_before_it_is_answered() -> None:

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 from core_kit import bits, closed, fragment, proposal
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.controller.core.commit import Committer, Judgement, Waiter, conservation_fault
-from headrace.controller.core.messages import Coverage, Outcome, ShardProposed
-from headrace.store.entries import (
+from headrace.controller.core.messages.messages import Coverage, Outcome, ShardProposed
+from headrace.controller.core.run.commit import Committer, Judgement, Waiter, conservation_fault
+from headrace.store.ledger.core.entries import (
     Entry,
     EpochRaised,
     FragmentEnded,
@@ -19,7 +18,7 @@ from headrace.store.entries import (
     Range,
     StoredObject,
 )
-from headrace.store.fold import LedgerState
+from headrace.store.ledger.core.fold import LedgerState
 
 A, B = fragment(0), fragment(1)
 

@@ -6,10 +6,10 @@ import pytest
 from cluster_log_kit import A, B, Bench, Store, living, succeeded
 from core_kit import of, proposal
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.changed import Earlier, Standing
-from headrace.controller.core.comparing import Comparing, Finding
-from headrace.store.entries import (
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.input.changed import Earlier, Standing
+from headrace.controller.core.run.input.comparison import Comparing, Finding
+from headrace.store.ledger.core.entries import (
     Entry,
     Fragment,
     FragmentDropped,
@@ -19,7 +19,7 @@ from headrace.store.entries import (
     Range,
     VersionSeen,
 )
-from headrace.store.fold import LedgerState
+from headrace.store.ledger.core.fold import LedgerState
 
 CHECKSUM = b"c" * 16
 NEW_A, NEWER_A = (

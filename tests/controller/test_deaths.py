@@ -3,13 +3,13 @@
 import pytest
 from core_kit import Stand, changes, fragment, of
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.cluster import ORPHAN_S
-from headrace.controller.core.deaths import CAUSE_MAX, KINDS_MAX, Death, Deaths
-from headrace.controller.core.roster import DEATHS_MAX
-from headrace.controller.core.run_states import RunState
-from headrace.controller.core.run_tasks import WORKER_AWAY_S_MAX
-from headrace.store.entries import Range
+from headrace.controller.core.cluster.controller import ORPHAN_S
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.run_states import RunState
+from headrace.controller.core.run.run_tasks import WORKER_AWAY_S_MAX
+from headrace.controller.core.run.tasks.deaths import CAUSE_MAX, KINDS_MAX, Death, Deaths
+from headrace.controller.core.run.tasks.task_table import DEATHS_MAX
+from headrace.store.ledger.core.entries import Range
 
 A, B = fragment(0), fragment(1)
 COUNT = 10

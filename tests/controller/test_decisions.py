@@ -3,8 +3,8 @@
 from core_kit import Stand, fragment, of
 from test_needs import DEDUP, READ, begun, swept
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.decisions import (
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.messages.dedup import (
     AnswerDecision,
     AskDecision,
     Decision,
@@ -12,7 +12,7 @@ from headrace.controller.core.decisions import (
     DecisionMade,
     Question,
 )
-from headrace.store.entries import Range
+from headrace.store.ledger.core.entries import Range
 
 A = fragment(0)
 QUESTION = Question(1, A.id, 3, b"keys")

@@ -12,11 +12,11 @@ import pytest
 from core_kit import bits, fragment, proposal
 from duplicates import index_faults, leaning_faults, shared_keys
 
-from headrace.controller.core.commit import Committer
-from headrace.controller.core.messages import Outcome
-from headrace.controller.core.needs import Records, unmet
-from headrace.stages.dedup import decider as core
-from headrace.store.entries import (
+from headrace.controller.core.messages.messages import Outcome
+from headrace.controller.core.run.commit import Committer
+from headrace.controller.core.run.needs import Records, unmet
+from headrace.stages.dedup.core import decider as core
+from headrace.store.ledger.core.entries import (
     ClaimsReleased,
     Entry,
     EpochRaised,
@@ -26,9 +26,9 @@ from headrace.store.entries import (
     PipelineApplied,
     Range,
 )
-from headrace.store.fold import LedgerState
-from headrace.store.key_files import RecordName
-from headrace.worker.core import gathering as sinks
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.shards.key_files import RecordName
+from headrace.worker.task.core import sink as sinks
 
 FRAGMENTS, RECORDS, TEXTS, SINKS = 3, 24, 20, 2
 SEEDS = 100

@@ -2,8 +2,8 @@
 
 from core_kit import Stand, changes, fragment, make_pipeline, of, proposal
 
-from headrace.controller.core import messages as m
-from headrace.store.entries import Range
+from headrace.controller.core.messages import messages as m
+from headrace.store.ledger.core.entries import Range
 
 A, B = fragment(0), fragment(1)
 

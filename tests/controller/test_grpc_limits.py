@@ -21,13 +21,12 @@ from typing import Any
 import grpc
 import pytest
 
-from headrace.cli.cluster import make_cluster
-from headrace.controller.cluster_files import ClusterFiles
+from headrace.client.new_cluster import make_cluster
+from headrace.cluster.certificates import Credentials, Role, create_node, role_host
+from headrace.cluster.credential_files import write_credentials
 from headrace.controller.grpc_limits import CONNECTIONS_MAX, usual_limits
-from headrace.protos import control_pb2 as pb
-from headrace.protos import control_pb2_grpc as rpc
-from headrace.transport.certificates import Credentials, Role, create_node, role_host
-from headrace.transport.credential_files import write_credentials
+from headrace.controller.membership.cluster_files import ClusterFiles
+from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
 
 PATIENCE_S = 60.0
 LIMITS = {
@@ -38,10 +37,10 @@ LIMITS = {
 SERVE = """
 import asyncio, json, sys
 from pathlib import Path
-from headrace.controller.cluster_files import ClusterFiles
-from headrace.controller.core.cluster import Controller
+from headrace.controller.membership.cluster_files import ClusterFiles
+from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.grpc_limits import GrpcLimits
-from headrace.controller.guard import server_credentials
+from headrace.controller.membership.guard import server_credentials
 from headrace.controller.server import make_server
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell

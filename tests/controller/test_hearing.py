@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.controller.core import hearing
-from headrace.controller.core import messages as m
-from headrace.controller.core.decisions import Decision, DecisionAsked, DecisionMade, Question
-from headrace.controller.core.hearing import (
+from headrace.controller.core.cluster import event_checks
+from headrace.controller.core.cluster.event_checks import (
     CORES_MAX,
     KEYS_BYTES_MAX,
     NAME_MAX,
@@ -23,10 +21,12 @@ from headrace.controller.core.hearing import (
     fault,
     registration_fault,
 )
-from headrace.controller.core.plans import LinkPlan
-from headrace.store.entries import Counts, Fragment, Range, StoredObject
-from headrace.store.fold import FragmentState
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.messages.dedup import Decision, DecisionAsked, DecisionMade, Question
+from headrace.controller.core.plan.plans import LinkPlan
+from headrace.store.ledger.core.entries import Counts, Fragment, Range, StoredObject
+from headrace.store.ledger.core.fold import FragmentState
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 TASK = ("run/read.0", 1)
 ADDRESS = "127.0.0.1:7"
@@ -293,6 +293,6 @@ def test_a_worker_beyond_its_bounds_is_refused_with_what_it_said(number: int) ->
 @pytest.mark.parametrize("kind", ["tasks", "links"])
 def test_a_worker_brings_so_many_tasks_and_links(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     item = m.RunningTask("t", 1) if kind == "tasks" else m.RunningLink("l", 1, 1)
-    monkeypatch.setattr(hearing, "BROUGHT_MAX", 3)
+    monkeypatch.setattr(event_checks, "BROUGHT_MAX", 3)
     assert registration_fault(worker(**{kind: (item,) * 3})) == ""
     assert registration_fault(worker(**{kind: (item,) * 4})) == "more than 3 tasks or links"

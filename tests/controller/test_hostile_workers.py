@@ -10,9 +10,8 @@ import pytest
 from core_kit import Stand, fragment, of
 
 from headrace.controller.convert import fragment_to, task_event
-from headrace.controller.core import hearing
-from headrace.controller.core import messages as m
-from headrace.controller.core.hearing import (
+from headrace.controller.core.cluster import event_checks
+from headrace.controller.core.cluster.event_checks import (
     BROUGHT_MAX,
     CORES_MAX,
     KEYS_BYTES_MAX,
@@ -22,12 +21,13 @@ from headrace.controller.core.hearing import (
     WORDS_MAX,
     registration_fault,
 )
-from headrace.controller.core.run_states import RunState
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.run_states import RunState
 from headrace.protos import control_pb2 as pb
-from headrace.store.intervals import UNBOUNDED
+from headrace.store.ledger.core.intervals import UNBOUNDED
 
 OURS, THEIRS = fragment(1), fragment(2)
-OTHER_SOURCE = hearing.Fragment.named("other", "file:///o", "v1", start=0, end=-1, reader="lines", size=1)
+OTHER_SOURCE = event_checks.Fragment.named("other", "file:///o", "v1", start=0, end=-1, reader="lines", size=1)
 KEY = f"shards/1/{'0' * 32}.tokens"
 
 
@@ -233,7 +233,7 @@ class House:
         if kind and CASES[kind].alone:
             task, attempt = self.place["one"]
             born = self.crew._born[task][attempt]
-            self.crew._born[task][attempt] = hearing.Born(born.worker, born.stages, alone=True)
+            self.crew._born[task][attempt] = event_checks.Born(born.worker, born.stages, alone=True)
 
     def _all_ready(self) -> list[m.Command]:
         return self.stand.tell(*(m.TaskReady(*place) for place in self.place.values()))
@@ -260,7 +260,7 @@ def test_every_kind_of_message_has_a_case() -> None:
     by_worker = {field.name for field in pb.FromWorker.DESCRIPTOR.oneofs_by_name["message"].fields}
     # `logs` are attacked in test_log_search, `fault` in test_fault_desk, `register` below; a heartbeat says nothing.
     assert by_worker == {"register", "task", "heartbeat", "logs", "fault"}
-    assert set(m.TASK_EVENTS) == set(hearing._CHECKS), "every event that a message becomes is looked at"
+    assert set(m.TASK_EVENTS) == set(event_checks._CHECKS), "every event that a message becomes is looked at"
 
 
 @each_kind
@@ -311,9 +311,9 @@ def test_a_task_that_says_what_cannot_be_has_failed(kind: str, number: int) -> N
     assert house.stand.run.state.value == "running", "one lie ends an attempt and no run"
 
 
-def foreign_link() -> hearing.LinkPlan:
+def foreign_link() -> event_checks.LinkPlan:
     """A link of the plan between two tasks of others."""
-    return hearing.LinkPlan("run/of.others", "run/a.0", "a", "run/b.0", "b")
+    return event_checks.LinkPlan("run/of.others", "run/a.0", "a", "run/b.0", "b")
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,22 @@
 """What is to be read, and what a sweep finds lost: open less closed, pending and held."""
 
 from core_kit import fragment
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.controller.core.intake import AHEAD_BYTES, AHEAD_FRAGMENTS, Intake
-from headrace.controller.core.messages import TaskSwept
-from headrace.store.entries import Closed, Counts, Entry, Fragment, FragmentEnded, FragmentsListed, Led, Range
-from headrace.store.fold import LedgerState
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.controller.core.messages.messages import TaskSwept
+from headrace.controller.core.run.input.intake import AHEAD_BYTES, AHEAD_FRAGMENTS, Intake
+from headrace.store.ledger.core.entries import (
+    Closed,
+    Counts,
+    Entry,
+    Fragment,
+    FragmentEnded,
+    FragmentsListed,
+    Led,
+    Range,
+)
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 COUNT = 12
 A, B, C = fragment(0), fragment(1), fragment(2)

@@ -17,16 +17,16 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
 
 from s3_server import shared_server
 
-from headrace.controller.core.leadership import RETRY_S_MAX, TAKEOVER_S, WATCH_S, Leadership, LeaderState, LogLimits
-from headrace.controller.core.log_messages import ReadLog, SnapshotWritten, TruncateLog, WriteEntry, WriteSnapshot
-from headrace.controller.core.messages import TimePassed
-from headrace.controller.logs import Logs
-from headrace.store.cluster_changes import WorkerJoined
-from headrace.store.cluster_fold import ClusterState
-from headrace.store.entries import Led, decode_entry
+from headrace.controller.core.cluster.leader import RETRY_S_MAX, TAKEOVER_S, WATCH_S, Leadership, LeaderState, LogLimits
+from headrace.controller.core.messages.log import ReadLog, SnapshotWritten, TruncateLog, WriteEntry, WriteSnapshot
+from headrace.controller.core.messages.messages import TimePassed
+from headrace.controller.logging.logs import Logs
 from headrace.store.errors import StoreUnavailable
-from headrace.store.folding import fold_log
-from headrace.store.log import Log
+from headrace.store.ledger.core.cluster_changes import WorkerJoined
+from headrace.store.ledger.core.cluster_fold import ClusterState
+from headrace.store.ledger.core.entries import Led, decode_entry
+from headrace.store.ledger.folding import fold_log
+from headrace.store.ledger.log import Log
 from headrace.store.objects import Buffer, ObjectStore, open_store
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from core_kit import LOG
 
-from headrace.controller.core.leadership import (
+from headrace.controller.core.cluster.leader import (
     BEAT_S,
     CHANGES_MAX,
     RETRY_S,
@@ -20,7 +20,7 @@ from headrace.controller.core.leadership import (
     LogLimits,
     Turn,
 )
-from headrace.controller.core.messages import (
+from headrace.controller.core.messages.messages import (
     EntryFailed,
     EntryOvertaken,
     EntryRefused,
@@ -35,8 +35,8 @@ from headrace.controller.core.messages import (
     WriteEntry,
     WriteSnapshot,
 )
-from headrace.store.entries import Beat, Entry, EpochRaised, Led, PipelineApplied, Resigned
-from headrace.store.fold import LedgerState
+from headrace.store.ledger.core.entries import Beat, Entry, EpochRaised, Led, PipelineApplied, Resigned
+from headrace.store.ledger.core.fold import LedgerState
 
 ME, OTHER = {"id": "me"}, {"id": "other"}
 MINE = Entry(1, (Led(1, ME),))

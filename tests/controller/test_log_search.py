@@ -4,10 +4,10 @@ import asyncio
 import json
 import time
 
-from headrace.controller.log_search import LogSearches
+from headrace.controller.logging.search import LogSearches
+from headrace.daemon.log_files import FILE_BYTES_MAX, Logbook
+from headrace.daemon.log_lines import make_line
 from headrace.protos import control_pb2 as pb
-from headrace.transport.log_lines import make_line
-from headrace.transport.logbook import FILE_BYTES_MAX, Logbook
 
 
 def test_what_the_controller_says_while_its_pages_are_read_is_told_once() -> None:

@@ -7,11 +7,11 @@ import pytest
 from cluster_log_kit import Bench, Store, succeeded
 from core_kit import of
 
-from headrace.cli.cluster import make_cluster
-from headrace.controller.cluster_files import ClusterFiles
-from headrace.controller.core import messages as m
-from headrace.controller.core.cluster import Controller
-from headrace.controller.core.members import EXPELLED_MAX, OLD_KEY, SPENT, ExpelRequested, TokenOffered
+from headrace.client.new_cluster import make_cluster
+from headrace.controller.core.cluster.controller import Controller
+from headrace.controller.core.cluster.members import EXPELLED_MAX, OLD_KEY, SPENT, ExpelRequested, TokenOffered
+from headrace.controller.core.messages import messages as m
+from headrace.controller.membership.cluster_files import ClusterFiles
 
 ONE = "worker/one"
 

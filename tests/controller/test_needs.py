@@ -7,12 +7,12 @@ from cluster_log_kit import Bench, Store, living, succeeded
 from core_kit import Stand, bits, changes, closed, fragment, of, proposal
 from duplicates import leaning_faults
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.commit import Committer
-from headrace.controller.core.needs import Records, unmet
-from headrace.controller.core.run_states import RunState
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.commit import Committer
+from headrace.controller.core.run.needs import Records, unmet
+from headrace.controller.core.run.run_states import RunState
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.entries import (
+from headrace.store.ledger.core.entries import (
     ClaimsReleased,
     Entry,
     EpochRaised,
@@ -22,8 +22,8 @@ from headrace.store.entries import (
     PipelineApplied,
     Range,
 )
-from headrace.store.fold import LedgerState
-from headrace.store.key_files import RecordName
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.shards.key_files import RecordName
 
 A, B = fragment(0), fragment(1)
 

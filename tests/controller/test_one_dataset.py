@@ -5,10 +5,10 @@ from dataclasses import replace
 from cluster_log_kit import CLUSTER, Bench, Store
 from core_kit import LOG, make_pipeline, of
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.leadership import Leadership, LeaderState
-from headrace.store.entries import Entry, Led
-from headrace.store.fold import LedgerState
+from headrace.controller.core.cluster.leader import Leadership, LeaderState
+from headrace.controller.core.messages import messages as m
+from headrace.store.ledger.core.entries import Entry, Led
+from headrace.store.ledger.core.fold import LedgerState
 
 ALIAS = "file:///link/data"
 

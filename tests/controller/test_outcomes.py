@@ -10,19 +10,19 @@ from typing import Any
 import msgpack
 import pytest
 
-from headrace.controller.core import messages as core
-from headrace.controller.core.cluster import Controller
-from headrace.controller.core.leadership import LeaderState
-from headrace.controller.core.log_messages import LOG_EVENTS
-from headrace.controller.logs import Logs
+from headrace.controller.core.cluster.controller import Controller
+from headrace.controller.core.cluster.leader import LeaderState
+from headrace.controller.core.messages import messages as core
+from headrace.controller.core.messages.log import LOG_EVENTS
+from headrace.controller.logging.logs import Logs
+from headrace.controller.offline_writer import Pen
 from headrace.controller.outcomes import in_words, outcome
-from headrace.controller.pen import Pen
 from headrace.controller.process import identity
 from headrace.controller.shell import Shell
-from headrace.store.entries import ENTRY_FORMAT, Beat, Entry, EntryError, PipelineApplied
 from headrace.store.errors import StoreRefused, StoreStalled
-from headrace.store.fold import FoldError, LedgerState
-from headrace.store.log import Log
+from headrace.store.ledger.core.entries import ENTRY_FORMAT, Beat, Entry, EntryError, PipelineApplied
+from headrace.store.ledger.core.fold import FoldError, LedgerState
+from headrace.store.ledger.log import Log
 from headrace.store.objects import open_store
 
 DEADLINE_S = 60.0

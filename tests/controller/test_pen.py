@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.controller.pen import Pen
-from headrace.store.entries import Beat, Entry, Led, VersionPublished, encode_entry
+from headrace.controller.offline_writer import Pen
 from headrace.store.errors import DatasetBusy
-from headrace.store.log import Log
+from headrace.store.ledger.core.entries import Beat, Entry, Led, VersionPublished, encode_entry
+from headrace.store.ledger.log import Log
 from headrace.store.objects import open_store
 
 

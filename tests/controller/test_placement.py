@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 from core_kit import LOG, make_pipeline
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.controller.core.edges import LINKS_A_TASK_MAX
-from headrace.controller.core.places import QUIC, RING, WorkerFacts
-from headrace.controller.core.planner import move, plan
-from headrace.controller.core.plans import Plan
+from headrace.controller.core.plan.links import LINKS_A_TASK_MAX
+from headrace.controller.core.plan.locality import QUIC, RING, WorkerFacts
+from headrace.controller.core.plan.planner import move, plan
+from headrace.controller.core.plan.plans import Plan
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from core_kit import Stand, fragment, make_pipeline, of
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.joints import CUT_S_MAX, HEALED_S, REMAKE_S_MAX
-from headrace.controller.core.places import WorkerFacts
-from headrace.controller.core.planner import move, plan
-from headrace.controller.core.plans import Change, Plan
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.plan.locality import WorkerFacts
+from headrace.controller.core.plan.planner import move, plan
+from headrace.controller.core.plan.plans import Change, Plan
+from headrace.controller.core.run.tasks.run_links import CUT_S_MAX, HEALED_S, REMAKE_S_MAX
 from headrace.pipeline.errors import PipelineError
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 A = WorkerFacts("a", 2, "host1", ("disk=ssd", "rack=1"), ("10.0.0.1",))
 B = WorkerFacts("b", 1, "host2", ("disk=ssd", "rack=2"), ("10.0.0.2",))

@@ -2,11 +2,10 @@
 
 import pytest
 from core_kit import LOG, make_pipeline
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.controller.core.places import WorkerFacts
-from headrace.controller.core.planner import TASKS_A_WORKER_MAX, groups, move, plan
+from headrace.controller.core.plan.locality import WorkerFacts
+from headrace.controller.core.plan.planner import TASKS_A_WORKER_MAX, groups, move, plan
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 

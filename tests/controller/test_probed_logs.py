@@ -11,12 +11,21 @@ from typing import Any
 
 import pytest
 
-from headrace.controller.core.log_messages import EntryWritten, ReadLog, WriteEntry
-from headrace.controller.logs import Logs
-from headrace.store.entries import Change, Closed, Counts, Entry, FragmentsListed, Led, Resigned, encode_entry
+from headrace.controller.core.messages.log import EntryWritten, ReadLog, WriteEntry
+from headrace.controller.logging.logs import Logs
 from headrace.store.errors import StoreRefused
+from headrace.store.ledger.core.entries import (
+    Change,
+    Closed,
+    Counts,
+    Entry,
+    FragmentsListed,
+    Led,
+    Resigned,
+    encode_entry,
+)
 from headrace.store.objects import Buffer, ObjectStore, open_store
-from headrace.store.remote_probe import PROBE_PREFIX
+from headrace.store.s3.probe import PROBE_PREFIX
 
 S_MAX = 30.0
 LED = Led(1, {"pid": 1})

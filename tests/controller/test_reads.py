@@ -5,9 +5,9 @@ from __future__ import annotations
 from core_kit import Stand, changes, fragment, of
 
 from headrace.controller.convert import READS_MAX, add_reads, said_together, task_event, to_worker
-from headrace.controller.core import messages as m
+from headrace.controller.core.messages import messages as m
 from headrace.protos import control_pb2 as pb
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 WHOLE = (Gap(0, UNBOUNDED, 0),)
 A, B, C = (fragment(number) for number in range(3))

@@ -3,10 +3,10 @@
 import pytest
 from core_kit import make_pipeline
 
-from headrace.controller.core.leadership import InvalidTransitionError
-from headrace.controller.core.places import WorkerFacts
-from headrace.controller.core.planner import plan
-from headrace.controller.core.roster import (
+from headrace.controller.core.cluster.leader import InvalidTransitionError
+from headrace.controller.core.plan.locality import WorkerFacts
+from headrace.controller.core.plan.planner import plan
+from headrace.controller.core.run.tasks.task_table import (
     ATTEMPTS_A_TERM,
     DEATHS_MAX,
     HEALTHY_S,

@@ -3,13 +3,13 @@
 import pytest
 from core_kit import LOG, Stand, changes, fragment, make_pipeline, of, proposal
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.leadership import TAKEOVER_S, LeaderState
-from headrace.controller.core.roster import ATTEMPTS_A_TERM, START_S_MAX
-from headrace.controller.core.run_base import OPENING_S_MAX
-from headrace.controller.core.run_ending import MANIFEST_AGAIN_S
-from headrace.controller.core.run_states import RunState
-from headrace.store.entries import (
+from headrace.controller.core.cluster.leader import TAKEOVER_S, LeaderState
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.run_base import OPENING_S_MAX
+from headrace.controller.core.run.run_ending import MANIFEST_AGAIN_S
+from headrace.controller.core.run.run_states import RunState
+from headrace.controller.core.run.tasks.task_table import ATTEMPTS_A_TERM, START_S_MAX
+from headrace.store.ledger.core.entries import (
     Beat,
     Closed,
     Entry,

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from headrace.controller.convert import task_event
-from headrace.controller.core.cluster import Controller
+from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.process import identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell

@@ -2,14 +2,14 @@
 
 from core_kit import closed, fragment, proposal
 
-from headrace.controller.core.messages import InHand
-from headrace.controller.core.plans import Plan, TaskPlan
-from headrace.controller.core.solitary import Path, Solitary
-from headrace.controller.core.standing import Standing
-from headrace.controller.core.suspicion import Suspicion
-from headrace.store.entries import Entry, EpochRaised, FragmentsListed, Led, PipelineApplied, Range
-from headrace.store.fold import LedgerState
-from headrace.store.intervals import Gap
+from headrace.controller.core.messages.messages import InHand
+from headrace.controller.core.plan.identities import Standing
+from headrace.controller.core.plan.plans import Plan, TaskPlan
+from headrace.controller.core.run.input.solitary import Path, Solitary
+from headrace.controller.core.run.input.suspicion import Suspicion
+from headrace.store.ledger.core.entries import Entry, EpochRaised, FragmentsListed, Led, PipelineApplied, Range
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.intervals import Gap
 
 A = fragment(0)
 PATH = Path("read", "write")

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headrace.controller import servicer as service
-from headrace.controller.core.cluster import Controller
+from headrace.controller.core.cluster.controller import Controller
 from headrace.controller.process import identity
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
 from headrace.protos import control_pb2 as pb
-from headrace.store.release import release
+from headrace.store.version import release
 
 #: Longer than anything here takes: what waits as long has failed.
 DEADLINE_S = 30.0

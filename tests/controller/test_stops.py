@@ -2,9 +2,9 @@
 
 from core_kit import Stand, changes, fragment, of
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.run_states import RunState
-from headrace.store.entries import Range
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.run_states import RunState
+from headrace.store.ledger.core.entries import Range
 
 COUNT = 10
 A = fragment(0)

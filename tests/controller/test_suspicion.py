@@ -2,10 +2,10 @@
 
 import pytest
 
-from headrace.controller.core.messages import InHand
-from headrace.controller.core.suspicion import CONDEMNED_MAX, NEIGHBOURS_MAX, VAIN_MAX, Suspicion
-from headrace.store.entries import Range
-from headrace.store.intervals import UNBOUNDED
+from headrace.controller.core.messages.messages import InHand
+from headrace.controller.core.run.input.suspicion import CONDEMNED_MAX, NEIGHBOURS_MAX, VAIN_MAX, Suspicion
+from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.intervals import UNBOUNDED
 
 FILE = b"f" * 16
 

@@ -3,9 +3,9 @@
 import pytest
 from core_kit import Stand
 
-from headrace.controller.core.messages import TimePassed
-from headrace.controller.core.run_base import WORKING
-from headrace.controller.core.run_states import RunState
+from headrace.controller.core.messages.messages import TimePassed
+from headrace.controller.core.run.run_base import WORKING
+from headrace.controller.core.run.run_states import RunState
 
 
 @pytest.mark.parametrize("state", [state for state in RunState if state not in WORKING])

@@ -3,11 +3,11 @@
 from cluster_log_kit import CLUSTER, Bench, Store, living, succeeded
 from core_kit import Stand, make_pipeline, of
 
-from headrace.controller.core import messages as m
-from headrace.controller.core.run_states import RunState
-from headrace.store.cluster_changes import RunBegun, RunEnded, RunsCleared
-from headrace.store.cluster_fold import ClusterState
-from headrace.store.entries import Entry
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.run_states import RunState
+from headrace.store.ledger.core.cluster_changes import RunBegun, RunEnded, RunsCleared
+from headrace.store.ledger.core.cluster_fold import ClusterState
+from headrace.store.ledger.core.entries import Entry
 
 
 def steer(bench: Bench, **wish: object) -> m.AnswerRequest:

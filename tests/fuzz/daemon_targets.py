@@ -23,20 +23,21 @@ from harness import Target
 from mutations import within_msgpack
 
 from headrace.controller import convert
-from headrace.controller.core import messages as core
+from headrace.controller.core.messages import messages as core
 from headrace.protos import control_pb2 as pb
-from headrace.stages.batch import ROW, VERDICTS, Batch, no_verdicts
-from headrace.store.entries import Range
+from headrace.stages.runtime.batch import ROW, VERDICTS, Batch, no_verdicts
 from headrace.store.errors import StoreError
+from headrace.store.ledger.core.entries import Range
+from headrace.transport.core.frame import Frame, FrameKind
 from headrace.transport.errors import FrameError
-from headrace.transport.frame import Frame, FrameKind
-from headrace.worker import addresses, door
-from headrace.worker.channel import Channel, ChannelClosed
-from headrace.worker.hands import SLOT_BYTES, STAGES, WRITER, Hands
-from headrace.worker.spool import Spool
-from headrace.worker.spool_guard import Clients, Tokens
-from headrace.worker.spool_server import _Handler
-from headrace.worker.wire import batch_to_frame, frame_to_batch
+from headrace.worker.links import handoff
+from headrace.worker.membership import addresses
+from headrace.worker.processes.channel import Channel, ChannelClosed
+from headrace.worker.processes.in_flight import SLOT_BYTES, STAGES, WRITER, Hands
+from headrace.worker.spool.guard import Clients, Tokens
+from headrace.worker.spool.server import _Handler
+from headrace.worker.spool.spool import Spool
+from headrace.worker.task.codec import batch_to_frame, frame_to_batch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "controller"))
 
@@ -233,7 +234,7 @@ def mutate_batch(data: bytes, random: Random) -> bytes:
 
 def run_door(data: bytes) -> object | None:
     """What is brought to a door is a link's name, a ticket and a description, or nothing."""
-    found = door.read_brought(data)
+    found = handoff.read_brought(data)
     if found is None:
         return None
     link, ticket, description = found
@@ -355,28 +356,32 @@ MESSAGES = [struct.pack("<I", 3) + b"one" + struct.pack("<I", 0) + struct.pack("
 TARGETS = [
     Target(
         "spool_http",
-        ("headrace.worker.spool_server", "headrace.worker.spool_guard"),
+        ("headrace.worker.spool.server", "headrace.worker.spool.guard"),
         run_spool_http,
         spool_http_seeds,
         words=HTTP_WORDS,
     ),
     Target(
         "spool_folder",
-        ("headrace.worker.spool", "headrace.worker.spool_shed"),
+        ("headrace.worker.spool.spool", "headrace.worker.spool.shed"),
         run_spool_folder,
         spool_folder_seeds,
         words=(b'"end":', b'"records":', b'"key":"', b"}\n"),
     ),
-    Target("hands", ("headrace.worker.hands",), run_hands, hands_seeds, mutate=mutate_hands),
-    Target("channel", ("headrace.worker.channel",), run_channel, lambda: MESSAGES),
+    Target("hands", ("headrace.worker.processes.in_flight",), run_hands, hands_seeds, mutate=mutate_hands),
+    Target("channel", ("headrace.worker.processes.channel",), run_channel, lambda: MESSAGES),
     Target(
-        "batch", ("headrace.worker.wire", "headrace.stages.arrow_check"), run_batch, batch_seeds, mutate=mutate_batch
+        "batch",
+        ("headrace.worker.task.codec", "headrace.stages.runtime.arrow_check"),
+        run_batch,
+        batch_seeds,
+        mutate=mutate_batch,
     ),
-    Target("door", ("headrace.worker.door",), run_door, lambda: GREETING, mutate=within_msgpack),
-    Target("peer_address", ("headrace.worker.addresses",), run_peer_address, lambda: ADDRESSES),
+    Target("door", ("headrace.worker.links.handoff",), run_door, lambda: GREETING, mutate=within_msgpack),
+    Target("peer_address", ("headrace.worker.membership.addresses",), run_peer_address, lambda: ADDRESSES),
     Target(
         "worker_event",
-        ("headrace.controller.convert", "headrace.controller.core.hearing"),
+        ("headrace.controller.convert", "headrace.controller.core.cluster.event_checks"),
         run_worker_event,
         worker_event_seeds,
         mutate=mutate_event,

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headrace.stages.batch import ROW, Batch
-from headrace.stages.contract import FragmentEnd, Source
-from headrace.stages.inputs import file_version
-from headrace.store.entries import Fragment
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.stages.runtime.batch import ROW, Batch
+from headrace.stages.runtime.contract import FragmentEnd, Source
+from headrace.stages.sources.objects.inputs import file_version
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 #: A folder of files in memory, where the system has one: targets write thousands of files a second.
 _MEMORY = Path("/dev/shm")

@@ -17,13 +17,14 @@ import pyarrow as pa
 from fuzz_files import empty_folder, fates, file_of, fragment_of
 from harness import Target
 
-from headrace.stages import foreign, lenient, lines, patterns, payloads, unpack
-from headrace.stages.batch import RAW_BYTES_MAX
-from headrace.stages.errors import InputError
-from headrace.stages.jsonl import JsonlSource
 from headrace.stages.quality import urls
-from headrace.stages.spool import SHED, SHED_REASON, SpoolSource
-from headrace.stages.warc import NESTING_MAX, WarcSource, nesting
+from headrace.stages.runtime.batch import RAW_BYTES_MAX
+from headrace.stages.runtime.errors import InputError
+from headrace.stages.sources import fallback_parser, lines, warc_payloads
+from headrace.stages.sources.jsonl import JsonlSource
+from headrace.stages.sources.objects import file_magic, patterns, unpack
+from headrace.stages.sources.spool import SHED, SHED_REASON, SpoolSource
+from headrace.stages.sources.warc import NESTING_MAX, WarcSource, nesting
 
 #: Bytes of a payload, or of a stream, when it is decompressed.
 PLAIN_BYTES_MAX = 1 << 20
@@ -73,12 +74,12 @@ def run_lenient(data: bytes) -> object | None:
         why = ""
     except orjson.JSONDecodeError as error:
         strict, why = None, error.msg
-    found = lenient.reread(data, why)
+    found = fallback_parser.reread(data, why)
     if strict is not None:
         assert found == strict or found != found
     orjson.dumps(found)
     if isinstance(found, dict) and "id" in found:
-        digits = lenient.digits_of(data, "id")
+        digits = fallback_parser.digits_of(data, "id")
         assert digits is None or re.fullmatch(r"-?[0-9]+", digits) or json.dumps(digits) in data.decode()
     return repr(found) if found is not None else None
 
@@ -164,8 +165,8 @@ def run_payload(data: bytes) -> object | None:
     if data[1] & 4:
         headers["Content-Encoding"] = data[2:].partition(b"\n")[0].decode("latin-1")
     try:
-        found = payloads.decode_payload(headers, data[2:], PLAIN_BYTES_MAX, is_truncated=bool(data[1] & 2))
-    except payloads.UndecodablePayload:
+        found = warc_payloads.decode_payload(headers, data[2:], PLAIN_BYTES_MAX, is_truncated=bool(data[1] & 2))
+    except warc_payloads.UndecodablePayload:
         return None
     assert len(found) <= max(PLAIN_BYTES_MAX, len(data))
     return found if found != data[2:] else None
@@ -250,10 +251,10 @@ def run_nesting(data: bytes) -> object | None:
 
 def run_foreign(data: bytes) -> object | None:
     """A file that begins with a record of JSON Lines is never taken for another thing."""
-    found = foreign.foreign(data[: foreign.HEAD_BYTES])
+    found = file_magic.foreign(data[: file_magic.HEAD_BYTES])
     for promised in ("gzip", "zstd", "Parquet", "WARC"):
-        assert isinstance(foreign.misnamed(data[: foreign.HEAD_BYTES], promised), str)
-    head, newline, _ = data[: foreign.HEAD_BYTES].partition(b"\n")
+        assert isinstance(file_magic.misnamed(data[: file_magic.HEAD_BYTES], promised), str)
+    head, newline, _ = data[: file_magic.HEAD_BYTES].partition(b"\n")
     try:
         if newline and isinstance(orjson.loads(head), dict):
             assert not found, found
@@ -263,7 +264,7 @@ def run_foreign(data: bytes) -> object | None:
 
 
 def foreign_seeds() -> Iterable[bytes]:
-    yield from (magic + b"x" * 9 for magic, _ in foreign._MAGIC)
+    yield from (magic + b"x" * 9 for magic, _ in file_magic._MAGIC)
     yield bytes(257) + b"ustar"
     yield b"  <!DOCTYPE html>"
     yield b'[ {"text": 1}]'
@@ -355,21 +356,38 @@ WARC_WORDS = (
 )
 
 TARGETS = [
-    Target("jsonl", ("headrace.stages.jsonl",), run_jsonl, lambda: numbered(LINES), words=JSON_WORDS),
-    Target("lenient", ("headrace.stages.lenient",), run_lenient, lambda: LINES[2].splitlines()[:1], words=JSON_WORDS),
-    Target("lines", ("headrace.stages.lines",), run_lines, lambda: [b"\x05\x07" + seed for seed in LINES]),
-    Target("unpack", ("headrace.stages.unpack",), run_unpack, unpack_seeds, mutate=mutate_unpack),
-    Target("payload", ("headrace.stages.payloads",), run_payload, payload_seeds),
-    Target("warc", ("headrace.stages.warc",), run_warc, warc_seeds, words=WARC_WORDS),
-    Target("nesting", ("headrace.stages.warc",), run_nesting, lambda: [b"(" * 300, b"[>" * 300 + b")"]),
-    Target("foreign", ("headrace.stages.foreign",), run_foreign, foreign_seeds, words=(b'{"a": "', b"ustar", b'"}\n')),
+    Target("jsonl", ("headrace.stages.sources.jsonl",), run_jsonl, lambda: numbered(LINES), words=JSON_WORDS),
+    Target(
+        "lenient",
+        ("headrace.stages.sources.fallback_parser",),
+        run_lenient,
+        lambda: LINES[2].splitlines()[:1],
+        words=JSON_WORDS,
+    ),
+    Target("lines", ("headrace.stages.sources.lines",), run_lines, lambda: [b"\x05\x07" + seed for seed in LINES]),
+    Target("unpack", ("headrace.stages.sources.objects.unpack",), run_unpack, unpack_seeds, mutate=mutate_unpack),
+    Target("payload", ("headrace.stages.sources.warc_payloads",), run_payload, payload_seeds),
+    Target("warc", ("headrace.stages.sources.warc",), run_warc, warc_seeds, words=WARC_WORDS),
+    Target("nesting", ("headrace.stages.sources.warc",), run_nesting, lambda: [b"(" * 300, b"[>" * 300 + b")"]),
+    Target(
+        "foreign",
+        ("headrace.stages.sources.objects.file_magic",),
+        run_foreign,
+        foreign_seeds,
+        words=(b'{"a": "', b"ustar", b'"}\n'),
+    ),
     Target(
         "patterns",
-        ("headrace.stages.patterns",),
+        ("headrace.stages.sources.objects.patterns",),
         run_patterns,
         pattern_seeds,
         words=GLOB_WORDS,
     ),
-    Target("shed_segment", ("headrace.stages.spool",), run_shed, lambda: [b'{"records":3,"bytes":9,"key":"k"}\n' * 2]),
+    Target(
+        "shed_segment",
+        ("headrace.stages.sources.spool",),
+        run_shed,
+        lambda: [b'{"records":3,"bytes":9,"key":"k"}\n' * 2],
+    ),
     Target("url", ("headrace.stages.quality.urls",), run_url, url_seeds, words=(b"://", b"www.", b"[::1]", b"@")),
 ]

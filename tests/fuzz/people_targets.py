@@ -17,34 +17,34 @@ from harness import Target
 from mutations import within_json
 
 from headrace.chaos.live.scenario_file import read_scenario
-from headrace.cli.arguments import check_address, check_pairs
-from headrace.cli.errors import CliError, UsageError
-from headrace.cli.logs import line_text, since_of
+from headrace.cli.commands.logs import line_text, since_of
+from headrace.cli.commands.trace_checkpoint import loader_state_in, where_now
 from headrace.cli.options import make_options
-from headrace.cli.progress_lines import input_bytes_stored
-from headrace.cli.trace_checkpoint import loader_state_in, where_now
-from headrace.loader import state as states
-from headrace.loader.batches import Loader
-from headrace.loader.dataset import open_dataset
+from headrace.cli.ui.progress_lines import input_bytes_stored
+from headrace.client.arguments import check_address, check_pairs
+from headrace.client.errors import CliError, UsageError
+from headrace.daemon.log_lines import parse
+from headrace.loader.cache.head import parse_blocks
+from headrace.loader.dataset.dataset import open_dataset
+from headrace.loader.dataset.manifest import parse_manifest
+from headrace.loader.dataset.sources import Source, Sources
 from headrace.loader.errors import LoaderError
-from headrace.loader.head import parse_blocks
-from headrace.loader.manifest import parse_manifest
-from headrace.loader.mixture import Shuffle
-from headrace.loader.order import OrderMode
-from headrace.loader.plan import Cut, LastBatch
-from headrace.loader.resume import Reading, resume
-from headrace.loader.sources import Source, Sources
+from headrace.loader.loader import Loader
+from headrace.loader.order.mixture import Shuffle
+from headrace.loader.order.order import OrderMode
+from headrace.loader.order.plan import Cut, LastBatch
+from headrace.loader.state import state as states
+from headrace.loader.state.resumption import Reading, resume
 from headrace.loader.trace import Trace
 from headrace.loader.world import ALONE, RANKS_MAX, World, told_world
 from headrace.pipeline.code import fingerprint
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.pipeline.plain import parse_pipeline
-from headrace.pipeline.validate import validate
+from headrace.pipeline.validation import validate
 from headrace.protos import control_pb2 as pb
 from headrace.store.errors import FormatError
-from headrace.store.log import NUMBER_MAX
-from headrace.transport.log_lines import parse
+from headrace.store.ledger.log import NUMBER_MAX
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "loader"))
 
@@ -391,15 +391,21 @@ SCENARIO_WORDS = (b"[[fault]]\n", b"inf", b"nan", b'kind = "', b"after_s = ", b"
 CODE_WORDS = (b"def ", b"lambda", b"__doc__", b"0x", b"'''", b"async ", b"match ", b"pass\n", b"((((")
 
 TARGETS = [
-    Target("state", ("headrace.loader.state",), run_state, state_seeds, mutate=within_json, words=EVENT_WORDS),
-    Target("resume", ("headrace.loader.resume",), run_resume, lambda: list(state_seeds())[:2], mutate=within_json),
-    Target("checkpoint", ("headrace.cli.trace_checkpoint",), run_checkpoint, checkpoint_seeds, mutate=within_json),
+    Target("state", ("headrace.loader.state.state",), run_state, state_seeds, mutate=within_json, words=EVENT_WORDS),
+    Target(
+        "resume", ("headrace.loader.state.resumption",), run_resume, lambda: list(state_seeds())[:2], mutate=within_json
+    ),
+    Target(
+        "checkpoint", ("headrace.cli.commands.trace_checkpoint",), run_checkpoint, checkpoint_seeds, mutate=within_json
+    ),
     Target("world", ("headrace.loader.world",), run_world, lambda: ENVIRONMENTS[:1], words=(b"RANK=", b"WORLD_SIZE=")),
-    Target("loader_manifest", ("headrace.loader.manifest",), run_manifest, manifest_seeds, mutate=within_json),
-    Target("shard_head", ("headrace.loader.head",), run_head, head_seeds, mutate=mutate_head),
+    Target("loader_manifest", ("headrace.loader.dataset.manifest",), run_manifest, manifest_seeds, mutate=within_json),
+    Target("shard_head", ("headrace.loader.cache.head",), run_head, head_seeds, mutate=mutate_head),
     Target("pipeline", ("headrace.pipeline.graph",), run_pipeline, pipeline_seeds, mutate=within_json),
     Target("code", ("headrace.pipeline.code",), run_code, lambda: CODE, words=CODE_WORDS),
     Target("scenario", ("headrace.chaos.live.scenario_file",), run_scenario, lambda: SCENARIOS, words=SCENARIO_WORDS),
-    Target("words", ("headrace.cli.options", "headrace.cli.logs", "headrace.cli.arguments"), run_words, word_seeds),
-    Target("log_text", ("headrace.cli.logs",), run_log_text, lambda: LOG_LINES, mutate=within_json),
+    Target(
+        "words", ("headrace.cli.options", "headrace.cli.commands.logs", "headrace.cli.arguments"), run_words, word_seeds
+    ),
+    Target("log_text", ("headrace.cli.commands.logs",), run_log_text, lambda: LOG_LINES, mutate=within_json),
 ]

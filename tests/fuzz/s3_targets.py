@@ -16,21 +16,12 @@ from fuzz_files import folder_of_process
 from harness import Target
 from mutations import within_json
 
-from headrace.store import (
-    naming,
-    objects,
-    s3_answers,
-    s3_config,
-    s3_credentials,
-    s3_listing,
-    s3_upload,
-    s3_wire,
-    s3_xml,
-)
+from headrace.store import naming, objects
 from headrace.store.errors import InvalidKey, InvalidUri, StoreUnavailable
-from headrace.store.s3_wire import Answer
+from headrace.store.s3 import answers, config, credentials, listing, upload, wire, xml
+from headrace.store.s3.wire import Answer
 
-TARGET = s3_config.resolve("s3://bucket/data?endpoint=http://127.0.0.1:9000", {"HOME": "/nonexistent"})
+TARGET = config.resolve("s3://bucket/data?endpoint=http://127.0.0.1:9000", {"HOME": "/nonexistent"})
 
 ERROR = b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Slow.</Message><Region>eu</Region></Error>'
 PAGE = (
@@ -97,12 +88,12 @@ def xml_mutation(data: bytes, random: Random) -> bytes:
 
 def run_xml(data: bytes) -> object | None:
     try:
-        root = s3_xml.read_xml(data)
-    except s3_xml.BadXml:
+        root = xml.read_xml(data)
+    except xml.BadXml:
         return None
     # What was looked at is the tree that is made.
     found = sum(1 for _ in root.iter())
-    assert found <= s3_xml.XML_ELEMENTS_MAX
+    assert found <= xml.XML_ELEMENTS_MAX
     return found, root.tag
 
 
@@ -112,11 +103,11 @@ def run_answer(data: bytes) -> object | None:
         return None
     statuses = (200, 206, 204, 301, 304, 400, 403, 404, 409, 412, 416, 429, 500, 503, 507)
     answer = Answer(statuses[data[0] % len(statuses)], {}, data[1:])
-    meaning = s3_answers.meaning_of(answer)
-    assert s3_answers.remedy_of(answer, TARGET)
-    said = s3_answers.problem_of(answer), s3_answers.code_of(answer)
+    meaning = answers.meaning_of(answer)
+    assert answers.remedy_of(answer, TARGET)
+    said = answers.problem_of(answer), answers.code_of(answer)
     if said[1] and answer.status in (200, 204, 206):
-        assert meaning is not s3_answers.Meaning.DONE
+        assert meaning is not answers.Meaning.DONE
     return (meaning.value, said[1]) if said[1] else None
 
 
@@ -129,7 +120,7 @@ def run_listing(data: bytes) -> object | None:
         def fetch(_query: dict[str, str], pages: list[bytes] = pages) -> Answer:
             return Answer(200, {}, pages.pop(0) if len(pages) > 1 else pages[0])
 
-        with contextlib.suppress(StoreUnavailable, s3_listing.OutOfOrder):
+        with contextlib.suppress(StoreUnavailable, listing.OutOfOrder):
             lines = listed(fetch)
             keys = [line.key for line in lines]
             assert all(line.size >= 0 for line in lines)
@@ -137,13 +128,13 @@ def run_listing(data: bytes) -> object | None:
     return found or None
 
 
-def list_flat(fetch: s3_listing.Fetch) -> list[s3_listing.Listed]:
-    return list(s3_listing.list_flat(fetch, "data/", ""))
+def list_flat(fetch: listing.Fetch) -> list[listing.Listed]:
+    return list(listing.list_flat(fetch, "data/", ""))
 
 
-def list_folders(fetch: s3_listing.Fetch) -> list[s3_listing.Listed]:
+def list_folders(fetch: listing.Fetch) -> list[listing.Listed]:
     """As far as the first page leads: a walk asks for each folder that it names."""
-    return list(s3_listing.list_folders(fetch, "data/", "data/", ""))
+    return list(listing.list_folders(fetch, "data/", "data/", ""))
 
 
 def run_upload(data: bytes) -> object | None:
@@ -151,7 +142,7 @@ def run_upload(data: bytes) -> object | None:
     reply = SimpleNamespace(answer=Answer(200, {}, data))
     asker: Any = SimpleNamespace(target=TARGET, ask=lambda _what, _how: reply)
     with contextlib.suppress(StoreUnavailable):
-        return s3_upload._begin(asker, "k", {})
+        return upload._begin(asker, "k", {})
     return None
 
 
@@ -159,8 +150,8 @@ def run_lengths(data: bytes) -> object | None:
     """The headers by which an answer says how long it is."""
     lengths, _, ranges = data.decode("latin-1").partition("\n")
     found = None
-    with contextlib.suppress(s3_wire.NoAnswer):
-        found = s3_wire.announced_bytes({"Content-Length": lengths})
+    with contextlib.suppress(wire.NoAnswer):
+        found = wire.announced_bytes({"Content-Length": lengths})
         assert found is None or 0 <= found < 10**19
     answer = Answer(206, {"Content-Range": ranges}, b"x")
     total = s3_total(answer)
@@ -168,7 +159,7 @@ def run_lengths(data: bytes) -> object | None:
 
 
 def s3_total(answer: Answer) -> int:
-    from headrace.store import s3
+    from headrace.store.s3 import store as s3
 
     return s3._total(answer)
 
@@ -191,7 +182,7 @@ def run_store_uri(data: bytes) -> object | None:
         objects.validate_key(text)
         assert ".." not in text.split("/")
         found = found or text
-    s3_config.redact(text)
+    config.redact(text)
     return found
 
 
@@ -205,7 +196,7 @@ def store_uris() -> list[bytes]:
 
 
 URI_WORDS = (
-    *(f"{name}=".encode() for name in s3_config._PARAMETERS),
+    *(f"{name}=".encode() for name in config._PARAMETERS),
     *(b"s3://", b"file://", b"?", b"&", b"%2F", b"%00", b"..", b"http://[::1]:9", b"https://", b"aws:kms", b"//"),
     *(b"token=x", b"@", b"#", b"localhost/"),
 )
@@ -216,15 +207,15 @@ def run_profile(data: bytes) -> object | None:
     PROFILE.write_bytes(data)
     environment = {"HOME": "/nonexistent", "AWS_CONFIG_FILE": str(PROFILE), "AWS_SHARED_CREDENTIALS_FILE": str(PROFILE)}
     with contextlib.suppress(InvalidUri):
-        target = s3_config.resolve("s3://bucket/data", environment)
-        assert s3_config.resolve(target.uri, environment) == target
-        provider = s3_credentials.credentials_of(target, environment)
+        target = config.resolve("s3://bucket/data", environment)
+        assert config.resolve(target.uri, environment) == target
+        provider = credentials.credentials_of(target, environment)
         assert provider is not None
         with (
             patch.object(subprocess, "run", side_effect=OSError("not here")),
-            contextlib.suppress(ValueError, s3_credentials.CredentialsFailed),
+            contextlib.suppress(ValueError, credentials.CredentialsFailed),
         ):
-            found = s3_credentials._ProfileProvider(environment, None).retrieve()
+            found = credentials._ProfileProvider(environment, None).retrieve()
             return target.uri, found.access_key
     return None
 
@@ -250,9 +241,9 @@ def run_credential_process(data: bytes) -> object | None:
     done = SimpleNamespace(returncode=0, stdout=data)
     with (
         patch.object(subprocess, "run", return_value=done),
-        contextlib.suppress(s3_credentials.CredentialsFailed),
+        contextlib.suppress(credentials.CredentialsFailed),
     ):
-        found = s3_credentials._of_process("p", "keys", {})
+        found = credentials._of_process("p", "keys", {})
         found.is_expired()
         return found.access_key, found.secret_key
     return None
@@ -267,27 +258,29 @@ def processes() -> list[bytes]:
 UPLOAD = b"<InitiateMultipartUploadResult><Bucket>b</Bucket><UploadId>u1</UploadId></InitiateMultipartUploadResult>"
 
 TARGETS = [
-    Target("s3_upload", ("headrace.store.s3_upload",), run_upload, lambda: [UPLOAD], mutate=xml_mutation),
-    Target("s3_xml", ("headrace.store.s3_xml",), run_xml, lambda: [ERROR, PAGE], mutate=xml_mutation, words=XML_WORDS),
-    Target("s3_answer", ("headrace.store.s3_answers",), run_answer, lambda: [b"\x0d" + ERROR], words=XML_WORDS),
+    Target("s3_upload", ("headrace.store.s3.upload",), run_upload, lambda: [UPLOAD], mutate=xml_mutation),
+    Target("s3_xml", ("headrace.store.s3.xml",), run_xml, lambda: [ERROR, PAGE], mutate=xml_mutation, words=XML_WORDS),
+    Target("s3_answer", ("headrace.store.s3.answers",), run_answer, lambda: [b"\x0d" + ERROR], words=XML_WORDS),
     Target(
         "s3_listing",
-        ("headrace.store.s3_listing",),
+        ("headrace.store.s3.listing",),
         run_listing,
         lambda: [PAGE, LAST],
         mutate=xml_mutation,
         words=XML_WORDS,
     ),
-    Target("s3_lengths", ("headrace.store.s3_wire", "headrace.store.s3"), run_lengths, lambda: [b"12\nbytes 0-9/100"]),
+    Target(
+        "s3_lengths", ("headrace.store.s3.wire", "headrace.store.s3.store"), run_lengths, lambda: [b"12\nbytes 0-9/100"]
+    ),
     Target(
         "store_uri",
-        ("headrace.store.objects", "headrace.store.s3_config", "headrace.store.naming"),
+        ("headrace.store.objects", "headrace.store.s3.config", "headrace.store.naming"),
         run_store_uri,
         store_uris,
         words=URI_WORDS,
     ),
-    Target("s3_profile", ("headrace.store.s3_config",), run_profile, lambda: PROFILES, words=PROFILE_WORDS),
+    Target("s3_profile", ("headrace.store.s3.config",), run_profile, lambda: PROFILES, words=PROFILE_WORDS),
     Target(
-        "credential_process", ("headrace.store.s3_credentials",), run_credential_process, processes, mutate=within_json
+        "credential_process", ("headrace.store.s3.credentials",), run_credential_process, processes, mutate=within_json
     ),
 ]

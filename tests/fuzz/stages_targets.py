@@ -17,15 +17,17 @@ from fuzz_files import empty_folder
 from harness import Target
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages import arrow_check, custom, engine_choice, terse, vocabulary
-from headrace.stages.arrow_stream import END_OF_STREAM, ArrowStream
-from headrace.stages.batch import PART, ROW
-from headrace.stages.command_arrow import ArrowExchange
-from headrace.stages.command_lines import Exchange, LineExchange
-from headrace.stages.command_process import CommandFailedError
-from headrace.stages.errors import StageContractError
-from headrace.stages.quality import model_host
-from headrace.stages.records import SOURCE_ROWS
+from headrace.stages.commands.arrow import ArrowExchange
+from headrace.stages.commands.arrow_stream import END_OF_STREAM, ArrowStream
+from headrace.stages.commands.lines import Exchange, LineExchange
+from headrace.stages.commands.process import CommandFailedError
+from headrace.stages.functions import functions
+from headrace.stages.quality.models import model_host
+from headrace.stages.runtime import arrow_check
+from headrace.stages.runtime.batch import PART, ROW
+from headrace.stages.runtime.errors import StageContractError
+from headrace.stages.runtime.records import SOURCE_ROWS
+from headrace.stages.tokenizer import engine_choice, minified, vocabulary
 
 GIVEN = pa.record_batch(
     [
@@ -53,7 +55,7 @@ def _answers(exchange: Exchange, taken: Any) -> object | None:
     found: list[Any] = []
     for place, answer in exchange.answers.items():
         assert answer["text"].encode().decode() == answer["text"]
-        found.append((place, answer["text"], custom.pack_metadata(answer.get("metadata"), None)))
+        found.append((place, answer["text"], functions.pack_metadata(answer.get("metadata"), None)))
     return found or None
 
 
@@ -203,7 +205,7 @@ def run_terse(data: bytes) -> object | None:
     model = parsed.get("model") if isinstance(parsed, dict) else None
     if not isinstance(model, dict) or not isinstance(model.get("merges", []), list):
         return None
-    said = orjson.loads(terse.terse(parsed))
+    said = orjson.loads(minified.terse(parsed))
     merges = said["model"].pop("merges")
     assert [_pair(merge) for merge in merges] == [_pair(merge) for merge in model.pop("merges", [])]
     assert said == parsed
@@ -276,23 +278,39 @@ TOKENIZER_WORDS = (b'"model"', b'"vocab"', b'"added_tokens"', b'"content"', b'"i
 TARGETS = [
     Target(
         "command_lines",
-        ("headrace.stages.command_lines",),
+        ("headrace.stages.commands.lines",),
         run_command_lines,
         command_line_seeds,
         words=ROWS_WORDS,
     ),
     Target(
-        "command_arrow", ("headrace.stages.command_arrow",), run_command_arrow, command_arrow_seeds, mutate=mutate_arrow
+        "command_arrow",
+        ("headrace.stages.commands.arrow",),
+        run_command_arrow,
+        command_arrow_seeds,
+        mutate=mutate_arrow,
     ),
     Target(
-        "arrow_stream", ("headrace.stages.arrow_stream",), run_arrow_stream, command_arrow_seeds, mutate=mutate_arrow
+        "arrow_stream",
+        ("headrace.stages.commands.arrow_stream",),
+        run_arrow_stream,
+        command_arrow_seeds,
+        mutate=mutate_arrow,
     ),
-    Target("tokenizer", ("headrace.stages.vocabulary",), run_tokenizer, tokenizer_seeds, words=TOKENIZER_WORDS),
-    Target("terse", ("headrace.stages.terse",), run_terse, lambda: [orjson.dumps(VOCABULARY)], words=(b'"merges":["',)),
-    Target("engine_choice", ("headrace.stages.engine_choice",), run_engine_choice, engine_choice_seeds),
+    Target(
+        "tokenizer", ("headrace.stages.tokenizer.vocabulary",), run_tokenizer, tokenizer_seeds, words=TOKENIZER_WORDS
+    ),
+    Target(
+        "terse",
+        ("headrace.stages.tokenizer.minified",),
+        run_terse,
+        lambda: [orjson.dumps(VOCABULARY)],
+        words=(b'"merges":["',),
+    ),
+    Target("engine_choice", ("headrace.stages.tokenizer.engine_choice",), run_engine_choice, engine_choice_seeds),
     Target(
         "model_message",
-        ("headrace.stages.quality.model_host",),
+        ("headrace.stages.quality.models.model_host",),
         run_model_message,
         model_message_seeds,
         mutate=mutate_framed,

@@ -16,26 +16,18 @@ import xxhash
 from harness import Target
 from mutations import changed_tree, within_json, within_msgpack
 
-from headrace.store import (
-    blocks,
-    building,
-    cluster_changes,
-    entries,
-    header,
-    intervals,
-    key_files,
-    keys,
-    manifest,
-    parquet_gate,
-    shards,
-    snapshot,
-)
-from headrace.store.cluster_fold import ClusterState
-from headrace.store.entries import Entry
+from headrace.store.datasets import manifest
 from headrace.store.errors import FormatError
-from headrace.store.fold import FoldError, LedgerState
-from headrace.store.log_state import LogState
+from headrace.store.ledger import snapshot
+from headrace.store.ledger.core import cluster_changes, entries, intervals
+from headrace.store.ledger.core.cluster_fold import ClusterState
+from headrace.store.ledger.core.entries import Entry
+from headrace.store.ledger.core.fold import FoldError, LedgerState
+from headrace.store.ledger.core.log_state import LogState
 from headrace.store.objects import ObjectInfo
+from headrace.store.parquet import gate
+from headrace.store.shards import builder, header, key_files, object_keys, shard
+from headrace.store.shards.core import blocks
 
 # -- ledgers --
 
@@ -212,9 +204,9 @@ def run_shard_header(data: bytes) -> object | None:
         with contextlib.suppress(FormatError):
             header.data_end(store, "k")
         with contextlib.suppress(FormatError):
-            read = shards.read_header(store, "k")
+            read = shard.read_header(store, "k")
             with contextlib.suppress(FormatError):
-                found = sorted(shards.read_shard(store, "k", read)), read.metadata
+                found = sorted(shard.read_shard(store, "k", read)), read.metadata
         with contextlib.suppress(FormatError):
             plain = header.read_plain_header(store, "k")
             text = candidate[8 : plain.body]
@@ -225,7 +217,7 @@ def run_shard_header(data: bytes) -> object | None:
 def whole_shard() -> bytes:
     arrays = {"tokens": np.arange(24, dtype="<u2").reshape(3, 8), "offsets": np.arange(4, dtype="<i8")}
     return b"".join(
-        bytes(part) for part in building.safetensors_parts(arrays, {"format": "1", "note": "é"}, blocks=True)
+        bytes(part) for part in builder.safetensors_parts(arrays, {"format": "1", "note": "é"}, blocks=True)
     )
 
 
@@ -265,9 +257,9 @@ def block_seeds() -> list[bytes]:
 
 def run_key(data: bytes) -> object | None:
     text = data.decode("utf-8", "surrogateescape")
-    epoch = keys.epoch_of(text)
-    assert keys.is_key(text) == (epoch is not None)
-    keys.is_checksum(text)
+    epoch = object_keys.epoch_of(text)
+    assert object_keys.is_key(text) == (epoch is not None)
+    object_keys.is_checksum(text)
     with contextlib.suppress(ValueError):
         name = key_files.RecordName.parse(text)
         assert key_files.RecordName.parse(str(name)) == name
@@ -328,8 +320,8 @@ def run_parquet_head(data: bytes) -> object | None:
     """What the process that reads a footer says of it, whatever has become of that process."""
     found = None
     for candidate in (data, with_shape(data)):
-        with contextlib.suppress(parquet_gate.UnsoundParquet):
-            head = parquet_gate._head_of(bytearray(candidate))
+        with contextlib.suppress(gate.UnsoundParquet):
+            head = gate._head_of(bytearray(candidate))
             assert head.numbers.ndim == 2
             found = len(head), head.schema.names
     return found
@@ -340,7 +332,7 @@ def with_shape(data: bytes) -> bytes:
     size = int.from_bytes(data[:2], "little")
     told, numbers = data[2 : 2 + size], data[2 + size :]
     columns = max(0, len(numbers) // 16 - 1)
-    return parquet_gate._SHAPE.pack(len(told), 1, columns) + told + numbers[: 16 + 16 * columns]
+    return gate._SHAPE.pack(len(told), 1, columns) + told + numbers[: 16 + 16 * columns]
 
 
 def parquet_heads() -> list[bytes]:
@@ -349,8 +341,8 @@ def parquet_heads() -> list[bytes]:
 
 
 def run_parquet_rows(data: bytes) -> object | None:
-    with contextlib.suppress(parquet_gate.UnsoundParquet):
-        rows = parquet_gate._rows_of(bytearray(data), 16)
+    with contextlib.suppress(gate.UnsoundParquet):
+        rows = gate._rows_of(bytearray(data), 16)
         rows.validate()
         return rows.num_rows, rows.schema.names
     return None
@@ -365,35 +357,54 @@ def parquet_rows() -> list[bytes]:
 
 
 TARGETS = [
-    Target("parquet_head", ("headrace.store.parquet_gate",), run_parquet_head, parquet_heads),
-    Target("parquet_rows", ("headrace.store.parquet_gate",), run_parquet_rows, parquet_rows),
+    Target("parquet_head", ("headrace.store.parquet.gate",), run_parquet_head, parquet_heads),
+    Target("parquet_rows", ("headrace.store.parquet.gate",), run_parquet_rows, parquet_rows),
     Target(
-        "ledger_entry", ("headrace.store.entries", "headrace.store.fold"), run_entry, entry_seeds, mutate=within_msgpack
+        "ledger_entry",
+        ("headrace.store.ledger.core.entries", "headrace.store.ledger.core.fold"),
+        run_entry,
+        entry_seeds,
+        mutate=within_msgpack,
     ),
     Target(
-        "snapshot", ("headrace.store.snapshot",), run_snapshot, snapshot_seeds, mutate=snapshot_mutation, bytes_max=4096
+        "snapshot",
+        ("headrace.store.ledger.snapshot",),
+        run_snapshot,
+        snapshot_seeds,
+        mutate=snapshot_mutation,
+        bytes_max=4096,
     ),
     Target(
         "intervals",
-        ("headrace.store.intervals",),
+        ("headrace.store.ledger.core.intervals",),
         run_intervals,
         lambda: [b"\x01\x04\x09\x02", b"\0\x05\x05\x05\x14\x03"],
     ),
     Target(
         "shard_header",
-        ("headrace.store.header", "headrace.store.shards"),
+        ("headrace.store.shards.header", "headrace.store.shards.shard"),
         run_shard_header,
         lambda: [whole_shard()],
         mutate=shard_mutation,
     ),
-    Target("blocks", ("headrace.store.blocks",), run_blocks, block_seeds, mutate=within_json),
+    Target("blocks", ("headrace.store.shards.core.blocks",), run_blocks, block_seeds, mutate=within_json),
     Target(
-        "keys", ("headrace.store.keys",), run_key, lambda: [KEY.encode(), KEY.replace("shards", "quarantine").encode()]
+        "keys",
+        ("headrace.store.shards.object_keys",),
+        run_key,
+        lambda: [KEY.encode(), KEY.replace("shards", "quarantine").encode()],
     ),
-    Target("key_file", ("headrace.store.key_files",), run_key_file, key_file_seeds, mutate=within_json, bytes_max=4096),
+    Target(
+        "key_file",
+        ("headrace.store.shards.key_files",),
+        run_key_file,
+        key_file_seeds,
+        mutate=within_json,
+        bytes_max=4096,
+    ),
     Target(
         "manifest",
-        ("headrace.store.manifest",),
+        ("headrace.store.datasets.manifest",),
         run_manifest,
         lambda: [orjson.dumps(manifest.removal(7))],
         mutate=within_json,

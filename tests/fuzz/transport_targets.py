@@ -12,21 +12,13 @@ from unittest.mock import patch
 from harness import Target
 from mutations import within_json
 
-from headrace.transport import (
-    control,
-    control_address,
-    credit,
-    errors,
-    frame,
-    log_lines,
-    masking,
-    pipe,
-    quic_bulk,
-    relay_table,
-    ring,
-    ring_memory,
-    stream_frames,
-)
+from headrace.daemon import control_address, log_lines
+from headrace.pipeline import masking
+from headrace.transport import errors
+from headrace.transport.core import control, credit, frame, relay_table
+from headrace.transport.pipe import pipe
+from headrace.transport.quic import bulk, stream_frames
+from headrace.transport.ring import memory as ring_memory, ring
 
 HEAD = frame._HEADER
 
@@ -159,7 +151,7 @@ def run_bulk(data: bytes) -> object | None:
     stream = SimpleNamespace(receiver=receiver, max_stream_data_local=4096, stream_id=0)
     limit = SimpleNamespace(used=0, value=2000)
     quic: Any = SimpleNamespace(_streams={0: stream}, _local_max_data=limit, _stream_can_receive=lambda _: True)
-    batch = object.__new__(quic_bulk._Batch)
+    batch = object.__new__(bulk._Batch)
     batch._quic, batch._stream, batch._chunks = quic, None, []
     if not batch._take_payload(data):
         assert (receiver.highest_offset, limit.used, batch._chunks) == (10, 0, [])
@@ -377,15 +369,17 @@ MASKED_WORDS = (b"://", b"@", b"?", b"&", b"token=", b"access_key=", b"secret", 
 ADDRESS_WORDS = (b"unix:/", b"insecure-tcp:", b"localhost", b"[", b"]:", b"::1", b":7420", b"65535")
 
 TARGETS = [
-    Target("quic_bulk", ("headrace.transport.quic_bulk",), run_bulk, lambda: [b"\x0e\x00\x0a\x03abc"], bytes_max=64),
-    Target("frame", ("headrace.transport.frame",), run_frame, frames),
-    Target("control", ("headrace.transport.control",), run_control, controls),
-    Target("stream", ("headrace.transport.stream_frames",), run_stream, streams, bytes_max=2048),
-    Target("credit", ("headrace.transport.credit",), run_credit, lambda: [b"\x00\x01\x02\x03", b"\x20\x21\x22" * 9]),
-    Target("relay_table", ("headrace.transport.relay_table",), run_relay, relays),
-    Target("log_lines", ("headrace.transport.log_lines",), run_log_line, log_line_seeds, mutate=within_json),
-    Target("masking", ("headrace.transport.masking",), run_masking, maskings, words=MASKED_WORDS),
-    Target("control_address", ("headrace.transport.control_address",), run_address, addresses, words=ADDRESS_WORDS),
-    Target("ring", ("headrace.transport.ring", "headrace.transport.ring_memory"), run_ring, rings, bytes_max=1024),
-    Target("link_handles", ("headrace.transport.ring_memory", "headrace.transport.pipe"), run_handles, handles),
+    Target("quic_bulk", ("headrace.transport.quic.bulk",), run_bulk, lambda: [b"\x0e\x00\x0a\x03abc"], bytes_max=64),
+    Target("frame", ("headrace.transport.core.frame",), run_frame, frames),
+    Target("control", ("headrace.transport.core.control",), run_control, controls),
+    Target("stream", ("headrace.transport.quic.stream_frames",), run_stream, streams, bytes_max=2048),
+    Target(
+        "credit", ("headrace.transport.core.credit",), run_credit, lambda: [b"\x00\x01\x02\x03", b"\x20\x21\x22" * 9]
+    ),
+    Target("relay_table", ("headrace.transport.core.relay_table",), run_relay, relays),
+    Target("log_lines", ("headrace.daemon.log_lines",), run_log_line, log_line_seeds, mutate=within_json),
+    Target("masking", ("headrace.pipeline.masking",), run_masking, maskings, words=MASKED_WORDS),
+    Target("control_address", ("headrace.daemon.control_address",), run_address, addresses, words=ADDRESS_WORDS),
+    Target("ring", ("headrace.transport.ring.ring", "headrace.transport.ring.memory"), run_ring, rings, bytes_max=1024),
+    Target("link_handles", ("headrace.transport.ring.memory", "headrace.transport.pipe.pipe"), run_handles, handles),
 ]

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from harness import Target
 from mutations import within_msgpack
 
-from headrace.transport import certificates, join_wire, ticket, token
+from headrace.cluster import certificates, join_wire, ticket, token
 
 KEY = b"k" * ticket.KEY_BYTES_MIN
 
@@ -156,10 +156,10 @@ def join_mutation(data: bytes, random: Random) -> bytes:
 
 
 TARGETS = [
-    Target("ticket", ("headrace.transport.ticket",), run_ticket, tickets, mutate=within_msgpack),
-    Target("join_token", ("headrace.transport.token",), run_token, tokens, mutate=within_msgpack),
-    Target("join_wire", ("headrace.transport.join_wire",), run_join, joins, mutate=join_mutation),
-    Target("identity", ("headrace.transport.certificates",), run_identity, identities),
-    Target("certificate", ("headrace.transport.certificates",), run_certificate, certificate_seeds),
-    Target("join_request", ("headrace.transport.certificates",), run_join_request, join_requests),
+    Target("ticket", ("headrace.cluster.ticket",), run_ticket, tickets, mutate=within_msgpack),
+    Target("join_token", ("headrace.cluster.token",), run_token, tokens, mutate=within_msgpack),
+    Target("join_wire", ("headrace.cluster.join_wire",), run_join, joins, mutate=join_mutation),
+    Target("identity", ("headrace.cluster.certificates",), run_identity, identities),
+    Target("certificate", ("headrace.cluster.certificates",), run_certificate, certificate_seeds),
+    Target("join_request", ("headrace.cluster.certificates",), run_join_request, join_requests),
 ]

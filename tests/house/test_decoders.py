@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("transport", "store")
+FOLDERS = ("transport", "store", "cluster", "daemon")
 #: Areas of targets whose decoders the docs list.
 AREAS = ("transport", "trust", "store", "s3")
 #: Calls by which bytes or text become values, by their last names.
@@ -23,11 +23,11 @@ CODECS = {
 }
 #: Modules that call one, and read nothing with it but what the same process wrote, or what a target reads with them.
 OWN: dict[str, str] = {
-    "headrace.transport.private_folder": "the kernel says who the peer is",
-    "headrace.transport.quic": "opens streams of its own, which is no decoding",
-    "headrace.transport.udp": "the kernel says how long the datagrams are that it has joined",
-    "headrace.store.parquet_child": "a process of its own, with limits, for what is decoded there; its orders are ours",
-    "headrace.store.verify": "a manifest whose values are compared with what the ledger says, and not used",
+    "headrace.daemon.private_folder": "the kernel says who the peer is",
+    "headrace.transport.quic.endpoint": "opens streams of its own, which is no decoding",
+    "headrace.transport.quic.udp": "the kernel says how long the datagrams are that it has joined",
+    "headrace.store.parquet.child": "a process of its own, with limits, for what is decoded there; its orders are ours",
+    "headrace.store.datasets.verify": "a manifest whose values are compared with what the ledger says, and not used",
 }
 
 

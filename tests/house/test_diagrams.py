@@ -10,6 +10,7 @@ from headrace.cli.diagrams import diagram, main, redraw, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
+PAGES = (PAGE, ROOT / "docs" / "dedup.md")
 
 
 class Lamp(Enum):
@@ -35,7 +36,7 @@ LAMP: dict[tuple[Enum, Enum], Enum] = {
 def tables() -> set[str]:
     """Every literal transition table of the pure cores, as `module:TABLE`."""
     found: set[str] = set()
-    for path in ROOT.glob("*/core/*.py"):
+    for path in ROOT.glob("*/**/core/**/*.py"):
         module = ".".join(("headrace", *path.relative_to(ROOT).with_suffix("").parts))
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.AnnAssign) and ast.unparse(node.target).endswith("TRANSITIONS"):
@@ -50,7 +51,7 @@ def test_the_diagrams_are_those_of_the_tables() -> None:
 
 def test_every_table_is_drawn() -> None:
     assert tables()
-    assert set(sources(PAGE.read_text(encoding="utf-8"))) == tables()
+    assert {name for page in PAGES for name in sources(page.read_text(encoding="utf-8"))} == tables()
 
 
 def test_turns_between_the_same_states_share_an_arrow_and_a_state_that_nothing_leaves_is_an_end() -> None:

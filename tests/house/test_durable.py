@@ -7,15 +7,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("cli", "controller", "loader", "pipeline", "stages", "store", "transport", "worker")
+FOLDERS = (
+    "client",
+    "cluster",
+    "daemon",
+    "cli",
+    "controller",
+    "loader",
+    "pipeline",
+    "stages",
+    "store",
+    "transport",
+    "worker",
+)
 #: What makes something durable, or gives it a name that somebody may rely on.
 DEEDS = {"fsync", "fdatasync", "link", "rename", "replace"}
 #: The one place; a folder that may import nothing of ours; and what promises nothing behind a power failure.
 ELSEWHERE = {
-    "store/disk.py": "the place itself",
-    "transport/credential_files.py": "transport imports nothing of ours",
-    "transport/logbook.py": "lines of a log",
-    "loader/cache.py": "a cache, whose blocks are checked as they are read",
+    "store/files/disk.py": "the place itself",
+    "cluster/credential_files.py": "transport imports nothing of ours",
+    "daemon/log_files.py": "lines of a log",
+    "loader/cache/cache.py": "a cache, whose blocks are checked as they are read",
 }
 
 
@@ -42,11 +54,14 @@ def _is_deed(call: ast.Call) -> bool:
 
 
 def test_nobody_makes_things_durable_around_the_one_place() -> None:
-    assert list(around(ROOT)) == [], "call `headrace.store.disk`, or name the file above and say why"
+    assert list(around(ROOT)) == [], "call `headrace.store.files.disk`, or name the file above and say why"
 
 
 def test_a_planted_sync_is_found(tmp_path: Path) -> None:
     (tmp_path / "worker").mkdir()
     text = "import os\nos.fsync(3)\npath.rename(target)\ndisk.sync(3)\nname.replace('a', 'b')\n"
     (tmp_path / "worker" / "spool.py").write_text(text)
-    assert [line.partition(": ")[0] for line in around(tmp_path)] == ["worker/spool.py:2", "worker/spool.py:3"]
+    assert [line.partition(": ")[0] for line in around(tmp_path)] == [
+        "worker/spool.py:2",
+        "worker/spool.py:3",
+    ]

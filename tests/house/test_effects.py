@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("controller", "worker", "transport")
+FOLDERS = ("cluster", "daemon", "controller", "worker", "transport")
 #: What begins something whose error is forgotten unless it is asked for.
 BEGINNINGS = {
     "create_task",
@@ -23,7 +23,7 @@ BEGINNINGS = {
     "start_new_thread",
 }
 #: The two helpers.
-HELPERS = {"transport/effects.py", "transport/threads.py"}
+HELPERS = {"daemon/effects.py", "daemon/threads.py"}
 
 
 def around(root: Path) -> Iterator[str]:
@@ -42,7 +42,7 @@ def around(root: Path) -> Iterator[str]:
 
 
 def test_nothing_begins_around_the_helpers() -> None:
-    assert list(around(ROOT)) == [], "use headrace.transport.effects or headrace.transport.threads"
+    assert list(around(ROOT)) == [], "use headrace.daemon.effects or headrace.daemon.threads"
 
 
 @pytest.mark.parametrize(

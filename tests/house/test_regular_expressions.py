@@ -18,16 +18,29 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from superlinear import superlinear  # noqa: E402
 
-FOLDERS = ("pipeline", "stages", "transport", "store", "controller", "worker", "loader", "cli", "chaos")
+FOLDERS = (
+    "client",
+    "cluster",
+    "daemon",
+    "pipeline",
+    "stages",
+    "transport",
+    "store",
+    "controller",
+    "worker",
+    "loader",
+    "cli",
+    "chaos",
+)
 #: Calls that make an expression from a text.
 MAKERS = {"compile", "match", "search", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
 #: Expressions that are made from what a user or a store is called, by function: all they hold is escaped, or of a size
 #: that the command line bounds.
 MADE = {
-    "stages/patterns.py": {"__init__", "_enters"},
+    "stages/sources/objects/patterns.py": {"__init__", "_enters"},
     "stages/quality/edits.py": {"__init__"},
     "stages/quality/urls.py": {"__init__"},
-    "store/log.py": {"__init__"},
+    "store/ledger/log.py": {"__init__"},
 }
 
 

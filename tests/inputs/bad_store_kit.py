@@ -14,14 +14,14 @@ from typing import Any, Self
 
 import files_kit as files
 
-from headrace.store.dataset import Dataset
-from headrace.store.shards import read_table
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.shards.shard import read_table
 
 RUN_S_MAX = 300.0
 LOOK_S = 0.05
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read, tokenize, write_tokens
+from headrace.stages.library.stages import read, tokenize, write_tokens
 
 
 def build(input: str, output: str, tokenizer: str = "TOKENIZER") -> Pipeline:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace.store import objects
-from headrace.store.files import FileStore
+from headrace.store.files.store import FileStore
 
 # The tests have no packages: this is how their modules find the kits beside them.
 sys.path.insert(0, str(pathlib.Path(__file__).parent))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from headrace.stages.batch import ROW, Batch
-from headrace.stages.contract import FragmentEnd, Source
-from headrace.store.entries import Fragment
-from headrace.store.intervals import UNBOUNDED, Gap, IntervalSet
+from headrace.stages.runtime.batch import ROW, Batch
+from headrace.stages.runtime.contract import FragmentEnd, Source
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap, IntervalSet
 
 WHOLE = [Gap(0, UNBOUNDED, 0)]
 

@@ -16,18 +16,18 @@ import files_kit as files
 import pytest
 import reading_kit as reading
 
-from headrace.stages.batch import Batch
-from headrace.stages.contract import FragmentEnd
-from headrace.stages.mixed import MixedSource
-from headrace.store.dataset import Dataset
-from headrace.store.entries import Fragment
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.contract import FragmentEnd
+from headrace.stages.sources.mixed import MixedSource
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 RUN_S_MAX = 120.0
 RECORDS = 60
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read, write_jsonl
+from headrace.stages.library.stages import read, write_jsonl
 
 def build(input: str = "in", fragment_bytes: int = 1 << 20) -> Pipeline:
     return Pipeline.chain("plain", "out", read(input, fragment_bytes=fragment_bytes), write_jsonl())

@@ -22,12 +22,12 @@ from minio.datatypes import Part
 from s3_server import ACCESS_KEY, SECRET_KEY, S3Server, shared_server
 from test_altered import report, run, state
 
-from headrace.stages import streams
-from headrace.stages.batch import Batch
-from headrace.stages.contract import FragmentEnd
-from headrace.stages.mixed import MixedSource
-from headrace.store.entries import Fragment
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.contract import FragmentEnd
+from headrace.stages.sources.mixed import MixedSource
+from headrace.stages.sources.objects import streams
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.store.objects import open_store
 
 NAMES = ("a.jsonl", "b.jsonl.gz", "c.parquet", "d.warc.gz", "e.txt")
@@ -92,7 +92,7 @@ def test_parquet_of_a_store_has_the_checksum_that_its_file_has(
 ) -> None:
     # row groups that are fetched as a whole, and larger ones whose columns are fetched beside one another
     monkeypatch.setattr(streams, "BLOCK_BYTES", 1 << 16)
-    monkeypatch.setattr("headrace.stages.parquet.BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr("headrace.stages.sources.parquet.BLOCK_BYTES", 1 << 16)
     packed = io.BytesIO()
     texts = {f"text {letter}".strip(): [secrets.token_hex(100) for _ in range(900)] for letter in "ab"}
     table = pa.table({"text": texts["text a"], **texts})

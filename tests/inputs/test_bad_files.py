@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 import reading_kit as reading
 
-from headrace.stages.errors import DamagedInput, InputError
-from headrace.stages.mixed import MixedSource
+from headrace.stages.runtime.errors import DamagedInput, InputError
+from headrace.stages.sources.mixed import MixedSource
 
 NOBODY = 65534
 #: Text that does not compress, so that a file of it has many blocks.
@@ -187,8 +187,8 @@ def test_a_million_tiny_lines_are_a_million_records(tmp_path: pathlib.Path) -> N
 
 BOUNDED = """
 import resource, sys
-from headrace.stages.mixed import MixedSource
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.stages.sources.mixed import MixedSource
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 reader = MixedSource("read", [sys.argv[1]])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 fates = []

@@ -15,8 +15,8 @@ import pytest
 import zstandard
 from reading_kit import read_all
 
-from headrace.stages.mixed import MixedSource
-from headrace.stages.payloads import CODINGS_MAX, UndecodablePayload, decode_payload
+from headrace.stages.sources.mixed import MixedSource
+from headrace.stages.sources.warc_payloads import CODINGS_MAX, UndecodablePayload, decode_payload
 
 MIB = 1 << 20
 #: What each unfolds to, the limit of a record, and what may be held for one: its bytes, pieces of them, and a text.

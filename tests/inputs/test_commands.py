@@ -14,14 +14,14 @@ from typing import Any
 import files_kit as files
 import pytest
 
-from headrace.store.dataset import Dataset
-from headrace.store.shards import read_table
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.shards.shard import read_table
 
 RUN_S_MAX = 120.0
 RECORDS = 3000
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import command, read, write_jsonl
+from headrace.stages.library.stages import command, read, write_jsonl
 
 
 def build(input: str, output: str, script: str) -> Pipeline:

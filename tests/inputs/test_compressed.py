@@ -12,8 +12,8 @@ import pytest
 import reading_kit as reading
 import zstandard
 
-from headrace.stages.errors import DamagedInput
-from headrace.stages.mixed import MixedSource
+from headrace.stages.runtime.errors import DamagedInput
+from headrace.stages.sources.mixed import MixedSource
 
 Place = tuple[pathlib.Path, Callable[[str], str]]
 

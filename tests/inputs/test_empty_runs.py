@@ -9,14 +9,14 @@ import sys
 
 import pytest
 
-from headrace.store.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset
 
 RUN_S_MAX = 120.0
 #: So many that a run has not read them all by the time its first thousand are closed.
 RECORDS = 400_000
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import map_records, read_jsonl, write_jsonl
+from headrace.stages.library.stages import map_records, read_jsonl, write_jsonl
 
 def kind(record):
     return record if record["metadata"].get("kind") == KIND else None

@@ -19,13 +19,13 @@ import readers
 from small_tokenizer import small_tokenizer
 from test_runs import balance, headrace
 
-from headrace.store.dataset import Dataset
-from headrace.store.shards import read_shard, read_table
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.shards.shard import read_shard, read_table
 
 PIPELINE = """
 from dataclasses import replace
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read, tokenize, write_documents, write_jsonl, write_tokens
+from headrace.stages.library.stages import read, tokenize, write_documents, write_jsonl, write_tokens
 
 
 def build(input: str, output: str, seq_len: int = 32) -> Pipeline:

@@ -13,18 +13,18 @@ import pytest
 from bad_store_kit import RUN_S_MAX
 from small_tokenizer import small_tokenizer
 
-from headrace.stages.errors import DeviceFailed
-from headrace.stages.inputs import Inputs
-from headrace.stages.jsonl import JsonlSource
-from headrace.store.dataset import Dataset
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.stages.runtime.errors import DeviceFailed
+from headrace.stages.sources.jsonl import JsonlSource
+from headrace.stages.sources.objects.inputs import Inputs
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 RECORDS = 50
 #: Any process of this user may read its memory (prctl(2), PR_SET_PTRACER), whatever the system's rule is.
 DEVICE = "import ctypes; ctypes.CDLL(None).prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0); print(flush=True); input()"
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read, tokenize, write_tokens
+from headrace.stages.library.stages import read, tokenize, write_tokens
 
 
 def build(input: str, output: str, damaged: str = "stop") -> Pipeline:

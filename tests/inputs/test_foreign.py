@@ -12,10 +12,10 @@ import pytest
 import reading_kit as reading
 from test_runs import balance, run
 
-from headrace.stages.errors import DamagedInput
-from headrace.stages.foreign import foreign
-from headrace.stages.jsonl import JsonlSource
-from headrace.stages.mixed import MixedSource
+from headrace.stages.runtime.errors import DamagedInput
+from headrace.stages.sources.jsonl import JsonlSource
+from headrace.stages.sources.mixed import MixedSource
+from headrace.stages.sources.objects.file_magic import foreign
 
 FOREIGN = {
     "gzip": (gzip.compress(files.lines()), "a gzip stream; let its name end in .gz"),

@@ -11,13 +11,13 @@ import pytest
 from small_tokenizer import small_tokenizer
 from test_runs import balance, headrace
 
-from headrace.store.dataset import Dataset
-from headrace.store.shards import read_table
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.shards.shard import read_table
 
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import map_records, read_jsonl, read_parquet, read_warc
-from headrace.stages.library import tokenize, write_documents, write_tokens
+from headrace.stages.library.stages import map_records, read_jsonl, read_parquet, read_warc
+from headrace.stages.library.stages import tokenize, write_documents, write_tokens
 
 
 def not_a_ninth(record):

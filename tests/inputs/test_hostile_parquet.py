@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from reading_kit import WHOLE, read_all
 
-from headrace.stages.batch import Batch
-from headrace.stages.errors import DamagedInput, InputError
-from headrace.stages.parquet import ParquetSource
-from headrace.store.parquet_child import FOOTER_MEMORY_BYTES
-from headrace.store.parquet_gate import ParquetGate, UnsoundParquet, footer_of
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.errors import DamagedInput, InputError
+from headrace.stages.sources.parquet import ParquetSource
+from headrace.store.parquet.child import FOOTER_MEMORY_BYTES
+from headrace.store.parquet.gate import ParquetGate, UnsoundParquet, footer_of
 
 ROWS = 4096
 #: Numbers in a block, blocks in it, and numbers in all, as the encodings of differences have them, and no more.

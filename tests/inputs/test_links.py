@@ -14,17 +14,17 @@ import pytest
 from reading_kit import WHOLE, read_whole
 from test_runs import balance, run
 
-from headrace.cli.load import load
-from headrace.stages import inputs as inputs_module
-from headrace.stages.documents import FilesSource
-from headrace.stages.errors import FragmentChanged, InputError
-from headrace.stages.inputs import Inputs, file_at
-from headrace.stages.jsonl import JsonlSource
-from headrace.stages.mixed import MixedSource
-from headrace.stages.parquet import ParquetSource
-from headrace.stages.spool import SpoolSource
-from headrace.stages.warc import WarcSource
-from headrace.stages.within import LeadsOutError, open_below
+from headrace.client.pipeline_file import load
+from headrace.stages.runtime.errors import FragmentChanged, InputError
+from headrace.stages.sources.documents import FilesSource
+from headrace.stages.sources.jsonl import JsonlSource
+from headrace.stages.sources.mixed import MixedSource
+from headrace.stages.sources.objects import inputs as inputs_module
+from headrace.stages.sources.objects.inputs import Inputs, file_at
+from headrace.stages.sources.objects.within import LeadsOutError, open_below
+from headrace.stages.sources.parquet import ParquetSource
+from headrace.stages.sources.spool import SpoolSource
+from headrace.stages.sources.warc import WarcSource
 
 SECRET = b'{"text": "a secret of somebody"}\n'
 #: Each source of files with a name that it reads and a file that it takes.
@@ -176,7 +176,7 @@ def test_no_descriptor_is_left_open_by_a_refusal(corpus: Path) -> None:
 
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read_jsonl, write_documents
+from headrace.stages.library.stages import read_jsonl, write_documents
 
 
 def build(input: str, output: str) -> Pipeline:

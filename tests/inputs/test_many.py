@@ -19,8 +19,8 @@ GROWN_BYTES_MAX = 8 << 20
 #: Lists its input, and prints how many fragments there are and by how many bytes the process grew.
 LISTING = """
 import resource, sys
-import headrace.store.s3
-from headrace.stages.jsonl import JsonlSource
+import headrace.store.s3.store
+from headrace.stages.sources.jsonl import JsonlSource
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for count, fragment in enumerate(JsonlSource("read", [sys.argv[1]]).list(), 1):
     pass

@@ -11,12 +11,11 @@ import orjson
 import pyarrow as pa
 import pytest
 import reading_kit as reading
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.stages.errors import InputError
-from headrace.stages.mixed import MixedSource
-from headrace.stages.parquet_values import values_of
+from headrace.stages.runtime.errors import InputError
+from headrace.stages.sources.mixed import MixedSource
+from headrace.stages.sources.parquet_values import values_of
 
 TIMES = (
     *(pa.timestamp(unit, tz=zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC", "Europe/Berlin")),

@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterator
 
 import files_kit as files
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.stages.errors import InputError
-from headrace.stages.inputs import Inputs
-from headrace.stages.jsonl import JsonlSource
-from headrace.stages.mixed import MixedSource
-from headrace.stages.passed_over import PassedOver
-from headrace.stages.patterns import Glob, format_of, globs_of, place_of, split_patterns
+from headrace.stages.runtime.errors import InputError
+from headrace.stages.sources.jsonl import JsonlSource
+from headrace.stages.sources.mixed import MixedSource
+from headrace.stages.sources.objects.inputs import Inputs
+from headrace.stages.sources.objects.patterns import Glob, format_of, globs_of, place_of, split_patterns
+from headrace.stages.sources.objects.skipped import PassedOver
 from headrace.store import objects
-from headrace.store.files import FileStore
+from headrace.store.files.store import FileStore
 from headrace.store.objects import ObjectInfo
 
 Place = tuple[pathlib.Path, Callable[[str], str]]

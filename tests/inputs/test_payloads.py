@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import reading_kit as reading
 
-from headrace.stages.warc import NESTING_MAX, WarcSource, nesting
+from headrace.stages.sources.warc import NESTING_MAX, WarcSource, nesting
 
 TEXT = " ".join(f"naïve café {number}" for number in range(500))
 PAGE = files.page(TEXT)

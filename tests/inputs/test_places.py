@@ -20,7 +20,7 @@ from s3_server import S3Server, shared_server
 from test_export import pipeline as three_sinks
 from test_runs import balance, headrace, run
 
-from headrace.store.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset
 from headrace.store.objects import open_store
 
 #: Records of a file of 32 MB.
@@ -33,7 +33,7 @@ import threading
 import time
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import map_records, read, write_jsonl
+from headrace.stages.library.stages import map_records, read, write_jsonl
 
 MET_S_MAX = 60.0
 
@@ -54,7 +54,7 @@ def build(input: str, output: str) -> Pipeline:
 """
 TWO_SOURCES = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import map_records, read_jsonl, write_jsonl
+from headrace.stages.library.stages import map_records, read_jsonl, write_jsonl
 
 
 def same(record):
@@ -173,7 +173,7 @@ STUCK = """
 import threading
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import map_records, read, write_jsonl
+from headrace.stages.library.stages import map_records, read, write_jsonl
 
 
 def stop(record):

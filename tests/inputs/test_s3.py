@@ -24,13 +24,13 @@ from s3_server import S3Server, shared_server
 from test_runs import balance, run
 
 from headrace.chaos.gates.s3 import S3Proxy
-from headrace.stages.batch import Batch
-from headrace.stages.contract import FragmentEnd
-from headrace.stages.errors import FragmentChanged, InputError
-from headrace.stages.inputs import Inputs
-from headrace.stages.mixed import MixedSource
-from headrace.stages.parquet import ParquetSource
-from headrace.stages.streams import BLOCK_BYTES
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.contract import FragmentEnd
+from headrace.stages.runtime.errors import FragmentChanged, InputError
+from headrace.stages.sources.mixed import MixedSource
+from headrace.stages.sources.objects.inputs import Inputs
+from headrace.stages.sources.objects.streams import BLOCK_BYTES
+from headrace.stages.sources.parquet import ParquetSource
 from headrace.store.errors import StoreError
 from headrace.store.objects import open_store
 

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 import reading_kit as reading
 
-from headrace.stages.build import build_stage
-from headrace.stages.contract import FragmentChanged, InputError
-from headrace.stages.jsonl import JsonlSource
-from headrace.stages.library import read, read_warc
-from headrace.stages.mixed import MixedSource
-from headrace.stages.parquet import ParquetSource
-from headrace.stages.warc import WarcSource
+from headrace.stages.library.stages import read, read_warc
+from headrace.stages.runtime.build import build_stage
+from headrace.stages.runtime.contract import FragmentChanged, InputError
+from headrace.stages.sources.jsonl import JsonlSource
+from headrace.stages.sources.mixed import MixedSource
+from headrace.stages.sources.parquet import ParquetSource
+from headrace.stages.sources.warc import WarcSource
 
 Place = tuple[pathlib.Path, Callable[[str], str]]
 EXPECTED = [
@@ -259,7 +259,7 @@ def test_an_object_that_changed_since_it_was_listed_is_refused(place: Place) -> 
 
 
 def test_an_object_that_changes_while_it_is_read_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.stages.streams.BLOCK_BYTES", 500)
+    monkeypatch.setattr("headrace.stages.sources.objects.streams.BLOCK_BYTES", 500)
     folder, named = place
     files.write(folder / "a.jsonl", FORMATS["a.jsonl"])
     source = JsonlSource("read", [named("a.jsonl")], batch_bytes=400)
@@ -272,8 +272,8 @@ def test_an_object_that_changes_while_it_is_read_is_refused(place: Place, monkey
 
 
 def test_small_blocks_of_a_store_read_the_same(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.stages.streams.BLOCK_BYTES", 100)
-    monkeypatch.setattr("headrace.stages.streams.RANDOM_BYTES_MIN", 50)
+    monkeypatch.setattr("headrace.stages.sources.objects.streams.BLOCK_BYTES", 100)
+    monkeypatch.setattr("headrace.stages.sources.objects.streams.RANDOM_BYTES_MIN", 50)
     folder, named = place
     for name, data in FORMATS.items():
         files.write(folder / name, data)

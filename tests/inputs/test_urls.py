@@ -11,13 +11,13 @@ from typing import Any
 import files_kit as files
 import pytest
 
-from headrace.cli.preview import preview_file
-from headrace.store.dataset import Dataset
+from headrace.cli.commands.preview import preview_file
+from headrace.store.datasets.dataset import Dataset
 
 RUN_S_MAX = 120.0
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read, url_filter, write_jsonl
+from headrace.stages.library.stages import read, url_filter, write_jsonl
 
 
 def build(input: str, output: str, key: str = "url") -> Pipeline:

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 from small_tokenizer import small_tokenizer
 
-from headrace.store.dataset import Dataset
-from headrace.store.shards import read_table
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.shards.shard import read_table
 
 RUN_S_MAX = 120.0
 PIPELINE = """
 import mine
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import map_batches, map_records, read, tokenize, write_tokens
+from headrace.stages.library.stages import map_batches, map_records, read, tokenize, write_tokens
 
 
 def without_nines(rows):

@@ -13,11 +13,11 @@ sys.path.append(str(Path(__file__).parents[1] / "run"))
 
 from cluster_kit import Cluster, cluster, until
 
-from headrace.chaos.live.attached import Attached
-from headrace.chaos.live.processes import Role
-from headrace.cli.client import ControllerAt
-from headrace.cli.errors import CliError
+from headrace.chaos.live.clusters.attached import Attached
+from headrace.chaos.live.faults.processes import Role
 from headrace.cli.main import invoke
+from headrace.client.client import ControllerAt
+from headrace.client.errors import CliError
 
 SCENARIO = """
 name = "a living cluster loses a task, a worker and its leader"
@@ -93,8 +93,8 @@ def test_what_is_not_of_the_cluster_is_not_found(home: Path, tmp_path: Path, liv
 
 
 def test_where_nothing_of_the_cluster_runs_that_is_said(living: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.chaos.live.attached.socket.gethostname", lambda: "elsewhere")
-    monkeypatch.setattr("headrace.chaos.live.attached._is_here", lambda address: False)
+    monkeypatch.setattr("headrace.chaos.live.clusters.attached.socket.gethostname", lambda: "elsewhere")
+    monkeypatch.setattr("headrace.chaos.live.clusters.attached._is_here", lambda address: False)
     until(lambda: living.leads("a"), "a leads")
     with pytest.raises(CliError, match=r"nothing of the cluster of .* runs on this host, elsewhere"):
         Attached(ControllerAt(living.known()))

@@ -21,13 +21,13 @@ sys.path.append(str(Path(__file__).parents[1] / "inputs"))
 import files_kit as files
 from s3_server import shared_server
 
-from headrace.chaos.gates.weather import Struck
-from headrace.chaos.live.checker import Finding, _same_fates, check_dataset, check_run, felt_on_network
+from headrace.chaos.gates.impairments import Struck
+from headrace.chaos.live.checks.checker import Finding, _same_fates, check_dataset, check_run, felt_on_network
+from headrace.chaos.live.checks.evidence import Fate, Fates, compare, read_fates
 from headrace.chaos.live.conductor import Fired, Outcome
-from headrace.chaos.live.evidence import Fate, Fates, compare, read_fates
 from headrace.chaos.live.scenario import Kind, Planned, Unit, draw
 from headrace.chaos.live.scenario_file import scenario_of
-from headrace.cli.load import load
+from headrace.client.pipeline_file import load
 from headrace.store.objects import below, open_store
 
 FATES, ONCE, SOURCE, SOUND = range(4)

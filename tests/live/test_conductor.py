@@ -4,15 +4,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from headrace.chaos.live.checks.timeline import Timeline
 from headrace.chaos.live.conductor import Conductor, Outcome
-from headrace.chaos.live.processes import Marked, Process, Role, matching
+from headrace.chaos.live.faults.processes import Marked, Process, Role, matching
 from headrace.chaos.live.run import ways_of
 from headrace.chaos.live.scenario import draw
 from headrace.chaos.live.scenario_file import scenario_of
-from headrace.chaos.live.timeline import Timeline
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.entries import Beat, Closed, Counts, Entry, Led, Range, encode_entry
-from headrace.store.log import Log
+from headrace.store.ledger.core.entries import Beat, Closed, Counts, Entry, Led, Range, encode_entry
+from headrace.store.ledger.log import Log
 from headrace.store.objects import open_store
 
 #: Appends a line to `starts`; `body` then runs with `started`, how often it began.
@@ -26,8 +26,8 @@ print('{{"complete": true}}')
 """
 #: Closes records at its first start, which a fault can be told to follow: by then the command is surely there.
 CLOSES = """
-from headrace.store.entries import Closed, Counts, Entry, Range, encode_entry
-from headrace.store.log import Log
+from headrace.store.ledger.core.entries import Closed, Counts, Entry, Range, encode_entry
+from headrace.store.ledger.log import Log
 from headrace.store.objects import open_store
 last = time.monotonic()
 if started == 1:

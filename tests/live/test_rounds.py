@@ -8,10 +8,10 @@ from typing import Any
 
 from live_kit import call, inputs
 
-from headrace.chaos.gates.weather import Struck
-from headrace.chaos.live.checker import Finding
+from headrace.chaos.gates.impairments import Struck
+from headrace.chaos.live.checks.checker import Finding
 from headrace.chaos.live.conductor import NOTHING_YET, Conductor, Fired, Outcome
-from headrace.chaos.live.processes import Marked
+from headrace.chaos.live.faults.processes import Marked
 from headrace.chaos.live.rounds import joined, left_over, of_all_rounds
 from headrace.chaos.live.scenario import Planned, draw
 from headrace.chaos.live.scenario_file import scenario_of
@@ -19,8 +19,8 @@ from headrace.chaos.live.scenario_file import scenario_of
 #: A command that closes records in so many entries; it then waits for what is to come, until it is started again.
 SCRIPT = """
 import pathlib, sys, time
-from headrace.store.entries import Closed, Counts, Entry, Led, Range, encode_entry
-from headrace.store.log import Log
+from headrace.store.ledger.core.entries import Closed, Counts, Entry, Led, Range, encode_entry
+from headrace.store.ledger.log import Log
 from headrace.store.objects import open_store
 closed = Closed("write", "v", 1, (Range(bytes(16), 0, 3),), (), Counts(kept=3))
 log, again = Log(open_store("out")), pathlib.Path("out").exists()

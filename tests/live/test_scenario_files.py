@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from headrace.chaos.gates.cables import require_namespaces
-from headrace.chaos.live.layout import layout_options, places_in
+from headrace.chaos.gates.namespaces import require_namespaces
+from headrace.chaos.live.clusters.layout import layout_options, places_in
 from headrace.chaos.live.scenario import Cluster, Kind, Unit, draw
 from headrace.chaos.live.scenario_file import FILE_BYTES_MAX, read_scenario, scenario_of
-from headrace.cli.errors import CliError, UsageError
+from headrace.client.errors import CliError, UsageError
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read_jsonl, tokenize, write_tokens
+from headrace.stages.library.stages import read_jsonl, tokenize, write_tokens
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "chaos"
 KILL: dict[str, Any] = {"kind": "kill", "target": "task", "after_commits": [3, 9]}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from small_tokenizer import small_tokenizer
 
-from headrace.chaos.live.standing import VICTIMS, burn
+from headrace.chaos.live.clusters.standing_cluster import VICTIMS, burn
 
 SEEDS = 20
 #: Seconds from a kill until records are closed again, whoever dies, on a machine that may be busy with other things

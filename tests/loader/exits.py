@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from headrace.loader.batches import Loader
+from headrace.loader.loader import Loader
 from headrace.loader.torch import TorchLoader
 
 

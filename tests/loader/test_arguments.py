@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.loader.batches import Loader, Source
-from headrace.loader.dataset import open_dataset
+from headrace.loader.dataset.dataset import open_dataset
 from headrace.loader.errors import LoaderError, StateMismatch
+from headrace.loader.loader import Loader, Source
 from headrace.store.errors import FormatError
-from headrace.store.log import Log
+from headrace.store.ledger.log import Log
 from headrace.store.objects import open_store
 
 

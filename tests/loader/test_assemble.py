@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from headrace.loader.assemble import assemble
-from headrace.loader.batches import Loader
-from headrace.loader.buffers import Buffers
-from headrace.loader.compiled import KERNELS, CompiledAssembly
-from headrace.loader.dataset import TokenDataset, open_dataset
-from headrace.loader.fields import FIELDS, Batch, Placed, chosen_fields
+from headrace.loader.batch.assemble import assemble
+from headrace.loader.batch.buffers import Buffers
+from headrace.loader.batch.compiled import KERNELS, CompiledAssembly
+from headrace.loader.batch.fields import FIELDS, Batch, Placed, chosen_fields
+from headrace.loader.dataset.dataset import TokenDataset, open_dataset
+from headrace.loader.loader import Loader
 
 sys.path.insert(0, str(Path(__file__).parent))
 from shards_kit import write_dataset

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention  # noqa: E402
 
-from headrace.loader.batches import Loader  # noqa: E402
+from headrace.loader.loader import Loader  # noqa: E402
 from headrace.loader.torch import TorchLoader  # noqa: E402
 
 VOCABULARY = 5000

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.loader import batches, fetch, spans
-from headrace.loader.batches import Loader
-from headrace.loader.cache import ShardCache
-from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
+from headrace.loader import loader as batches
+from headrace.loader.cache import fetch, spans
+from headrace.loader.cache.cache import ShardCache
+from headrace.loader.cache.fetch import Asked, FetchCounts, Pool
+from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.loader.errors import LoaderClosed
-from headrace.loader.fetch import Asked, FetchCounts, Pool
+from headrace.loader.loader import Loader
 from headrace.loader.running import Running
 from headrace.store.errors import ChecksumMismatch, StoreStalled, StoreUnavailable
 from headrace.store.objects import Stream
@@ -51,9 +52,9 @@ INTERRUPTED = """
 import sys, threading
 sys.path.insert(0, sys.argv[4])
 from store_kit import RemoteStore
-from headrace.loader.batches import Loader
-from headrace.loader.cache import ShardCache
-from headrace.loader.dataset import dataset_in
+from headrace.loader.loader import Loader
+from headrace.loader.cache.cache import ShardCache
+from headrace.loader.dataset.dataset import dataset_in
 
 answers = iter(range(int(sys.argv[3])))
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.loader import produce
-from headrace.loader.batches import Loader
-from headrace.loader.compiled import KERNELS
-from headrace.loader.dataset import open_dataset
+from headrace.loader.batch import producer
+from headrace.loader.batch.compiled import KERNELS
+from headrace.loader.dataset.dataset import open_dataset
 from headrace.loader.errors import LoaderClosed, LoaderError, StateMismatch
+from headrace.loader.loader import Loader
 from headrace.store.errors import ChecksumMismatch
 
 
@@ -283,7 +283,7 @@ def test_when_a_row_is_read_follows_from_the_order_alone(thousand_dataset: str):
 
 
 def test_the_core_of_the_loader_imports_no_torch():
-    code = "import sys, headrace.loader.batches, headrace.loader.dataset; sys.exit('torch' in sys.modules)"
+    code = "import sys, headrace.loader.loader, headrace.loader.dataset.dataset; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
@@ -325,7 +325,7 @@ def test_a_job_of_a_few_batches_loads_no_compiled_loops_and_a_longer_one_does(
 ):
     asked: list[str] = []
     monkeypatch.setattr(KERNELS, "request", lambda: asked.append("the loops"))
-    for tokens, times in ((produce.KERNEL_TOKENS, 0), (500 * 8, 1)):
-        monkeypatch.setattr(produce, "KERNEL_TOKENS", tokens)
+    for tokens, times in ((producer.KERNEL_TOKENS, 0), (500 * 8, 1)):
+        monkeypatch.setattr(producer, "KERNEL_TOKENS", tokens)
         assert len(list(Loader(thousand_dataset, batch_size=10))) == 100
         assert bool(asked) == bool(times)

@@ -4,13 +4,12 @@ import gc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from headrace.loader.batches import Loader
-from headrace.loader.buffers import BUFFERS_MAX, LARGE_BYTES, LARGE_BYTES_MIN, Buffers, Wide
-from headrace.loader.compiled import KERNELS
-from headrace.loader.fields import FIELDS, chosen_fields
+from headrace.loader.batch.buffers import BUFFERS_MAX, LARGE_BYTES, LARGE_BYTES_MIN, Buffers, Wide
+from headrace.loader.batch.compiled import KERNELS
+from headrace.loader.batch.fields import FIELDS, chosen_fields
+from headrace.loader.loader import Loader
 
 
 @given(rows=st.integers(1, 70), seq_len=st.integers(1, 3000), names=st.sets(st.sampled_from(sorted(FIELDS))))

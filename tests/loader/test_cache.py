@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.loader import fetch
-from headrace.loader.ahead import SAMPLED_ROWS, next_use
-from headrace.loader.batches import Loader
-from headrace.loader.cache import CacheFull, ShardCache
-from headrace.loader.cached_files import evict_file
-from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
+from headrace.loader.cache import fetch
+from headrace.loader.cache.cache import CacheFull, ShardCache
+from headrace.loader.cache.cached_files import evict_file
+from headrace.loader.cache.fetch import Fetch, FetchCounts, Pool
+from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.loader.errors import LoaderError
-from headrace.loader.fetch import Fetch, FetchCounts, Pool
+from headrace.loader.loader import Loader
+from headrace.loader.prefetch.ahead import SAMPLED_ROWS, next_use
 from headrace.store.errors import ChecksumMismatch, StoreUnavailable
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -282,7 +282,7 @@ def test_two_users_of_one_directory_do_not_meet_and_neither_believes_what_the_ot
     remote(tiny_dataset, ShardCache(tmp_path)).shard(0)
     (mine,) = tmp_path.iterdir()
     kept = sorted(mine.iterdir())
-    monkeypatch.setattr("headrace.loader.cache.os.getuid", lambda: other)
+    monkeypatch.setattr("headrace.loader.cache.cache.os.getuid", lambda: other)
     theirs = ShardCache(tmp_path)
     assert theirs._root != mine
     # a folder of the name that the other's would have, but not the other's own
@@ -321,8 +321,8 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[3])
 from store_kit import RemoteStore
-from headrace.loader.cache import ShardCache
-from headrace.loader.dataset import dataset_in
+from headrace.loader.cache.cache import ShardCache
+from headrace.loader.dataset.dataset import dataset_in
 
 def die(key, offset, attempt):
     if key.startswith("shards"):

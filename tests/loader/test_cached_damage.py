@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.loader.batches import Loader
-from headrace.loader.cache import ShardCache
-from headrace.loader.dataset import TokenDataset, dataset_in
-from headrace.loader.sparse import Sparse
+from headrace.loader.cache.cache import ShardCache
+from headrace.loader.cache.sparse import Sparse
+from headrace.loader.dataset.dataset import TokenDataset, dataset_in
+from headrace.loader.loader import Loader
 from headrace.store.errors import ChecksumMismatch
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -151,9 +151,9 @@ FORKED = """
 import os, sys
 sys.path.insert(0, sys.argv[3])
 from store_kit import RemoteStore
-from headrace.loader.batches import Loader
-from headrace.loader.cache import ShardCache
-from headrace.loader.dataset import dataset_in
+from headrace.loader.loader import Loader
+from headrace.loader.cache.cache import ShardCache
+from headrace.loader.dataset.dataset import dataset_in
 
 loader = Loader(dataset_in(RemoteStore(sys.argv[1]), cache=ShardCache(sys.argv[2])), batch_size=5)
 next(iter(loader))

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from headrace.loader.compiled import KERNELS
+from headrace.loader.batch.compiled import KERNELS
 
 PATIENCE_S = 60.0
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.loader import verify
-from headrace.loader.batches import Loader
-from headrace.loader.dataset import open_dataset
+from headrace.loader.dataset import verify
+from headrace.loader.dataset.dataset import open_dataset
+from headrace.loader.loader import Loader
 from headrace.store.errors import ChecksumMismatch
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.errors import CliError
-from headrace.cli.trace_checkpoint import loader_state_in
+from headrace.cli.commands.trace_checkpoint import loader_state_in
+from headrace.client.errors import CliError
 from headrace.loader.errors import LoaderError
-from headrace.loader.plan import POSITIONS_MAX
-from headrace.loader.state import DEPTH_MAX, find_state, parse_journal, place_of, unpacked
+from headrace.loader.order.plan import POSITIONS_MAX
+from headrace.loader.state.state import DEPTH_MAX, find_state, parse_journal, place_of, unpacked
 
 CUT = {"event": "cut", "position": 0, "step": 0, "batch_size": 2, "world_size": 1, "last": "drop"}
 STATE: dict[str, Any] = {

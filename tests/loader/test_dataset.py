@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from headrace.loader import dataset as dataset_module
-from headrace.loader.dataset import open_dataset
-from headrace.loader.manifest import parse_manifest
+from headrace.loader.dataset import dataset as dataset_module
+from headrace.loader.dataset.dataset import open_dataset
+from headrace.loader.dataset.manifest import parse_manifest
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
 
 

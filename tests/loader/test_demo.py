@@ -6,8 +6,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from headrace.loader.batches import Loader
-from headrace.loader.demo import UNKNOWN, _cut, _frequent_tokens, train
+from headrace.cli.demo.demo import UNKNOWN, _cut, _frequent_tokens, train
+from headrace.loader.loader import Loader
 
 ENGINES = ["numpy", pytest.param("torch", marks=pytest.mark.skipif(find_spec("torch") is None, reason="no torch"))]
 PATIENCE_S = 300.0
@@ -74,7 +74,7 @@ def test_without_torch_the_numpy_model_is_taken(learnable: str):
         "import importlib.util as u, sys; find = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
         "sys.modules['torch'] = None\n"
-        "from headrace.loader.demo import train\n"
+        "from headrace.cli.demo.demo import train\n"
         f"print(train({learnable!r}, 2).engine)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.loader import ahead, fetch
-from headrace.loader.batches import Loader
-from headrace.loader.cache import ShardCache
-from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
-from headrace.loader.fetch import HEDGE_EVERY, Pool
-from headrace.loader.spans import Spans, _Span
-from headrace.loader.sparse import Sparse
+from headrace.loader.cache import fetch
+from headrace.loader.cache.cache import ShardCache
+from headrace.loader.cache.fetch import HEDGE_EVERY, Pool
+from headrace.loader.cache.spans import Spans, _Span
+from headrace.loader.cache.sparse import Sparse
+from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
+from headrace.loader.loader import Loader
+from headrace.loader.prefetch import ahead
 from headrace.store.errors import StoreUnavailable
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -45,7 +46,7 @@ def opened(store: RemoteStore, folder: Path) -> TokenDataset:
 
 @pytest.fixture(autouse=True)
 def short_heads(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headrace.loader.head.HEAD_BYTES", 4096)
+    monkeypatch.setattr("headrace.loader.cache.head.HEAD_BYTES", 4096)
 
 
 def test_a_shard_that_is_shorter_in_the_store_than_its_header_says_is_refused(large_dataset: str, tmp_path: Path):
@@ -65,8 +66,8 @@ def test_a_part_of_a_shard_without_blocks_that_comes_short_is_asked_for_again(
     make_dataset: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ):
     uri = make_dataset(sequences=(40,), seq_len=64, blocks=False)
-    monkeypatch.setattr("headrace.loader.fetch.PART_BYTES", 1024)
-    monkeypatch.setattr("headrace.loader.fetch.Fetch.__init__.__defaults__", (1024,))
+    monkeypatch.setattr("headrace.loader.cache.fetch.PART_BYTES", 1024)
+    monkeypatch.setattr("headrace.loader.cache.fetch.Fetch.__init__.__defaults__", (1024,))
     dataset = opened(ShortStore(uri, 10, times), tmp_path)
     assert np.array_equal(dataset.rows(0, np.arange(40)), open_dataset(uri).rows(0, np.arange(40)))
     assert dataset.cache is not None
@@ -128,7 +129,7 @@ def test_a_block_is_said_to_be_there_once_its_bytes_are(
         data = b"".join(parts)
         return write(descriptor, [data[: max(1, len(data) // 2)]], offset)
 
-    monkeypatch.setattr("headrace.loader.sparse.os.pwritev", watched)
+    monkeypatch.setattr("headrace.loader.cache.sparse.os.pwritev", watched)
     offset, length = sparse.table.span(5, 7)
     sparse.write(5, sparse.remote.get(sparse.key, offset, length))
     assert len(said) > 2
@@ -192,9 +193,9 @@ HANGING = """
 import sys, threading
 sys.path.insert(0, sys.argv[3])
 from store_kit import RemoteStore
-from headrace.loader.batches import Loader
-from headrace.loader.cache import ShardCache
-from headrace.loader.dataset import dataset_in
+from headrace.loader.loader import Loader
+from headrace.loader.cache.cache import ShardCache
+from headrace.loader.dataset.dataset import dataset_in
 
 asked = threading.Event()
 

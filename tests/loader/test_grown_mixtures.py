@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from headrace.loader.ahead import next_use
-from headrace.loader.batches import Loader, Source
 from headrace.loader.errors import DatasetGrew, LoaderError, StateMismatch
-from headrace.loader.mixture import Growth, Mixture, Shuffle
-from headrace.loader.order import Layout, OrderMode
-from headrace.loader.plan import Reweighted
+from headrace.loader.loader import Loader, Source
+from headrace.loader.order.mixture import Growth, Mixture, Shuffle
+from headrace.loader.order.order import Layout, OrderMode
+from headrace.loader.order.plan import Reweighted
+from headrace.loader.prefetch.ahead import next_use
 from headrace.loader.trace import Trace, trace_document, trace_step
 
 SHUFFLE = Shuffle(3, OrderMode.WINDOWED, 2, 4)

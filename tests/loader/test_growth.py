@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.loader.batches import Loader
-from headrace.loader.dataset import open_dataset
+from headrace.loader.dataset.dataset import open_dataset
+from headrace.loader.dataset.growth import known_part
 from headrace.loader.errors import DatasetGrew, StateMismatch
-from headrace.loader.growth import known_part
+from headrace.loader.loader import Loader
 from headrace.loader.trace import trace_document, trace_step
 
 SHAPE: dict[str, Any] = {"batch_size": 4, "block_rows": 8, "window_blocks": 2, "seed": 3}

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader
 
-from headrace.loader.batches import Loader
+from headrace.loader.loader import Loader
 from headrace.loader.torch import TorchLoader
 
 
@@ -67,7 +67,7 @@ def test_a_later_pass_is_reached_and_an_earlier_one_is_not_gone_back_to(tiny_dat
 
 ENDS = """
 import sys, threading, torch
-from headrace.loader.batches import Loader
+from headrace.loader.loader import Loader
 torch.set_num_threads(1)
 large, inside = torch.ones(1800, 1800), threading.Event()
 def slow(batch):

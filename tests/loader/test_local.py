@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.loader.batches import Loader
-from headrace.loader.cache import ShardCache
-from headrace.loader.dataset import dataset_in
+from headrace.loader.batch.producer import produce
+from headrace.loader.cache.cache import ShardCache
+from headrace.loader.dataset.dataset import dataset_in
+from headrace.loader.loader import Loader
 from headrace.loader.local import local_ranks_of
-from headrace.loader.produce import produce
 
 sys.path.insert(0, str(Path(__file__).parent))
 from shards_kit import write_dataset
@@ -78,9 +78,9 @@ def read(uri: str, cache: Path, rank: int, **arguments: Any) -> tuple[list[np.nd
 
 
 def test_each_of_two_hosts_fetches_its_own_ranks_half(long_rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headrace.loader.head.HEAD_BYTES", 4096)
+    monkeypatch.setattr("headrace.loader.cache.head.HEAD_BYTES", 4096)
     # a second request for what is slow would count twice
-    monkeypatch.setattr("headrace.loader.spans.HEDGE_S_MIN", 600.0)
+    monkeypatch.setattr("headrace.loader.cache.spans.HEDGE_S_MIN", 600.0)
     everything = sum(path.stat().st_size for path in Path(long_rows).glob("shards/0/*.safetensors"))
     for host, ranks in enumerate(((0, 1), (2, 3))):
         fetched = 0

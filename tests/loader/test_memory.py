@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from headrace.loader.batches import Batch, Loader
-from headrace.loader.fields import chosen_fields
-from headrace.loader.prefetch import Job, Prefetcher
-from headrace.loader.produce import CHUNK_BYTES, PREFETCH_DEFAULT, PREFETCH_MIN, prefetch_of
+from headrace.loader.batch.fields import chosen_fields
+from headrace.loader.batch.producer import CHUNK_BYTES, PREFETCH_DEFAULT, PREFETCH_MIN, prefetch_of
+from headrace.loader.loader import Batch, Loader
+from headrace.loader.prefetch.prefetch import Job, Prefetcher
 
 PATIENCE_S = 60.0
 #: in which what must not come would

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from headrace.loader.mixture import KEPT_MAX, PERIOD_MAX, TABLE_MAX, Mixture, Schedule, Shuffle, period_counts
-from headrace.loader.order import Layout, Order, OrderMode
-from headrace.loader.plan import Reweighted
+from headrace.loader.order.mixture import KEPT_MAX, PERIOD_MAX, TABLE_MAX, Mixture, Schedule, Shuffle, period_counts
+from headrace.loader.order.order import Layout, Order, OrderMode
+from headrace.loader.order.plan import Reweighted
 
 SHUFFLE = Shuffle(3, OrderMode.WINDOWED, 4, 8)
 weights_lists = st.lists(st.integers(1, 60).map(lambda n: n / 10), min_size=1, max_size=8)

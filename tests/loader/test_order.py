@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from headrace.loader.compiled import KERNELS
-from headrace.loader.order import SAMPLES_MAX, Layout, Order, OrderMode, Permutation, derive_key, walk_forth
+from headrace.loader.batch.compiled import KERNELS
+from headrace.loader.order.order import SAMPLES_MAX, Layout, Order, OrderMode, Permutation, derive_key, walk_forth
 
 ANY_SIZE = st.one_of(st.integers(1, 3000), st.integers(1, 1_000_000))
 

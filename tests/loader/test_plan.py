@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.loader.plan import Cut, Hosted, LastBatch, Offered, Reading, Recut, Skipped, Timeline
+from headrace.loader.order.plan import Cut, Hosted, LastBatch, Offered, Reading, Recut, Skipped, Timeline
 
 skips = st.lists(st.builds(Skipped, st.integers(0, 120), st.integers(0, 40)), max_size=4)
 

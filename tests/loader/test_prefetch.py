@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from headrace.loader.errors import LoaderClosed, LoaderError
-from headrace.loader.prefetch import Job, Prefetcher
+from headrace.loader.prefetch.prefetch import Job, Prefetcher
 
 PATIENCE_S = 60.0
 DEPTH = 4

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
-from headrace.loader.ahead import COMING_SHARE_MIN, coming_share, needed_by
-from headrace.loader.mixture import Mixture, Shuffle
-from headrace.loader.order import Layout, OrderMode
-from headrace.loader.reach import AMONG_HOSTS, CROWDED, ROOMY, Reach
+from headrace.loader.cache.reach import AMONG_HOSTS, CROWDED, ROOMY, Reach
+from headrace.loader.order.mixture import Mixture, Shuffle
+from headrace.loader.order.order import Layout, OrderMode
+from headrace.loader.prefetch.ahead import COMING_SHARE_MIN, coming_share, needed_by
 
 ROW_BYTES = 8192
 REACHES = (AMONG_HOSTS, CROWDED, ROOMY)

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.loader import mapped, readahead
-from headrace.loader.batches import Loader
-from headrace.loader.cache import ShardCache
-from headrace.loader.dataset import dataset_in, open_dataset
-from headrace.loader.mapped import MappedRows, mapping_of
-from headrace.loader.order import I64
-from headrace.loader.reach import ON_DISK, Reach, joined
-from headrace.loader.readahead import Readahead, disk_reads
+from headrace.loader.cache.cache import ShardCache
+from headrace.loader.cache.reach import ON_DISK, Reach, joined
+from headrace.loader.dataset import mapped
+from headrace.loader.dataset.dataset import dataset_in, open_dataset
+from headrace.loader.dataset.mapped import MappedRows, mapping_of
+from headrace.loader.loader import Loader
+from headrace.loader.order.order import I64
+from headrace.loader.prefetch import readahead
+from headrace.loader.prefetch.readahead import Readahead, disk_reads
 
 sys.path.insert(0, str(Path(__file__).parent))
 from shards_kit import write_dataset

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from headrace.loader.batches import Loader
 from headrace.loader.errors import LoaderError
+from headrace.loader.loader import Loader
 
 torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from headrace.loader.received import Arrived  # noqa: E402
+from headrace.loader.state.received import Arrived  # noqa: E402
 from headrace.loader.torch import TorchLoader, loader_state  # noqa: E402
 
 pytestmark = [

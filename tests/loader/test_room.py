@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.loader import room
-from headrace.loader.batches import Loader
-from headrace.loader.cache import ShardCache
-from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
-from headrace.loader.room import CacheFull, users_of
-from headrace.loader.segments import find_segments
-from headrace.loader.shard import Shard
+from headrace.loader.cache import room
+from headrace.loader.cache.cache import ShardCache
+from headrace.loader.cache.room import CacheFull, users_of
+from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
+from headrace.loader.dataset.segments import find_segments
+from headrace.loader.dataset.shard import Shard
+from headrace.loader.loader import Loader
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "support"))

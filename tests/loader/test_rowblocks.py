@@ -7,16 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.loader import dataset as dataset_module
-from headrace.loader import verify
-from headrace.loader.batches import Loader
-from headrace.loader.compiled import KERNELS
-from headrace.loader.dataset import TokenDataset, open_dataset
-from headrace.loader.head import parse_blocks
-from headrace.loader.rowblocks import Checking
+from headrace.loader.batch.compiled import KERNELS
+from headrace.loader.cache.head import parse_blocks
+from headrace.loader.cache.rowblocks import Checking
+from headrace.loader.dataset import dataset as dataset_module, verify
+from headrace.loader.dataset.dataset import TokenDataset, open_dataset
+from headrace.loader.loader import Loader
 from headrace.loader.torch import TorchLoader
-from headrace.store.blocks import BlockTable
 from headrace.store.errors import ChecksumMismatch, FormatError
+from headrace.store.shards.core.blocks import BlockTable
 
 TIMEOUT_S = 120
 ROWS, SEQ_LEN = 500, 1000

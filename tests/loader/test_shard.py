@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from headrace.loader.compiled import KERNELS, CompiledIndex
-from headrace.loader.shard import Shard
+from headrace.loader.batch.compiled import KERNELS, CompiledIndex
+from headrace.loader.dataset.shard import Shard
 from headrace.store.errors import FormatError
 
 #: Seconds that a thread which builds an index has to be joined by another that does.

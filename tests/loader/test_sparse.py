@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.loader import ahead, fetch, spans
-from headrace.loader.batches import Loader
-from headrace.loader.cache import ShardCache
-from headrace.loader.compiled import KERNELS
-from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
-from headrace.loader.reach import Reach
-from headrace.loader.sparse import SPARSE
+from headrace.loader.batch.compiled import KERNELS
+from headrace.loader.cache import fetch, spans
+from headrace.loader.cache.cache import ShardCache
+from headrace.loader.cache.reach import Reach
+from headrace.loader.cache.sparse import SPARSE
+from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
+from headrace.loader.loader import Loader
+from headrace.loader.prefetch import ahead
 from headrace.store.errors import ChecksumMismatch, ObjectMissing, StoreUnavailable
 from headrace.store.objects import Stream, stream
 
@@ -43,7 +44,7 @@ def names(folder: Path) -> list[str]:
 @pytest.fixture(autouse=True)
 def short_heads(monkeypatch: pytest.MonkeyPatch):
     """Heads hold the header alone, as those of large shards do."""
-    monkeypatch.setattr("headrace.loader.head.HEAD_BYTES", 4096)
+    monkeypatch.setattr("headrace.loader.cache.head.HEAD_BYTES", 4096)
 
 
 def test_a_row_is_read_without_the_rest_of_its_shard(large_dataset: str, tmp_path: Path):
@@ -325,8 +326,8 @@ import os, signal, sys
 sys.path.insert(0, sys.argv[3])
 import numpy as np
 from store_kit import RemoteStore
-from headrace.loader.cache import ShardCache
-from headrace.loader.dataset import dataset_in
+from headrace.loader.cache.cache import ShardCache
+from headrace.loader.dataset.dataset import dataset_in
 
 def die(key, offset, attempt):
     if offset > 1_000_000:

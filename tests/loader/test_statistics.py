@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.loader.batches import Loader, Source
+from headrace.loader.loader import Loader, Source
 from headrace.loader.statistics import LoaderCollector, LoaderStatistics, Received
 
 
@@ -50,7 +50,7 @@ def test_sources_of_one_name_are_told_apart_by_their_numbers(make_dataset, tiny_
 def test_a_large_local_shard_is_checked_behind_the_reader_and_a_checkpoint_can_wait_for_it(
     make_dataset, monkeypatch: pytest.MonkeyPatch
 ):
-    from headrace.loader import verify
+    from headrace.loader.dataset import verify
     from headrace.store.errors import ChecksumMismatch
 
     monkeypatch.setattr(verify, "FIRST_BYTES_MAX", 0)

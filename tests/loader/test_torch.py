@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from headrace.loader.batches import Loader  # noqa: E402
+from headrace.loader.loader import Loader  # noqa: E402
 from headrace.loader.torch import TorchLoader  # noqa: E402
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from headrace.loader import verify
-from headrace.loader.batches import Loader
+from headrace.loader.dataset import verify
 from headrace.loader.errors import LoaderError
-from headrace.loader.state import unpacked
+from headrace.loader.loader import Loader
+from headrace.loader.state.state import unpacked
 
 torch = pytest.importorskip("torch")
 
@@ -327,7 +327,7 @@ KILLED = """
 import json, os, signal, sys
 import torch
 from torch.utils.data import DataLoader
-from headrace.loader.batches import Loader
+from headrace.loader.loader import Loader
 from headrace.loader.torch import TorchLoader, loader_state
 
 uri, out, kind = sys.argv[1:4]

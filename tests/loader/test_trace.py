@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.loader.batches import Loader, Source
 from headrace.loader.errors import LoaderError, StateMismatch
+from headrace.loader.loader import Loader, Source
 from headrace.loader.trace import Trace, trace_document, trace_step
-from headrace.store.shards import table_to_parquet
+from headrace.store.shards.shard import table_to_parquet
 
 Logged = dict[int, dict[tuple[int, int], tuple[int, list[str]]]]
 

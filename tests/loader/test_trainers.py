@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.loader.batches import Loader
+from headrace.loader.loader import Loader
 
 MISSING = [
     package
@@ -156,7 +156,7 @@ def test_torch_distributed_checkpoint_keeps_the_place_and_the_journal(
 REFUSED = """
 import sys, torch
 from torch.utils.data import DataLoader
-from headrace.loader.batches import Loader
+from headrace.loader.loader import Loader
 from headrace.loader.torch import TorchLoader
 from headrace.loader.errors import LoaderError
 from accelerate import Accelerator, DataLoaderConfiguration

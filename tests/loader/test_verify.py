@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.loader import verify
-from headrace.loader.verify import Verifier, file_checksum
+from headrace.loader.dataset import verify
+from headrace.loader.dataset.verify import Verifier, file_checksum
 from headrace.store.errors import ChecksumMismatch, StoreRefused
 from headrace.store.objects import open_store
 

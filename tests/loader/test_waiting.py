@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.loader import spans
-from headrace.loader.cache import ShardCache
-from headrace.loader.dataset import TokenDataset, dataset_in, open_dataset
-from headrace.loader.reach import Reach
-from headrace.loader.spans import Arriving, Spans
-from headrace.loader.sparse import runs
+from headrace.loader.cache import spans
+from headrace.loader.cache.cache import ShardCache
+from headrace.loader.cache.reach import Reach
+from headrace.loader.cache.spans import Arriving, Spans
+from headrace.loader.cache.sparse import runs
+from headrace.loader.dataset.dataset import TokenDataset, dataset_in, open_dataset
 from headrace.store.errors import StoreUnavailable
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -38,7 +38,7 @@ def on_its_way(dataset: TokenDataset) -> tuple[Arriving, Spans]:
 @pytest.fixture(autouse=True)
 def short_heads(monkeypatch: pytest.MonkeyPatch):
     """Heads hold the header alone, as those of large shards do."""
-    monkeypatch.setattr("headrace.loader.head.HEAD_BYTES", 4096)
+    monkeypatch.setattr("headrace.loader.cache.head.HEAD_BYTES", 4096)
 
 
 def test_a_claim_is_of_its_own_blocks_alone(large_dataset: str, tmp_path: Path):

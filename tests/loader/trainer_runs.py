@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from headrace.loader.batches import Loader
+from headrace.loader.loader import Loader
 from headrace.loader.torch import TorchLoader
 
 #: over all ranks; a pass of 1,003 rows has 50 steps

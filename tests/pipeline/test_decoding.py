@@ -11,7 +11,7 @@ import pytest
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.pipeline.plain import DEPTH_MAX, parse_pipeline
-from headrace.pipeline.validate import REPLICAS_MAX, validate
+from headrace.pipeline.validation import REPLICAS_MAX, validate
 
 PIPELINE = Pipeline.chain(
     "run",

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from headrace.stages.batch import Batch, no_verdicts
-from headrace.stages.records import SOURCE_ROWS
+from headrace.stages.runtime.batch import Batch, no_verdicts
+from headrace.stages.runtime.records import SOURCE_ROWS
 
 
 def make_batch(texts: Sequence[str], metadata: Sequence[str | None] | None = None) -> Batch:

@@ -10,11 +10,11 @@ import orjson
 import pytest
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages import library
-from headrace.stages.build import build_stage
-from headrace.stages.quality.card import Facts, check, gate, to_markdown
-from headrace.stages.quality.card_page import to_html
-from headrace.stages.train_tokenizer import train
+from headrace.stages.library import stages
+from headrace.stages.quality.scorecard.card_page import to_html
+from headrace.stages.quality.scorecard.measurement import Facts, check, gate, to_markdown
+from headrace.stages.runtime.build import build_stage
+from headrace.stages.tokenizer.training import train
 
 WORDS = [
     "water",
@@ -118,10 +118,10 @@ def source(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_a_trained_tokenizer_is_used_by_name_of_its_file(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    made = train(library.read_jsonl(str(source)), tmp_path / "out" / "tokenizer.json", vocab_size=400)
+    made = train(stages.read_jsonl(str(source)), tmp_path / "out" / "tokenizer.json", vocab_size=400)
     assert made.records == 400
     assert made.vocab_size <= 400
-    stage = library.tokenize(made.path)
+    stage = stages.tokenize(made.path)
     assert stage.identity["eos_id"] == 0
     build_stage(stage, {})
 
@@ -130,7 +130,7 @@ def test_the_sample_is_a_share_of_the_source_and_the_same_each_time(
     source: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     paths = [tmp_path / name / "tokenizer.json" for name in "ab"]
-    made = [train(library.read_jsonl(str(source)), path, vocab_size=300, sample_bytes=20_000) for path in paths]
+    made = [train(stages.read_jsonl(str(source)), path, vocab_size=300, sample_bytes=20_000) for path in paths]
     assert 10_000 < made[0].sample_bytes < 40_000
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
@@ -138,4 +138,4 @@ def test_the_sample_is_a_share_of_the_source_and_the_same_each_time(
 def test_training_on_nothing_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(b"\n")
     with pytest.raises(PipelineError, match="no text to train on"):
-        train(library.read_jsonl(str(tmp_path / "in.jsonl")), tmp_path / "tokenizer.json")
+        train(stages.read_jsonl(str(tmp_path / "in.jsonl")), tmp_path / "tokenizer.json")

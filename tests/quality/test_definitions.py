@@ -10,15 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import slow_definitions as slow
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from quality_kit import make_batch
 
 from headrace.stages.quality.c4 import CITATION, CURLY, LOREM, POLICY, SCRIPT, clean_lines
 from headrace.stages.quality.fineweb import fineweb_scores
 from headrace.stages.quality.gopher import gopher_scores
 from headrace.stages.quality.repetition import GopherRepetition, repetition_shares
-from headrace.stages.quality.words import split_words
+from headrace.stages.text.words import split_words
 
 ALL = LOREM | SCRIPT | POLICY | CURLY | CITATION
 PIECES = [

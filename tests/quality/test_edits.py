@@ -10,9 +10,9 @@ from quality_kit import make_batch
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
-from headrace.stages import library
-from headrace.stages.batch import Batch
-from headrace.stages.build import build_stage, process_safely
+from headrace.stages.library import stages
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.build import build_stage, process_safely
 
 ENGLISH = "The quick brown fox jumps over the lazy dog, and then it sleeps for a while under the old tree."
 GERMAN = "Der schnelle braune Fuchs springt über den faulen Hund und schläft dann unter dem alten Baum."
@@ -31,19 +31,19 @@ def reasons_of(batch: Batch) -> list[str]:
 
 
 def test_texts_in_other_languages_are_filtered() -> None:
-    answer = run(library.language("en"), [ENGLISH, GERMAN, ENGLISH])
+    answer = run(stages.language("en"), [ENGLISH, GERMAN, ENGLISH])
     assert texts_of(answer) == [ENGLISH, ENGLISH]
     assert reasons_of(answer) == ["other language"]
-    assert texts_of(run(library.language("de,en"), [ENGLISH, GERMAN])) == [ENGLISH, GERMAN]
+    assert texts_of(run(stages.language("de,en"), [ENGLISH, GERMAN])) == [ENGLISH, GERMAN]
 
 
 def test_a_text_of_which_the_language_is_not_sure_is_filtered() -> None:
-    answer = run(library.language("en", score_min=0.7), ["ok 12 + 12", ENGLISH])
+    answer = run(stages.language("en", score_min=0.7), ["ok 12 + 12", ENGLISH])
     assert reasons_of(answer) in (["language not sure"], ["other language"])
 
 
 def test_languages_are_written_as_tags() -> None:
-    answer = run(library.language((), tag=True), [ENGLISH, GERMAN, "", "\0\n"])
+    answer = run(stages.language((), tag=True), [ENGLISH, GERMAN, "", "\0\n"])
     assert answer.rows.column("score.language.language").to_pylist()[:2] == ["en", "de"]
     assert answer.rows.column("score.language.score").to_pylist()[0] > 0.8
 
@@ -65,7 +65,7 @@ def test_a_url_on_a_list_is_filtered(tmp_path: pathlib.Path, url: str, reason: s
     path = tmp_path / "blocked.txt"
     path.write_text("# mine\n\nexample.com\nhttps://fine.org/bad\n")
     metadata = [orjson.dumps({"url": url}).decode(), None]
-    answer = run(library.url_filter(str(path), words=["casino"]), ["a", "b"], metadata)
+    answer = run(stages.url_filter(str(path), words=["casino"]), ["a", "b"], metadata)
     assert reasons_of(answer) == ([reason] if reason else [])
     assert answer.counters == {"urls/without a URL": 1 if url else 2}
 
@@ -73,13 +73,13 @@ def test_a_url_on_a_list_is_filtered(tmp_path: pathlib.Path, url: str, reason: s
 def test_the_content_of_a_list_is_part_of_the_version_and_its_place_is_not(tmp_path: pathlib.Path) -> None:
     for name, text in (("a", "x.com\n"), ("b", "x.com\n"), ("c", "y.com\n")):
         (tmp_path / name).write_text(text)
-    versions = [Pipeline.chain("p", "d", library.url_filter(str(tmp_path / name))).version() for name in "abc"]
+    versions = [Pipeline.chain("p", "d", stages.url_filter(str(tmp_path / name))).version() for name in "abc"]
     assert versions[0] == versions[1] != versions[2]
 
 
 def test_a_list_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
     with pytest.raises(PipelineError, match="cannot read the list"):
-        library.url_filter(str(tmp_path / "none.txt"))
+        stages.url_filter(str(tmp_path / "none.txt"))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_list_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_personal_data_becomes_a_typed_placeholder(text: str, expected: str) -> None:
-    answer = run(library.redact_pii(), ["plain", text])
+    answer = run(stages.redact_pii(), ["plain", text])
     assert texts_of(answer) == ["plain", expected]
     assert answer.edits == ({"pii": 1} if text != expected else {})
 
@@ -107,13 +107,13 @@ def test_junk_is_taken_out_and_markup_is_filtered() -> None:
     blob = "iVBORw0KGgoAAAANSUhEUgAAAAUAAAAFCAYAAACNbyblAAAAHElEQVQI12P4" * 3
     camel = "aVeryLongIdentifier" * 8
     markup = "<div class='x'><p>word</p><br/></div>&nbsp;" * 5
-    answer = run(library.remove_junk(), [f"see {blob} here", "bell\x07", camel, markup, "a < b && c > d"])
+    answer = run(stages.remove_junk(), [f"see {blob} here", "bell\x07", camel, markup, "a < b && c > d"])
     assert texts_of(answer) == ["see  here", "bell", camel, "a < b && c > d"]
     assert reasons_of(answer) == ["mostly markup"]
     assert answer.edits == {"junk": 2}
 
 
 def test_characters_are_put_in_one_form_and_mojibake_is_repaired() -> None:
-    answer = run(library.normalize(), ["plain", "e\u0301", "schÃ¶n und grÃ¼n", "schön"])
+    answer = run(stages.normalize(), ["plain", "e\u0301", "schÃ¶n und grÃ¼n", "schön"])
     assert texts_of(answer) == ["plain", "é", "schön und grün", "schön"]
     assert answer.edits == {"normalize": 2}

@@ -13,13 +13,13 @@ from quality_kit import make_batch
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage
-from headrace.stages import library
-from headrace.stages.batch import LINEAGE
-from headrace.stages.build import build_stage, process_safely
-from headrace.stages.errors import StageContractError
-from headrace.stages.quality.decide import decide
-from headrace.stages.quality.texts import with_column
-from headrace.stages.sidecars import documents_table
+from headrace.stages.library import stages
+from headrace.stages.quality.scorecard.decide import decide
+from headrace.stages.runtime.batch import LINEAGE
+from headrace.stages.runtime.build import build_stage, process_safely
+from headrace.stages.runtime.errors import StageContractError
+from headrace.stages.sinks.sidecars import documents_table
+from headrace.stages.text.texts import with_column
 
 PROSE = """\
 The mill stood where two streams met, and its wheel had turned for longer than anybody could remember.
@@ -35,39 +35,39 @@ It hums still, day and night, behind a door that has lost its paint.
 """
 MENU = "\n".join(f"an entry of the menu that is long enough {number}" for number in range(40))
 RULES: list[tuple[Stage, str, str | None]] = [
-    (library.gopher_repetition(), PROSE, None),
-    (library.gopher_repetition(), "", None),
-    (library.gopher_repetition(), "one line\n" * 4 + PROSE[:20], "too many duplicate lines"),
-    (library.gopher_repetition(), "a\n\na\n\nb\n\na", "too many duplicate paragraphs"),
-    (library.gopher_repetition(), "word other " * 40, "too many characters in the top 2-gram"),
-    (library.duplicate_lines(), "word other " * 40, None),
-    (library.gopher_quality(), PROSE, None),
-    (library.gopher_quality(), "The cat and the dog.", "too few words"),
-    (library.gopher_quality(words_max=60), PROSE, "too many words"),
-    (library.gopher_quality(), "a of the " * 40, "words too short"),
-    (library.gopher_quality(), "incomprehensibility the " * 40, "words too long"),
-    (library.gopher_quality(), "word # the and " * 40, "too many hash signs"),
-    (library.gopher_quality(), "words ... the and " * 40, "too many ellipses"),
-    (library.gopher_quality(), "- the words and the marks\n" * 40, "too many bullet lines"),
+    (stages.gopher_repetition(), PROSE, None),
+    (stages.gopher_repetition(), "", None),
+    (stages.gopher_repetition(), "one line\n" * 4 + PROSE[:20], "too many duplicate lines"),
+    (stages.gopher_repetition(), "a\n\na\n\nb\n\na", "too many duplicate paragraphs"),
+    (stages.gopher_repetition(), "word other " * 40, "too many characters in the top 2-gram"),
+    (stages.duplicate_lines(), "word other " * 40, None),
+    (stages.gopher_quality(), PROSE, None),
+    (stages.gopher_quality(), "The cat and the dog.", "too few words"),
+    (stages.gopher_quality(words_max=60), PROSE, "too many words"),
+    (stages.gopher_quality(), "a of the " * 40, "words too short"),
+    (stages.gopher_quality(), "incomprehensibility the " * 40, "words too long"),
+    (stages.gopher_quality(), "word # the and " * 40, "too many hash signs"),
+    (stages.gopher_quality(), "words ... the and " * 40, "too many ellipses"),
+    (stages.gopher_quality(), "- the words and the marks\n" * 40, "too many bullet lines"),
     (
-        library.gopher_quality(),
+        stages.gopher_quality(),
         "the words of an advertisement that is cut off…\n" * 9,
         "too many lines end in an ellipsis",
     ),
-    (library.gopher_quality(), "the and 1999 " * 40, "too few words with a letter"),
-    (library.gopher_quality(), "Wörter ohne englische Stoppwörter folgen hier. " * 20, "too few stop words"),
-    (library.c4_quality(terminal_punctuation=False), PROSE, None),
-    (library.c4_quality(), PROSE, None),
-    (library.c4_quality(), MENU, "too few sentences"),
-    (library.c4_quality(), PROSE + "Some Lorem Ipsum stands here.", "lorem ipsum"),
-    (library.c4_quality(), PROSE + "if (the) {code}.", "curly bracket"),
-    (library.c4_quality(curly_brackets=True), PROSE + "if (the) {code}.", None),
-    (library.fineweb_quality(), PROSE, None),
-    (library.fineweb_quality(), "\n \n", "no line"),
-    (library.fineweb_quality(), MENU, "too few lines end in punctuation"),
-    (library.fineweb_quality(), "Short.\nBrief.\nTiny.\n" + PROSE[:90], "too many short lines"),
-    (library.fineweb_quality(), PROSE * 2, "too many characters in duplicate lines"),
-    (library.fineweb_quality(short_lines_max=1), "\n".join(f"{n}." for n in range(40)), "too many lines for its words"),
+    (stages.gopher_quality(), "the and 1999 " * 40, "too few words with a letter"),
+    (stages.gopher_quality(), "Wörter ohne englische Stoppwörter folgen hier. " * 20, "too few stop words"),
+    (stages.c4_quality(terminal_punctuation=False), PROSE, None),
+    (stages.c4_quality(), PROSE, None),
+    (stages.c4_quality(), MENU, "too few sentences"),
+    (stages.c4_quality(), PROSE + "Some Lorem Ipsum stands here.", "lorem ipsum"),
+    (stages.c4_quality(), PROSE + "if (the) {code}.", "curly bracket"),
+    (stages.c4_quality(curly_brackets=True), PROSE + "if (the) {code}.", None),
+    (stages.fineweb_quality(), PROSE, None),
+    (stages.fineweb_quality(), "\n \n", "no line"),
+    (stages.fineweb_quality(), MENU, "too few lines end in punctuation"),
+    (stages.fineweb_quality(), "Short.\nBrief.\nTiny.\n" + PROSE[:90], "too many short lines"),
+    (stages.fineweb_quality(), PROSE * 2, "too many characters in duplicate lines"),
+    (stages.fineweb_quality(short_lines_max=1), "\n".join(f"{n}." for n in range(40)), "too many lines for its words"),
 ]
 
 
@@ -85,7 +85,7 @@ def test_lines_that_c4_drops_of_a_text_that_is_kept_are_counted() -> None:
     text = (
         PROSE.replace("\n", "\nhome\nPlease enable JavaScript in your browser.\n", 1) + "We wrote[12] this[edit] here."
     )
-    stage = library.c4_quality()
+    stage = stages.c4_quality()
     answer = process_safely(build_stage(stage, {}), make_batch([PROSE.strip(), text, "gone"]), stage.name)
     kept = answer.rows.to_pylist()
     assert [row["text"] for row in kept] == [PROSE.strip(), PROSE + "We wrote this here."]
@@ -95,10 +95,10 @@ def test_lines_that_c4_drops_of_a_text_that_is_kept_are_counted() -> None:
 
 
 FAMILIES = [
-    library.gopher_repetition(tag=True),
-    library.gopher_quality(tag=True),
-    library.c4_quality(tag=True),
-    library.fineweb_quality(tag=True),
+    stages.gopher_repetition(tag=True),
+    stages.gopher_quality(tag=True),
+    stages.c4_quality(tag=True),
+    stages.fineweb_quality(tag=True),
 ]
 
 
@@ -116,7 +116,7 @@ def test_a_stage_that_tags_keeps_each_text_and_writes_its_scores(stage: Stage) -
 
 
 @pytest.mark.parametrize(
-    "declare", [library.gopher_repetition, library.gopher_quality, library.c4_quality, library.fineweb_quality]
+    "declare", [stages.gopher_repetition, stages.gopher_quality, stages.c4_quality, stages.fineweb_quality]
 )
 def test_what_is_decided_by_tags_is_what_the_filter_would_have_done(declare: Callable[..., Stage]) -> None:
     texts = [PROSE, MENU, "word other " * 40, "The cat.", "", "lorem ipsum and more.\n" * 3, PROSE * 2]
@@ -139,11 +139,11 @@ def test_a_batch_without_rows_comes_back_without_rows(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("declare", "message"),
     [
-        (lambda: library.gopher_repetition(top_ngrams_max=(0.1,)), "top_ngrams_max is (0.1,)"),
-        (lambda: library.gopher_repetition(lines_max=2), "lines_max is 2"),
-        (lambda: library.gopher_quality(stop_words=[""]), "stop_words"),
-        (lambda: library.c4_quality(tag=1), "tag is 1"),  # type: ignore[arg-type]
-        (lambda: library.fineweb_quality(short_line_characters=-1), "short_line_characters is -1"),
+        (lambda: stages.gopher_repetition(top_ngrams_max=(0.1,)), "top_ngrams_max is (0.1,)"),
+        (lambda: stages.gopher_repetition(lines_max=2), "lines_max is 2"),
+        (lambda: stages.gopher_quality(stop_words=[""]), "stop_words"),
+        (lambda: stages.c4_quality(tag=1), "tag is 1"),  # type: ignore[arg-type]
+        (lambda: stages.fineweb_quality(short_line_characters=-1), "short_line_characters is -1"),
     ],
 )
 def test_a_bad_limit_is_named_when_it_is_declared(declare: object, message: str) -> None:
@@ -153,10 +153,10 @@ def test_a_bad_limit_is_named_when_it_is_declared(declare: object, message: str)
 
 
 @pytest.mark.parametrize(
-    "declare", [library.url_filter, library.remove_junk, library.language], ids=["urls", "junk", "language"]
+    "declare", [stages.url_filter, stages.remove_junk, stages.language], ids=["urls", "junk", "language"]
 )
 def test_urls_markup_and_languages_are_tags_too(declare: Callable[..., Stage]) -> None:
-    given: dict[str, Any] = {"words": ["casino"]} if declare is library.url_filter else {}
+    given: dict[str, Any] = {"words": ["casino"]} if declare is stages.url_filter else {}
     texts = [PROSE, "<p><b>x</b></p>" * 20, "Der Fuchs springt über den Hund und schläft dann."]
     metadata = ['{"url":"https://a.org/casino"}', None, '{"url":"https://a.org/"}']
     tagged = process_safely(build_stage(declare(**given, tag=True), {}), make_batch(texts, metadata), "x")
@@ -169,12 +169,12 @@ def test_urls_markup_and_languages_are_tags_too(declare: Callable[..., Stage]) -
 
 
 def test_a_record_that_no_stage_scored_is_null_and_is_not_decided() -> None:
-    stage = build_stage(library.gopher_quality(tag=True), {})
+    stage = build_stage(stages.gopher_quality(tag=True), {})
     tagged = process_safely(stage, make_batch(["few words"]), "x")
     plain = make_batch(["few words"])
     table = documents_table([tagged, replace(plain, fragment=b"\2" * 16)])
     assert table.column("score.gopher-quality.words").to_pylist() == [2.0, None]
-    assert decide(table, [library.gopher_quality()]).num_rows == 1
+    assert decide(table, [stages.gopher_quality()]).num_rows == 1
 
 
 def test_a_score_of_two_types_is_refused() -> None:

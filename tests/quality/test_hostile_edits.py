@@ -6,14 +6,13 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from quality_kit import make_batch
 
 from headrace.pipeline.graph import Stage
-from headrace.stages import library
-from headrace.stages.build import build_stage, process_safely
+from headrace.stages.library import stages
 from headrace.stages.quality.urls import split_url
+from headrace.stages.runtime.build import build_stage, process_safely
 
 PIECES = st.sampled_from(
     [
@@ -34,12 +33,12 @@ PIECES = st.sampled_from(
 )
 HOSTILE = st.one_of(st.text(max_size=40), st.lists(PIECES, max_size=12).map("".join))
 STAGES: list[Stage] = [
-    library.redact_pii(),
-    library.remove_junk(),
-    library.normalize(),
-    library.normalize("NFKC", mojibake=False),
-    library.language("en"),
-    library.url_filter(words=["casino"]),
+    stages.redact_pii(),
+    stages.remove_junk(),
+    stages.normalize(),
+    stages.normalize("NFKC", mojibake=False),
+    stages.language("en"),
+    stages.url_filter(words=["casino"]),
 ]
 BUILT = [(stage.name, build_stage(stage, {})) for stage in STAGES]
 

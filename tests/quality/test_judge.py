@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.pipeline.graph import Stage
-from headrace.stages import library
-from headrace.stages.quality.judge import Judgement, judge, score
+from headrace.stages.library import stages as library
+from headrace.stages.quality.scorecard.judge import Judgement, judge, score
 
 LETTER = (
     "Dear neighbour, the wall between our gardens fell in last night's storm. "

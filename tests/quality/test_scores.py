@@ -21,11 +21,11 @@ from quality_kit import make_batch
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
-from headrace.stages.batch import Batch
-from headrace.stages.build import build_stage, process_safely
-from headrace.stages.quality.model_host import LINGER_S
-from headrace.stages.quality.models import plain_form
-from headrace.stages.quality.scores import fasttext_classifier, onnx_classifier, perplexity
+from headrace.stages.library.scores import fasttext_classifier, onnx_classifier, perplexity
+from headrace.stages.quality.models.model_host import LINGER_S
+from headrace.stages.quality.models.models import plain_form
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.build import build_stage, process_safely
 
 SENTENCES = ["the mill grinds the barley", "the wheel turns the mill", "the stream turns the wheel"]
 STRANGE = "barley barley wheel grinds qqqq"
@@ -190,7 +190,7 @@ def test_a_model_process_that_dies_is_started_again(fasttext_model: str, built: 
 
 TASK = """
 import json, sys
-from headrace.stages.quality.shared_model import SharedModel
+from headrace.stages.quality.models.shared_model import SharedModel
 order = json.loads(sys.argv[1])
 digests = dict(zip(order["files"], order["digests"]))
 model = SharedModel("score", order["kind"], order["model"], digests, order["options"])

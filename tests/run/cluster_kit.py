@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from kill_kit import Marked, headrace
 
-from headrace.cli.client import Client, ControllerSilent, RunOptions
-from headrace.cli.load import load
+from headrace.client.client import Client, ControllerSilent, RunOptions
+from headrace.client.pipeline_file import load
+from headrace.daemon.log_lines import as_text
 from headrace.protos import control_pb2 as pb
-from headrace.transport.log_lines import as_text
 
 PATIENCE_S = 60.0
 LOOK_S = 0.02

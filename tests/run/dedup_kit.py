@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from duplicates import leaning_faults, shared_keys
 
+from headrace.stages.dedup.core.scheme import Scheme
 from headrace.stages.dedup.minhash import make_keys
-from headrace.stages.dedup.scheme import Scheme
-from headrace.store.dataset import Dataset
-from headrace.store.entries import EpochRaised, decode_entry
-from headrace.store.key_files import RecordName
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.ledger.core.entries import EpochRaised, decode_entry
+from headrace.store.shards.key_files import RecordName
 
 PIPELINE = '''"""Modules without duplicates, in shards so small that a short run has many ledger entries."""
 
@@ -25,7 +25,7 @@ import fcntl
 from dataclasses import replace
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import dedup, map_records, read_jsonl, tokenize, write_tokens
+from headrace.stages.library.stages import dedup, map_records, read_jsonl, tokenize, write_tokens
 
 GATE = {gate!r}
 

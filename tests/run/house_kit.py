@@ -15,7 +15,7 @@ from kill_kit import Marked, count_entries, headrace
 from run_kit import DEADLINE_S, PIPELINE
 from small_tokenizer import small_tokenizer
 
-from headrace.transport.log_lines import as_text
+from headrace.daemon.log_lines import as_text
 
 LOOK_S_MAX = 60.0
 LOOK_S = 0.02

@@ -14,7 +14,7 @@ import pytest
 from cluster_kit import until
 from kill_kit import Marked, headrace
 
-from headrace.transport.ring_memory import DEFAULT_WINDOW_BYTES
+from headrace.transport.ring.memory import DEFAULT_WINDOW_BYTES
 
 DEADLINE_S = 180.0
 #: Seconds in which throughput is back.
@@ -32,7 +32,7 @@ import time
 from dataclasses import replace
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import map_records, read_jsonl, write_jsonl
+from headrace.stages.library.stages import map_records, read_jsonl, write_jsonl
 
 
 def work(record):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kill_kit import headrace
 
-from headrace.store.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset
 from headrace.store.objects import ObjectStore, open_store
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
@@ -23,7 +23,7 @@ PIPELINE = """
 import os
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import map_records, read_jsonl, write_jsonl
+from headrace.stages.library.stages import map_records, read_jsonl, write_jsonl
 from headrace.store.objects import open_store
 
 

@@ -15,7 +15,7 @@ from dataset_kit import fates
 from kill_kit import Marked, count_entries, dies_behind, headrace, kill_after_entries
 from run_kit import DEADLINE_S, run_command
 
-from headrace.store.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset
 
 
 def gc(dataset: Path, *arguments: str) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def test_a_collection_that_is_killed_leaves_a_sound_dataset_and_the_next_one_end
     many = [dataset / "shards" / str(epoch) / f"{number:032x}.safetensors" for number in range(3000)]
     for path in many:
         path.write_bytes(b"garbage")
-    command = dies_behind("headrace.store.files:FileStore.delete", 1000, "dataset", "gc", str(dataset))
+    command = dies_behind("headrace.store.files.store:FileStore.delete", 1000, "dataset", "gc", str(dataset))
     killed = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     left = len(objects(dataset) - named)

@@ -13,12 +13,12 @@ from dataset_kit import fates
 from kill_kit import Marked, count_entries, dies_behind, headrace, kill_after_entries
 from run_kit import DEADLINE_S, run_command
 
-from headrace.cli import compaction
+from headrace.cli.commands import compaction
 from headrace.cli.main import invoke
-from headrace.store.dataset import Dataset
-from headrace.store.entries import Closed, Counts, EpochRaised, Range, Removed
+from headrace.store.datasets.dataset import Dataset
 from headrace.store.errors import InvalidUri
-from headrace.store.fold import FoldError, LedgerState
+from headrace.store.ledger.core.entries import Closed, Counts, EpochRaised, Range, Removed
+from headrace.store.ledger.core.fold import FoldError, LedgerState
 from headrace.store.objects import open_store
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
@@ -98,7 +98,11 @@ def test_killed_anywhere_it_goes_on_and_closes_each_record_once(
     large = tmp_path / "large"
     again = ("dataset", "compact", str(undisturbed), str(large), "--shard-mib", "1")
     # Behind its second entry; within the objects of a shard; and behind an entry that closes one.
-    for method, calls in (("log:Log.append", 2), ("files:FileStore.create", 6), ("log:Log.append", 3)):
+    for method, calls in (
+        ("ledger.log:Log.append", 2),
+        ("files.store:FileStore.create", 6),
+        ("ledger.log:Log.append", 3),
+    ):
         command = dies_behind(f"headrace.store.{method}", calls, *again)
         killed = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=DEADLINE_S)
         assert killed.returncode == -signal.SIGKILL, f"it was over before {method} {calls}: {killed.stderr}"

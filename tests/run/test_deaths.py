@@ -17,7 +17,7 @@ from house_kit import write_paced
 from kill_kit import Marked, count_entries, headrace, kill_after_entries
 from run_kit import DEADLINE_S, run_command
 
-from headrace.store.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset
 
 LOOK_S = 0.005
 #: The last kill is to come when this share of the records is closed: more closes before it is noticed.

@@ -16,7 +16,7 @@ from kill_kit import Marked, headrace
 from run_kit import DEADLINE_S
 from small_tokenizer import small_tokenizer
 
-from headrace.store.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset
 
 
 class Place:

@@ -18,9 +18,9 @@ from kill_kit import Marked, headrace
 from run_kit import DEADLINE_S, run_command
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy, Trouble
-from headrace.store.dataset import Dataset
-from headrace.store.entries import Led, Resigned, decode_entry
-from headrace.store.log import Log
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.ledger.core.entries import Led, Resigned, decode_entry
+from headrace.store.ledger.log import Log
 from headrace.store.objects import open_store
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))

@@ -115,7 +115,7 @@ def test_another_user_reaches_no_listener_of_a_run_a_controller_a_worker_and_a_s
         "run": headrace("run", "paced.py", "-p", f"input={home}/corpus/*.jsonl", "-p", output),
         "controller": headrace("controller"),
         "worker": headrace("worker", "--name", "w", "--cores", "1"),
-        "spool": [sys.executable, "-P", "-m", "headrace.worker.spool_server", str(tmp_path / "spool")],
+        "spool": [sys.executable, "-P", "-m", "headrace.worker.spool.server", str(tmp_path / "spool")],
     }
     #: A run has a controller's socket and a worker's door.
     counts = {"run": 2, "controller": 1, "worker": 1, "spool": 1}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.store.packing import pack
+from headrace.store.shards.core.packing import pack
 
 #: Of all tokens in the sequences.
 PADDING_SHARE_MAX = 0.005

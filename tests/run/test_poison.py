@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from kill_kit import Marked, headrace
 
-from headrace.store.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset
 
 DEADLINE_S = 120.0
 RECORDS = 500
@@ -26,10 +26,10 @@ import sys
 import time
 
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.stages.jsonl import JsonlSource
-from headrace.stages.library import map_batches, map_records, read_jsonl, write_jsonl
-from headrace.stages.shelf import ShelvedStrings
-from headrace.stages.texts import JsonlSink
+from headrace.stages.sources.jsonl import JsonlSource
+from headrace.stages.library.stages import map_batches, map_records, read_jsonl, write_jsonl
+from headrace.stages.sinks.spill import ShelvedStrings
+from headrace.stages.sinks.texts import JsonlSink
 
 
 def harm(text, stage):

@@ -12,7 +12,7 @@ from dedup_kit import epochs, fates_of
 from kill_kit import Marked, headrace
 from run_kit import DEADLINE_S
 
-from headrace.store.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset
 
 PIPELINE = '''"""Records that kill the stage that their text names; a copy with another space in it does no harm."""
 
@@ -20,9 +20,9 @@ import os
 from dataclasses import replace
 
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.stages.library import dedup, map_batches, read_jsonl, write_jsonl
-from headrace.stages.shelf import ShelvedStrings
-from headrace.stages.texts import JsonlSink
+from headrace.stages.library.stages import dedup, map_batches, read_jsonl, write_jsonl
+from headrace.stages.sinks.spill import ShelvedStrings
+from headrace.stages.sinks.texts import JsonlSink
 
 
 def harm(rows, stage):

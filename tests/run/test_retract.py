@@ -13,9 +13,9 @@ from dataset_kit import fates
 from kill_kit import headrace
 from run_kit import DEADLINE_S
 
-from headrace.loader.dataset import open_dataset
+from headrace.loader.dataset.dataset import open_dataset
 from headrace.stages.export.source import read_documents, token_shards
-from headrace.store.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset
 
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ from dataset_kit import fates
 from kill_kit import Marked, headrace, kill_after_entries
 from run_kit import DEADLINE_S
 
-from headrace.store.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset
 from headrace.store.objects import open_store
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))

@@ -13,13 +13,13 @@ import pytest
 from cluster_kit import Cluster
 from kill_kit import headrace
 
-from headrace.store.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset
 
 DEADLINE_S = 120.0
 RECORDS = 200
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import map_records, read_jsonl, write_jsonl
+from headrace.stages.library.stages import map_records, read_jsonl, write_jsonl
 from texts_own.loud import shout
 
 

@@ -12,13 +12,13 @@ from kill_kit import Marked, count_entries, headrace, kill_after_entries
 from run_kit import DEADLINE_S
 from small_tokenizer import small_tokenizer
 
-from headrace.store.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset
 
 FILES = 2000
 KILLS = 4
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import gopher_quality, map_records, read_jsonl, tokenize, write_tokens
+from headrace.stages.library.stages import gopher_quality, map_records, read_jsonl, tokenize, write_tokens
 
 
 def same(record):

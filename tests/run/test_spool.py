@@ -18,15 +18,15 @@ import pytest
 from cluster_kit import until
 from kill_kit import headrace
 
-from headrace.store.dataset import Dataset
+from headrace.store.datasets.dataset import Dataset
 from headrace.store.errors import StoreError
-from headrace.worker.spool import Spool, SpoolFullError
+from headrace.worker.spool.spool import Spool, SpoolFullError
 
 PATIENCE_S = 60.0
 KILLS, PUSHES, RECORDS = 5, 60, 7
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read_jsonl, write_documents
+from headrace.stages.library.stages import read_jsonl, write_documents
 
 
 def build(input: str, output: str) -> Pipeline:
@@ -38,7 +38,7 @@ class Server:
     """The spool's server as a process; `port` is that of the one that lives."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self._command = [sys.executable, "-P", "-m", "headrace.worker.spool_server", str(folder), *options]
+        self._command = [sys.executable, "-P", "-m", "headrace.worker.spool.server", str(folder), *options]
         self.port = 0
 
     def start(self) -> None:

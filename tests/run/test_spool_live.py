@@ -17,15 +17,15 @@ from kill_kit import Marked, headrace
 from run_kit import DEADLINE_S
 from test_spool import PATIENCE_S, RECORDS, Server, lines
 
-from headrace.cli.client import Client, RunOptions
-from headrace.cli.load import load
-from headrace.store.dataset import Dataset
+from headrace.client.client import Client, RunOptions
+from headrace.client.pipeline_file import load
+from headrace.store.datasets.dataset import Dataset
 from headrace.store.errors import StoreError
-from headrace.store.fold import LedgerState
+from headrace.store.ledger.core.fold import LedgerState
 
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read_spool, write_documents
+from headrace.stages.library.stages import read_spool, write_documents
 
 
 def build(folder: str, output: str) -> Pipeline:

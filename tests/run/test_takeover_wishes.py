@@ -9,12 +9,12 @@ from dataset_kit import fates
 from house_kit import write_paced
 from kill_kit import count_entries
 
-from headrace.cli.client import Client, RunOptions
-from headrace.cli.load import load
+from headrace.client.client import Client, RunOptions
+from headrace.client.pipeline_file import load
 from headrace.protos import control_pb2 as pb
-from headrace.store.cluster_fold import ClusterState
-from headrace.store.folding import fold_log
-from headrace.store.log import Log
+from headrace.store.ledger.core.cluster_fold import ClusterState
+from headrace.store.ledger.folding import fold_log
+from headrace.store.ledger.log import Log
 from headrace.store.objects import open_store
 
 

@@ -17,13 +17,13 @@ import zstandard
 from kill_kit import Marked, count_entries, headrace, kill_after_entries
 from run_kit import DEADLINE_S
 
-from headrace.store.dataset import Dataset
-from headrace.store.files import TEMP_AGE_MIN_S
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.files.store import TEMP_AGE_MIN_S
 from headrace.store.objects import open_store
 
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import map_records, read_jsonl, write_documents, write_jsonl
+from headrace.stages.library.stages import map_records, read_jsonl, write_documents, write_jsonl
 
 
 def has_many_lines(record):

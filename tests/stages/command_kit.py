@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.stages.batch import Batch
-from headrace.stages.build import process_safely
-from headrace.stages.command import Command
+from headrace.stages.commands.command import Command
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.build import process_safely
 
 
 def run(built: Command, batch: Batch) -> tuple[list[str], dict[str, str]]:

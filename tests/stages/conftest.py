@@ -9,8 +9,8 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from headrace.stages.batch import Batch, no_verdicts
-from headrace.stages.records import SOURCE_ROWS
+from headrace.stages.runtime.batch import Batch, no_verdicts
+from headrace.stages.runtime.records import SOURCE_ROWS
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from headrace.stages import ahead
-from headrace.stages.ahead import spans_of
+from headrace.stages.sources.objects import ahead
+from headrace.stages.sources.objects.ahead import spans_of
 
 OBJECT = random.Random(3).randbytes(10_000)
 

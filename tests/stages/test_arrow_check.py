@@ -4,15 +4,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.stages.arrow_check import ROWS_MAX, UnsoundArrow, check_messages, sound
-from headrace.stages.arrow_stream import END_OF_STREAM, ArrowStream
-from headrace.stages.batch import ROW, Batch, no_verdicts
-from headrace.stages.command_process import CommandFailedError
-from headrace.stages.custom import MapBatches
-from headrace.stages.errors import StageContractError
+from headrace.stages.commands.arrow_stream import END_OF_STREAM, ArrowStream
+from headrace.stages.commands.process import CommandFailedError
+from headrace.stages.functions.functions import MapBatches
+from headrace.stages.runtime.arrow_check import ROWS_MAX, UnsoundArrow, check_messages, sound
+from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
+from headrace.stages.runtime.errors import StageContractError
+from headrace.transport.core.frame import decode, encode
 from headrace.transport.errors import FrameError
-from headrace.transport.frame import decode, encode
-from headrace.worker.wire import batch_to_frame, frame_to_batch
+from headrace.worker.task.codec import batch_to_frame, frame_to_batch
 
 
 def message_of(rows: pa.RecordBatch, compression: str | None = None) -> bytes:

@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.stages import arrow_check
-from headrace.stages.arrow_check import (
+from headrace.stages.commands.arrow_stream import END_OF_STREAM, ArrowStream
+from headrace.stages.commands.process import CommandFailedError
+from headrace.stages.runtime import arrow_check
+from headrace.stages.runtime.arrow_check import (
     METADATA_BYTES_MAX,
     NESTING_MAX,
     SCHEMA_FIELDS_MAX,
@@ -20,8 +22,6 @@ from headrace.stages.arrow_check import (
     require_plain,
     sound,
 )
-from headrace.stages.arrow_stream import END_OF_STREAM, ArrowStream
-from headrace.stages.command_process import CommandFailedError
 
 
 class Flat:

@@ -13,9 +13,9 @@ import pytest
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Stage, StageKind
-from headrace.stages.batch import Batch
-from headrace.stages.build import build_stage, process_safely
-from headrace.stages.errors import StageContractError
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.build import build_stage, process_safely
+from headrace.stages.runtime.errors import StageContractError
 
 MakeBatch = Callable[..., Batch]
 TEXT = """
@@ -58,7 +58,7 @@ def _forget() -> Iterator[None]:
 
 
 def custom(function: str, kind: str = "Records") -> object:
-    target = f"headrace.stages.custom:Map{kind}"
+    target = f"headrace.stages.functions.functions:Map{kind}"
     stage = Stage("mine", StageKind.TRANSFORM, target, {"function": f"shipped_stage:{function}"})
     return build_stage(stage, MODULES)
 
@@ -145,7 +145,12 @@ def test_a_traceback_shows_the_lines_of_a_shipped_module() -> None:
 
 def test_another_text_of_a_module_replaces_the_first(batch_of: MakeBatch) -> None:
     custom("shout")
-    stage = Stage("mine", StageKind.TRANSFORM, "headrace.stages.custom:MapRecords", {"function": "shipped_stage:shout"})
+    stage = Stage(
+        "mine",
+        StageKind.TRANSFORM,
+        "headrace.stages.functions.functions:MapRecords",
+        {"function": "shipped_stage:shout"},
+    )
     changed = build_stage(stage, {"shipped_stage": "def shout(record):\n    return record\n"})
     assert changed.process(batch_of(["a"])).edits == {}
 
@@ -207,7 +212,9 @@ def test_a_batch_without_rows_passes(batch_of: MakeBatch) -> None:
     assert process_safely(custom("shout"), empty, "mine").rows.num_rows == 0  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("target", ["no_such_module:x", "headrace.stages.custom:Nothing", "shipped_stage:lean"])
+@pytest.mark.parametrize(
+    "target", ["no_such_module:x", "headrace.stages.functions.functions:Nothing", "shipped_stage:lean"]
+)
 def test_a_target_that_cannot_be_built_names_the_stage(target: str) -> None:
     with pytest.raises(PipelineError, match='stage "mine"'):
         build_stage(Stage("mine", StageKind.TRANSFORM, target, {"unknown": 1}), MODULES)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.batch import Batch
-from headrace.stages.library import map_batches, read_jsonl, write_jsonl
-from headrace.worker.chain import Chain, StageStatistics, Watch
+from headrace.stages.library.stages import map_batches, read_jsonl, write_jsonl
+from headrace.stages.runtime.batch import Batch
+from headrace.worker.task.chain import Chain, StageStatistics, Watch
 
 #: Processor time that a stage takes, at least, in the tests.
 SPENT_S = 0.05

@@ -13,13 +13,13 @@ import pytest
 from command_kit import run
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages import command as command_stage
-from headrace.stages.batch import Batch
-from headrace.stages.build import build_stage, process_safely
-from headrace.stages.command import FAILURES_MAX, Command
-from headrace.stages.command_process import CommandProcess
-from headrace.stages.errors import StageContractError
-from headrace.stages.library import command
+from headrace.stages.commands import command as command_stage
+from headrace.stages.commands.command import FAILURES_MAX, Command
+from headrace.stages.commands.process import CommandProcess
+from headrace.stages.library.stages import command
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.build import build_stage, process_safely
+from headrace.stages.runtime.errors import StageContractError
 
 MakeBatch = Callable[..., Batch]
 MakeStage = Callable[..., Command]
@@ -210,7 +210,7 @@ def test_a_command_that_somebody_kills_costs_no_record(stage: MakeStage, batch_o
 
 
 def test_parts_of_split_records_come_back_to_their_places(stage: MakeStage, batch_of: MakeBatch) -> None:
-    from headrace.stages.split import number_parts
+    from headrace.stages.functions.split import number_parts
 
     batch = batch_of(["a", "b"])
     rows = batch.rows.take([0, 0, 1])
@@ -254,7 +254,7 @@ def test_a_command_that_fails_on_everything_ends_the_run(
     stage: MakeStage, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert FAILURES_MAX == 100
-    monkeypatch.setattr("headrace.stages.command.FAILURES_MAX", 10)
+    monkeypatch.setattr("headrace.stages.commands.command.FAILURES_MAX", 10)
     built = stage(["sh", "-c", "read line && exit 9 || exit 0"])
     with pytest.raises(StageContractError, match=r"failed on 10 records in a row, the last time: .*exit code 9"):
         run(built, batch_of([str(index) for index in range(20)]))

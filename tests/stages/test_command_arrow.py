@@ -10,19 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from command_kit import run
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.stages import command_arrow
-from headrace.stages.arrow_stream import END_OF_STREAM, ArrowStream
-from headrace.stages.batch import ROW, Batch
-from headrace.stages.build import build_stage
-from headrace.stages.command import Command
-from headrace.stages.command_arrow import ArrowExchange
-from headrace.stages.command_lines import LineExchange
-from headrace.stages.command_process import CommandFailedError
-from headrace.stages.errors import StageContractError
-from headrace.stages.library import command
+from headrace.stages.commands import arrow
+from headrace.stages.commands.arrow import ArrowExchange
+from headrace.stages.commands.arrow_stream import END_OF_STREAM, ArrowStream
+from headrace.stages.commands.command import Command
+from headrace.stages.commands.lines import LineExchange
+from headrace.stages.commands.process import CommandFailedError
+from headrace.stages.library.stages import command
+from headrace.stages.runtime.batch import ROW, Batch
+from headrace.stages.runtime.build import build_stage
+from headrace.stages.runtime.errors import StageContractError
 
 MakeBatch = Callable[..., Batch]
 MakeStage = Callable[..., Command]
@@ -218,7 +217,7 @@ def test_rows_that_may_share_their_values_are_refused_where_the_answer_is_read()
 
 
 def test_views_of_one_text_are_counted_as_often_as_they_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_arrow, "MESSAGE_BYTES_MAX", 199)
+    monkeypatch.setattr(arrow, "MESSAGE_BYTES_MAX", 199)
     many = pa.array(["x" * 100, "x" * 100], pa.string_view())
     with pytest.raises(StageContractError, match="by views of the same text"):
         answered(text=many)

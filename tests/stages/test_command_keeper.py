@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.stages.command_process import CommandFailedError, CommandProcess, Keeper
+from headrace.stages.commands.process import CommandFailedError, CommandProcess, Keeper
 
 DEADLINE_S = 30.0
 #: Two seconds are promised; the rest is for a machine on which others work.
@@ -33,7 +33,7 @@ LEAVES = (
 )
 TASK = """
 import os, sys, threading
-from headrace.stages.command_process import CommandProcess, Keeper
+from headrace.stages.commands.process import CommandProcess, Keeper
 process = CommandProcess(Keeper(sys.argv[1:]), [0])
 print("started", flush=True)
 threading.Event().wait()

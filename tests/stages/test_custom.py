@@ -12,12 +12,12 @@ import pytest
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
-from headrace.stages.batch import Batch
-from headrace.stages.build import build_stage, process_safely
-from headrace.stages.custom import LINEAGE
-from headrace.stages.errors import StageContractError
-from headrace.stages.library import map_batches, map_records
-from headrace.stages.preflight import preflight
+from headrace.stages.functions.functions import LINEAGE
+from headrace.stages.library.stages import map_batches, map_records
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.build import build_stage, process_safely
+from headrace.stages.runtime.errors import StageContractError
+from headrace.stages.sources.objects.preflight_check import preflight
 
 MakeBatch = Callable[..., Batch]
 BATCH_FUNCTIONS = """

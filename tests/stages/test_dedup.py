@@ -9,23 +9,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from headrace.cli.diagrams import redraw
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
-from headrace.pipeline.validate import validate
-from headrace.stages.batch import Batch, no_verdicts
-from headrace.stages.build import build_stage
-from headrace.stages.dedup import decider as core
+from headrace.pipeline.validation import validate
+from headrace.stages.dedup.core import decider as core
+from headrace.stages.dedup.core.scheme import Scheme, best_bands
 from headrace.stages.dedup.index import KeyIndex
-from headrace.stages.dedup.library import dedup
 from headrace.stages.dedup.minhash import make_keys
-from headrace.stages.dedup.scheme import Scheme, best_bands
 from headrace.stages.dedup.stage import Dedup, KeyMaker
-from headrace.stages.errors import StageContractError
-from headrace.stages.library import (
+from headrace.stages.library.deduplication import dedup
+from headrace.stages.library.stages import (
     gopher_quality,
     map_records,
     read_jsonl,
@@ -33,8 +29,11 @@ from headrace.stages.library import (
     write_documents,
     write_jsonl,
 )
+from headrace.stages.runtime.batch import Batch, no_verdicts
+from headrace.stages.runtime.build import build_stage
+from headrace.stages.runtime.errors import StageContractError
 from headrace.store.errors import FormatError
-from headrace.store.key_files import PARTITIONS, RecordName, decode_keys, encode_keys
+from headrace.store.shards.key_files import PARTITIONS, RecordName, decode_keys, encode_keys
 
 FRAGMENT = b"f" * 16
 WORDS = [f"word{number}" for number in range(4000)]

@@ -4,10 +4,10 @@ import pathlib
 
 import pytest
 
-from headrace.stages.batch import Batch
-from headrace.stages.contract import FragmentChanged, FragmentEnd
-from headrace.stages.documents import FilesSource
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.contract import FragmentChanged, FragmentEnd
+from headrace.stages.sources.documents import FilesSource
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 WHOLE = [Gap(0, UNBOUNDED, 0)]
 

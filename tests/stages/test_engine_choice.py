@@ -12,19 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tokenizers
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, trainers
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages import engine_check, engine_choice
-from headrace.stages.batch import Batch
-from headrace.stages.disputed import Disputed
-from headrace.stages.engine_battery import sweep_codes
-from headrace.stages.engine_choice import Choice, choose_engine, engine_names
-from headrace.stages.library import tokenize, write_tokens
-from headrace.stages.tokenizer import BY_TOKENIZERS, Tokenize
-from headrace.stages.vocabulary import resolve_tokenizer
+from headrace.stages.library.stages import tokenize, write_tokens
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.tokenizer import engine_check, engine_choice
+from headrace.stages.tokenizer.disputed import Disputed
+from headrace.stages.tokenizer.engine_battery import sweep_codes
+from headrace.stages.tokenizer.engine_choice import Choice, choose_engine, engine_names
+from headrace.stages.tokenizer.tokenize import BY_TOKENIZERS, Tokenize
+from headrace.stages.tokenizer.vocabulary import resolve_tokenizer
 
 #: Letters, a mark, digits and an emoji that came with Unicode 17, on which the engines' tables do not agree.
 NEW = "\u088f\u1acf\U00010940\U00011de0\U0001fa8a"

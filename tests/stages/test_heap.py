@@ -2,15 +2,15 @@
 
 import pytest
 
-from headrace.stages import heap
-from headrace.stages.heap import GIVE_BACK_S, LARGE_BATCH_BYTES, LARGE_BATCH_S, GivingBack
+from headrace.stages.runtime import malloc
+from headrace.stages.runtime.malloc import GIVE_BACK_S, LARGE_BATCH_BYTES, LARGE_BATCH_S, GivingBack
 
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The times at which memory was given back."""
     times: list[float] = []
-    monkeypatch.setattr(heap, "give_back", lambda: times.append(0.0))
+    monkeypatch.setattr(malloc, "give_back", lambda: times.append(0.0))
     return times
 
 

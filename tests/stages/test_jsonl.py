@@ -10,14 +10,13 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from headrace.stages.batch import RAW_BYTES_MAX, ROW, Batch
-from headrace.stages.contract import FragmentChanged, FragmentEnd, InputError
-from headrace.stages.jsonl import JsonlSource
-from headrace.store.entries import Fragment
-from headrace.store.intervals import UNBOUNDED, UNKNOWN, Gap
+from headrace.stages.runtime.batch import RAW_BYTES_MAX, ROW, Batch
+from headrace.stages.runtime.contract import FragmentChanged, FragmentEnd, InputError
+from headrace.stages.sources.jsonl import JsonlSource
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, Gap
 
 WHOLE = [Gap(0, UNBOUNDED, 0)]
 Write = Callable[..., pathlib.Path]

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.stages.batch import Batch
-from headrace.stages.contract import FragmentEnd
-from headrace.stages.jsonl import JsonlSource
-from headrace.stages.lenient import reread
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.contract import FragmentEnd
+from headrace.stages.sources.fallback_parser import reread
+from headrace.stages.sources.jsonl import JsonlSource
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 HUGE = "1" + "0" * 400
 DIGITS = "123456789012345678901234567890"

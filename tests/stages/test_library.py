@@ -11,13 +11,13 @@ import pytest
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage
-from headrace.pipeline.validate import validate
-from headrace.stages import library
-from headrace.stages.engine_choice import engine_names
-from headrace.stages.errors import InputError
-from headrace.stages.inputs import first_named
-from headrace.stages.preflight import preflight
-from headrace.stages.preview import preview
+from headrace.pipeline.validation import validate
+from headrace.stages.library import stages as library
+from headrace.stages.runtime.errors import InputError
+from headrace.stages.shipping.preview_run import preview
+from headrace.stages.sources.objects.inputs import first_named
+from headrace.stages.sources.objects.preflight_check import preflight
+from headrace.stages.tokenizer.engine_choice import engine_names
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -37,7 +37,7 @@ def example(name: str) -> Any:
 
 def test_importing_the_library_is_light() -> None:
     heavy = "('pyarrow', 'numpy', 'gigatoken', 'awkward', 'tokenizers')"
-    names = "headrace.stages.library, headrace.stages.preflight"
+    names = "headrace.stages.library.stages, headrace.stages.sources.objects.preflight_check"
     code = f"import sys, {names}; print([name for name in {heavy} if name in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert answer.stdout.strip() == "[]"
@@ -141,7 +141,7 @@ def test_preflight_refuses_a_sink_for_another_tokenizer(write_jsonl: Callable[..
 
 
 def test_preflight_refuses_a_function_that_is_not_there(write_jsonl: Callable[..., pathlib.Path]) -> None:
-    stage = library.map_records("headrace.stages.custom:nothing")
+    stage = library.map_records("headrace.stages.functions.functions:nothing")
     with pytest.raises(PipelineError, match="has no 'nothing'"):
         preflight(Pipeline.chain("x", "d", stage))
 

@@ -7,24 +7,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.stages import library
-from headrace.stages.batch import Batch
-from headrace.stages.build import build_stage, process_safely
-from headrace.stages.samples import SAMPLE_CHARACTERS_MAX, SAMPLES_MAX, draw, merge, rank
-from headrace.stages.sidecars import write_sidecars
-from headrace.stages.tokens import TokenSink
+from headrace.stages.library import stages
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.build import build_stage, process_safely
+from headrace.stages.runtime.samples import SAMPLE_CHARACTERS_MAX, SAMPLES_MAX, draw, merge, rank
+from headrace.stages.sinks.sidecars import write_sidecars
+from headrace.stages.sinks.tokens import TokenSink
 from headrace.store.objects import ObjectStore, open_store
-from headrace.store.shards import read_table
+from headrace.store.shards.shard import read_table
 
 TEXTS = [f"text {number} " + "word " * (number % 3) for number in range(60)]
 
 
 def removed(batch: Batch) -> Batch:
     """Each text is filtered, for one of two reasons."""
-    stage = build_stage(library.gopher_quality(words_min=4, words_max=4), {})
+    stage = build_stage(stages.gopher_quality(words_min=4, words_max=4), {})
     return process_safely(stage, batch, "gopher-quality")
 
 

@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.stages.batch import Batch
-from headrace.stages.shelf import Shelf, ShelvedStrings, cut_by_size, shelve_strings, slice_rows
-from headrace.store import scratch
-from headrace.store.entries import Range
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.sinks.spill import Shelf, ShelvedStrings, cut_by_size, shelve_strings, slice_rows
+from headrace.store.files import scratch
+from headrace.store.files.scratch import Scratch
+from headrace.store.ledger.core.entries import Range
 from headrace.store.objects import open_store
-from headrace.store.scratch import Scratch
-from headrace.worker.coverage import part
+from headrace.worker.task.coverage import part
 
 COLUMNS = ("text", "metadata")
 TEXTS = st.one_of(st.none(), st.text(max_size=5))

@@ -14,16 +14,16 @@ import pytest
 
 from headrace.pipeline.errors import PipelineError
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.stages import library
-from headrace.stages.batch import PART, QUARANTINED, ROW, Batch, join_verdicts, make_verdicts
-from headrace.stages.build import build_stage, process_safely
-from headrace.stages.errors import StageContractError
-from headrace.stages.library import map_batches, map_records
-from headrace.stages.preflight import preflight
-from headrace.stages.preview import preview
-from headrace.stages.sidecars import count_fates
-from headrace.store.parts import broken_rows, keys_of
-from headrace.worker.coverage import ConservationError, fates
+from headrace.stages.library import stages as library
+from headrace.stages.library.stages import map_batches, map_records
+from headrace.stages.runtime.batch import PART, QUARANTINED, ROW, Batch, join_verdicts, make_verdicts
+from headrace.stages.runtime.build import build_stage, process_safely
+from headrace.stages.runtime.errors import StageContractError
+from headrace.stages.shipping.preview_run import preview
+from headrace.stages.sinks.sidecars import count_fates
+from headrace.stages.sources.objects.preflight_check import preflight
+from headrace.store.shards.core.parts import broken_rows, keys_of
+from headrace.worker.task.coverage import ConservationError, fates
 
 MakeBatch = Callable[..., Batch]
 TEXT = """
@@ -144,7 +144,9 @@ def test_rows_that_are_not_whole_are_broken() -> None:
 
 
 def test_a_record_is_split_once_on_its_way() -> None:
-    first = Stage("first", StageKind.TRANSFORM, "headrace.stages.split:SplitRecords", {"function": "split_stage:words"})
+    first = Stage(
+        "first", StageKind.TRANSFORM, "headrace.stages.functions.split:SplitRecords", {"function": "split_stage:words"}
+    )
     second = replace(first, name="second", after=("first",))
     with pytest.raises(PipelineError, match='"second" splits records that stage "first" has split: do both in one'):
         preflight(Pipeline("p", "d", (first, second), modules=MODULES))

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages.batch import FILTERED
-from headrace.stages.contract import Batch, FragmentEnd
-from headrace.stages.errors import FragmentChanged, InputError
-from headrace.stages.library import read_spool
-from headrace.stages.spool import CLOSED, SpoolSource
-from headrace.store.entries import Fragment
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.stages.library.stages import read_spool
+from headrace.stages.runtime.batch import FILTERED
+from headrace.stages.runtime.contract import Batch, FragmentEnd
+from headrace.stages.runtime.errors import FragmentChanged, InputError
+from headrace.stages.sources.spool import CLOSED, SpoolSource
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 
 def write(folder: Path, name: str, *lines: str) -> None:

@@ -9,12 +9,11 @@ from typing import Any
 import orjson
 import pytest
 from gigatoken.gigatoken_rs import load_hf_json
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.stages import terse as module
-from headrace.stages.terse import preload, share, terse, terse_of
-from headrace.stages.vocabulary import keep_parsed, resolve_tokenizer
+from headrace.stages.tokenizer import minified as module
+from headrace.stages.tokenizer.minified import preload, share, terse, terse_of
+from headrace.stages.tokenizer.vocabulary import keep_parsed, resolve_tokenizer
 
 TEXTS = ["", "don't  DON'T 12 1,000.5\r\n", "漢字かな交じり文。", "e\u0301 שלום", '\\ " \x7f <｜end▁of▁sentence｜>']  # noqa: RUF001
 
@@ -50,7 +49,7 @@ def test_a_file_without_merges_or_anything_else_is_written_too() -> None:
 def test_what_is_shared_is_found_by_another_process_while_it_is_open() -> None:
     descriptor, path = share(b"{}")
     ask = (
-        "import sys; from headrace.stages import terse; "
+        "import sys; from headrace.stages.tokenizer import minified as terse; "
         "terse.preload(sys.argv[1], 'a'); print(terse.terse_of('a'), terse.terse_of('b'))"
     )
     asked = [sys.executable, "-c", ask, path]

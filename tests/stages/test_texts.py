@@ -13,19 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.stages.batch import Batch
-from headrace.stages.build import build_stage
-from headrace.stages.contract import Shard
-from headrace.stages.errors import StageContractError
-from headrace.stages.library import read, read_jsonl
-from headrace.stages.sidecars import create_object, documents_table
-from headrace.stages.texts import DocumentSink, JsonlSink
-from headrace.store.entries import Closed, Counts
-from headrace.store.files import FileStore
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.stages.library.stages import read, read_jsonl
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.build import build_stage
+from headrace.stages.runtime.contract import Shard
+from headrace.stages.runtime.errors import StageContractError
+from headrace.stages.sinks.sidecars import create_object, documents_table
+from headrace.stages.sinks.texts import DocumentSink, JsonlSink
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.entries import Closed, Counts
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 from headrace.store.objects import Buffer, open_store
-from headrace.store.shards import read_table, table_to_parquet
-from headrace.worker.rebuild import _written
+from headrace.store.shards.shard import read_table, table_to_parquet
+from headrace.worker.rebuild.shard_rebuild import _written
 
 
 def two(batch_of: Callable[..., Batch]) -> list[Batch]:
@@ -62,7 +62,7 @@ def test_documents_hold_the_kept_text_in_order_and_verdicts_the_rest(
 def test_json_lines_are_read_back_by_any_zstd_and_hold_the_same(
     tmp_path: pathlib.Path, batch_of: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.stages.texts.FRAME_BYTES", 60)
+    monkeypatch.setattr("headrace.stages.sinks.texts.FRAME_BYTES", 60)
     store = open_store(str(tmp_path))
     shard = JsonlSink("lines").write(two(batch_of), store, "shards/1/")
     (lines,) = [item for item in shard.objects if item.role == "lines"]
@@ -166,7 +166,7 @@ def test_the_same_records_in_other_batches_shelved_or_not_give_the_same_objects(
     kind: type[DocumentSink | JsonlSink],
 ) -> None:
     for name, value in (("ROW_GROUP_BYTES", 700), ("WINDOW_BYTES", 90), ("FRAME_BYTES", 400)):
-        monkeypatch.setattr(f"headrace.stages.texts.{name}", value)
+        monkeypatch.setattr(f"headrace.stages.sinks.texts.{name}", value)
     written: list[Shard] = []
     for number, sizes in enumerate(([60], [1] * 60, [7, 40, 13])):
         store, sink = open_store(str(tmp_path / str(number))), kind("sink", shard_bytes=500)
@@ -182,7 +182,7 @@ def test_the_same_records_in_other_batches_shelved_or_not_give_the_same_objects(
 def test_a_row_group_ends_behind_the_record_with_which_it_is_full(
     tmp_path: pathlib.Path, batch_of: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.stages.texts.ROW_GROUP_BYTES", 20)
+    monkeypatch.setattr("headrace.stages.sinks.texts.ROW_GROUP_BYTES", 20)
     store = open_store(str(tmp_path))
     shard = DocumentSink("documents").write([batch_of(["a" * 10, "b" * 10, "c", "d" * 99, "e"])], store, "p/")
     footer = pq.ParquetFile(tmp_path / shard.objects[0].key).metadata
@@ -192,7 +192,7 @@ def test_a_row_group_ends_behind_the_record_with_which_it_is_full(
 def test_a_row_group_ends_where_it_has_many_rows_however_short_they_are(
     tmp_path: pathlib.Path, batch_of: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.stages.texts.TEXT_GROUP_ROWS", 2)
+    monkeypatch.setattr("headrace.stages.sinks.texts.TEXT_GROUP_ROWS", 2)
     store = open_store(str(tmp_path))
     for kind in (DocumentSink, JsonlSink):
         objects = kind("sink").write([batch_of(["a", "b", "c", "d", "e"])], store, "p/").objects
@@ -215,7 +215,7 @@ def test_a_table_that_fits_a_row_group_has_the_bytes_that_it_had_in_memory(
 def test_a_shard_of_before_sinks_streamed_is_made_again_as_it_was(
     tmp_path: pathlib.Path, batch_of: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.stages.texts.ROW_GROUP_BYTES", 700)
+    monkeypatch.setattr("headrace.stages.sinks.texts.ROW_GROUP_BYTES", 700)
     batches = many(batch_of, [20, 40])
     table = documents_table(batches)
     text = pa.chunked_array([batch.rows.column("text") for batch in batches])
@@ -248,7 +248,7 @@ def test_a_shard_of_larger_row_groups_is_made_again_as_it_was(
     kind: type[DocumentSink | JsonlSink],
 ) -> None:
     for name, value in (("ROW_GROUP_BYTES", 700), ("TEXT_GROUP_ROWS", 9), ("LARGER_GROUP_BYTES", 1400)):
-        monkeypatch.setattr(f"headrace.stages.texts.{name}", value)
+        monkeypatch.setattr(f"headrace.stages.sinks.texts.{name}", value)
     batches = many(batch_of, [20, 40])
     store = open_store(str(tmp_path))
     older = kind("sink")
@@ -281,7 +281,7 @@ def test_a_shard_is_gathered_and_written_in_less_memory_than_it_has(
     monkeypatch: pytest.MonkeyPatch,
     kind: type[DocumentSink | JsonlSink],
 ) -> None:
-    monkeypatch.setattr("headrace.stages.texts.ROW_GROUP_BYTES", 1 << 20)
+    monkeypatch.setattr("headrace.stages.sinks.texts.ROW_GROUP_BYTES", 1 << 20)
     sink, store = kind("sink"), open_store(str(tmp_path))
     text = random.Random(1).randbytes(10_000).hex()
     shelved = [sink.shelve(batch_of([text] * 25, first=first), store) for first in range(0, 1000, 25)]

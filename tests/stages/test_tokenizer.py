@@ -12,17 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tokenizers
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from headrace.pipeline.errors import PipelineError
-from headrace.stages import engines
-from headrace.stages.batch import Batch
-from headrace.stages.engine_choice import Choice, engine_names
-from headrace.stages.engines import Gigatoken, append_to_each, join
-from headrace.stages.heap import heap_bytes
-from headrace.stages.tokenizer import Tokenize
-from headrace.stages.vocabulary import resolve_tokenizer
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.malloc import heap_bytes
+from headrace.stages.tokenizer import engines
+from headrace.stages.tokenizer.engine_choice import Choice, engine_names
+from headrace.stages.tokenizer.engines import Gigatoken, append_to_each, join
+from headrace.stages.tokenizer.tokenize import Tokenize
+from headrace.stages.tokenizer.vocabulary import resolve_tokenizer
 
 EOS = "<｜end▁of▁sentence｜>"  # noqa: RUF001
 HOSTILE = [
@@ -221,7 +220,7 @@ def test_few_records_are_encoded_without_awkward_whose_import_takes_longer_than_
     code = f"""if True:
         import pathlib, sys
         import pyarrow as pa
-        from headrace.stages.engines import LIST_RECORDS_MAX, Gigatoken
+        from headrace.stages.tokenizer.engines import LIST_RECORDS_MAX, Gigatoken
         encode = Gigatoken(pathlib.Path({str(deepseek)!r}).read_bytes())
         encode.make_room()
         for records in (LIST_RECORDS_MAX, LIST_RECORDS_MAX + 1):

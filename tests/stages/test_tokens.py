@@ -15,18 +15,18 @@ import pytest
 import tokenizers
 from safetensors.numpy import load_file
 
-from headrace.stages.batch import QUARANTINED, Batch, make_verdicts
-from headrace.stages.errors import StageContractError
-from headrace.stages.tokenizer import Tokenize
-from headrace.stages.tokens import TokenSink
-from headrace.stages.vocabulary import resolve_tokenizer
-from headrace.store import scratch
-from headrace.store.building import WINDOW_BYTES
-from headrace.store.entries import Closed, Counts, Range, StoredObject
+from headrace.stages.runtime.batch import QUARANTINED, Batch, make_verdicts
+from headrace.stages.runtime.errors import StageContractError
+from headrace.stages.sinks.tokens import TokenSink
+from headrace.stages.tokenizer.tokenize import Tokenize
+from headrace.stages.tokenizer.vocabulary import resolve_tokenizer
+from headrace.store.files import scratch
+from headrace.store.ledger.core.entries import Closed, Counts, Range, StoredObject
 from headrace.store.objects import open_store
-from headrace.worker.coverage import part
-from headrace.worker.rebuild import _written
-from headrace.worker.wire import batch_to_frame, frame_to_batch
+from headrace.store.shards.builder import WINDOW_BYTES
+from headrace.worker.rebuild.shard_rebuild import _written
+from headrace.worker.task.codec import batch_to_frame, frame_to_batch
+from headrace.worker.task.coverage import part
 
 MakeBatch = Callable[..., Batch]
 

@@ -5,9 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.store import shards
-from headrace.store.building import build_tokens
-from headrace.store.entries import (
+from headrace.store.ledger.core.entries import (
     Change,
     Closed,
     Counts,
@@ -20,9 +18,11 @@ from headrace.store.entries import (
     StoredObject,
     encode_entry,
 )
-from headrace.store.fold import LedgerState
-from headrace.store.log import Log
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.log import Log
 from headrace.store.objects import ObjectStore
+from headrace.store.shards import shard as shards
+from headrace.store.shards.builder import build_tokens
 
 SEQ_LEN = 4
 FRAGMENT = Fragment.named("read", "file:///corpus/a.jsonl", "9-9-9", start=0, end=-1, reader="jsonl", size=9)

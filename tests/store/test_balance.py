@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from headrace.cli.client import plain
-from headrace.cli.page import balance_page
-from headrace.controller.counts import balance_from, balance_to
+from headrace.cli.ui.page import balance_page
+from headrace.client.client import plain
+from headrace.controller.status.counts import balance_from, balance_to
 from headrace.protos import control_pb2 as pb
-from headrace.stages.quality.card import collect, to_markdown
-from headrace.store.balance import Balance, balance_of, sinks_of
-from headrace.store.entries import (
+from headrace.stages.quality.scorecard.measurement import collect, to_markdown
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.balance import Balance, balance_of, sinks_of
+from headrace.store.ledger.core.entries import (
     Change,
     Closed,
     Counts,
@@ -32,11 +33,10 @@ from headrace.store.entries import (
     Removed,
     encode_entry,
 )
-from headrace.store.files import FileStore
-from headrace.store.fold import LedgerState
-from headrace.store.log import Log
-from headrace.store.snapshot import decode_snapshot, encode_snapshot
-from headrace.store.totals import Totals
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.totals import Totals
+from headrace.store.ledger.log import Log
+from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
 
 STEPS = 40
 LONGEST = 12

@@ -4,9 +4,17 @@ from collections.abc import Mapping
 
 import pytest
 
-from headrace.store.balance import Balance, balance_of, sinks_of
-from headrace.store.entries import Counts, Entry, Fragment, FragmentEnded, FragmentsListed, Led, PipelineApplied
-from headrace.store.fold import LedgerState
+from headrace.store.ledger.core.balance import Balance, balance_of, sinks_of
+from headrace.store.ledger.core.entries import (
+    Counts,
+    Entry,
+    Fragment,
+    FragmentEnded,
+    FragmentsListed,
+    Led,
+    PipelineApplied,
+)
+from headrace.store.ledger.core.fold import LedgerState
 
 TWO_SINKS = {
     "stages": [

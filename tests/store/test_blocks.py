@@ -6,13 +6,12 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.store import blocks
-from headrace.store.blocks import BlockTable, block_bytes_for, describe_blocks, read_blocks, seal
-from headrace.store.building import build_tokens
 from headrace.store.errors import FormatError
+from headrace.store.shards.builder import build_tokens
+from headrace.store.shards.core import blocks
+from headrace.store.shards.core.blocks import BlockTable, block_bytes_for, describe_blocks, read_blocks, seal
 
 METADATA = {"format": "headrace-tokens/1", "dataset": "books"}
 

@@ -4,14 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from headrace.store import building, scattering
-from headrace.store.building import Layout, build_tokens, write_tokens
-from headrace.store.drafts import Draft
-from headrace.store.scattering import Documents, ScratchTokens
-from headrace.store.scratch import Scratch
+from headrace.store.files.drafts import Draft
+from headrace.store.files.scratch import Scratch
+from headrace.store.shards import builder, scatter
+from headrace.store.shards.builder import Layout, build_tokens, write_tokens
+from headrace.store.shards.scatter import Documents, ScratchTokens
 
 METADATA = {"dataset": "books"}
 
@@ -63,9 +62,9 @@ def test_a_shard_from_scratch_files_has_the_bytes_of_one_from_memory(
     blocks: bool,
     random: Any,
 ) -> None:
-    monkeypatch.setattr(building, "WINDOW_BYTES", window_bytes)
-    monkeypatch.setattr(scattering, "APART_BYTES", apart_bytes)
-    monkeypatch.setattr(scattering, "READ_AHEAD_BYTES", 32)
+    monkeypatch.setattr(builder, "WINDOW_BYTES", window_bytes)
+    monkeypatch.setattr(scatter, "APART_BYTES", apart_bytes)
+    monkeypatch.setattr(scatter, "READ_AHEAD_BYTES", 32)
     kind = np.dtype(np.uint32 if wide else np.uint16)
     layout = Layout(seq_len, kind, 9, METADATA, overlap, blocks)
     order = list(range(len(documents)))
@@ -88,7 +87,7 @@ def test_a_shard_from_scratch_files_has_the_bytes_of_one_from_memory(
 
 
 def test_more_blocks_than_their_limit_are_larger_in_a_draft_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.store import blocks
+    from headrace.store.shards.core import blocks
 
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
     monkeypatch.setattr(blocks, "BLOCKS_MAX", 4)

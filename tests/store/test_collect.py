@@ -8,13 +8,22 @@ from unittest.mock import patch
 import pytest
 from s3_server import S3Server
 
-from headrace.store import collect as module
-from headrace.store.collect import collect
-from headrace.store.entries import Closed, Counts, Entry, EpochRaised, Fragment, FragmentsListed, Led, Range
-from headrace.store.entries import StoredObject as Stored
-from headrace.store.fold import FoldError, LedgerState
-from headrace.store.keys import epoch_of
+from headrace.store.datasets import collection as module
+from headrace.store.datasets.collection import collect
+from headrace.store.ledger.core.entries import (
+    Closed,
+    Counts,
+    Entry,
+    EpochRaised,
+    Fragment,
+    FragmentsListed,
+    Led,
+    Range,
+    StoredObject as Stored,
+)
+from headrace.store.ledger.core.fold import FoldError, LedgerState
 from headrace.store.objects import ObjectInfo, ObjectStore, open_store
+from headrace.store.shards.object_keys import epoch_of
 
 FRAGMENT = Fragment.named("read", "file:///a", "1", start=0, end=-1, reader="lines", size=100)
 #: Older than anything that a run leaves: 2001-09-09, in seconds since 1970.

@@ -10,11 +10,12 @@ import orjson
 import pytest
 from dataset_writer import FATES, FRAGMENT, SEQ_LEN, Writer
 
-from headrace.store import shards
-from headrace.store.balance import Balance
-from headrace.store.building import safetensors_parts
-from headrace.store.dataset import Dataset, fold_ledger
-from headrace.store.entries import (
+from headrace.store.datasets.dataset import Dataset, fold_ledger
+from headrace.store.datasets.manifest import bring_forward
+from headrace.store.errors import FormatError, InvalidUri
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.balance import Balance
+from headrace.store.ledger.core.entries import (
     Closed,
     Counts,
     Entry,
@@ -24,9 +25,8 @@ from headrace.store.entries import (
     VersionPublished,
     encode_entry,
 )
-from headrace.store.errors import FormatError, InvalidUri
-from headrace.store.files import FileStore
-from headrace.store.manifest import bring_forward
+from headrace.store.shards import shard
+from headrace.store.shards.builder import safetensors_parts
 
 #: The hashes in the keys of the first shard, and of one that the writer has not written.
 FIRST, OTHER = "0" * 32, "f" * 32
@@ -211,14 +211,14 @@ def test_a_record_that_no_table_holds_is_found_even_where_counts_agree(store: Fi
 
 
 def _with_table(writer: Writer, closed: Closed, role: str, rows: list[dict[str, Any]]) -> Closed:
-    schema = {"documents": shards.documents_schema(), "verdicts": shards.verdicts_schema(),
-              "quarantine": shards.quarantine_schema()}[role]  # fmt: skip
+    schema = {"documents": shard.documents_schema(), "verdicts": shard.verdicts_schema(),
+              "quarantine": shard.quarantine_schema()}[role]  # fmt: skip
     other = writer.table(role, f"shards/1/{OTHER}.{role}", schema, rows)
     return dataclasses.replace(closed, objects=tuple(other if x.role == role else x for x in closed.objects))
 
 
 def _rows(store: FileStore, closed: Closed, role: str) -> list[dict[str, Any]]:
-    return shards.read_table(store, next(x.key for x in closed.objects if x.role == role)).to_pylist()
+    return shard.read_table(store, next(x.key for x in closed.objects if x.role == role)).to_pylist()
 
 
 def test_a_record_with_two_verdicts_is_found(store: FileStore, writer: Writer) -> None:
@@ -274,7 +274,7 @@ def test_pieces_that_do_not_fit_are_found(
     store: FileStore, writer: Writer, name: str, value: list[int], problem: str
 ) -> None:
     closed = writer.shard(FATES)
-    arrays = dict(shards.read_shard(store, closed.objects[0].key))
+    arrays = dict(shard.read_shard(store, closed.objects[0].key))
     arrays[name] = np.array(value, arrays[name].dtype)
     tokens = writer.object("tokens", f"shards/1/{OTHER}.safetensors", safetensors_parts(arrays, {}, blocks=True))
     assert problem in _problems(store, writer, dataclasses.replace(closed, objects=(tokens, *closed.objects[1:])))

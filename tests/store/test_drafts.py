@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.store import drafts
-from headrace.store.drafts import open_draft
 from headrace.store.errors import StoreStalled
-from headrace.store.files import FileStore
+from headrace.store.files import drafts
+from headrace.store.files.drafts import open_draft
+from headrace.store.files.store import FileStore
+from headrace.store.files.writeback import begin_writing
 from headrace.store.objects import Buffer
-from headrace.store.writeback import begin_writing
 
 
 class _Plain:

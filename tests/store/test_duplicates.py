@@ -8,10 +8,10 @@ import pytest
 from duplicates import index_faults, leaning_faults, shared_keys
 
 from headrace.stages.dedup import stage as dedup_stage
+from headrace.stages.dedup.core.scheme import Scheme
 from headrace.stages.dedup.minhash import make_keys
-from headrace.stages.dedup.scheme import Scheme
 from headrace.stages.dedup.stage import Dedup
-from headrace.store.entries import (
+from headrace.store.ledger.core.entries import (
     Closed,
     Counts,
     Entry,
@@ -24,9 +24,9 @@ from headrace.store.entries import (
     StoredObject,
     encode_entry,
 )
-from headrace.store.fold import LedgerState
-from headrace.store.key_files import RecordName, encode_keys
+from headrace.store.ledger.core.fold import LedgerState
 from headrace.store.objects import ObjectStore, open_store
+from headrace.store.shards.key_files import RecordName, encode_keys
 
 FRAGMENT = Fragment.named("read", "file:///in", "1", start=0, end=-1, reader="r", size=1)
 SCHEME = Scheme(bands=0)
@@ -123,6 +123,6 @@ def test_what_another_sink_kept_is_not_loaded(store: ObjectStore) -> None:
 
 
 def _state(store: ObjectStore) -> LedgerState:
-    from headrace.store.dataset import fold_ledger
+    from headrace.store.datasets.dataset import fold_ledger
 
     return fold_ledger(store)

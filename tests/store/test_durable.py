@@ -8,10 +8,10 @@ import pytest
 from power_cut import Disk
 
 from headrace.stages.export.source import new_folder
-from headrace.store import disk
-from headrace.store.drafts import open_draft
-from headrace.store.files import FileStore
-from headrace.store.log import Log
+from headrace.store.files import disk
+from headrace.store.files.drafts import open_draft
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.log import Log
 
 DATA = b"what was promised"
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.store.entries import (
+from headrace.store.ledger.core.entries import (
     ENTRY_FORMAT,
     Beat,
     Closed,

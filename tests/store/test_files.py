@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from headrace.store import files
 from headrace.store.errors import InvalidUri, ObjectMissing, StoreError, StoreRefused, StoreStalled, StoreUnavailable
-from headrace.store.files import FileStore
+from headrace.store.files import store as files
+from headrace.store.files.store import FileStore
 
 LONG_AGO_S = 1
 

@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.store.entries import (
+from headrace.store.ledger.core.entries import (
     Beat,
     Change,
     Closed,
@@ -26,8 +25,8 @@ from headrace.store.entries import (
     StoredObject,
     VersionPublished,
 )
-from headrace.store.fold import FoldError, LedgerState
-from headrace.store.intervals import UNBOUNDED, Gap
+from headrace.store.ledger.core.fold import FoldError, LedgerState
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
 
 A = Fragment.named("read", "file:///a", "1", start=0, end=-1, reader="lines", size=100)
 UNKNOWN = b"?" * 16

@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "inputs"))
 import lying_parquet as lies
 
 from headrace.store.errors import FormatError
-from headrace.store.key_files import decode_keys, encode_keys
 from headrace.store.objects import ObjectStore, open_store
-from headrace.store.shards import column_names, read_row_groups, read_table, table_to_parquet
+from headrace.store.shards.key_files import decode_keys, encode_keys
+from headrace.store.shards.shard import column_names, read_row_groups, read_table, table_to_parquet
 
 
 def resident_bytes() -> int:

@@ -3,10 +3,9 @@
 import itertools
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.store.intervals import UNBOUNDED, UNKNOWN, Gap, IntervalSet, OverlapError, still_open
+from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, Gap, IntervalSet, OverlapError, still_open
 
 #: The bytes of one record: offsets follow from ordinals, so that a wrong one is seen.
 RECORD_BYTES = 10

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headrace.store.errors import FormatError, ObjectMissing, StoreUnavailable
-from headrace.store.files import FileStore
-from headrace.store.log import AHEAD, Appended, Log, Refused
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.log import AHEAD, Appended, Log, Refused
 from headrace.store.objects import ObjectInfo
 
 #: For two to ask at once.

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from dataset_writer import FATES, FRAGMENT, Writer
 
-from headrace.loader.dataset import open_dataset
-from headrace.store.dataset import Dataset
-from headrace.store.entries import EpochRaised, FragmentEnded, Removed, Retracted, VersionPublished
+from headrace.loader.dataset.dataset import open_dataset
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.datasets.manifest import MANIFEST_KEY, bring_forward, doubt, mend, removal
 from headrace.store.errors import FormatError
-from headrace.store.files import FileStore
-from headrace.store.log import Log
-from headrace.store.manifest import MANIFEST_KEY, bring_forward, doubt, mend, removal
-from headrace.store.snapshot import encode_snapshot
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.entries import EpochRaised, FragmentEnded, Removed, Retracted, VersionPublished
+from headrace.store.ledger.log import Log
+from headrace.store.ledger.snapshot import encode_snapshot
 
 PUBLISHED = 1
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from headrace.store.entries import Entry, Led, Removed, VersionPublished, encode_entry
+from headrace.store.datasets.manifest import MANIFEST_KEY, bring_forward, doubt, entry_of, removal
 from headrace.store.errors import FormatError
-from headrace.store.files import FileStore
-from headrace.store.log import NUMBER_MAX, Log
-from headrace.store.manifest import MANIFEST_KEY, bring_forward, doubt, entry_of, removal
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.entries import Entry, Led, Removed, VersionPublished, encode_entry
+from headrace.store.ledger.log import NUMBER_MAX, Log
 
 SHOWN = {"entry": 1, "version": 1, "shards": []}
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from headrace.store.drafts import open_draft
 from headrace.store.errors import StoreRefused, StoreUnavailable
-from headrace.store.files import FileStore
-from headrace.store.log import Log
+from headrace.store.files.drafts import open_draft
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.log import Log
 from headrace.store.named import ObjectDiffers, find, put, put_draft
 from headrace.store.objects import ObjectStore
 
 KEY, PARTS = "shards/1/name", [b"what was ", b"written"]
 WHOLE = b"".join(PARTS)
 #: Where stored objects are written by `create` alone: who looks at its answer, and compares bytes.
-MAY_CREATE = {"store/log.py", "store/named.py", "store/drafts.py", "store/remote_probe.py"}
+MAY_CREATE = {"store/ledger/log.py", "store/named.py", "store/files/drafts.py", "store/s3/probe.py"}
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.store.packing import Packing, pack
+from headrace.store.shards.core.packing import Packing, pack
 
 LENGTHS = st.lists(st.integers(0, 70), max_size=60)
 SEQ_LENS = st.integers(1, 33)

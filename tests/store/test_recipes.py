@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace.store.entries import (
+from headrace.store.datasets.recipes import closed_ranges, recipes_of
+from headrace.store.ledger.core.entries import (
     Closed,
     Counts,
     Entry,
@@ -13,9 +14,8 @@ from headrace.store.entries import (
     PipelineApplied,
     Range,
 )
-from headrace.store.fold import LedgerState
-from headrace.store.recipes import closed_ranges, recipes_of
-from headrace.store.snapshot import decode_snapshot, encode_snapshot
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
 
 A, B, C = (
     Fragment.named("read", f"file:///{name}.jsonl", "1", start=0, end=-1, reader="jsonl", size=9) for name in "abc"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.store.release import release
+from headrace.store.version import release
 
 
 def test_the_release_is_the_version_of_the_distribution() -> None:
@@ -27,6 +27,6 @@ def test_the_first_folder_of_the_path_that_has_one_says_it(tmp_path: Path, monke
 
 
 def test_it_is_known_without_what_reads_the_metadata_of_packages() -> None:
-    code = "import sys\nfrom headrace.store.release import release\nrelease()\nprint('email' in sys.modules)"
+    code = "import sys\nfrom headrace.store.version import release\nrelease()\nprint('email' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["False"]

@@ -31,11 +31,11 @@ from headrace.store.errors import (
     StoreStalled,
     StoreUnavailable,
 )
-from headrace.store.log import Appended, Log, Refused
-from headrace.store.s3 import S3Store
-from headrace.store.s3_asking import Pace
-from headrace.store.s3_patience import Patience
-from headrace.store.s3_upload import Sizes
+from headrace.store.ledger.log import Appended, Log, Refused
+from headrace.store.s3.backoff import Patience
+from headrace.store.s3.retry import Pace
+from headrace.store.s3.store import S3Store
+from headrace.store.s3.upload import Sizes
 
 MIB = 1 << 20
 THREAD_S_MAX = 60.0

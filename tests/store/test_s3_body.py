@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import xxhash
 
-from headrace.store.s3_body import Body
-from headrace.store.scratch import PIECE_BYTES
+from headrace.store.files.scratch import PIECE_BYTES
+from headrace.store.s3.body import Body
 
 SIZE = 24 << 20
 

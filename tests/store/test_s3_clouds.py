@@ -19,14 +19,14 @@ from s3_server import S3Server
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy
 from headrace.store.errors import InvalidUri, StoreRefused, StoreUnavailable
-from headrace.store.s3 import S3Store
-from headrace.store.s3_answers import Meaning, meaning_of
-from headrace.store.s3_asking import Pace
-from headrace.store.s3_body import Body
-from headrace.store.s3_config import proxy_of, resolve
-from headrace.store.s3_credentials import credentials_of
-from headrace.store.s3_upload import UPLOADS_MAX, Sizes, new_writer, put_in_parts
-from headrace.store.s3_wire import Answer
+from headrace.store.s3.answers import Meaning, meaning_of
+from headrace.store.s3.body import Body
+from headrace.store.s3.config import proxy_of, resolve
+from headrace.store.s3.credentials import credentials_of
+from headrace.store.s3.retry import Pace
+from headrace.store.s3.store import S3Store
+from headrace.store.s3.upload import UPLOADS_MAX, Sizes, new_writer, put_in_parts
+from headrace.store.s3.wire import Answer
 
 MIB = 1 << 20
 KEYS = json.dumps(

@@ -5,9 +5,9 @@ import pathlib
 import pytest
 
 from headrace.store.errors import InvalidUri, StoreRefused
-from headrace.store.s3 import S3Store
-from headrace.store.s3_config import redact, resolve
-from headrace.store.s3_credentials import credentials_of
+from headrace.store.s3.config import redact, resolve
+from headrace.store.s3.credentials import credentials_of
+from headrace.store.s3.store import S3Store
 
 CONFIG = """
 [default]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.store.s3_patience import Breaker, BreakerState, Patience
+from headrace.store.s3.backoff import Breaker, BreakerState, Patience
 
 CLOSED, OPEN, PROBING = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.PROBING
 

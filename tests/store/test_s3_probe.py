@@ -13,8 +13,8 @@ from s3_server import S3Server
 
 from headrace.store.errors import StoreRefused, StoreUnavailable
 from headrace.store.objects import Buffer, open_store
-from headrace.store.remote_probe import RACERS, ROUNDS, begin_race, probe_create_if_absent
-from headrace.store.s3 import S3Store
+from headrace.store.s3.probe import RACERS, ROUNDS, begin_race, probe_create_if_absent
+from headrace.store.s3.store import S3Store
 
 MEETING_S_MAX = 60.0
 
@@ -120,7 +120,7 @@ class Failing(Overwriting):
 
 
 def test_who_cannot_ask_keeps_nobody_at_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.store.remote_probe.START_S_MAX", 10 * MEETING_S_MAX)
+    monkeypatch.setattr("headrace.store.s3.probe.START_S_MAX", 10 * MEETING_S_MAX)
     with pytest.raises(StoreUnavailable, match="no connection"):
         probe_create_if_absent(Failing())
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.store.s3 import S3Store
-from headrace.store.s3_upload import Sizes
+from headrace.store.s3.store import S3Store
+from headrace.store.s3.upload import Sizes
 
 DATA = bytes(range(256)) * 20
 READ_BYTES = 1000

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy
-from headrace.store.s3 import S3Store
-from headrace.store.s3_asking import TROUBLE_S, Pace
+from headrace.store.s3.retry import TROUBLE_S, Pace
+from headrace.store.s3.store import S3Store
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.store import scratch
-from headrace.store.files import FileStore
-from headrace.store.scratch import Scratch, near
+from headrace.store.files import scratch
+from headrace.store.files.scratch import Scratch, near
+from headrace.store.files.store import FileStore
 
 MAKERS = {"disk": Scratch.on_disk, "memory": Scratch.in_memory}
 

@@ -9,17 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load, load_file
 
-from headrace.store import shards
-from headrace.store.building import ShardBytes, build_tokens
-from headrace.store.drafts import DraftFile, open_draft
 from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
-from headrace.store.files import FileStore
-from headrace.store.shards import checksum, content_hash, read_shard, verify_object
+from headrace.store.files.drafts import DraftFile, open_draft
+from headrace.store.files.store import FileStore
+from headrace.store.shards import shard
+from headrace.store.shards.builder import ShardBytes, build_tokens
+from headrace.store.shards.shard import checksum, content_hash, read_shard, verify_object
 
 PAD = 9
 
@@ -117,7 +116,7 @@ def test_the_same_documents_give_the_same_bytes_in_any_order_of_metadata() -> No
 
 def test_arrays_start_at_multiples_of_eight_and_of_their_items(store: FileStore) -> None:
     store.create("k", _build([[1, 2, 3]], seq_len=3).parts)
-    header = shards.read_header(store, "k")
+    header = shard.read_header(store, "k")
     assert min(tensor.offset for tensor in header.tensors.values()) % 8 == 0
     assert all(tensor.offset % tensor.dtype.itemsize == 0 for tensor in header.tensors.values())
 
@@ -200,7 +199,7 @@ def test_a_shard_cut_short_is_a_format_error(store: FileStore) -> None:
 
 
 def test_an_object_is_verified_chunk_by_chunk(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "VERIFY_CHUNK_BYTES", 16)
+    monkeypatch.setattr(shard, "VERIFY_CHUNK_BYTES", 16)
     for size in (0, 15, 16, 17, 64):
         body = bytes(range(size))
         store.create(f"{size}", [body])
@@ -228,55 +227,55 @@ def _rows(schema: pa.Schema, count: int) -> pa.Table:
     return pa.table(values, schema=schema)
 
 
-SCHEMAS = [shards.documents_schema(), shards.verdicts_schema(), shards.quarantine_schema()]
+SCHEMAS = [shard.documents_schema(), shard.verdicts_schema(), shard.quarantine_schema()]
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=["documents", "verdicts", "quarantine"])
 @pytest.mark.parametrize("count", [0, 1, 1000])
 def test_a_sidecar_reads_back_by_parquet_alone_and_has_the_same_bytes_twice(schema: pa.Schema, count: int) -> None:
     table = _rows(schema, count)
-    data = shards.table_to_parquet(table)
+    data = shard.table_to_parquet(table)
     assert pq.read_table(pa.BufferReader(data)).equals(table)
-    assert shards.table_to_parquet(_rows(schema, count)) == data
+    assert shard.table_to_parquet(_rows(schema, count)) == data
 
 
 @pytest.mark.parametrize("kind", [FileStore, _RemoteStore])
 def test_columns_of_a_sidecar_are_read_alone(tmp_path: Path, kind: type[FileStore]) -> None:
     store = kind(tmp_path)
-    table = _rows(shards.documents_schema(), 5)
-    store.create("k", [shards.table_to_parquet(table)])
-    assert shards.read_table(store, "k").equals(table)
-    assert shards.read_table(store, "k", ["row"]).column_names == ["row"]
+    table = _rows(shard.documents_schema(), 5)
+    store.create("k", [shard.table_to_parquet(table)])
+    assert shard.read_table(store, "k").equals(table)
+    assert shard.read_table(store, "k", ["row"]).column_names == ["row"]
 
 
 @pytest.mark.parametrize("kind", [FileStore, _RemoteStore])
 def test_tables_that_are_written_one_behind_the_other_are_read_so(tmp_path: Path, kind: type[FileStore]) -> None:
     store = kind(tmp_path)
-    schema = shards.documents_schema()
+    schema = shard.documents_schema()
     for key, counts in (("none", [0]), ("three", [5, 1, 3])):
         tables = [_rows(schema, count) for count in counts]
         with open_draft(store) as draft:
             file = DraftFile(draft)
-            shards.write_parquet(file, schema, iter(tables))
-            assert file.digest == shards.content_hash(draft.pieces())
+            shard.write_parquet(file, schema, iter(tables))
+            assert file.digest == shard.content_hash(draft.pieces())
             draft.create(key)
-        assert [table.num_rows for table in shards.read_row_groups(store, key, ["row", "id"])] == counts
-        assert shards.read_table(store, key).equals(pa.concat_tables(tables))
+        assert [table.num_rows for table in shard.read_row_groups(store, key, ["row", "id"])] == counts
+        assert shard.read_table(store, key).equals(pa.concat_tables(tables))
 
 
 def test_a_writer_that_fails_leaves_nothing_and_says_why(store: FileStore) -> None:
-    schema = shards.documents_schema()
+    schema = shard.documents_schema()
 
     def tables() -> Iterator[pa.Table]:
         yield _rows(schema, 3)
         raise OSError("the scratch file is gone")
 
     with open_draft(store) as draft, pytest.raises(OSError, match="the scratch file is gone"):
-        shards.write_parquet(DraftFile(draft), schema, tables())
+        shard.write_parquet(DraftFile(draft), schema, tables())
     assert list(store.list("")) == []
 
 
 def test_a_sidecar_that_is_no_parquet_is_a_format_error(store: FileStore) -> None:
     store.create("k", [b"PAR1 no, it is not PAR1"])
     with pytest.raises(FormatError, match="'k' is not a readable Parquet file"):
-        shards.read_table(store, "k")
+        shard.read_table(store, "k")

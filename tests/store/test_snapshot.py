@@ -5,10 +5,11 @@ from pathlib import Path
 
 import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.store.cluster_changes import (
+from headrace.store.errors import FormatError, ObjectMissing
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.cluster_changes import (
     MemberExpelled,
     RunBegun,
     RunChanged,
@@ -20,8 +21,8 @@ from headrace.store.cluster_changes import (
     WorkerDrainAsked,
     WorkerJoined,
 )
-from headrace.store.cluster_fold import ClusterState
-from headrace.store.entries import (
+from headrace.store.ledger.core.cluster_fold import ClusterState
+from headrace.store.ledger.core.entries import (
     Beat,
     Change,
     ClaimsReleased,
@@ -42,13 +43,11 @@ from headrace.store.entries import (
     decode_entry,
     encode_entry,
 )
-from headrace.store.errors import FormatError, ObjectMissing
-from headrace.store.files import FileStore
-from headrace.store.fold import LedgerState
-from headrace.store.folding import fold_log
-from headrace.store.log import Appended, Log
-from headrace.store.log_state import LogState
-from headrace.store.snapshot import CLUSTER_COVERED, LEDGER_COVERED, decode_snapshot, encode_snapshot
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.core.log_state import LogState
+from headrace.store.ledger.folding import fold_log
+from headrace.store.ledger.log import Appended, Log
+from headrace.store.ledger.snapshot import CLUSTER_COVERED, LEDGER_COVERED, decode_snapshot, encode_snapshot
 
 A, B = (Fragment.named("read", f"file:///{n}", "v", start=0, end=-1, reader="lines", size=9) for n in "ab")
 ME = {"host": "here", "pid": 7}

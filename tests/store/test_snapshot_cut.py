@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from dataset_writer import FATES, FRAGMENT, Writer
 
-from headrace.store.dataset import Dataset
-from headrace.store.entries import EpochRaised, FragmentEnded, VersionPublished
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.datasets.manifest import MANIFEST_KEY, bring_forward, doubt
 from headrace.store.errors import FormatError
-from headrace.store.files import FileStore
-from headrace.store.log import Log
-from headrace.store.manifest import MANIFEST_KEY, bring_forward, doubt
-from headrace.store.snapshot import encode_snapshot
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.entries import EpochRaised, FragmentEnded, VersionPublished
+from headrace.store.ledger.log import Log
+from headrace.store.ledger.snapshot import encode_snapshot
 
 
 @pytest.fixture

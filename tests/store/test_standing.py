@@ -10,9 +10,12 @@ import pytest
 from dataset_writer import FATES, FRAGMENT, Writer
 
 from headrace.cli.main import invoke
-from headrace.loader.dataset import open_dataset
-from headrace.store.dataset import Dataset
-from headrace.store.entries import (
+from headrace.loader.dataset.dataset import open_dataset
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.datasets.manifest import bring_forward
+from headrace.store.datasets.standing import Standing, standing_of
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.entries import (
     Change,
     Fragment,
     FragmentEnded,
@@ -21,9 +24,6 @@ from headrace.store.entries import (
     Resigned,
     VersionPublished,
 )
-from headrace.store.files import FileStore
-from headrace.store.manifest import bring_forward
-from headrace.store.standing import Standing, standing_of
 
 LATER = Fragment.named("read", "file:///corpus/b.jsonl", "9-9-9", start=0, end=-1, reader="jsonl", size=9)
 

@@ -9,10 +9,13 @@ import pytest
 from dataset_writer import FATES, FRAGMENT, Writer
 
 from headrace.cli.main import invoke
-from headrace.loader.cache import ShardCache
-from headrace.loader.dataset import open_dataset
-from headrace.store.dataset import Dataset
-from headrace.store.entries import (
+from headrace.loader.cache.cache import ShardCache
+from headrace.loader.dataset.dataset import open_dataset
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.datasets.manifest import MANIFEST_KEY, bring_forward
+from headrace.store.errors import FormatError
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.entries import (
     EntryError,
     FragmentEnded,
     PipelineApplied,
@@ -20,12 +23,9 @@ from headrace.store.entries import (
     VersionPublished,
     decode_entry,
 )
-from headrace.store.errors import FormatError
-from headrace.store.files import FileStore
-from headrace.store.fold import LedgerState
-from headrace.store.manifest import MANIFEST_KEY, bring_forward
-from headrace.store.snapshot import decode_snapshot, encode_snapshot
-from headrace.worker.spool import Spool
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
+from headrace.worker.spool.spool import Spool
 
 HASH = "0" * 32
 #: What is no key, and what is no checksum, of an object of a shard.
@@ -131,9 +131,9 @@ def with_code(folder: Path, proof: Path) -> str:
     evil = f"open({str(proof)!r}, 'w').close()\nclass Read:\n    pass\n"
     stages = [
         {"name": "read", "kind": "source", "target": "evil:Read\x1b[2J", "parameters": {}},
-        {"name": "run", "kind": "transform", "target": "headrace.stages.command:Command", "after": ["read"],
+        {"name": "run", "kind": "transform", "target": "headrace.stages.commands.command:Command", "after": ["read"],
          "parameters": {"arguments": ["touch", str(proof)], "seconds": 1.0, "succeeds": [0]}},
-        {"name": "write", "kind": "sink", "target": "headrace.stages.texts:WriteDocuments", "parameters": {},
+        {"name": "write", "kind": "sink", "target": "headrace.stages.sinks.texts:WriteDocuments", "parameters": {},
          "after": ["run"]},
     ]  # fmt: skip
     pipeline = {"name": "theirs", "dataset": store.uri, "stages": stages, "modules": {"evil": evil}}

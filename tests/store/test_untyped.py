@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from headrace.store import key_files, s3_config, s3_wire
-from headrace.store.entries import (
+from headrace.store.errors import FormatError, InvalidUri, StoreUnavailable
+from headrace.store.ledger.core.entries import (
     Beat,
     Closed,
     Counts,
@@ -31,14 +31,15 @@ from headrace.store.entries import (
     decode_entry,
     encode_entry,
 )
-from headrace.store.errors import FormatError, InvalidUri, StoreUnavailable
-from headrace.store.fold import FoldError, LedgerState
+from headrace.store.ledger.core.fold import FoldError, LedgerState
+from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
 from headrace.store.naming import one_name
 from headrace.store.objects import open_store
-from headrace.store.s3_listing import list_flat
-from headrace.store.s3_wire import Answer
-from headrace.store.s3_xml import read_xml
-from headrace.store.snapshot import decode_snapshot, encode_snapshot
+from headrace.store.s3 import config, wire
+from headrace.store.s3.listing import list_flat
+from headrace.store.s3.wire import Answer
+from headrace.store.s3.xml import read_xml
+from headrace.store.shards import key_files
 
 A = Fragment.named("read", "file:///a", "v", start=0, end=-1, reader="lines", size=9)
 CHANGES = (
@@ -162,8 +163,8 @@ def test_a_listing_of_objects_smaller_than_nothing_is_not_followed() -> None:
 
 @pytest.mark.parametrize("said", ["", "x", "-1", "1.5", "12, 12", "٣", "9" * 20])
 def test_a_length_that_is_no_number_is_no_answer(said: str) -> None:
-    with pytest.raises(s3_wire.NoAnswer, match="no number"):
-        s3_wire.announced_bytes({"Content-Length": said})
+    with pytest.raises(wire.NoAnswer, match="no number"):
+        wire.announced_bytes({"Content-Length": said})
 
 
 def test_a_folder_whose_name_is_no_utf_8_is_found_again_by_its_uri(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def test_a_folder_whose_name_is_no_utf_8_is_found_again_by_its_uri(tmp_path: Pat
 )
 def test_a_uri_of_s3_that_is_no_text_is_refused(uri: str) -> None:
     with pytest.raises(InvalidUri):
-        s3_config.resolve(uri, {"HOME": "/nonexistent"})
+        config.resolve(uri, {"HOME": "/nonexistent"})
 
 
 def test_xml_is_read_in_the_encoding_in_which_it_was_looked_at() -> None:

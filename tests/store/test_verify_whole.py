@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from dataset_writer import FATES, FRAGMENT, Writer
 
-from headrace.store.dataset import Dataset
-from headrace.store.entries import Closed, Counts, Entry, FragmentsListed, Led, Range
-from headrace.store.files import FileStore
-from headrace.store.fold import ClosedShard, LedgerState
-from headrace.store.verify_whole import overlap_problems
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.datasets.verify_whole import overlap_problems
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.entries import Closed, Counts, Entry, FragmentsListed, Led, Range
+from headrace.store.ledger.core.fold import ClosedShard, LedgerState
 
 
 @pytest.fixture

@@ -35,38 +35,38 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The cores: folders, and pure modules beside them.
-FOLDERS = ("controller/core", "worker/core")
+FOLDERS = ("controller/core", "worker/core", "worker/task/core")
 MODULES = (
     "controller/outcomes.py",
-    "loader/order.py",
-    "stages/arrow_check.py",
-    "store/balance.py",
-    "store/cluster_changes.py",
-    "store/cluster_fold.py",
-    "store/entries.py",
-    "store/fold.py",
-    "store/intervals.py",
-    "store/log_state.py",
-    "store/manifest.py",
+    "loader/order/order.py",
+    "stages/runtime/arrow_check.py",
+    "store/ledger/core/balance.py",
+    "store/ledger/core/cluster_changes.py",
+    "store/ledger/core/cluster_fold.py",
+    "store/ledger/core/entries.py",
+    "store/ledger/core/fold.py",
+    "store/ledger/core/intervals.py",
+    "store/ledger/core/log_state.py",
+    "store/datasets/manifest.py",
     "store/named.py",
     "store/naming.py",
-    "store/packing.py",
-    "store/recipes.py",
-    "store/s3_xml.py",
-    "store/snapshot.py",
-    "store/standing.py",
-    "store/totals.py",
-    "transport/control_address.py",
-    "transport/credit.py",
-    "transport/frame.py",
-    "transport/masking.py",
-    "transport/private_folder.py",
+    "store/shards/core/packing.py",
+    "store/datasets/recipes.py",
+    "store/s3/xml.py",
+    "store/ledger/snapshot.py",
+    "store/datasets/standing.py",
+    "store/ledger/core/totals.py",
+    "daemon/control_address.py",
+    "transport/core/credit.py",
+    "transport/core/frame.py",
+    "pipeline/masking.py",
+    "daemon/private_folder.py",
 )
 #: Modules that their tests reach through others.
 REACHED = {
-    "controller/core/witness.py": ["tests/controller/test_hostile_workers.py"],
-    "store/standing.py": ["tests/store/test_standing.py"],
-    "store/totals.py": ["tests/store/test_fold.py", "tests/store/test_balance.py"],
+    "controller/core/cluster/attempts.py": ["tests/controller/test_hostile_workers.py"],
+    "store/datasets/standing.py": ["tests/store/test_standing.py"],
+    "store/ledger/core/totals.py": ["tests/store/test_fold.py", "tests/store/test_balance.py"],
     "worker/core/arrivals.py": ["tests/worker/test_arrivals.py"],
 }
 MUTANTS, SEED = 200, 1
@@ -273,7 +273,9 @@ def mutated(text: str, number: int) -> str:
 
 def cores() -> list[str]:
     """The modules that are mutated."""
-    inside = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.py")) if path.name != "__init__.py"]
+    inside = [
+        path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")) if path.name != "__init__.py"
+    ]
     return [*(str(path.relative_to(ROOT)) for path in inside), *MODULES]
 
 
@@ -312,7 +314,7 @@ def is_simulated(module: str) -> bool:
 @functools.cache
 def _simulated() -> frozenset[str]:
     """The modules that the simulator imports, in a process that imports nothing else."""
-    code = "import sys, headrace.chaos.simulate; print(*sys.modules)"
+    code = "import sys, headrace.chaos.sim.simulate; print(*sys.modules)"
     said = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=120)
     return frozenset(said.stdout.split())
 
@@ -357,7 +359,7 @@ class Copy:
         """What of the tests and the simulator fails on the tree as it stands."""
         pytest = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not kill"]
         direct, others = tests_of(module)
-        simulated = ["-m", "headrace.chaos.simulate", "--seeds", str(SEEDS), "--jobs", "1"]
+        simulated = ["-m", "headrace.chaos.sim.simulate", "--seeds", str(SEEDS), "--jobs", "1"]
         steps = [
             ("tests", [*pytest, *direct] if direct else []),
             ("simulator", simulated if is_simulated(module) else []),

@@ -1,7 +1,7 @@
 """A recording file layer: in which order bytes and names were made durable, and what a power failure would leave.
 
-It takes the place of the functions of `headrace.store.disk`. The bytes of a file are those of its last sync, none if it
-had none; a folder holds the names that it had at its last sync. That is the least that a file system may keep.
+It takes the place of the functions of `headrace.store.files.disk`. The bytes of a file are those of its last sync, none
+if it had none; a folder holds the names that it had at its last sync. That is the least that a file system may keep.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.store import disk
+from headrace.store.files import disk
 
 
 class Disk:

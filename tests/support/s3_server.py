@@ -29,8 +29,8 @@ from dataclasses import dataclass
 import pytest
 
 from headrace.store.errors import StoreError
-from headrace.store.s3 import S3Store
-from headrace.store.s3_patience import Patience
+from headrace.store.s3.backoff import Patience
+from headrace.store.s3.store import S3Store
 
 START_S_MAX = 60.0
 POLL_S = 0.05

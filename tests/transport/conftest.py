@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from headrace.transport.contract import Receiver, Sender
+from headrace.transport.core.relay_table import RelayTable, knock
 from headrace.transport.inline import create_inline
-from headrace.transport.pipe import PipeReceiver, PipeSender, create_pipe
-from headrace.transport.quic import QuicEndpoint
+from headrace.transport.pipe.pipe import PipeReceiver, PipeSender, create_pipe
+from headrace.transport.quic.endpoint import QuicEndpoint
 from headrace.transport.relay import Relay
-from headrace.transport.relay_table import RelayTable, knock
-from headrace.transport.ring import RingHandles, RingReceiver, RingSender, create_ring
+from headrace.transport.ring.ring import RingHandles, RingReceiver, RingSender, create_ring
 
 # The tests have no packages: this is how their modules find the kit beside them.
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))

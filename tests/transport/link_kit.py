@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import Protocol
 
 from headrace.transport.contract import LinkStatistics, Received, Receiver, Sender
-from headrace.transport.credit import CreditReceiver
+from headrace.transport.core.credit import CreditReceiver
+from headrace.transport.core.frame import Frame, FrameKind, encoded_size
 from headrace.transport.errors import LinkAborted, LinkClosed
-from headrace.transport.frame import Frame, FrameKind, encoded_size
-from headrace.transport.ring import RingHandles
+from headrace.transport.ring.ring import RingHandles
 from headrace.transport.wait import wait_any
 
 #: No wait of a test is longer than this, in seconds.

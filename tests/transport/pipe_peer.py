@@ -6,8 +6,8 @@ It sends, or receives without releasing, so many frames, says so on standard out
 import json
 import sys
 
-from headrace.transport.frame import Frame, FrameKind
-from headrace.transport.pipe import PipeHandles, PipeReceiver, PipeSender
+from headrace.transport.core.frame import Frame, FrameKind
+from headrace.transport.pipe.pipe import PipeHandles, PipeReceiver, PipeSender
 from headrace.transport.wait import wait_any
 
 PATIENCE_S = 60.0

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 from link_kit import PATIENCE_S
 
-from headrace.transport.certificates import Credentials, Role, create_authority, create_node
-from headrace.transport.quic_core import Address, Datagram, Event, QuicCore
-from headrace.transport.quic_links import QuicSender
+from headrace.cluster.certificates import Credentials, Role, create_authority, create_node
+from headrace.transport.quic.core import Address, Datagram, Event, QuicCore
+from headrace.transport.quic.links import QuicSender
 from headrace.transport.wait import wait_any
 
 LOOPBACK = ("127.0.0.1", 0)

@@ -5,9 +5,9 @@ import sys
 
 import xxhash
 
+from headrace.transport.core.frame import Frame, FrameKind
 from headrace.transport.errors import LinkAborted, LinkClosed
-from headrace.transport.frame import Frame, FrameKind
-from headrace.transport.ring import RingHandles, RingReceiver, RingSender
+from headrace.transport.ring.ring import RingHandles, RingReceiver, RingSender
 from headrace.transport.wait import wait_any
 
 PATIENCE_S = 60.0

@@ -6,11 +6,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from quic_kit import Cluster
 
-from headrace.transport.certificates import (
+from headrace.cluster.certificates import (
     CertificateError,
     CertificateExpiredError,
     CertificateMissingError,

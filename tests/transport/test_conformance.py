@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from link_kit import PATIENCE_S, Later, MakePair, bare, becomes_readable, fill, frame_of, readable, take, take_frame
 
+from headrace.transport.core.frame import Frame, FrameKind, encoded_size
 from headrace.transport.errors import FrameOversizeError, LinkAborted, LinkClosed
-from headrace.transport.frame import Frame, FrameKind, encoded_size
 from headrace.transport.wait import wait_any
 
 

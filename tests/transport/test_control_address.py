@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.transport.control_address import (
+from headrace.daemon.control_address import (
     AddressError,
     check_plain,
     default_address,
@@ -16,7 +16,7 @@ from headrace.transport.control_address import (
     to_listen,
     usual_address,
 )
-from headrace.transport.private_folder import NotPrivateError, make_private
+from headrace.daemon.private_folder import NotPrivateError, make_private
 
 
 @pytest.mark.parametrize(

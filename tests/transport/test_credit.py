@@ -1,11 +1,10 @@
 """Credit. Invariant of the fuzzer: in flight is at most the window or one frame, and no credit is lost."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.transport.credit import GRANT_FRACTION, CreditReceiver, CreditSender
+from headrace.transport.core.credit import GRANT_FRACTION, CreditReceiver, CreditSender
 from headrace.transport.errors import CreditError
 
 WINDOW_BYTES = 1000

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.store.entries import decode_entry
-from headrace.transport import threads
-from headrace.transport.effects import Effects, end_on_surprise
+from headrace.daemon import threads
+from headrace.daemon.effects import Effects, end_on_surprise
+from headrace.store.ledger.core.entries import decode_entry
 
 DEADLINE_S = 30.0
 
@@ -55,7 +55,7 @@ def test_a_task_that_is_cancelled_does_not() -> None:
 
 def test_a_thread_that_raises_takes_its_process_with_it() -> None:
     program = (
-        "import threading; from headrace.transport import threads\n"
+        "import threading; from headrace.daemon import threads\n"
         "threads.start('writer', lambda: 1 / 0); threading.Event().wait()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S)

@@ -8,7 +8,7 @@ import sys
 RUN_S_MAX = 60
 PRELUDE = """
 import os, signal, sys
-from headrace.transport.forked import fork, may_fork
+from headrace.daemon.child_processes import fork, may_fork
 """
 
 

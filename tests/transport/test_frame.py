@@ -3,22 +3,10 @@
 import struct
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from link_kit import Later
 
-from headrace.transport.errors import (
-    FrameChecksumError,
-    FrameCoverageError,
-    FrameError,
-    FrameKindError,
-    FrameMagicError,
-    FrameOversizeError,
-    FrameTrailingError,
-    FrameTruncatedError,
-    FrameVersionError,
-)
-from headrace.transport.frame import (
+from headrace.transport.core.frame import (
     BODY_ALIGNMENT_BYTES,
     FRAME_LIMIT_BYTES,
     HEADER_BYTES,
@@ -30,6 +18,17 @@ from headrace.transport.frame import (
     encode_parts,
     encoded_size,
     frame_size,
+)
+from headrace.transport.errors import (
+    FrameChecksumError,
+    FrameCoverageError,
+    FrameError,
+    FrameKindError,
+    FrameMagicError,
+    FrameOversizeError,
+    FrameTrailingError,
+    FrameTruncatedError,
+    FrameVersionError,
 )
 
 U64 = st.integers(0, 2**64 - 1)

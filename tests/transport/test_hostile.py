@@ -17,15 +17,15 @@ from aioquic.quic.packet import QuicProtocolVersion
 from link_kit import PATIENCE_S, frame_of
 from quic_kit import FAR, LOOPBACK, Cluster, Network
 
-from headrace.transport.certificates import Credentials, Peer
+from headrace.cluster.certificates import Credentials, Peer
 from headrace.transport.contract import Receiver
-from headrace.transport.control import Aborted, Granted, Welcomed, decode_control, encode_control
+from headrace.transport.core.control import Aborted, Granted, Welcomed, decode_control, encode_control
+from headrace.transport.core.frame import FRAME_LIMIT_BYTES, HEADER_BYTES, Frame, FrameKind, encode, frame_size
 from headrace.transport.errors import FrameError, LinkAborted
-from headrace.transport.frame import FRAME_LIMIT_BYTES, HEADER_BYTES, Frame, FrameKind, encode, frame_size
-from headrace.transport.quic import HELLO_LIMIT_BYTES, QuicEndpoint
-from headrace.transport.quic_core import Address, ConnectionEnded, PeerConnected, QuicCore, QuicSettings, StreamReceived
-from headrace.transport.quic_links import link_key
-from headrace.transport.udp import UdpSocket
+from headrace.transport.quic.core import Address, ConnectionEnded, PeerConnected, QuicCore, QuicSettings, StreamReceived
+from headrace.transport.quic.endpoint import HELLO_LIMIT_BYTES, QuicEndpoint
+from headrace.transport.quic.links import link_key
+from headrace.transport.quic.udp import UdpSocket
 from headrace.transport.wait import wait_any
 
 WINDOW_BYTES = 10_000

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.transport import logbook
-from headrace.transport.log_lines import LINE_BYTES_MAX, Search, about, as_text, caused_by, make_line, parse
-from headrace.transport.logbook import Logbook, pages
+from headrace.daemon import log_files
+from headrace.daemon.log_files import Logbook, pages
+from headrace.daemon.log_lines import LINE_BYTES_MAX, Search, about, as_text, caused_by, make_line, parse
 
 NOON = 1_700_000_000.0
 TASK = {"task": "plain/read.0", "attempt": 1, "stages": "read+write", "pipeline": "plain"}
@@ -119,9 +118,9 @@ def test_a_logbook_begins_with_what_its_files_hold(tmp_path: Path) -> None:
 
 
 def test_files_are_bounded_in_size_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logbook, "FILE_BYTES_MAX", 1000)
-    monkeypatch.setattr(logbook, "FILES_MAX", 8)
-    monkeypatch.setattr(logbook, "OPEN_FILES_MAX", 3)
+    monkeypatch.setattr(log_files, "FILE_BYTES_MAX", 1000)
+    monkeypatch.setattr(log_files, "FILES_MAX", 8)
+    monkeypatch.setattr(log_files, "OPEN_FILES_MAX", 3)
     book = Logbook("worker one", tmp_path)
     for number in range(200):
         book.take(b"words", {**TASK, "task": f"plain/read.{number // 20}"})
@@ -160,10 +159,10 @@ def test_a_follower_hears_what_it_asked_for_until_it_leaves() -> None:
 
 def test_daemons_that_share_a_variable_have_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGS_DIRECTORY", "/var/log/headrace/worker")
-    assert logbook.logs_folder("", "worker-one") == "/var/log/headrace/worker"
+    assert log_files.logs_folder("", "worker-one") == "/var/log/headrace/worker"
     monkeypatch.setenv("HEADRACE_LOGS", "/var/log/cluster")
-    assert logbook.logs_folder("", "worker-one") == "/var/log/cluster/worker-one"
-    assert logbook.logs_folder("/given", "worker-one") == "/given"
+    assert log_files.logs_folder("", "worker-one") == "/var/log/cluster/worker-one"
+    assert log_files.logs_folder("/given", "worker-one") == "/given"
 
 
 def test_pages_are_bounded() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.daemon.log_lines import line_of
 from headrace.pipeline.errors import PipelineError
-from headrace.stages.errors import InputError
+from headrace.pipeline.masking import SecretShownError, check_arguments, mask, secret_in
+from headrace.stages.runtime.errors import InputError
 from headrace.store.errors import InvalidUri, StoreError
 from headrace.store.objects import open_store
-from headrace.transport.log_lines import line_of
-from headrace.transport.masking import SecretShownError, check_arguments, mask, secret_in
 
 SECRET = "PlantedS3cret"
 URIS = [
@@ -27,7 +27,7 @@ URIS = [
 ]
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.library import read_jsonl, write_documents
+from headrace.stages.library.stages import read_jsonl, write_documents
 
 
 def build(input: str, output: str) -> Pipeline:

@@ -13,9 +13,9 @@ import pytest
 from link_kit import PATIENCE_S, frame_of, readable
 
 from headrace.transport.contract import Receiver, Sender
+from headrace.transport.core.frame import Frame, FrameKind
 from headrace.transport.errors import FrameError, LinkAborted, LinkClosed, LinkRefusedError
-from headrace.transport.frame import Frame, FrameKind
-from headrace.transport.pipe import PipeHandles, PipeReceived, PipeReceiver, PipeSender, create_pipe
+from headrace.transport.pipe.pipe import PipeHandles, PipeReceived, PipeReceiver, PipeSender, create_pipe
 from headrace.transport.wait import wait_any
 
 Ends = tuple[PipeSender, PipeReceiver]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.controller.cluster_files import ClusterFiles, ClusterFilesError
-from headrace.transport.credential_files import read_credentials
-from headrace.transport.private_file import read_private
-from headrace.worker.joining import read_membership
-from headrace.worker.membership import JoinError
+from headrace.cluster.credential_files import read_credentials
+from headrace.controller.membership.cluster_files import ClusterFiles, ClusterFilesError
+from headrace.daemon.private_file import read_private
+from headrace.worker.membership.join import read_membership
+from headrace.worker.membership.member import JoinError
 
 OTHER = 65534
 
@@ -68,7 +68,7 @@ def test_a_pipe_is_read_where_it_may_be_one() -> None:
 
 @pytest.mark.parametrize("name", ["authority.key", "cluster.key", "controller.key"])
 def test_a_cluster_whose_keys_others_read_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    from headrace.cli.cluster import init
+    from headrace.client.new_cluster import init
 
     folder = tmp_path / "cluster"
     init(folder, "press", ["127.0.0.1:7420"])

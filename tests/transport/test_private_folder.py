@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rights import need_other_users
 
-from headrace.transport import private_folder
-from headrace.transport.private_folder import (
+from headrace.daemon import private_folder
+from headrace.daemon.private_folder import (
     LINKS_MAX,
     SOCKET_BYTES_MAX,
     Nook,

@@ -19,13 +19,13 @@ from link_kit import PATIENCE_S, frame_of
 from quic_kit import LOOPBACK, Cluster, opened
 from udp_proxy import UdpProxy
 
-from headrace.transport.certificates import Peer, Role
+from headrace.cluster.certificates import Peer, Role
 from headrace.transport.contract import Receiver, Sender
+from headrace.transport.core.frame import Frame
 from headrace.transport.errors import LinkAborted, LinkClosed, LinkRefusedError
-from headrace.transport.frame import Frame
-from headrace.transport.quic import QuicEndpoint, QuicSettings
-from headrace.transport.quic_links import QuicReceiver, QuicSender
-from headrace.transport.udp import UdpSocket, every_address
+from headrace.transport.quic.endpoint import QuicEndpoint, QuicSettings
+from headrace.transport.quic.links import QuicReceiver, QuicSender
+from headrace.transport.quic.udp import UdpSocket, every_address
 from headrace.transport.wait import wait_any
 
 Endpoints = tuple[QuicEndpoint, QuicEndpoint]

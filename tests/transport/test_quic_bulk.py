@@ -7,8 +7,8 @@ import pytest
 from aioquic.quic.connection import QuicConnection
 from quic_kit import FAR, Cluster, Network
 
-from headrace.transport.quic_bulk import BATCH_PACKETS_MAX, BurstPacer, _varint
-from headrace.transport.quic_core import ConnectionEnded, PeerConnected, QuicCore, QuicSettings, StreamReceived
+from headrace.transport.quic.bulk import BATCH_PACKETS_MAX, BurstPacer, _varint
+from headrace.transport.quic.core import ConnectionEnded, PeerConnected, QuicCore, QuicSettings, StreamReceived
 
 
 @pytest.fixture

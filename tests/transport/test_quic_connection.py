@@ -8,8 +8,8 @@ from aioquic.quic.connection import QuicConnection
 from aioquic.quic.stream import QuicStream
 from quic_kit import FAR, Cluster
 
-from headrace.transport.quic_connection import BurstPacer, NodeConnection
-from headrace.transport.quic_core import QuicCore, QuicSettings
+from headrace.transport.quic.connection import BurstPacer, NodeConnection
+from headrace.transport.quic.core import QuicCore, QuicSettings
 
 
 def test_the_overridden_methods_exist_and_take_what_they_took() -> None:

@@ -6,8 +6,8 @@ import pytest
 from aioquic.quic.configuration import QuicConfiguration
 from quic_kit import FAR, Cluster, Network
 
-from headrace.transport.certificates import Credentials, Role, create_node, verify
-from headrace.transport.quic_core import (
+from headrace.cluster.certificates import Credentials, Role, create_node, verify
+from headrace.transport.quic.core import (
     ConnectionEnded,
     PeerConnected,
     QuicCore,

@@ -11,9 +11,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from quic_kit import FAR, Cluster, Network
 
-from headrace.transport.certificates import Credentials, Role, create_node
-from headrace.transport.quic_connection import CRYPTO_BYTES_MAX, UNPROVED_BYTES
-from headrace.transport.quic_core import ConnectionEnded, PeerConnected, QuicCore, QuicSettings, StreamReceived
+from headrace.cluster.certificates import Credentials, Role, create_node
+from headrace.transport.quic.connection import CRYPTO_BYTES_MAX, UNPROVED_BYTES
+from headrace.transport.quic.core import ConnectionEnded, PeerConnected, QuicCore, QuicSettings, StreamReceived
 
 MIB = 1 << 20
 

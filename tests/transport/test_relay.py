@@ -9,10 +9,10 @@ import pytest
 from link_kit import PATIENCE_S, frame_of
 from quic_kit import LOOPBACK, Cluster, opened
 
+from headrace.transport.core.relay_table import BURST_S, IDLE_S, SILENT_S, RelayFullError, RelayTable, knock
 from headrace.transport.errors import LinkAborted
-from headrace.transport.quic import QuicEndpoint, QuicSettings
+from headrace.transport.quic.endpoint import QuicEndpoint, QuicSettings
 from headrace.transport.relay import Relay
-from headrace.transport.relay_table import BURST_S, IDLE_S, SILENT_S, RelayFullError, RelayTable, knock
 from headrace.transport.wait import wait_any
 
 NEAR, FAR, OTHER = ("10.0.0.1", 1), ("10.0.0.2", 2), ("10.0.0.3", 3)

@@ -10,11 +10,11 @@ from collections import deque
 import pyarrow as pa
 import pytest
 import xxhash
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from link_kit import PATIENCE_S, Later, MakeRing, Spawn, fill, frame_of, take, take_frame
 from ring_peer import body_of
 
+from headrace.transport.core.frame import Frame, FrameKind, encoded_size
 from headrace.transport.errors import (
     FrameError,
     LinkAborted,
@@ -23,9 +23,8 @@ from headrace.transport.errors import (
     LinkRefusedError,
     TransportError,
 )
-from headrace.transport.frame import Frame, FrameKind, encoded_size
-from headrace.transport.ring import RingHandles, RingOwner, RingReceived, RingReceiver, RingSender, create_ring
-from headrace.transport.ring_memory import HEADER_PAGE_BYTES, WORD_HEAD, WORD_TAIL
+from headrace.transport.ring.memory import HEADER_PAGE_BYTES, WORD_HEAD, WORD_TAIL
+from headrace.transport.ring.ring import RingHandles, RingOwner, RingReceived, RingReceiver, RingSender, create_ring
 from headrace.transport.wait import wait_any
 
 SIZES = st.one_of(st.integers(0, 200), st.integers(0, 200), st.integers(0, 3900))

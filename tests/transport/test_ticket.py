@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.transport.ticket import (
+from headrace.cluster.ticket import (
     MAGIC,
     TICKET_LIMIT_BYTES,
     Ticket,
@@ -15,12 +14,12 @@ from headrace.transport.ticket import (
     TicketForgedError,
     TicketMalformedError,
     TicketMismatchError,
+    _seal as seal,
     check_ticket,
     decode_ticket,
     encode_ticket,
     match_ticket,
 )
-from headrace.transport.ticket import _seal as seal
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 SAMPLE = Ticket(3, "web", "0123abcd", 7, "tokenize.0->pack.1", 11, 12)

@@ -1,11 +1,10 @@
 """Join tokens and the messages of a join. Invariant of the fuzzers: any text or bytes give a value or a named error."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.transport.certificates import Role
-from headrace.transport.join_wire import (
+from headrace.cluster.certificates import Role
+from headrace.cluster.join_wire import (
     LENGTH,
     MESSAGE_LIMIT_BYTES,
     Answer,
@@ -16,7 +15,7 @@ from headrace.transport.join_wire import (
     decode_message,
     encode_message,
 )
-from headrace.transport.token import (
+from headrace.cluster.token import (
     PREFIX,
     JoinToken,
     TokenError,

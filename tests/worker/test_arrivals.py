@@ -9,13 +9,13 @@ import pytest
 
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
-from headrace.stages.library import read_jsonl, write_jsonl
+from headrace.stages.library.stages import read_jsonl, write_jsonl
+from headrace.transport.core.frame import Frame, FrameKind
 from headrace.transport.errors import TransportError
-from headrace.transport.frame import Frame, FrameKind
-from headrace.worker.channel import Channel
-from headrace.worker.hands import Hands
-from headrace.worker.task import Task
-from headrace.worker.wire import sweep_frame
+from headrace.worker.processes.channel import Channel
+from headrace.worker.processes.in_flight import Hands
+from headrace.worker.task.codec import sweep_frame
+from headrace.worker.task.task import Task
 
 EPOCH = 3
 

@@ -1,6 +1,6 @@
 """A solitary task has one question at a time for the decider, and puts it until it is answered."""
 
-from headrace.worker.core.asking import ASK_AGAIN_S, Asking
+from headrace.worker.task.core.dedup_client import ASK_AGAIN_S, Asking
 
 
 def test_a_question_is_put_at_once_and_again_until_it_is_answered() -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import grpc
 
-from headrace.protos import control_pb2 as pb
-from headrace.protos import control_pb2_grpc as rpc
-from headrace.worker.attendance import Attendance
+from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
+from headrace.worker.membership.session import Attendance
 
 DEADLINE_S = 60.0
 

@@ -18,14 +18,14 @@ import pytest
 
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
-from headrace.stages.engine_choice import engine_names
-from headrace.stages.inherited import TERSE, inherited_by
-from headrace.stages.library import read, tokenize
-from headrace.stages.terse import share, terse
-from headrace.worker.births import Births
-from headrace.worker.channel import Channel
-from headrace.worker.hands import Hands
-from headrace.worker.nursery import _preload
+from headrace.stages.library.stages import read, tokenize
+from headrace.stages.shipping.preload import TERSE, inherited_by
+from headrace.stages.tokenizer.engine_choice import engine_names
+from headrace.stages.tokenizer.minified import share, terse
+from headrace.worker.processes.channel import Channel
+from headrace.worker.processes.forkserver import Births
+from headrace.worker.processes.in_flight import Hands
+from headrace.worker.task.forkserver_main import _preload
 
 DEADLINE_S = 60.0
 PR_SET_CHILD_SUBREAPER = 36
@@ -193,7 +193,7 @@ def test_a_nursery_loads_the_terse_form_of_a_tokenizer_and_not_its_file() -> Non
         ward.births.open()
         descriptor, path = share(written)
         ward.births.preload([(TERSE, {"path": path, "sha256": facts["sha256"]})])
-        ward.births.preload([("headrace.stages.tokenizer", {**facts, "tokenizer": "/nowhere.json"})])
+        ward.births.preload([("headrace.stages.tokenizer.tokenize", {**facts, "tokenizer": "/nowhere.json"})])
         inherited = await private_mib(ward, pipeline)
         os.close(descriptor)
         assert inherited < 20, f"{inherited:.0f} MiB: the task has loaded it"
@@ -204,7 +204,9 @@ def test_a_nursery_loads_the_terse_form_of_a_tokenizer_and_not_its_file() -> Non
 def test_a_nursery_that_cannot_load_what_it_is_told_bears_as_ever() -> None:
     async def scene(ward: Ward) -> None:
         ward.births.open()
-        ward.births.preload([("headrace.stages.tokenizer", {"tokenizer": "/nowhere.json", "sha256": "0"}), ("os", {})])
+        ward.births.preload(
+            [("headrace.stages.tokenizer.tokenize", {"tokenizer": "/nowhere.json", "sha256": "0"}), ("os", {})]
+        )
         number, channel, _ = ward.ask()
         await ward.until(lambda: number in ward.pids)
         channel.close()
@@ -263,8 +265,8 @@ def title(pid: int) -> str:
 
 def test_a_nursery_gives_back_what_loading_has_left_free(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    monkeypatch.setattr("headrace.stages.inherited.preload", lambda module, _: done.append(module))
-    monkeypatch.setattr("headrace.stages.heap.give_back", lambda: done.append("given back"))
+    monkeypatch.setattr("headrace.stages.shipping.preload.preload", lambda module, _: done.append(module))
+    monkeypatch.setattr("headrace.stages.runtime.malloc.give_back", lambda: done.append("given back"))
     monkeypatch.setattr("gc.freeze", lambda: done.append("frozen"))
-    _preload("headrace.stages.tokenizer", {})
-    assert done == ["headrace.stages.tokenizer", "given back", "frozen"]
+    _preload("headrace.stages.tokenizer.tokenize", {})
+    assert done == ["headrace.stages.tokenizer.tokenize", "given back", "frozen"]

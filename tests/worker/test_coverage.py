@@ -7,12 +7,11 @@ import random
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.stages.batch import ROW, Batch, no_verdicts
-from headrace.store.entries import Range
-from headrace.worker.coverage import join, part
+from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
+from headrace.store.ledger.core.entries import Range
+from headrace.worker.task.coverage import join, part
 
 A, B = b"a" * 16, b"b" * 16
 Mask = npt.NDArray[np.bool_]

@@ -10,17 +10,17 @@ from typing import Any, cast
 import msgpack
 import pytest
 
-from headrace.worker.channel import Channel
-from headrace.worker.cradle import Nursery, environment, hear
+from headrace.worker.processes.channel import Channel
+from headrace.worker.processes.forkserver_start import Nursery, environment, hear
 
 _FORKED = """
 import os
-from headrace.worker.cradle import _be_born_with, environment
+from headrace.worker.processes.forkserver_start import _be_born_with, environment
 _be_born_with(environment(os.environ))
 """
 _KEPT = """
 import re, pyarrow as pa
-from headrace.stages.heap import give_back
+from headrace.stages.runtime.malloc import give_back
 def own():
     return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read()).group(1)) >> 10
 pa.array(["warm"])
@@ -65,7 +65,7 @@ def test_the_end_of_the_pipe_ends_the_wait_for_the_word(begun: bytes) -> None:
 def test_the_end_of_the_pipe_ends_the_wait_behind_a_large_word() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     read, write = os.pipe()
-    os.write(write, b'[["headrace.stages.tokenizer", {"sha256": "a"}]]\n')
+    os.write(write, b'[["headrace.stages.tokenizer.tokenize", {"sha256": "a"}]]\n')
     os.close(write)
     nursery = Nursery(cast("Any", None), Channel(ours))
     assert hear(read, nursery)
@@ -79,15 +79,15 @@ def test_a_nursery_is_told_each_thing_once_and_what_comes_behind_the_word_is_lef
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     nursery = Nursery(cast("Any", None), Channel(ours))
     read, write = os.pipe()
-    words = [("headrace.stages.jsonl", {}), ("headrace.stages.tokenizer", {"sha256": "a"})]
+    words = [("headrace.stages.sources.jsonl", {}), ("headrace.stages.tokenizer.tokenize", {"sha256": "a"})]
     os.write(write, f"{json.dumps(words)}\n127.0.0.1:1\n".encode())
     assert hear(read, nursery)  # something large: it returns since there is more to read
     nursery.tell(words)
-    nursery.tell([("headrace.stages.tokenizer", {"sha256": "b"})])
+    nursery.tell([("headrace.stages.tokenizer.tokenize", {"sha256": "b"})])
     told = [msgpack.unpackb(data) for data in Channel(theirs).receive()]
-    assert told == [*map(list, words), ["headrace.stages.tokenizer", {"sha256": "b"}]]
+    assert told == [*map(list, words), ["headrace.stages.tokenizer.tokenize", {"sha256": "b"}]]
     assert os.read(read, 100) == b"127.0.0.1:1\n"
-    os.write(write, b'[["headrace.stages.texts", {}]]\n')
+    os.write(write, b'[["headrace.stages.sinks.texts", {}]]\n')
     assert hear(read, nursery)  # nothing large: it does not wait
     os.close(write)
     assert not hear(read, nursery)

@@ -15,10 +15,10 @@ import msgpack
 import pytest
 from rights import need_other_users, open_way
 
+from headrace.cluster.ticket import Ticket, encode_ticket
 from headrace.transport.errors import LinkRefusedError
-from headrace.transport.ticket import Ticket, encode_ticket
-from headrace.worker import door
-from headrace.worker.door import DESCRIPTORS_MAX, PACKET_BYTES_MAX, STRANGERS_MAX, Door, Tie, close_all
+from headrace.worker.links import handoff
+from headrace.worker.links.handoff import DESCRIPTORS_MAX, PACKET_BYTES_MAX, STRANGERS_MAX, Door, Tie, close_all
 
 PATIENCE_S = 60.0
 #: How a script of another user begins.
@@ -220,7 +220,7 @@ def test_what_is_no_link_is_refused_by_name_and_leaves_no_descriptor_behind(
 ) -> None:
     if answer.endswith("came within"):
         # The others are refused for what they bring, and however long they take to say it.
-        monkeypatch.setattr(door, "STRANGER_S", 0.3)
+        monkeypatch.setattr(handoff, "STRANGER_S", 0.3)
     found: list[int] = []
 
     async def scene(ends: Ends) -> None:
@@ -236,7 +236,7 @@ def test_what_is_no_link_is_refused_by_name_and_leaves_no_descriptor_behind(
 
 def test_who_says_nothing_is_sent_away_and_no_more_than_a_few_may_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     # Within it all of them come, on a machine that may be busy with other things.
-    monkeypatch.setattr(door, "STRANGER_S", 3.0)
+    monkeypatch.setattr(handoff, "STRANGER_S", 3.0)
 
     async def scene(ends: Ends) -> None:
         silent = [Stranger(ends.far.name) for _ in range(STRANGERS_MAX)]

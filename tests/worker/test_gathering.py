@@ -1,12 +1,11 @@
 """What a sink holds, when it seals, and what becomes of its proposals."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.store.entries import Range
+from headrace.store.ledger.core.entries import Range
 from headrace.worker.core.doubt import DOUBT_RECORDS
-from headrace.worker.core.gathering import (
+from headrace.worker.task.core.sink import (
     HELD_TIMES_MAX,
     PROPOSE_AGAIN_S,
     SHELVED_TIMES_MAX,

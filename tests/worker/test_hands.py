@@ -10,10 +10,10 @@ from dataclasses import replace
 import msgpack
 import pytest
 
-from headrace.store.entries import Range
-from headrace.store.intervals import UNBOUNDED
-from headrace.worker.core.watching import InHand
-from headrace.worker.hands import RANGES_MAX, STAGES, Hands
+from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger.core.intervals import UNBOUNDED
+from headrace.worker.core.watchdog import InHand
+from headrace.worker.processes.in_flight import RANGES_MAX, STAGES, Hands
 
 HELD = Range(b"f" * 16, 3, 4, 10, 20)
 GOOD = [1.0, 7, 0.5, True, "keep", [[b"f" * 16, 3, 4, 10, 20]]]

@@ -10,20 +10,20 @@ import pytest
 from small_tokenizer import small_tokenizer
 
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.stages.batch import ROW, Batch, no_verdicts
-from headrace.stages.build import build_stage, process_safely
-from headrace.stages.contract import does_borrow
-from headrace.stages.errors import StageContractError
-from headrace.stages.library import tokenize
-from headrace.stages.texts import DocumentSink, JsonlSink, TextSink
-from headrace.stages.tokens import TokenSink
+from headrace.stages.library.stages import tokenize
+from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
+from headrace.stages.runtime.build import build_stage, process_safely
+from headrace.stages.runtime.contract import does_borrow
+from headrace.stages.runtime.errors import StageContractError
+from headrace.stages.sinks.texts import DocumentSink, JsonlSink, TextSink
+from headrace.stages.sinks.tokens import TokenSink
 from headrace.store.objects import open_store
+from headrace.transport.core.frame import Frame
 from headrace.transport.errors import LinkAborted
-from headrace.transport.frame import Frame
-from headrace.transport.ring import RingOwner, RingReceiver, RingSender, create_ring
-from headrace.worker.chain import Chain
-from headrace.worker.links import Inbox
-from headrace.worker.wire import batch_to_frame, frame_to_batch
+from headrace.transport.ring.ring import RingOwner, RingReceiver, RingSender, create_ring
+from headrace.worker.links.inbox import Inbox
+from headrace.worker.task.chain import Chain
+from headrace.worker.task.codec import batch_to_frame, frame_to_batch
 
 WINDOW_BYTES = 1 << 16
 
@@ -162,7 +162,7 @@ def test_a_sink_keeps_nothing_that_it_borrowed(link: Link, tmp_path: pathlib.Pat
 
 #: A sink of somebody who knows nothing of borrowing: what it has shelved is what it was given.
 HOARD = """
-from headrace.stages.texts import JsonlSink
+from headrace.stages.sinks.texts import JsonlSink
 
 class Hoard(JsonlSink):
     def shelve(self, batch, store):
@@ -170,11 +170,11 @@ class Hoard(JsonlSink):
 """
 
 
-@pytest.mark.parametrize("target", ["headrace.stages.texts:JsonlSink", "hoard:Hoard"])
+@pytest.mark.parametrize("target", ["headrace.stages.sinks.texts:JsonlSink", "hoard:Hoard"])
 def test_a_sink_is_lent_what_it_gets_only_where_its_own_class_says_that_it_borrows(
     link: Link, tmp_path: pathlib.Path, target: str
 ) -> None:
-    read = Stage("read", StageKind.SOURCE, "headrace.stages.jsonl:JsonlSource", {"input": [str(tmp_path)]})
+    read = Stage("read", StageKind.SOURCE, "headrace.stages.sources.jsonl:JsonlSource", {"input": [str(tmp_path)]})
     write = Stage("write", StageKind.SINK, target, after=("read",))
     chain = Chain(Pipeline("p", str(tmp_path), (read, write), modules={"hoard": HOARD}), ["write"])
     assert chain.borrows == (target != "hoard:Hoard")

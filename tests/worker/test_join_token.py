@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.transport.token import PREFIX, TOKEN_LIMIT
-from headrace.worker.join_token import VARIABLE, find_token
-from headrace.worker.member import membership
-from headrace.worker.membership import JoinError
+from headrace.cluster.token import PREFIX, TOKEN_LIMIT
+from headrace.worker.membership.credentials import membership
+from headrace.worker.membership.member import JoinError
+from headrace.worker.membership.token_file import VARIABLE, find_token
 
 TOKEN = PREFIX + "abc"
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.stages.batch import FILTERED, ROW, Batch, join_verdicts, make_verdicts, ordinals_of
-from headrace.stages.records import Columns, Draft, batch_of
-from headrace.store.entries import Fragment
-from headrace.worker.coverage import ConservationError, fates
-from headrace.worker.joint import apart, ranges_of
+from headrace.stages.runtime.batch import FILTERED, ROW, Batch, join_verdicts, make_verdicts, ordinals_of
+from headrace.stages.runtime.records import Columns, Draft, batch_of
+from headrace.store.ledger.core.entries import Fragment
+from headrace.worker.task.coverage import ConservationError, fates
+from headrace.worker.task.merge import apart, ranges_of
 
 #: What becomes of a record at its source, and behind it: kept, edited, filtered.
 FATES = st.sampled_from(["kept", "rejected", "dropped", "filtered"])

@@ -5,14 +5,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.pipeline.graph import Pipeline
-from headrace.stages.batch import Batch, join_verdicts, make_verdicts, no_verdicts
-from headrace.stages.dedup.library import dedup
-from headrace.stages.errors import StageContractError
-from headrace.stages.library import read_jsonl, redact_pii, write_jsonl
-from headrace.store.entries import Range
-from headrace.store.key_files import RecordName
-from headrace.worker.alone import KILLED
-from headrace.worker.core.gathering import (
+from headrace.stages.library.deduplication import dedup
+from headrace.stages.library.stages import read_jsonl, redact_pii, write_jsonl
+from headrace.stages.runtime.batch import Batch, join_verdicts, make_verdicts, no_verdicts
+from headrace.stages.runtime.errors import StageContractError
+from headrace.store.ledger.core.entries import Range
+from headrace.store.shards.key_files import RecordName
+from headrace.worker.task.core.sink import (
     NEED_BYTES,
     NEEDS_AGAIN_S,
     PROPOSE_AGAIN_S,
@@ -32,7 +31,8 @@ from headrace.worker.core.gathering import (
     TimePassed,
     WriteShard,
 )
-from headrace.worker.leaning import Leaning
+from headrace.worker.task.dependencies import Leaning
+from headrace.worker.task.isolation import KILLED
 
 A, B = b"a" * 16, b"b" * 16
 POLICY = SealPolicy(target_bytes=100, held_bytes_max=4 * NEED_BYTES, age_s=30.0)

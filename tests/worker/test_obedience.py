@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.worker.core.obedience import LOGS_MAX, Obedience
+from headrace.worker.core.fencing import LOGS_MAX, Obedience
 
 
 def heard() -> Obedience:

@@ -9,11 +9,11 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from headrace.daemon.log_files import Logbook
 from headrace.pipeline.graph import Pipeline
 from headrace.protos import control_pb2 as pb
-from headrace.stages.library import read
-from headrace.transport.logbook import Logbook
-from headrace.worker.processes import Processes, TaskProcess
+from headrace.stages.library.stages import read
+from headrace.worker.processes.processes import Processes, TaskProcess
 
 DEADLINE_S = 60.0
 TASK = "plain/read.0"

@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from headrace.store.entries import Fragment
-from headrace.store.intervals import UNBOUNDED, Gap
-from headrace.worker.core.reading import Reading
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+from headrace.worker.task.core.source import Reading
 
 A, B = (Fragment.named("read", uri, "1", start=0, end=-1, reader="lines", size=1) for uri in "ab")
 

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.store.dataset import fold_ledger
-from headrace.store.entries import (
+from headrace.store.datasets.dataset import fold_ledger
+from headrace.store.errors import FormatError
+from headrace.store.files.store import FileStore
+from headrace.store.ledger.core.entries import (
     Closed,
     Counts,
     Entry,
@@ -17,10 +19,8 @@ from headrace.store.entries import (
     StoredObject,
     encode_entry,
 )
-from headrace.store.errors import FormatError
-from headrace.store.files import FileStore
-from headrace.store.log import Log
-from headrace.worker.rebuild import find_shard, order
+from headrace.store.ledger.log import Log
+from headrace.worker.rebuild.shard_rebuild import find_shard, order
 
 FRAGMENT = Fragment.named("read", "file:///a.jsonl", "1", start=0, end=-1, reader="jsonl", size=9)
 #: The hash of tokens of which there are none.

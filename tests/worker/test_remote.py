@@ -9,17 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cluster.certificates import Credentials, Role, create_authority, create_node
+from headrace.cluster.ticket import Ticket, encode_ticket
+from headrace.daemon.private_folder import short_path
 from headrace.protos import control_pb2 as pb
-from headrace.transport.certificates import Credentials, Role, create_authority, create_node
 from headrace.transport.contract import Receiver, Sender
+from headrace.transport.core.frame import Frame, FrameKind
 from headrace.transport.errors import LinkAborted, LinkRefusedError
-from headrace.transport.frame import Frame, FrameKind
-from headrace.transport.private_folder import short_path
-from headrace.transport.ticket import Ticket, encode_ticket
 from headrace.transport.wait import wait_any
-from headrace.worker.addresses import join_address, own_addresses, parse_fib_trie, parse_if_inet6, split_address
-from headrace.worker.gate import VARIABLE as LINK_GATE
-from headrace.worker.remote import Remote
+from headrace.worker.links.gate import VARIABLE as LINK_GATE
+from headrace.worker.links.quic import Remote
+from headrace.worker.membership.addresses import (
+    join_address,
+    own_addresses,
+    parse_fib_trie,
+    parse_if_inet6,
+    split_address,
+)
 
 PATIENCE_S = 60.0
 NOW = datetime.now(UTC)

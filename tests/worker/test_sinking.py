@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.controller.counts import counts_from, counts_to
-from headrace.stages.batch import ROW, Batch, no_verdicts
-from headrace.stages.records import Columns, Draft, batch_of
-from headrace.stages.texts import DocumentSink, JsonlSink
-from headrace.store.entries import Fragment
+from headrace.controller.status.counts import counts_from, counts_to
+from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
+from headrace.stages.runtime.records import Columns, Draft, batch_of
+from headrace.stages.sinks.texts import DocumentSink, JsonlSink
+from headrace.store.ledger.core.entries import Fragment
 from headrace.store.objects import open_store
-from headrace.worker import sinking
-from headrace.worker.alone import try_writing
-from headrace.worker.core.gathering import SealPolicy
-from headrace.worker.hands import Hands
-from headrace.worker.sinking import Sinking
+from headrace.worker.processes.in_flight import Hands
+from headrace.worker.task import sink as sinking
+from headrace.worker.task.core.sink import SealPolicy
+from headrace.worker.task.isolation import try_writing
+from headrace.worker.task.sink import Sinking
 
 PATIENCE_S = 60.0
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from headrace.stages.errors import InputError
-from headrace.stages.spool import PUSH_RECORDS_MAX, SpoolSource
+from headrace.stages.runtime.errors import InputError
+from headrace.stages.sources.spool import PUSH_RECORDS_MAX, SpoolSource
 from headrace.store.errors import StoreError
-from headrace.store.intervals import UNBOUNDED, Gap
-from headrace.worker.spool import Spool, Taken
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+from headrace.worker.spool.spool import Spool, Taken
 
 LINE = b'{"text": "twenty bytes"}\n'
 PUSH = {"end": len(LINE), "records": 1, "key": "a"}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from power_cut import Disk
 
-from headrace.store import disk
-from headrace.worker.spool import Spool, SpoolClosedError, Taken
+from headrace.store.files import disk
+from headrace.worker.spool.spool import Spool, SpoolClosedError, Taken
 
 LINE = b'{"text": "twenty bytes"}\n'
 

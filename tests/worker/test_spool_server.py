@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from headrace.store import disk
-from headrace.worker.spool import Spool
-from headrace.worker.spool_guard import HEAD_BYTES_MAX, TOKEN_CHARACTERS_MIN, Clients, GuardError, Tokens
-from headrace.worker.spool_server import PUSH_BYTES_MAX, _Handler, _serve, _tend
+from headrace.store.files import disk
+from headrace.worker.spool.guard import HEAD_BYTES_MAX, TOKEN_CHARACTERS_MIN, Clients, GuardError, Tokens
+from headrace.worker.spool.server import PUSH_BYTES_MAX, _Handler, _serve, _tend
+from headrace.worker.spool.spool import Spool
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
@@ -184,7 +184,7 @@ def test_a_file_of_tokens_that_guards_nothing_is_refused(tmp_path: Path, text: s
 
 
 def test_other_hosts_are_served_with_tls_and_tokens_only(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-m", "headrace.worker.spool_server", str(tmp_path), "--listen", "tls:127.0.0.1:0"]
+    command = [sys.executable, "-P", "-m", "headrace.worker.spool.server", str(tmp_path), "--listen", "tls:127.0.0.1:0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "needs --certificate, --key and --token-file" in done.stderr
@@ -210,7 +210,7 @@ class FullDisk:
 def test_a_disk_that_lets_no_segment_be_sealed_is_said_once_and_asked_again(
     sheds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("headrace.worker.spool_server._TICK_S", 0.01)
+    monkeypatch.setattr("headrace.worker.spool.server._TICK_S", 0.01)
     spool = Spool(tmp_path / "spool", limit_bytes=0 if sheds else 1 << 20, age_s=0.0, sheds=sheds)
     spool.push(RECORD)
     full = FullDisk(monkeypatch, 3)

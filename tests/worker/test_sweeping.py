@@ -1,6 +1,6 @@
 """Markers on their way through one task."""
 
-from headrace.worker.core.sweeping import Sweeping
+from headrace.worker.task.core.sweep import Sweeping
 
 
 def test_a_source_is_due_when_it_is_asked() -> None:

@@ -9,9 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from headrace.protos import control_pb2 as pb
-from headrace.store.entries import Range
-from headrace.transport.relay_table import RelayFullError, RelayTable, knock
-from headrace.worker.core.watching import Held, InHand
+from headrace.store.ledger.core.entries import Range
+from headrace.transport.core.relay_table import RelayFullError, RelayTable, knock
+from headrace.worker.core.watchdog import Held, InHand
 from headrace.worker.metrics import families
 from headrace.worker.tally import PROPOSALS_MAX, StageSums, Tally
 

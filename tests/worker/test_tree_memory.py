@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.stages.command_process import Keeper
-from headrace.worker.core.watching import Limits, Memory, fault
-from headrace.worker.tree_memory import command_bytes
+from headrace.stages.commands.process import Keeper
+from headrace.worker.core.watchdog import Limits, Memory, fault
+from headrace.worker.processes.tree_memory import command_bytes
 
 MIB = 1 << 20
 LIMIT = 1 << 50

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from headrace.store.entries import Range
-from headrace.worker.core.watching import Held, InHand, Limits, Memory, fault
-from headrace.worker.hands import RANGES_MAX, STAGES, WRITER, Hands
-from headrace.worker.processes import _spent_s
+from headrace.store.ledger.core.entries import Range
+from headrace.worker.core.watchdog import Held, InHand, Limits, Memory, fault
+from headrace.worker.processes.in_flight import RANGES_MAX, STAGES, WRITER, Hands
+from headrace.worker.processes.processes import _spent_s
 
 FILE = b"f" * 16
 NOTHING = Memory(0)

@@ -5,10 +5,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.stages.batch import ROW, Batch, no_verdicts
+from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
+from headrace.transport.core.frame import Frame, FrameKind, body_size, decode, encode
 from headrace.transport.errors import FrameError
-from headrace.transport.frame import Frame, FrameKind, body_size, decode, encode
-from headrace.worker.wire import batch_to_frame, frame_to_batch
+from headrace.worker.task.codec import batch_to_frame, frame_to_batch
 
 
 def rows(count: int) -> pa.RecordBatch:

@@ -1,0 +1,1 @@
+"""The checker of a run with faults: the evidence, the source, and the findings."""

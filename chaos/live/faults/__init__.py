@@ -1,0 +1,1 @@
+"""Faults that are done to real processes, disks and hosts."""

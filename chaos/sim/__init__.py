@@ -1,0 +1,1 @@
+"""The simulator: the production cores in virtual time, from one seed."""

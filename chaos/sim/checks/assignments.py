@@ -1,0 +1,129 @@
+"""What must hold of the cluster's own log: who leads, which run is where, what people were promised.
+
+A leader that has nothing on its way to the log holds no other opinion than the log: the plan by which tasks run, what
+is paused, and which workers are drained. So whoever leads next goes on with the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from headrace.chaos.sim.checks.history import History
+from headrace.chaos.sim.storage.log import SimulatedLog
+from headrace.chaos.sim.world.parts import Asked, Folding, Wish
+from headrace.chaos.sim.world.world import ViolationError
+from headrace.controller.core.cluster.leader import LeaderState
+from headrace.controller.core.cluster.members import TokenOffered
+from headrace.controller.core.cluster.records import plan_from_plain
+from headrace.controller.core.messages import messages as core
+from headrace.controller.core.plan.plans import Plan
+from headrace.controller.core.run.run import Run
+from headrace.controller.core.run.run_states import RunState
+from headrace.store.ledger.core.cluster_changes import RunBegun, RunSteered, WorkerDrainAsked
+from headrace.store.ledger.core.cluster_fold import ClusterState, RunRecord
+from headrace.store.ledger.core.entries import Entry
+
+
+class Assignments:
+    """The judge of one cluster's log."""
+
+    def __init__(self, log: SimulatedLog) -> None:
+        self.history = History(log, ClusterState(), cluster_summary)
+        self._begun: set[str] = set()
+        self._steered: set[bytes] = set()
+        self._drained: set[tuple[str, bool]] = set()
+        #: Plans that were compared already: the one in force, and the one in the log.
+        self._compared: dict[str, tuple[Plan, object]] = {}
+
+    def durable(self, number: int, entry: Entry, writer: str) -> None:
+        """1, 2: an entry has become durable. The fold refuses what cannot follow: a token that is spent twice, a run
+        that is begun twice.
+        """
+        self.history.led(entry, writer)
+        self.history.fold(number, entry)
+        for change in entry.changes:
+            match change:
+                case RunBegun():
+                    self._begun.add(str(change.options["token"]))
+                case RunSteered():
+                    self._steered.add(_plain(change.wish))
+                case WorkerDrainAsked():
+                    self._drained.add((change.worker, change.back))
+                case _:
+                    pass
+
+    def commanded(self, controller: Asked, command: core.Command, term: int) -> None:
+        """2: who does not lead the cluster commands nothing."""
+        if self.history.led_by(term) != controller.identity:
+            raise ViolationError(2, f"{controller.name} commands in the cluster's term {term}, not its own: {command}")
+
+    def granted(self, controller: Asked, wish: Wish) -> None:
+        """3: what somebody was told is accepted stands in the log, and outlives who said so."""
+        match wish:
+            case core.PipelineRequested():
+                durable = wish.token in self._begun
+            case core.SteerRequested():
+                durable = any(_covers(made, wish) for made in self._steered)
+            case core.DrainRequested():
+                durable = (wish.worker, wish.back) in self._drained
+            case TokenOffered():
+                spent = self.history.ledger.tokens.get(wish.token)
+                durable = spent is not None and spent.key == wish.key
+        if not durable:
+            raise ViolationError(3, f"{controller.name} accepts what no entry of the cluster's log says: {wish}")
+
+    def compare(self, controller: Folding) -> None:
+        """1: the fold of a prefix; and where nothing is on its way, what is done is what the log says."""
+        log, drained = controller.core.log, controller.core.drained
+        if log is None:
+            return
+        self.history.compare(controller, log.ledger)
+        if log.state is not LeaderState.LEADING or not log.quiet:
+            return
+        if log.ledger.drained != drained:
+            raise ViolationError(1, f"{controller.name} has {drained} drained, the cluster's log {log.ledger.drained}")
+        for name, record in log.ledger.going_on().items():
+            run = controller.core.runs.get(name)
+            if run is not None and not run.ended:
+                self._compare_run(controller.name, name, run, record)
+
+    def _compare_run(self, who: str, name: str, run: Run, record: RunRecord) -> None:
+        if run.pause_wanted != record.paused:
+            raise ViolationError(1, f"{who} has run {name} paused: {run.pause_wanted}, the log: {record.paused}")
+        waiting = sum(not change.leave for change in run.changes)
+        if waiting != len(record.waiting):
+            raise ViolationError(
+                1, f"{who} has {waiting} wishes of run {name} to see to, the log {len(record.waiting)}"
+            )
+        if run.crew is None or run.state is RunState.OPENING:
+            return
+        plan = run.crew.plan
+        known = self._compared.get(who)
+        if known is not None and known[0] is plan and known[1] is record.plan:
+            return
+        if record.plan is None or plan_from_plain(record.plan) != plan:
+            raise ViolationError(1, f"{who} runs {name} by another plan than the cluster's log has: {plan}")
+        self._compared[who] = (plan, record.plan)
+
+
+def _plain(wish: Any) -> bytes:
+    """The same bytes for the same values, whether they have been in the log or not yet."""
+    return orjson.dumps(wish, option=orjson.OPT_SORT_KEYS)
+
+
+def _covers(made: bytes, wish: core.SteerRequested) -> bool:
+    """Whether a durable wish is this one; stages that are fused are scaled together."""
+    plain = orjson.loads(made)
+    return plain["pause"] == wish.pause and all(plain["replicas"].get(name) == n for name, n in wish.replicas.items())
+
+
+def cluster_summary(state: ClusterState) -> tuple[Any, ...]:
+    """What a fold of the cluster's log knows, in few words; two folds that differ differ here."""
+    runs = [
+        (name, run.number, run.outcome, run.stop_asked, run.paused, _plain((run.plan, run.wished, run.waiting)))
+        for name, run in state.runs.items()
+    ]
+    workers, tokens = sorted(state.workers), sorted((name, spent.key) for name, spent in state.tokens.items())
+    return state.term, state.leader.get("id"), state.resigned, workers, runs, tokens, sorted(state.drained)

@@ -1,0 +1,105 @@
+"""What is read again after a death: invariant 19 of docs/ledger.md, asked of each order to read.
+
+No source is told to read what the ledger says is closed at every sink, what the sinks of living tasks hold, or what
+another living source has in front of it. So what is read again is at most what is open less what sinks hold.
+
+Known weakness: a frame that was overtaken, or came twice, by a fault may arrive when it has been given up as lost; then
+of that fragment nothing is asked any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.chaos.sim.world.parts import Asked, Cluster
+from headrace.chaos.sim.world.world import ViolationError
+from headrace.controller.core.messages.messages import Command, ReadFragment, SweepTask, TaskSwept
+from headrace.controller.core.run.run import Run
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap, IntervalSet
+
+#: Sweeps that are looked through for the newest that was not broken off.
+SWEEPS_BACK = 20
+
+
+class Rereading:
+    """The orders to read of one seed, and what sinks said in sweeps."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        #: By controller and sweep: the tasks that were asked, and what each answered.
+        self._asked: dict[tuple[str, int], set[str]] = {}
+        self._answers: dict[tuple[str, int], dict[str, TaskSwept]] = {}
+
+    def commanded(self, controller: Asked, run: Run, command: Command) -> None:
+        """A controller gives an order."""
+        if isinstance(command, SweepTask):
+            self._asked.setdefault((controller.identity, command.sweep), set()).add(command.task)
+        elif isinstance(command, ReadFragment):
+            self._ordered(controller, run, command)
+
+    def answered(self, controller: Asked, event: TaskSwept) -> None:
+        """A task has let a marker pass."""
+        self._answers.setdefault((controller.identity, event.sweep), {})[event.task] = event
+
+    def _ordered(self, controller: Asked, run: Run, command: ReadFragment) -> None:
+        """19: a source is told to read these gaps: each record in them is missing at a sink."""
+        fragment = command.fragment
+        if fragment.id in self._cluster.wires.strayed or run.leadership.term < self._cluster.checker.ledger.term:
+            return  # of a leader that another has replaced no worker takes an order
+        state = run.ledger.fragments[fragment.id]
+        alone = _alone(run, command)
+        covered: list[IntervalSet] = []
+        for sink in alone or run.sinks:
+            have = state.of(sink).copy()
+            for first, end in self._held(controller, run, sink, fragment):
+                have.cover(first, end)
+            covered.append(have)
+        for gap in command.gaps:
+            for first, end in _common(gap, covered):
+                raise ViolationError(
+                    19,
+                    f"{controller.name} has {command.task} read records {first}..{end - 1} of {fragment.uri} again, "
+                    "which are closed or held at every sink",
+                )
+        for gap in () if alone else self._pending(run, command):
+            for mine in command.gaps:
+                if max(gap.first, mine.first) < min(gap.end, mine.end):
+                    raise ViolationError(19, f"{fragment.uri} is read by two: {gap} and {mine}")
+
+    def _held(self, controller: Asked, run: Run, sink: str, fragment: Fragment) -> Iterator[tuple[int, int]]:
+        """What sinks that live said in the newest sweep that went through."""
+        for task in self._newest(controller, run).values():
+            if run.crew is not None and run.crew.current(task.task, task.attempt) is not None:
+                for name, ranges in task.held:
+                    for item in ranges if name == sink else ():
+                        if item.fragment == fragment.id:
+                            yield item.first, item.end
+
+    def _newest(self, controller: Asked, run: Run) -> dict[str, TaskSwept]:
+        for sweep in range(run.intake.sweep, max(0, run.intake.sweep - SWEEPS_BACK), -1):
+            answers = self._answers.get((controller.identity, sweep), {})
+            if answers and answers.keys() >= self._asked[controller.identity, sweep]:
+                return answers
+        return {}
+
+    def _pending(self, run: Run, command: ReadFragment) -> Iterator[Gap]:
+        """What other living sources were given of it and have not sent."""
+        for task in self._cluster.living(run):
+            if task.source is not None and task.name != command.task and not task.alone:
+                for name, gaps in task.source.core.pending():
+                    yield from gaps if name == command.fragment.id else ()
+
+
+def _alone(run: Run, command: ReadFragment) -> tuple[str, ...]:
+    """The sink of the solitary task that is told; of any other task, none."""
+    task = run.crew.roster.tasks[command.task] if run.crew is not None else None
+    return task.plan.stages[-1:] if task is not None and task.plan.alone else ()
+
+
+def _common(gap: Gap, covered: list[IntervalSet]) -> list[tuple[int, int]]:
+    """The parts of a gap that every one of these sets has."""
+    parts = [(gap.first, min(gap.end, UNBOUNDED))]
+    for have in covered:
+        parts = [common for first, end in parts for common in have.overlap(first, end)]
+    return parts

@@ -1,0 +1,100 @@
+"""What must hold of duplicates: invariants 9, 10 and 11 of docs/ledger.md, after each entry and each answer.
+
+Which records are kept is the checker's own knowledge, from the shards that entries name; what an index should hold
+follows from that, and from what its decider was seen to let through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.chaos.sim.world.corpus import Part, ordinals
+from headrace.chaos.sim.world.texts import Name, Texts
+from headrace.chaos.sim.world.world import ViolationError
+from headrace.controller.core.run.needs import Records
+
+
+class Verdicts:
+    """The judge of one dataset's duplicates."""
+
+    def __init__(self, texts: Texts) -> None:
+        self._texts = texts
+        #: The entry that keeps a record, and the record that has a key.
+        self._kept: dict[Name, int] = {}
+        self._holders: dict[int, Name] = {}
+        #: Who decides in an epoch, and what is let through there, less what was released.
+        self._deciders: dict[int, str] = {}
+        self._granted: dict[int, set[Name]] = {}
+        #: How many records the index of an epoch is begun with.
+        self._loaded: dict[int, int] = {}
+
+    def closed(self, number: int, epoch: int, parts: Sequence[Part]) -> None:
+        """9, 10: what an entry closes as kept shares no key; what it closes as a duplicate names one that is kept."""
+        granted = self._granted.get(epoch, set[Name]())
+        for part in parts:
+            for row in ordinals(part.kept, part.item.first):
+                name = part.item.fragment, row
+                if name not in granted:
+                    raise ViolationError(11, f"entry {number} keeps {_told(name)}, which nobody let through")
+                self._hold(number, name)
+        for part in parts:
+            for row, target in part.duplicates:
+                name = part.item.fragment, row
+                if target not in self._kept:
+                    raise ViolationError(
+                        9, f"entry {number}: {_told(name)} is a duplicate of {_told(target)}, which is not kept"
+                    )
+                if not self._texts.alike(name, target):
+                    raise ViolationError(8, f"entry {number}: {_told(name)} is no duplicate of {_told(target)}")
+
+    def proposed(self, who: str, needs: Records) -> None:
+        """9: what the duplicates of a proposal name besides its own records is kept by an entry already."""
+        for fragment, rows in needs:
+            for row in rows:
+                if (fragment, row) not in self._kept:
+                    raise ViolationError(
+                        9, f"{who} proposes a duplicate of {_told((fragment, row))}, which no entry keeps"
+                    )
+
+    def _hold(self, number: int, name: Name) -> None:
+        self._kept[name] = number
+        for key in self._texts.keys(name):
+            holder = self._holders.setdefault(key, name)
+            if holder != name:
+                raise ViolationError(10, f"entry {number}: {_told(holder)} and {_told(name)} share a key, both kept")
+
+    def begun(self, who: str, epoch: int, held: Mapping[Name, object]) -> None:
+        """11: an index begins with the records that were kept up to its epoch's position."""
+        wanted = {name for name, number in self._kept.items() if number <= epoch}
+        if held.keys() != wanted:
+            wrong = _told(min(held.keys() ^ wanted))
+            raise ViolationError(
+                11, f"the index of {who} begins with {len(held)} of {len(wanted)} records; see {wrong}"
+            )
+        self._loaded[epoch] = len(held)
+
+    def granted(self, who: str, epoch: int, through: Iterable[Name], held: Mapping[Name, object]) -> None:
+        """11: one decides in an epoch, and its index holds what was kept before and what it has let through."""
+        decider = self._deciders.setdefault(epoch, who)
+        if decider != who:
+            raise ViolationError(11, f"{who} decides in epoch {epoch}, where {decider} has")
+        mine = self._granted.setdefault(epoch, set[Name]())
+        for name in through:
+            if self._kept.get(name, epoch + 1) > epoch:
+                mine.add(name)
+            if name not in held:
+                raise ViolationError(11, f"the index of {who} does not hold the keys of {_told(name)}")
+        if len(held) != self._loaded[epoch] + len(mine):
+            raise ViolationError(
+                11, f"the index of {who} holds {len(held)} records: {self._loaded[epoch]} loaded, {len(mine)} claimed"
+            )
+
+    def released(self, who: str, epoch: int, name: Name) -> None:
+        """11: nobody lets go of the claim of a record that is kept."""
+        if name in self._kept:
+            raise ViolationError(11, f"{who} lets go of the claim of {_told(name)}, which is kept")
+        self._granted.get(epoch, set[Name]()).discard(name)
+
+
+def _told(name: Name) -> str:
+    return f"record {name[1]} of fragment {name[0].hex()[:8]}"

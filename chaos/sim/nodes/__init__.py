@@ -1,0 +1,1 @@
+"""The simulated processes: controllers, workers, tasks, deciders, and the operator."""

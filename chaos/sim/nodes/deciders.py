@@ -1,0 +1,113 @@
+"""A simulated dedup stage: the real Decider core over an index that is a dict, begun with the keys of the kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.chaos.sim.network.frames import Frame
+from headrace.chaos.sim.world.corpus import DATASET, ordinals
+from headrace.chaos.sim.world.parts import Member
+from headrace.chaos.sim.world.texts import Name, Texts
+from headrace.controller.core.messages import dedup
+from headrace.controller.core.run.needs import Records
+from headrace.stages.dedup import kept
+from headrace.stages.dedup.core import decider as core
+from headrace.store.ledger.core.fold import LedgerState
+
+
+class Index:
+    """Which record holds a key, and the keys that each holds."""
+
+    def __init__(self) -> None:
+        self.held: dict[Name, tuple[int, ...]] = {}
+        self._holders: dict[int, Name] = {}
+
+    def load(self, name: Name, keys: Sequence[int]) -> None:
+        """A record was kept before: it holds its keys, unless another does."""
+        self.held[name] = tuple(key for key in keys if self._holders.setdefault(key, name) == name)
+
+    def decide(self, fragment: bytes, rows: Sequence[int], keys: Sequence[tuple[int, ...]]) -> list[Name | None]:
+        """See `headrace.stages.dedup.core.decider.Index`."""
+        return [self._decide((fragment, row), mine) for row, mine in zip(rows, keys, strict=True)]
+
+    def _decide(self, name: Name, keys: tuple[int, ...]) -> Name | None:
+        if name in self.held:
+            return None
+        holder = next((self._holders[key] for key in keys if key in self._holders), None)
+        if holder is None:
+            self.load(name, keys)
+        return holder
+
+    def release(self, name: Name) -> bool:
+        """See `headrace.stages.dedup.core.decider.Index`."""
+        keys = self.held.pop(name, ())
+        for key in keys:
+            del self._holders[key]
+        return bool(keys)
+
+
+class SimulatedDecider:
+    """One dedup stage in one task."""
+
+    def __init__(self, task: Member, texts: Texts, sink: str, *, fenced: bool) -> None:
+        self.index = Index()
+        self._core = core.Decider(self.index)
+        self._task, self._texts, self._sink = task, texts, sink
+        self._who = f"{task.name}#{task.attempt}"
+        if fenced:
+            self._do(core.ServiceForbidden())
+
+    @property
+    def fenced(self) -> bool:
+        """Whether it lets nothing through until the epoch is raised."""
+        return self._core.state is core.DeciderState.FENCED
+
+    def begin(self) -> None:
+        """Load the keys of what was kept up to the epoch's position, from the log and the objects that it names."""
+        if self.fenced:
+            return
+        cluster = self._task.cluster
+        state = LedgerState()
+        for number, entry in cluster.log.behind(-1):
+            state.apply(number, entry)
+        for key in kept.key_files(state, self._task.epoch, self._sink, DATASET):
+            for part in cluster.objects.content[key][1]:
+                for row in ordinals(part.kept, part.item.first):
+                    name = part.item.fragment, row
+                    self.index.load(name, self._texts.keys(name))
+        cluster.checker.verdicts.begun(self._who, self._task.epoch, self.index.held)
+        self._do(core.KeysLoaded())
+
+    def decide(self, frame: Frame) -> Frame:
+        """The batch less the duplicates, each with the name of the record that is kept in its place."""
+        if not frame.kept:
+            return frame
+        rows = ordinals(frame.kept, frame.first)
+        keys = [self._texts.keys((frame.fragment, row)) for row in rows]
+        (answer,) = self._do(core.BatchStamped(frame.fragment, rows, keys))
+        assert isinstance(answer, core.AnswerBatch)
+        through = [(frame.fragment, row) for row, of in zip(rows, answer.duplicates_of, strict=True) if of is None]
+        self._task.cluster.checker.verdicts.granted(self._who, self._task.epoch, through, self.index.held)
+        lost = tuple((row, of) for row, of in zip(rows, answer.duplicates_of, strict=True) if of is not None)
+        bits = sum(1 << row - frame.first for row, _ in lost)
+        return frame._replace(kept=frame.kept & ~bits, duplicates=(*frame.duplicates, *lost))
+
+    def asked(self, message: dedup.AskDecision) -> dedup.DecisionMade | None:
+        """What is decided on a record of a solitary task; None where it is fenced."""
+        question = message.question
+        if self.fenced:
+            return None
+        frame = self.decide(Frame(self._task.epoch, 0, question.fragment, question.row, 1, 1))
+        target = frame.duplicates[0][1] if frame.duplicates else None
+        made = dedup.Decision(question.number, target)
+        return dedup.DecisionMade(self._task.name, self._task.attempt, message.asker, message.asker_attempt, made)
+
+    def release(self, records: Records) -> None:
+        """Let go of the claims of records that are not kept after all."""
+        for fragment, rows in records:
+            for row in rows:
+                self._task.cluster.checker.verdicts.released(self._who, self._task.epoch, (fragment, row))
+                self._do(core.ClaimReleased((fragment, row)))
+
+    def _do(self, event: core.Event) -> list[core.Command]:
+        return self._core.handle(event, self._task.clock.at(self._task.cluster.world.now))

@@ -1,0 +1,169 @@
+"""Whoever wants the pipeline to run: asks each controller for it, and asks again when a run has ended badly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.chaos.sim.world.corpus import PIPELINE, make_pipeline
+from headrace.chaos.sim.world.parts import Asked, Cluster, Wish
+from headrace.controller.core.cluster.members import TokenOffered
+from headrace.controller.core.messages import messages as core
+from headrace.controller.core.run.input.changed import ChangedInput
+
+#: Seconds before a controller that has no run is asked again.
+ASK_S = 1.5
+#: Seconds after which it is looked whether a run that was taken up goes on.
+LOOK_S = 5.0
+
+
+class Operator:
+    """Applies, stops, amends, steers."""
+
+    def __init__(self, cluster: Cluster, *, fuse: bool, replicas: int) -> None:
+        self._cluster = cluster
+        self._fuse, self._replicas = fuse, replicas
+        self._asked: set[tuple[str, int]] = set()
+        self._request = 0
+        #: The name of the wish that the run be: asked again after a leader's death, it is the same one.
+        self._token = 0
+        #: What was asked for and has no answer yet, by request.
+        self._wishes: dict[int, Wish] = {}
+        self._rule, self._amended = 1, False
+        corpus = cluster.corpus
+        dedup = corpus.texts is not None
+        self._pipelines = {
+            rule: make_pipeline(rule, corpus.sinks, dedup=dedup, spread=corpus.spread).to_dict() for rule in (1, 2)
+        }
+        #: What is to become of what changed while it was open, when each run was first asked for, and what people do
+        #: about a run that halts for it.
+        self._changed_input = corpus.changed_input
+        self._asked_at: dict[str, float] = {}
+        self._remedy = cluster.world.rng.choice((None, ChangedInput.DROP, ChangedInput.REREAD))
+        #: Choices that were made so far.
+        self.choices = {self._changed_input}
+        #: A run was completed that has listed the input as it stands.
+        self.completed = False
+
+    def ask_soon(self, controller: Asked) -> None:
+        """Ask a controller for the run in a while, unless that is under way."""
+        key = (controller.name, controller.life)
+        if key not in self._asked and not self.completed:
+            self._asked.add(key)
+            self._cluster.world.after(self._cluster.world.between(0.2, ASK_S), self._ask, controller, controller.life)
+
+    def steer(self) -> None:
+        """Have the run stand still for a while, planned with other numbers, or off a worker for a while."""
+        world = self._cluster.world
+        kind = world.rng.choice(("pause", "scale", "drain"))
+        back: Wish | None = None
+        if kind == "pause":
+            event: Wish = core.SteerRequested(0, PIPELINE, pause=True)
+            back = core.SteerRequested(0, PIPELINE, pause=False)
+        elif kind == "scale":
+            stage = world.rng.choice(("read", *self._cluster.corpus.sinks))
+            event = core.SteerRequested(0, PIPELINE, replicas={stage: world.rng.randint(1, 4)})
+        else:
+            worker = world.rng.choice(self._cluster.workers).name
+            event = core.DrainRequested(0, worker)
+            back = core.DrainRequested(0, worker, back=True)
+        self._wish(event)
+        if back is not None:
+            world.after(world.between(0.0, 5.0), self._wish, back)
+
+    def offer_token(self) -> None:
+        """Two nodes want to join with one token, and each asks more than once."""
+        world, token = self._cluster.world, f"token {self._request}"
+        for key in ("mine", "theirs"):
+            for _ in range(2):
+                world.after(world.between(0.0, 6.0), self._wish, TokenOffered(0, token, f"node {key}", key))
+
+    def _wish(self, wish: Wish) -> None:
+        """Ask every controller for it: those that do not lead say so."""
+        for controller in self._cluster.controllers:
+            if controller.alive:
+                self._request += 1
+                asked = self._wishes[self._request] = replace(wish, request=self._request)
+                controller.post(asked)
+
+    def settle(self) -> None:
+        """No fault happens any more: see to it that nothing stands still for ever, as people would."""
+        cluster = self._cluster.checker.assignments
+        if self.completed:
+            return
+        self._see_to_input()
+        self._cluster.world.after(ASK_S, self.settle)
+        if cluster is None:
+            return
+        ledger = cluster.history.ledger
+        record = ledger.going_on().get(PIPELINE)
+        if record is not None and record.paused:
+            self._wish(core.SteerRequested(0, PIPELINE, pause=False))
+        for worker in sorted(ledger.drained):
+            self._wish(core.DrainRequested(0, worker, back=True))
+
+    def _see_to_input(self) -> None:
+        """A run that halts for changed input is told what to do, or finds the old objects again."""
+        if self._changed_input is ChangedInput.HALT and self._cluster.corpus.changes:
+            if self._remedy is None:
+                self._cluster.inputs.restore(self._cluster.checker.ledger)
+            else:
+                self._changed_input = self._remedy
+                self.choices.add(self._remedy)
+
+    def _tell(self, event: object) -> None:
+        for controller in self._cluster.controllers:
+            if controller.alive:
+                controller.post(event)
+
+    def hear(self, controller: Asked, command: core.AnswerRequest | core.ReportRun) -> None:
+        """A controller answers."""
+        wish = self._wishes.pop(command.request, None) if isinstance(command, core.AnswerRequest) else None
+        if isinstance(command, core.AnswerRequest) and command.accepted and wish is not None:
+            self._cluster.checker.granted(controller, wish)
+        if wish is not None and not isinstance(wish, core.PipelineRequested):
+            return
+        done = isinstance(command, core.ReportRun) and command.outcome == "completed"
+        if done and self._asked_at.get(controller.token, -1.0) > self._cluster.inputs.changed_at:
+            self.completed = True
+        elif isinstance(command, core.AnswerRequest) and command.accepted and self._cluster.cluster_log is not None:
+            # The run may end under another leader, who says so to nobody here: look again.
+            self._cluster.world.after(LOOK_S, self.ask_soon, controller)
+        elif isinstance(command, core.ReportRun) or not command.accepted:
+            self.ask_soon(controller)
+
+    def stop(self, *, cancel: bool) -> None:
+        """Ask every controller to stop; they are asked to go on again when they have."""
+        self._tell(core.StopRequested(PIPELINE, cancel))
+
+    def amend(self) -> None:
+        """From now on the pipeline filters otherwise: what is still open is for the new version."""
+        self._rule, self._amended = 3 - self._rule, True
+        self.stop(cancel=self._cluster.world.chance(0.5))
+
+    def _ask(self, controller: Asked, life: int) -> None:
+        self._asked.discard((controller.name, life))
+        if controller.life != life or not controller.alive or self.completed:
+            return
+        self._request += 1
+        wish = self._wishes[self._request] = core.PipelineRequested(
+            self._request,
+            self._pipelines[self._rule],
+            amend=self._amended,
+            fuse=self._fuse,
+            replicas=self._replicas,
+            changed_input=self._changed_input,
+            token=self._wished(),
+        )
+        self._asked_at.setdefault(wish.token, self._cluster.world.now)
+        controller.post(wish)
+
+    def _wished(self) -> str:
+        """The name of what is wished now: another one when the run that had it is over."""
+        cluster = self._cluster.checker.assignments
+        record = cluster.history.ledger.runs.get(PIPELINE) if cluster is not None else None
+        if cluster is None or (record is not None and record.outcome and record.options["token"] == self._name()):
+            self._token += 1
+        return self._name()
+
+    def _name(self) -> str:
+        return f"apply {self._token}"

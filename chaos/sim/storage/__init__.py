@@ -1,0 +1,1 @@
+"""The simulated object store and its log."""

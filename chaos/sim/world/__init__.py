@@ -1,0 +1,1 @@
+"""Virtual time, the parts of a simulated cluster, and its input."""

@@ -1,0 +1,91 @@
+"""All the parts of one simulated cluster, as its nodes see one another."""
+
+from __future__ import annotations
+
+from headrace.chaos.sim.checks.invariants import Checker
+from headrace.chaos.sim.network.connections import Wires
+from headrace.chaos.sim.nodes.controllers import SimulatedController
+from headrace.chaos.sim.nodes.operator import Operator
+from headrace.chaos.sim.nodes.tasks import SimulatedTask
+from headrace.chaos.sim.nodes.workers import SimulatedWorker
+from headrace.chaos.sim.storage.log import SimulatedLog
+from headrace.chaos.sim.storage.manifests import SimulatedManifest
+from headrace.chaos.sim.storage.objects import SimulatedObjects
+from headrace.chaos.sim.world.corpus import CLUSTER, CLUSTER_SHARE, DATASET, TIERS, Corpus
+from headrace.chaos.sim.world.inputs import InputObjects
+from headrace.chaos.sim.world.world import World
+from headrace.controller.core.cluster.leader import CHANGES_MAX, LogLimits
+from headrace.controller.core.run.run import Run
+
+
+class SimulatedCluster:
+    """What a seed draws: how many nodes, which layout, how wide the links."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = world = World(seed)
+        fuse = world.chance(0.5)
+        self.corpus = Corpus(world, fused=fuse)
+        self.log = SimulatedLog(world, DATASET)
+        #: The log of the cluster's own leadership; None where each controller decides for itself.
+        self.cluster_log = SimulatedLog(world, CLUSTER) if world.chance(CLUSTER_SHARE) else None
+        self.objects = SimulatedObjects(world)
+        self.manifest = SimulatedManifest(world, self.log.store)
+        self.inputs = InputObjects(world, self.corpus)
+        self.checker = Checker(self)
+        self.log.durable = self.checker.durable
+        if self.cluster_log is not None and self.checker.assignments is not None:
+            self.cluster_log.durable = self.checker.assignments.durable
+        #: No fault happens any more.
+        self.quiet = False
+        self.window_bytes = world.rng.choice((40, 100, 1000))
+        #: Where entries between two snapshots are few, the log is truncated again and again; where an entry takes few
+        #: changes, what is queued is cut again and again.
+        self.log_limits = LogLimits(world.rng.choice((3, 8, 1 << 30)), world.rng.choice((1, 2, CHANGES_MAX)))
+        #: Whether a leader's death can be proved, as on one host.
+        self.provable = world.chance(0.4)
+        self.wires = Wires(self)
+        self.operator = Operator(self, fuse=fuse, replicas=world.rng.choice((0, 1, 2, 3)))
+        names = ["alpha", "beta", "gamma"][: world.rng.randint(1, 3)]
+        self.controllers = [
+            SimulatedController(self, name, standby=index > 0 and self.cluster_log is None)
+            for index, name in enumerate(names)
+        ]
+        self.workers = [
+            SimulatedWorker(self, name, world.rng.randint(1, 2), TIERS[index % 2])
+            for index, name in enumerate(
+                ["one", "two", "three", "four", "five", "six", "seven"][: world.rng.randint(5, 7)]
+            )
+        ]
+
+    def logs(self) -> list[SimulatedLog]:
+        """Every log that there is."""
+        return [self.log] if self.cluster_log is None else [self.log, self.cluster_log]
+
+    def log_of(self, uri: str) -> SimulatedLog:
+        """The log of that name."""
+        return next(log for log in self.logs() if log.uri == uri)
+
+    def leader_alive(self, uri: str) -> bool | None:
+        """What this host can prove of the process that the last `Led` of a log names."""
+        cluster = self.checker.assignments if uri == CLUSTER else None
+        leader = (cluster.history if cluster is not None else self.checker.dataset).ledger.leader.get("id")
+        if not self.provable or leader is None:
+            return None
+        return any(controller.alive and controller.identity == leader for controller in self.controllers)
+
+    def living(self, run: Run) -> list[SimulatedTask]:
+        """The tasks that live, and of which a run knows that they do."""
+        crew = run.crew
+        return [
+            task
+            for worker in self.workers
+            for task in worker.tasks.values()
+            if task.alive and crew is not None and crew.current(task.name, task.attempt) is not None
+        ]
+
+    def start(self) -> None:
+        """Everything comes up, one after the other."""
+        for controller in self.controllers:
+            self.world.after(self.world.between(0.0, 0.5), controller.start)
+        for worker in self.workers:
+            self.world.after(self.world.between(0.0, 0.5), worker.start)

@@ -1,0 +1,220 @@
+"""The input of a simulated run: fragments of so many records, and what becomes of each record.
+
+A verdict follows from (pipeline version, fragment, ordinal) alone, so any run must come to the same ones. In some seeds
+there are records that kill the task whose stage touches them: they must be quarantined, each alone (docs/solitary.md).
+Some of them kill at some times only, and are kept or quarantined: one sink may hold such a record as kept while another
+closes it as quarantined.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+import xxhash
+
+from headrace.chaos.sim.world.texts import Name, Texts
+from headrace.chaos.sim.world.world import World
+from headrace.controller.core.run.input.changed import ChangedInput
+from headrace.pipeline.graph import Pipeline, Stage, StageKind
+from headrace.store.ledger.core.entries import Fragment, Range
+
+#: The bytes of a record in a simulated fragment; offsets follow from it.
+RECORD_BYTES = 10
+#: Fragments of an input; fused stages take fewer events a record, so they get more records.
+FRAGMENTS, FRAGMENTS_FUSED = (9, 11), (23, 25)
+RECORDS_MIN, RECORDS_MAX = 36, 56
+#: Share of seeds in which people change the input, and records of what they write.
+CHANGING_SHARE, REWRITTEN_MAX = 0.35, 40
+#: Share of seeds with records that kill, of those with dedup, and how many they have.
+DEADLY_SHARE, DEADLY_DEDUP_SHARE, DEADLY_MAX = 0.3, 0.6, 2
+#: Share of those records that kill at some times only, as for want of memory; and of these times.
+FICKLE_SHARE, FICKLE_KILLS = 0.4, 0.6
+#: Share of those in which two stages die, each of records of its own: of two sinks it may be one, or both.
+TWO_CULPRITS_SHARE = 0.3
+#: Share of seeds whose pipeline has a dedup stage, before its one sink.
+DEDUP_SHARE = 0.33
+#: Shares of the proposals of such a seed that a sink which was given up comes before: none, or many.
+HAUNTED = (0.0, 0.5)
+#: Share of the others whose pipeline has two sinks.
+TWO_SINKS_SHARE = 0.3
+#: Share of seeds whose sinks are on other workers than their sources, and the labels of the two kinds of workers.
+SPREAD_SHARE = 0.35
+TIERS = ("tier=near", "tier=far")
+DATASET = "sim://dataset"
+#: The cluster's own log, where the cluster has one, and the share of seeds in which it has.
+CLUSTER = "sim://cluster"
+CLUSTER_SHARE = 0.5
+PIPELINE = "simulated"
+#: Where a record killed an attempt that nobody saw.
+GHOST = "ghost"
+SOURCE, FILTER, DEDUP, SINK, SECOND_SINK = "read", "filter", "dedup", "write", "archive"
+
+
+def make_pipeline(
+    rule: int, sinks: tuple[str, ...] = (SINK,), *, dedup: bool = False, spread: bool = False
+) -> Pipeline:
+    """Read, filter, perhaps dedup, write, each sink on its own. Another `rule` filters otherwise: another version.
+
+    Where it is `spread`, sinks are on other workers than what feeds them.
+    """
+    near, far = TIERS if spread else ("", "")
+    before = DEDUP if dedup else FILTER
+    stages = (
+        Stage(SOURCE, StageKind.SOURCE, "simulated:read", on=near),
+        Stage(FILTER, StageKind.TRANSFORM, "simulated:keep", {"rule": rule}, after=(SOURCE,), on=near),
+        *(
+            (Stage(DEDUP, StageKind.STATEFUL, "simulated:dedup", replicas=1, after=(FILTER,), on=near),)
+            if dedup
+            else ()
+        ),
+        *(Stage(sink, StageKind.SINK, "simulated:write", after=(before,), on=far) for sink in sinks),
+    )
+    return Pipeline(PIPELINE, DATASET, stages)
+
+
+class Part(NamedTuple):
+    """Records of a batch or a shard: of `item`, those in `kept` and those with another verdict, one bit each.
+
+    `quarantined` are those of `other` that killed their task, `duplicates` those that name another record: ordinals in
+    the fragment, and what is kept in their place. `read_from` is the writing of the object whose bytes they are, or -1
+    where these are of several.
+    """
+
+    item: Range
+    kept: int
+    other: int
+    quarantined: int = 0
+    duplicates: tuple[tuple[int, Name], ...] = ()
+    read_from: int = 0
+
+    def cut(self, item: Range) -> Part:
+        """The records of `item`, which lies within."""
+        start, everyone = item.first - self.item.first, (1 << item.count) - 1
+        kept, other, dead = self.kept >> start, self.other >> start, self.quarantined >> start
+        alike = tuple(pair for pair in self.duplicates if item.first <= pair[0] < item.end) if self.duplicates else ()
+        return Part(item, kept & everyone, other & everyone, dead & everyone, alike, self.read_from)
+
+    def holds(self, item: Range) -> bool:
+        """Whether `item` lies within."""
+        return self.item.fragment == item.fragment and self.item.first <= item.first and item.end <= self.item.end
+
+
+def ordinals(bits: int, first: int) -> list[int]:
+    """The ordinals that bits stand for, the lowest for `first`."""
+    found: list[int] = []
+    while bits:
+        low = bits & -bits
+        found.append(first + low.bit_length() - 1)
+        bits ^= low
+    return found
+
+
+class Corpus:
+    """The fragments of one seed."""
+
+    def __init__(self, world: World, *, fused: bool = False) -> None:
+        #: The keys of records, where there is a dedup stage.
+        self.texts = Texts() if world.chance(DEDUP_SHARE) else None
+        #: How often a sink that was given up is first.
+        self.haunted = world.rng.choice(HAUNTED) if self.texts is not None else 0.0
+        #: The sinks; of two, each closes every record.
+        self.sinks = (SINK, SECOND_SINK) if self.texts is None and world.chance(TWO_SINKS_SHARE) else (SINK,)
+        self.spread = world.chance(SPREAD_SHARE)
+        self.records: dict[bytes, int] = {}
+        #: Every fragment that ever stood, and the number of its writing.
+        self.fragments: list[Fragment] = []
+        self.writings: dict[bytes, int] = {}
+        self._masks: dict[tuple[bytes, str], int] = {}
+        for index in range(world.rng.randint(*(FRAGMENTS_FUSED if fused else FRAGMENTS))):
+            few = world.rng.randint(0, 2)
+            count = few if world.chance(0.1) else world.rng.randint(RECORDS_MIN, RECORDS_MAX)
+            self._written(f"sim://input/{index}", "1", count)
+        #: Records that kill the task whose stage touches them, by that stage, one bit each.
+        self._deadly: dict[str, dict[bytes, int]] = {}
+        #: Those of them that kill at some times only.
+        self._fickle: dict[bytes, int] = {}
+        #: Whether a filter's worker has to kill its task, because the record never ends.
+        self.hangs = world.chance(0.5)
+        if world.chance(DEADLY_SHARE if self.texts is None else DEADLY_DEDUP_SHARE):
+            stages = (SOURCE, FILTER, *self.sinks)
+            for stage in world.rng.sample(stages, 2 if world.chance(TWO_CULPRITS_SHARE) else 1):
+                self._poison(world, stage)
+        #: Whether people change the input while it is read, and what is to become of what was open of it.
+        self.changes = world.chance(CHANGING_SHARE)
+        self.changed_input = world.rng.choice(list(ChangedInput)) if self.changes else ChangedInput.HALT
+
+    def write(self, uri: str, version: str, rng: random.Random, of_size: Fragment | None = None) -> Fragment:
+        """Another version of an object, or a new object; with as many records as another has."""
+        count = rng.randint(0, REWRITTEN_MAX) if of_size is None else self.records[of_size.id]
+        return self._written(uri, version, count)
+
+    def touch(self, fragment: Fragment, version: str) -> Fragment:
+        """The same bytes as another version."""
+        touched = self._written(fragment.uri, version, self.records[fragment.id])
+        self.writings[touched.id] = self.writings[fragment.id]
+        return touched
+
+    def _written(self, uri: str, version: str, count: int) -> Fragment:
+        fragment = Fragment.named(SOURCE, uri, version, start=0, end=-1, reader="lines", size=count * RECORD_BYTES)
+        self.fragments.append(fragment)
+        self.writings[fragment.id] = len(self.fragments)
+        self.records[fragment.id] = count
+        return fragment
+
+    def _poison(self, world: World, stage: str) -> None:
+        deadly = self._deadly[stage] = dict[bytes, int]()
+        for _ in range(world.rng.randint(1, DEADLY_MAX)):
+            name = world.rng.choice([name for name, count in self.records.items() if count])
+            record = 1 << world.rng.randrange(self.records[name])
+            deadly[name] = deadly.get(name, 0) | record
+            if world.chance(FICKLE_SHARE):
+                self._fickle[name] = self._fickle.get(name, 0) | record
+
+    def dies(self, stage: str) -> bool:
+        """Whether a stage dies of any record."""
+        return stage in self._deadly
+
+    def kills(self, stage: str, part: Part, world: World) -> bool:
+        """Whether a stage that is given the kept records of `part` dies of one, this time."""
+        deadly = self._deadly.get(stage)
+        if deadly is None:
+            return False
+        item = part.item
+        touched = deadly.get(item.fragment, 0) >> item.first & part.kept
+        fickle = touched & self.fickle(item.fragment, item.first, item.count)
+        return touched != fickle or (fickle != 0 and world.chance(FICKLE_KILLS))
+
+    def spook(self, name: Name) -> None:
+        """A record has killed an earlier attempt, for want of memory, and will kill no other."""
+        fragment, row = name
+        deadly = self._deadly.setdefault(GHOST, {})
+        deadly[fragment] = deadly.get(fragment, 0) | 1 << row
+        self._fickle[fragment] = self._fickle.get(fragment, 0) | 1 << row
+
+    def fickle(self, fragment: bytes, first: int, count: int) -> int:
+        """Which of `count` records from `first` kill at some times only, so that they may be quarantined or not."""
+        return self._fickle.get(fragment, 0) >> first & ((1 << count) - 1)
+
+    def quarantined(self, version: str, sink: str, fragment: bytes, first: int, count: int) -> int:
+        """Which of them may kill a task on their way to that sink: a sink can only die of what the filter passes."""
+        if not self._deadly:
+            return 0
+        dead = 0
+        for stage, deadly in self._deadly.items():
+            if stage == sink:
+                dead |= deadly.get(fragment, 0) >> first & self.passed(version, fragment, first, count)
+            elif stage not in self.sinks:
+                dead |= deadly.get(fragment, 0) >> first
+        return dead & ((1 << count) - 1)
+
+    def passed(self, version: str, fragment: bytes, first: int, count: int) -> int:
+        """Which of them the filter of that version lets through."""
+        mask = self._masks.get((fragment, version))
+        if mask is None:
+            name = fragment + version.encode()
+            bits = b"".join(xxhash.xxh3_128_digest(name, seed=seed) for seed in range(2 * (RECORDS_MAX // 128 + 1)))
+            half = len(bits) // 2
+            mask = int.from_bytes(bits[:half], "little") | int.from_bytes(bits[half:], "little")
+            self._masks[fragment, version] = mask
+        return mask >> first & ((1 << count) - 1)

@@ -1,0 +1,180 @@
+"""What the nodes of a simulated cluster need of one another, where they know each other both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.chaos.sim.network.frames import Frame
+from headrace.chaos.sim.network.orders import Order
+from headrace.chaos.sim.storage.log import SimulatedLog
+from headrace.chaos.sim.storage.manifests import SimulatedManifest
+from headrace.chaos.sim.storage.objects import SimulatedObjects
+from headrace.chaos.sim.world.corpus import Corpus, Part
+from headrace.chaos.sim.world.inputs import InputObjects
+from headrace.chaos.sim.world.world import Clock, World
+from headrace.controller.core.cluster.controller import Controller
+from headrace.controller.core.cluster.leader import LogLimits
+from headrace.controller.core.cluster.members import TokenOffered
+from headrace.controller.core.messages import messages as core
+from headrace.store.ledger.core.entries import Range
+
+if TYPE_CHECKING:
+    from headrace.chaos.sim.checks.invariants import Checker
+    from headrace.chaos.sim.network.connections import Wires
+    from headrace.chaos.sim.network.sessions import Session
+    from headrace.chaos.sim.nodes.controllers import SimulatedController
+    from headrace.chaos.sim.nodes.operator import Operator
+    from headrace.chaos.sim.nodes.tasks import SimulatedTask
+    from headrace.chaos.sim.nodes.workers import SimulatedWorker
+    from headrace.controller.core.run.run import Run
+
+#: What people ask of a controller, and are answered.
+Wish = core.PipelineRequested | core.SteerRequested | core.DrainRequested | TokenOffered
+
+
+class Cluster(Protocol):
+    """All the parts of one simulated cluster."""
+
+    world: World
+    corpus: Corpus
+    log: SimulatedLog
+    cluster_log: SimulatedLog | None
+    objects: SimulatedObjects
+    inputs: InputObjects
+    manifest: SimulatedManifest
+    checker: Checker
+    operator: Operator
+    controllers: list[SimulatedController]
+    workers: list[SimulatedWorker]
+    quiet: bool
+    window_bytes: int
+    log_limits: LogLimits
+    wires: Wires
+
+    def log_of(self, uri: str) -> SimulatedLog:
+        """The log of that name."""
+        ...
+
+    def living(self, run: Run) -> list[SimulatedTask]:
+        """The tasks that live, and of which a run knows that they do."""
+        ...
+
+    def leader_alive(self, uri: str) -> bool | None:
+        """What this host can prove of the process that leads a log."""
+        ...
+
+
+class Asked(Protocol):
+    """A controller, as whoever asks it for something sees it."""
+
+    name: str
+    identity: str
+    life: int
+    alive: bool
+
+    @property
+    def token(self) -> str:
+        """The name of the wish that its newest run came from; empty where there is no run."""
+        ...
+
+    def post(self, event: object) -> None:
+        """Give it an event."""
+        ...
+
+
+class Folding(Protocol):
+    """A controller, as the checker looks into it."""
+
+    name: str
+    identity: str
+    core: Controller
+
+
+class Attendant(Protocol):
+    """A worker, as its session sees it."""
+
+    cluster: Cluster
+    name: str
+
+    def take(self, order: Order) -> None:
+        """A command has come."""
+        ...
+
+    def session_left(self, session: Session) -> None:
+        """The session broke at this end alone."""
+        ...
+
+    def session_over(self, session: Session) -> None:
+        """The session broke."""
+        ...
+
+
+class Host(Protocol):
+    """A worker, as its tasks see it."""
+
+    cluster: Cluster
+    clock: Clock
+
+    def said(self, event: core.Event) -> None:
+        """Pass on what a task says."""
+        ...
+
+    def task_gone(self, task: Member, code: int) -> None:
+        """A task's process ended."""
+        ...
+
+
+class Member(Protocol):
+    """A task, as its sink and its worker see it."""
+
+    cluster: Cluster
+    clock: Clock
+    name: str
+    attempt: int
+    label: str
+    alive: bool
+    epoch: int
+    version: str
+    in_hand: tuple[core.InHand, ...]
+    killed_for: str
+    alone: bool
+
+    def say(self, event: core.Event) -> None:
+        """Send an event to the controller."""
+        ...
+
+    def die(self, code: int, story: str) -> None:
+        """End."""
+        ...
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        ...
+
+    def sleeps(self, action: Callable[..., None], *arguments: Any) -> bool:
+        """Whether it is frozen; then the action comes when it wakes."""
+        ...
+
+    def outlives(self, stage: str, parts: Sequence[Part], hand: Range | None = None) -> bool:
+        """Whether the process lives on after a stage has had these records; `hand` is what it said that it took."""
+        ...
+
+    def condemned(self, fragment: bytes, ordinal: int) -> str:
+        """The stage at which a record is condemned, or an empty string."""
+        ...
+
+    def process(self, frame: Frame) -> bool:
+        """Take a batch through the stages; False if one died of it."""
+        ...
+
+
+class Input(Protocol):
+    """A link, as its receiver sees it."""
+
+    name: str
+    open: bool
+
+    def taken(self, frame: Frame) -> None:
+        """The receiver has the frame in its own memory."""
+        ...

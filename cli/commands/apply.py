@@ -1,0 +1,168 @@
+"""`headrace apply` and `status`: commands to a controller that runs somewhere else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from rich.text import Text
+
+from headrace.cli.commands.plan import show_plan
+from headrace.cli.commands.run import Interrupts, catch_signals, watch_to_end
+from headrace.cli.ui.deaths import death_lines, rows_of
+from headrace.cli.ui.page import FAINT, console, facts_page, title
+from headrace.cli.ui.progress_lines import closed_line, input_bytes_read, progress_on
+from headrace.cli.ui.report import read_ledger
+from headrace.cli.ui.status_tables import links_table, tasks_table, workers_table
+from headrace.cli.ui.words import megabytes, number, safe
+from headrace.client.client import ApplyRefused, Client, ControllerAt, RunOptions, pipeline_of, plain
+from headrace.client.errors import EXIT_INTERRUPTED, CliError
+from headrace.client.pipeline_file import load
+from headrace.controller.status.counts import balance_from
+from headrace.pipeline.graph import Pipeline
+from headrace.protos import control_pb2 as pb
+from headrace.stages.runtime.environment_lock import ENVIRONMENT_OF
+from headrace.store.ledger.core.balance import balance_of
+
+#: States of a run that the same command again may join.
+GOING_ON = ("opening", "running", "pausing", "paused", "publishing")
+#: Distributions of another version that `status` names for a worker; `--json` has all of them.
+DIFFERENCES_SHOWN = 5
+
+
+def apply_file(
+    path: Path,
+    given: list[str],
+    at: ControllerAt,
+    options: RunOptions,
+    *,
+    wait: bool,
+    dry_run: bool = False,
+    follow_links: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Have a controller run a pipeline file, or say how it would; the exit code."""
+    pipeline = load(path, given, follow_links=follow_links)
+    with Client(at) as client:
+        client.status()  # an absent controller is told at once, not after the deadline of an apply
+        if dry_run:
+            show_plan(pipeline.name, client.plan(pipeline, options), as_json=as_json)
+            return 0
+        warnings = _applied(client, pipeline, options)
+        for line in warnings:
+            print(f"headrace: {line}", file=sys.stderr)
+        if not wait:
+            applied = {"pipeline": pipeline.name, "dataset": pipeline.dataset, "version": pipeline.version()}
+            line = f"pipeline {pipeline.name} runs; see `headrace status {pipeline.name}`"
+            print(json.dumps({**applied, "warnings": list(warnings)}) if as_json else line)
+            return 0
+        with catch_signals() as interrupts:
+            status = _wait(client, pipeline.name, interrupts)
+    if status.state == "failed":
+        raise CliError(status.failure or "the run failed and did not say why")
+    _show_end(status, as_json=as_json)
+    return EXIT_INTERRUPTED if interrupts.asked and status.state != "completed" else 0
+
+
+def _applied(client: Client, pipeline: Pipeline, options: RunOptions) -> tuple[str, ...]:
+    """Apply; warnings. The very pipeline that runs already is let be: a command that died can be given again."""
+    try:
+        return client.apply(pipeline, options)
+    except ApplyRefused:
+        found = pipeline_of(client.status(pipeline.name), pipeline.name)
+        if found is None or options.amend or found.state not in GOING_ON:
+            raise
+        if (found.version, found.dataset) != (pipeline.version(), pipeline.dataset):
+            raise
+        return (f"pipeline {pipeline.name} is {found.state} already, and is run as it was applied before",)
+
+
+def _wait(client: Client, name: str, interrupts: Interrupts) -> pb.PipelineStatus:
+    with progress_on(sys.stderr, name) as progress:
+        return watch_to_end(client, name, progress, interrupts, lambda: None)
+
+
+def _show_end(status: pb.PipelineStatus, *, as_json: bool) -> None:
+    from headrace.cli.ui.page import balance_page
+
+    balance = balance_of(read_ledger(status.dataset))
+    if as_json:
+        print(json.dumps({**plain(status), **balance.to_dict()}))
+        return
+    out = console(sys.stdout)
+    out.print(title(status.pipeline, status.state, good=status.state == "completed"))
+    out.print(balance_page(balance))
+    for line in death_lines(rows_of(status.deaths)):
+        out.print(Text(f"died  {safe(line)}", style="yellow"))
+    for line in environments(status):
+        out.print(Text(f"note  {safe(line)}", style="yellow"))
+
+
+def environments(status: pb.PipelineStatus) -> list[str]:
+    """A line for each worker that has something in another version than where the pipeline was declared."""
+    workers = {f"{ENVIRONMENT_OF}{task.task}": task.worker for task in status.tasks}
+    unlike = {workers[name]: words for name, words in sorted(status.facts.items()) if name in workers}
+    return [f"worker {worker} has {_first(words)}: what it makes may differ" for worker, words in unlike.items()]
+
+
+def _first(words: str) -> str:
+    items = words.split("; ")
+    more = f" and {len(items) - DIFFERENCES_SHOWN} more" if len(items) > DIFFERENCES_SHOWN else ""
+    return "; ".join(items[:DIFFERENCES_SHOWN]) + more
+
+
+def show_status(at: ControllerAt, pipeline: str, *, as_json: bool) -> int:
+    """Show what a controller knows; the exit code."""
+    with Client(at) as client:
+        reply = client.status(pipeline)
+    if pipeline and pipeline_of(reply, pipeline) is None:
+        raise CliError(f"the controller at {at.address} knows no pipeline {pipeline!r}; see `headrace status`")
+    if as_json:
+        print(json.dumps(plain(reply)))
+        return 0
+    out = console(sys.stdout)
+    out.print(title(f"controller {at.address}", f"process {reply.controller}, Headrace {reply.version}"))
+    if reply.trouble:
+        out.print(Text(f"  waits: the cluster's log: {safe(reply.trouble)}", style="yellow"))
+    if reply.workers:
+        out.print()
+        out.print(workers_table(reply))
+    else:
+        out.print("  no worker is registered: start one with `headrace worker`", style="yellow")
+    if reply.expelled:
+        names = ", ".join(safe(item.replace("/", " ")) for item in reply.expelled)
+        out.print(Text(f"  expelled: {names}", style="yellow"))
+    for words in death_lines(rows_of(reply.lost)):
+        out.print(Text(f"  lost: {safe(words)}", style="yellow"))
+    for item in reply.pipelines:
+        _show_pipeline(item)
+    if not reply.pipelines:
+        out.print()
+        out.print("  no pipeline: give it one with `headrace apply`", style=FAINT)
+    return 0
+
+
+def _show_pipeline(status: pb.PipelineStatus) -> None:
+    out = console(sys.stdout)
+    out.print()
+    out.print(title(status.pipeline, status.state, good=status.state in ("running", "completed")))
+    facts = [
+        ("dataset", status.dataset),
+        ("input", f"{megabytes(input_bytes_read(status))} read in this run, of {megabytes(status.input_bytes)}"),
+        ("fragments", f"{number(status.fragments_done)} of {number(status.fragments)} closed"),
+        ("ledger", closed_line(status)),
+    ]
+    facts += [("open", words) for words in (balance_from(status.balance).open_words,) if words and status.fragments]
+    facts += [("to change", words) for words in status.changes]
+    facts += [("not changed", status.refused_change)] if status.refused_change else []
+    facts += [("environment", words) for words in environments(status)]
+    facts += [("waits", words) for words in status.waits]
+    facts += [("died", words) for words in death_lines(rows_of(status.deaths))]
+    facts += [("note", words) for words in status.notes]
+    facts += [("failure", status.failure)] if status.failure else []
+    out.print(facts_page(facts))
+    for table in (tasks_table(status), links_table(status)):
+        if table is not None:
+            out.print()
+            out.print(table)

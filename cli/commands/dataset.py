@@ -1,0 +1,269 @@
+"""`headrace dataset`: what stands in the store, read from the ledger."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+from headrace.cli.commands.samples import print_samples
+from headrace.cli.ui.page import (
+    FAINT,
+    balance_page,
+    console,
+    facts_page,
+    place,
+    plain_table,
+    ranges_page,
+    recipes_page,
+    title,
+)
+from headrace.cli.ui.recipes import Recipes, ranges_json
+from headrace.cli.ui.words import megabytes, number, padding, safe
+from headrace.client.errors import EXIT_FAULT, CliError
+from headrace.stages.runtime.samples import read_samples
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.datasets.standing import standing_of
+from headrace.store.errors import NoDataset, StoreError
+from headrace.store.ledger.core.balance import balance_of, main_sink
+from headrace.store.ledger.log import Log
+from headrace.store.objects import ObjectStore, below, open_store
+from headrace.store.shards.shard import read_table
+from headrace.store.words import counted
+
+#: Quarantined records that `show --quarantine` prints; `--json` gives all of them.
+QUARANTINE_SHOWN = 20
+#: Characters of a quarantined record that are shown.
+RAW_SHOWN = 200
+#: Fragments given up that `show` prints; `--json` gives all of them.
+GIVEN_UP_SHOWN = 10
+#: Objects that `ls` looks at before it gives up on a folder.
+OBJECTS_MAX = 1_000_000
+
+
+def show_dataset(uri: str, *, quarantine: bool, samples: bool, ranges: bool, as_json: bool) -> int:
+    """Show one dataset; the exit code."""
+    dataset = Dataset.open(uri)
+    balance = balance_of(dataset.state)
+    described = dataset.describe()
+    records = list(_quarantined(dataset)) if quarantine else []
+    recipes = Recipes.of(dataset.state)
+    closed = ranges_json(dataset.state) if ranges else []
+    sampled = read_samples(dataset, main_sink(dataset.state.counts)) if samples else {}
+    facts = {
+        "dataset": dataset.uri,
+        "pipeline": str(dataset.state.pipeline.get("name", "")),
+        "pipeline_version": described.pipeline_version,
+        "tokenizer": described.tokenizer,
+        "seq_len": described.seq_len,
+        "eos_id": described.eos_id,
+        "pad_id": described.pad_id,
+        "recipes": recipes.to_json(),
+        **balance.to_dict(),
+        **standing_of(dataset.state).to_dict(),
+        "bytes": _bytes(dataset),
+        "given_up": list(_given_up(dataset)),
+        "retracted": sum(len(rows) for _, _, rows in dataset.state.retracted),
+        "ledger_entries": dataset.state.number + 1,
+        "term": dataset.state.term,
+        "epoch": dataset.state.epoch,
+    }
+    if as_json:
+        asked = {"quarantine": records, "samples": sampled, "ranges": closed}
+        wanted = {"quarantine": quarantine, "samples": samples, "ranges": ranges}
+        print(json.dumps({**facts, **{name: found for name, found in asked.items() if wanted[name]}}))
+        return 0
+    out = console(sys.stdout)
+    out.print(title(str(facts["pipeline"]) or "dataset", f"version {balance.version}", good=balance.balanced))
+    out.print(place(dataset.uri))
+    out.print()
+    out.print(balance_page(balance))
+    _say_standing(dataset)
+    out.print()
+    sizes = f"{number(balance.shards)}, {megabytes(_bytes(dataset))}"
+    rows = [
+        ("tokens", f"{number(balance.counts.tokens)} in {counted(balance.counts.sequences, 'sequence')}"),
+        ("padding", padding(balance)),
+        ("shards", sizes),
+        ("seq_len", str(described.seq_len)),
+        ("tokenizer", f"sha256 {described.tokenizer[:16]}" if described.tokenizer else "unknown"),
+        ("pipeline", f"{described.pipeline_version}{_made_by(recipes)}"),
+        ("ledger", f"{counted(dataset.state.number + 1, 'entry', 'entries')}, term {dataset.state.term}"),
+    ]
+    if facts["retracted"]:
+        rows.append(("retracted", f"{counted(int(facts['retracted']), 'document')} of those kept, shown no more"))
+    out.print(facts_page(rows))
+    if len(recipes) > 1:
+        out.print()
+        out.print(recipes_page(recipes))
+    if ranges:
+        out.print()
+        out.print(ranges_page(closed))
+    for item in list(_given_up(dataset))[:GIVEN_UP_SHOWN]:
+        out.print(f"  given up  {safe(item['uri'])}: {safe(item['reason'])}", style="yellow", markup=False)
+    if samples:
+        print_samples(sampled, dict(balance.counts.filtered_by))
+    if quarantine:
+        main = main_sink(dataset.state.counts)
+        _print_quarantine([record for record in records if record["sink"] == main])
+    return 0
+
+
+def _say_standing(dataset: Dataset) -> None:
+    for words in standing_of(dataset.state).words:
+        console(sys.stdout).print(f"  {words}", style="yellow", markup=False)
+
+
+def _made_by(recipes: Recipes) -> str:
+    return f", in force; {len(recipes)} recipes made the dataset" if len(recipes) > 1 else ""
+
+
+def _bytes(dataset: Dataset) -> int:
+    return sum(item.size for shard in dataset.shards for item in shard.closed.objects)
+
+
+def _given_up(dataset: Dataset) -> Iterator[dict[str, Any]]:
+    """The fragments of which the rest was given up, and how many of their records are closed."""
+    main = main_sink(dataset.state.counts)
+    for state in dataset.state.fragments.values():
+        if state.dropped is not None:
+            named = {"uri": state.fragment.uri, "start": state.fragment.start, "end": state.fragment.end}
+            yield {**named, "reason": state.dropped.reason, "records_closed": state.of(main).size}
+
+
+def _quarantined(dataset: Dataset) -> Iterator[dict[str, Any]]:
+    for shard in dataset.shards:
+        item = shard.object("quarantine")
+        if item is None:
+            continue
+        for row in read_table(dataset.store, item.key).to_pylist():
+            raw = row.get("raw")
+            yield {
+                "sink": shard.closed.sink,
+                **row,
+                "raw": None if raw is None else bytes(raw).decode("utf-8", "replace"),
+            }
+
+
+def _print_quarantine(records: list[dict[str, Any]]) -> None:
+    out = console(sys.stdout)
+    out.print()
+    rows = []
+    for record in records[:QUARANTINE_SHOWN]:
+        raw = safe((record["raw"] or "")[:RAW_SHOWN])
+        rows.append((record["id"], f"{record['stage']}: {record['reason']}", raw))
+    out.print(plain_table(("quarantined", "why", "record"), rows))
+    if len(records) > QUARANTINE_SHOWN:
+        more = number(len(records) - QUARANTINE_SHOWN)
+        out.print(f"  and {more} more; `--json` gives all of them", style=FAINT)
+
+
+def verify_dataset(uri: str, *, as_json: bool) -> int:
+    """Verify one dataset; the exit code is 1 where something is wrong."""
+    dataset = Dataset.open(uri)
+    report = dataset.verify()
+    if as_json:
+        found = {
+            "dataset": dataset.uri,
+            "sound": report.sound,
+            **standing_of(dataset.state).to_dict(),
+            "shards": report.shards,
+            "objects": report.objects,
+            "bytes": report.size,
+            "records": report.records,
+            "given_up": [f"{item['uri']}: {item['reason']}" for item in _given_up(dataset)],
+            "problems": list(report.problems),
+            "unnamed": report.unnamed,
+            "unnamed_bytes": report.unnamed_size,
+        }
+        print(json.dumps(found))
+        return 0 if report.sound else EXIT_FAULT
+    counts = ((report.shards, "shard"), (report.objects, "object"), (report.records, "record"))
+    checked = ", ".join(counted(count, word) for count, word in counts)
+    out = console(sys.stdout)
+    if report.sound:
+        dropped = sum(1 for _ in _given_up(dataset))
+        rest = f"; the rest of {counted(dropped, 'fragment')} is given up" if dropped else ""
+        out.print(title(dataset.uri, f"sound: {checked}, {megabytes(report.size)}{rest}"))
+        _say_standing(dataset)
+        if report.unnamed:
+            left = f"{counted(report.unnamed, 'object')}, {megabytes(report.unnamed_size)}"
+            out.print(f"  {left}, named by no entry: `headrace dataset gc` deletes what sinks that died have left")
+        return 0
+    raise CliError(f"{dataset.uri}: {counted(len(report.problems), 'problem')} in {checked}", report.problems)
+
+
+def list_datasets(root: str, *, as_json: bool) -> int:
+    """List the datasets below a folder; the exit code, 1 where one of them cannot be read."""
+    store = open_store(root)
+    rows: list[dict[str, Any]] = []
+    unread: list[dict[str, str]] = []
+    for prefix in _ledgers(store):
+        uri = below(store.uri, urllib.parse.quote(prefix.rstrip("/")))
+        try:
+            dataset = Dataset.open(uri)
+        except NoDataset:
+            continue
+        except StoreError as error:
+            unread.append({"dataset": uri, "reason": str(error)})
+            continue
+        # A log that nobody has given a pipeline is one of a cluster, or of a run that was refused.
+        if dataset.state.pipeline:
+            rows.append(_listed(dataset))
+    if as_json:
+        print(json.dumps({"root": store.uri, "datasets": rows, "unreadable": unread}))
+        return EXIT_FAULT if unread else 0
+    names = ("dataset", "pipeline", "version", "kept", "tokens", "shards")
+    cells = [
+        (row["dataset"], _named(row), _version(row), number(row["kept"]), number(row["tokens"]), row["shards"])
+        for row in rows
+    ]
+    if rows:
+        console(sys.stdout).print(plain_table(names, cells, right=(2, 3, 4, 5)))
+    elif not unread:
+        print(f"no dataset below {store.uri}")
+    if unread:
+        many = counted(len(unread), "dataset")
+        raise CliError(f"{many} below {store.uri} cannot be read", [item["reason"] for item in unread])
+    return 0
+
+
+def _version(row: dict[str, Any]) -> str:
+    if not row["version"]:
+        return "none yet"
+    return f"{row['version']}{'' if row['version_complete'] else ', incomplete'}"
+
+
+def _listed(dataset: Dataset) -> dict[str, Any]:
+    balance = balance_of(dataset.state)
+    return {
+        "dataset": dataset.uri,
+        "pipeline": str(dataset.state.pipeline.get("name", "")),
+        "recipes": len(Recipes.of(dataset.state)),
+        "version": balance.version,
+        "records_read": balance.records_read,
+        "records_closed": balance.records_closed,
+        "records_open": balance.records_open,
+        "kept": balance.counts.kept,
+        "tokens": balance.counts.tokens,
+        "shards": balance.shards,
+        "complete": balance.complete,
+        **standing_of(dataset.state).to_dict(),
+    }
+
+
+def _named(row: dict[str, Any]) -> str:
+    several = f", {row['recipes']} recipes" if row["recipes"] > 1 else ""
+    return f"{row['pipeline']}{several}"
+
+
+def _ledgers(store: ObjectStore) -> Iterator[str]:
+    """The places below the root where a ledger begins."""
+    first = Log(store).key(0)
+    for looked, info in enumerate(store.list("")):
+        if looked >= OBJECTS_MAX:
+            raise CliError(f"{store.uri} holds more than {OBJECTS_MAX:,} objects: name a folder below it")
+        if info.key == first or info.key.endswith("/" + first):
+            yield info.key.removesuffix(first)

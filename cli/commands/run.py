@@ -1,0 +1,307 @@
+"""`headrace run`: a pipeline on this machine, from the pipeline file to the balance.
+
+The worker is started first, then the controller, as processes that import what they need while this one does.
+From then on this command is a client like any other: it applies, watches, and asks to stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.embedded import AGAIN, DEATH_S, START_S, Embedded, begun_or_new, seconds_since_start
+from headrace.cli.ui.deaths import DeathBook, DeathRow
+from headrace.client.errors import EXIT_INTERRUPTED, CliError
+from headrace.daemon.signals import SECOND_S, end_within, hear, restore
+from headrace.stages.shipping.preload import inherited_by
+from headrace.stages.tokenizer.vocabulary import keep_parsed
+
+if TYPE_CHECKING:
+    from headrace.cli.ui.progress_lines import Progress
+    from headrace.cli.ui.report import RunReport
+    from headrace.client.client import Client, RunOptions
+    from headrace.pipeline.graph import Pipeline
+    from headrace.protos import control_pb2 as pb
+
+#: Seconds without a word after which a controller counts as frozen.
+SILENT_S = 10.0
+#: Seconds between two looks at the signals and processes while nothing else happens.
+TICK_S = 0.1
+
+
+@dataclass(slots=True)
+class Interrupts:
+    """How often the user pressed Ctrl-C (or the process was sent SIGTERM), and what was made of it."""
+
+    asked: int = 0
+    obeyed: int = 0
+    #: Whether nothing is there to be committed: the first one ends the command.
+    ends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that has come to its end."""
+
+    status: pb.PipelineStatus
+    warnings: tuple[str, ...]
+    applied_after_s: float
+    interrupted: bool
+    deaths: tuple[DeathRow, ...] = ()
+
+
+def run_file(
+    path: Path, given: list[str], make_options: Callable[[], RunOptions], *, follow_links: bool = False, as_json: bool
+) -> int:
+    """Run a pipeline file; the exit code."""
+    if not path.is_file():
+        from headrace.client.pipeline_file import load_build
+
+        load_build(path)
+
+    def read() -> Pipeline:
+        from headrace.client.pipeline_file import load
+
+        return load(path, given, follow_links=follow_links)
+
+    with catch_signals() as interrupts:
+        report, interrupted = run_embedded(read, make_options, interrupts)
+    show(report, as_json=as_json)
+    return EXIT_INTERRUPTED if interrupted else 0
+
+
+def run_embedded(
+    read: Callable[[], Pipeline], make_options: Callable[[], RunOptions], interrupts: Interrupts
+) -> tuple[RunReport, bool]:
+    """Run the pipeline that `read` gives with a controller and a worker of its own.
+
+    The report, and whether the user ended it. Raises CliError where the run fails or a process dies.
+    """
+    interrupts.ends = True  # the code of a pipeline file may take its time, and a store may be silent
+    with begun_or_new() as embedded:
+        with keep_parsed() as parsed:
+            pipeline = read()
+        embedded.preload(inherited_by((stage.to_dict() for stage in pipeline.stages), pipeline.dataset), parsed)
+        parsed.clear()
+        embedded.start_controller()
+
+        from headrace.client.client import Client
+
+        with Client(embedded.address()) as client, _deaths_explained(embedded):
+            client.wait_for_worker(START_S, embedded.check)
+            options = make_options()
+            interrupts.ends = False
+            ended = _carry(client, pipeline, options, embedded, interrupts)
+            interrupts.ends = True
+    if ended.status.state == "failed":
+        raise CliError(ended.status.failure or "the run failed and did not say why")
+    return _report(pipeline, ended), ended.interrupted
+
+
+def _carry(
+    client: Client, pipeline: Pipeline, options: RunOptions, embedded: Embedded, interrupts: Interrupts
+) -> Ended:
+    """Apply the pipeline and see it through to its end."""
+    from headrace.cli.ui.progress_lines import progress_on
+
+    applied_after_s = seconds_since_start()
+    warnings = client.apply(pipeline, options)
+    with progress_on(sys.stderr, pipeline.name) as progress:
+        for line in warnings:
+            progress.note(f"headrace: {line}")
+        book = DeathBook()
+        status = _watch_through_deaths(client, pipeline, options, embedded, progress, interrupts, book)
+    if status.state == "failed":
+        embedded.check(within_s=DEATH_S if "worker" in status.failure else 0.0)
+    interrupted = interrupts.asked > 0 and status.state != "completed"
+    return Ended(status, warnings, applied_after_s, interrupted, tuple(book.rows()))
+
+
+def _watch_through_deaths(
+    client: Client,
+    pipeline: Pipeline,
+    options: RunOptions,
+    embedded: Embedded,
+    progress: Progress,
+    interrupts: Interrupts,
+    book: DeathBook,
+) -> pb.PipelineStatus:
+    """See a run to its end; a controller that dies or freezes is started again and told of the pipeline again.
+
+    The worker's tasks go on meanwhile, and the new controller goes on with them.
+    """
+    from headrace.client.client import ControllerSilent
+    from headrace.client.errors import ControllerDied
+
+    first: list[pb.PipelineStatus] = []
+
+    def check() -> None:
+        embedded.check()
+        while embedded.worker_endings:
+            book.saw("worker", "local", embedded.worker_endings.pop(0))
+
+    while True:
+        try:
+            status = watch_to_end(client, pipeline.name, progress, interrupts, check, first=first, book=book)
+            break
+        except (ControllerDied, ControllerSilent) as error:
+            # Whether it died and its worker with it is seen in a moment; a frozen one is killed.
+            with contextlib.suppress(ControllerDied):
+                embedded.check(within_s=0.2)
+            ending = embedded.restart_controller(str(error).removesuffix(f"; {AGAIN}"))
+            book.controller_died(ending)
+            progress.note(f"headrace: the controller {ending}; it was started again, and the run goes on")
+            client.reconnect()
+            client.wait_for_worker(START_S, embedded.check)
+            client.apply(pipeline, options)
+            interrupts.obeyed = 0
+    if first:
+        # What this run found when it began, and not what it found when its controller was started again.
+        status.records_resumed, status.first_batch_s = first[0].records_resumed, first[0].first_batch_s
+        status.facts["bytes_resumed"] = first[0].facts.get("bytes_resumed", "0")
+    return status
+
+
+def watch_to_end(
+    client: Client,
+    name: str,
+    progress: Progress,
+    interrupts: Interrupts,
+    check: Callable[[], None],
+    *,
+    first: list[pb.PipelineStatus] | None = None,
+    book: DeathBook | None = None,
+) -> pb.PipelineStatus:
+    """Show a run until it has ended; its last status. `check` is called now and then and may raise.
+
+    What died is said as it comes, and noted in `book`. `first` gets the first status in which a batch was read, if it
+    is empty. Raises ControllerSilent.
+    """
+    from headrace.client.client import ENDED, ControllerSilent, StreamBroke, pipeline_of
+
+    updates = client.watch(name)
+    heard_at = time.monotonic()
+    book = book or DeathBook()
+    while True:
+        _obey(client, name, progress, interrupts)
+        update: pb.StatusReply | StreamBroke
+        try:
+            update = updates.get(timeout=TICK_S)
+            heard_at = time.monotonic()
+        except Empty:
+            check()
+            if time.monotonic() < heard_at + SILENT_S:
+                continue
+            update = StreamBroke(ControllerSilent(f"the controller at {client.address} said nothing for {SILENT_S} s"))
+            heard_at = time.monotonic()
+        if isinstance(update, StreamBroke):
+            # With several controllers another one leads by now, or will soon.
+            if len(client.addresses) == 1:
+                raise update.error
+            progress.note(f"headrace: {update.error}; looking for the one that leads")
+            client.status(name)
+            updates = client.watch(name)
+            continue
+        status = pipeline_of(update, name)
+        if status is None:
+            raise CliError(f"the controller knows no pipeline {name!r} any more")
+        progress.update(status)
+        for line in book.take(status):
+            progress.note(f"{name}: {line}")
+        if first is not None and not first and status.first_batch_s > 0:
+            first.append(status)
+        if status.state in ENDED:
+            return status
+
+
+def _obey(client: Client, name: str, progress: Progress, interrupts: Interrupts) -> None:
+    """The first Ctrl-C stops with what is held committed, the second at once."""
+    asked = interrupts.asked  # once: a signal may come between two looks, and would be neither obeyed nor left to obey
+    if asked <= interrupts.obeyed:
+        return
+    cancel = asked > 1
+    interrupts.obeyed = asked
+    word = "cancelling" if cancel else "stopping: what is held is being committed (Ctrl-C again: at once)"
+    progress.note(f"headrace: {word}")
+    client.stop(name, cancel=cancel)
+
+
+@contextlib.contextmanager
+def _deaths_explained(embedded: Embedded) -> Iterator[None]:
+    """A connection that breaks because a process died is told as that death."""
+    from headrace.client.client import ControllerSilent
+
+    try:
+        yield
+    except ControllerSilent as error:
+        embedded.check(within_s=DEATH_S)
+        raise CliError(f"the connection to the controller broke; {AGAIN}", [str(error)]) from error
+
+
+@contextlib.contextmanager
+def catch_signals() -> Iterator[Interrupts]:
+    """Count SIGINT and SIGTERM instead of dying of them: the second leaves SECOND_S to end, a third ends at once.
+
+    What whoever started this process has it ignore stays ignored.
+    """
+    interrupts = Interrupts()
+
+    def count(_number: int, _frame: Any) -> None:
+        interrupts.asked += 1
+        if interrupts.asked > 1:
+            end_within(SECOND_S)
+        elif interrupts.ends:
+            raise KeyboardInterrupt
+        else:
+            hear(count)
+
+    before = hear(count)
+    try:
+        yield interrupts
+    finally:
+        restore(before)
+
+
+def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
+    from headrace.cli.ui.progress_lines import input_bytes_read
+    from headrace.cli.ui.recipes import Recipes
+    from headrace.cli.ui.report import RunReport, passed_unseen, read_ledger, speeds
+    from headrace.store.ledger.core.balance import balance_of
+
+    status = ended.status
+    first = ended.applied_after_s + status.first_batch_s if status.first_batch_s > 0 else 0.0
+    facts, ledger = dict(status.facts), read_ledger(pipeline.dataset)
+    return RunReport(
+        pipeline=pipeline.name,
+        dataset=pipeline.dataset,
+        state=status.state,
+        pipeline_version=status.version,
+        balance=balance_of(ledger),
+        recipes=Recipes.of(ledger).to_json(),
+        bytes_read=input_bytes_read(status),
+        seconds=seconds_since_start(),
+        first_batch_s=first,
+        records_resumed=int(status.records_resumed),
+        tokenizer_engine=facts.get("tokenizer_engine", ""),
+        stages=speeds(status.stages),
+        deaths=ended.deaths,
+        warnings=(*ended.warnings, *status.notes, *passed_unseen(ledger)),
+        facts=facts,
+    )
+
+
+def show(report: RunReport, *, as_json: bool) -> None:
+    """The report on standard output."""
+    if as_json:
+        print(json.dumps(report.to_dict()))
+        return
+    from headrace.cli.ui.page import console, run_page
+
+    console(sys.stdout).print(run_page(report))

@@ -1,0 +1,1 @@
+"""The loop of the quickstart that learns from the shards."""

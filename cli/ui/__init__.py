@@ -1,0 +1,1 @@
+"""Pages, progress and tables for people."""

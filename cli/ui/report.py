@@ -1,0 +1,136 @@
+"""What a run did and what its dataset holds: the balance, as an object for programs and as a page for people.
+
+The balance is read from the dataset's ledger and not from the run's progress (`store/ledger/core/balance.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headrace.cli.ui.deaths import DeathRow
+from headrace.protos import control_pb2 as pb
+from headrace.stages.runtime.counters import WITHOUT
+from headrace.store.ledger.core.balance import Balance, main_sink
+from headrace.store.ledger.core.entries import Counts
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger.folding import fold_log
+from headrace.store.ledger.log import Log
+from headrace.store.objects import open_store
+
+#: Reasons that the page shows for each verdict; the rest is summed up. `--json` has them all.
+REASONS_SHOWN = 8
+#: The share of records without what a stage judges by from which it is said to have judged nothing.
+UNSEEN_SHARE = 0.99
+MB = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpeed:
+    """One stage in one run, summed over its tasks.
+
+    `busy_s` is the time for which they were at work, and what they waited for among it, `cpu_s` that of a core. So
+    `mb_s` is what one core gets through, however many tasks share it.
+    """
+
+    stage: str
+    records: int
+    dropped: int
+    bytes: int
+    busy_s: float
+    cpu_s: float = 0.0
+
+    @property
+    def mb_s(self) -> float:
+        """Megabytes that one core gets through in a second; 0 where it spent no time that could be measured."""
+        return self.bytes / self.cpu_s / MB if self.cpu_s > 0 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "stage": self.stage,
+            "records": self.records,
+            "dropped": self.dropped,
+            "bytes": self.bytes,
+            "busy_s": round(self.busy_s, 3),
+            "cpu_s": round(self.cpu_s, 3),
+            "mb_s": round(self.mb_s, 2),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """One run and the dataset behind it."""
+
+    pipeline: str
+    dataset: str
+    state: str
+    pipeline_version: str
+    balance: Balance
+    #: As `Recipes.to_json` gives them.
+    recipes: Sequence[Mapping[str, Any]]
+    bytes_read: int
+    seconds: float
+    first_batch_s: float
+    records_resumed: int
+    tokenizer_engine: str
+    stages: tuple[StageSpeed, ...] = ()
+    #: Tasks, workers and controllers that died in it.
+    deaths: tuple[DeathRow, ...] = ()
+    warnings: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: the keys of `headrace run --json`."""
+        return {
+            "pipeline": self.pipeline,
+            "dataset": self.dataset,
+            "state": self.state,
+            "pipeline_version": self.pipeline_version,
+            "recipes": list(self.recipes),
+            **self.balance.to_dict(),
+            "bytes_read": self.bytes_read,
+            "seconds": round(self.seconds, 3),
+            "first_batch_s": round(self.first_batch_s, 3),
+            "records_resumed": self.records_resumed,
+            "tokenizer_engine": self.tokenizer_engine,
+            "stages": [stage.to_dict() for stage in self.stages],
+            "deaths": [asdict(death) for death in self.deaths],
+            "warnings": list(self.warnings),
+            "facts": dict(self.facts),
+        }
+
+
+def read_ledger(dataset: str) -> LedgerState:
+    """The fold of a dataset's whole ledger. Raises StoreError, EntryError, FoldError."""
+    return fold_log(Log(open_store(dataset)), LedgerState())
+
+
+def passed_unseen(ledger: LedgerState) -> tuple[str, ...]:
+    """For each stage that hardly found what it judges by in what came to it: that it has judged nothing."""
+    counts = ledger.counts.get(main_sink(ledger.counts), Counts())
+    stages = ledger.pipeline.get("stages", ())
+    places = {str(stage["name"]): place for place, stage in enumerate(stages)}
+    lost = {**counts.filtered_by, **counts.quarantined_by}
+    found: list[str] = []
+    for key, without in sorted(counts.counters.items()):
+        name, _, what = key.partition("/")
+        if name not in places or not what.startswith(WITHOUT):
+            continue
+        before = sum(count for reason, count in lost.items() if places.get(reason.partition("/")[0], -1) < places[name])
+        came = counts.records - before
+        if without >= UNSEEN_SHARE * came:
+            fields = [f"{option}=" for option in stages[places[name]].get("parameters", {}) if option.endswith("_key")]
+            advice = f"; name the field that holds it with {' or '.join(fields)}" if fields else ""
+            found.append(
+                f"{name}: {without:,} of {came:,} records are {what}, and were let through without being judged{advice}"
+            )
+    return tuple(found)
+
+
+def speeds(stages: Sequence[pb.StageProgress]) -> tuple[StageSpeed, ...]:
+    """The rows of a status as StageSpeed."""
+    return tuple(
+        StageSpeed(item.stage, item.records, item.dropped, item.bytes, item.busy_s, item.cpu_s) for item in stages
+    )

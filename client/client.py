@@ -1,0 +1,364 @@
+"""The controller as commands see it: a synchronous client of the Control service."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+
+from headrace.client.errors import CliError
+from headrace.daemon.control_address import INSECURE, AddressError, to_call, usual_address
+from headrace.pipeline.graph import Pipeline
+from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
+
+if TYPE_CHECKING:
+    from headrace.cluster.certificates import Credentials
+
+#: Seconds that the controller has to answer a question.
+ANSWER_S = 15.0
+#: Seconds that it has to take up a pipeline: it reads the dataset's whole ledger first.
+APPLY_S = 90.0
+#: Seconds for which the controller that leads is looked for, each look's, and between two.
+FAILOVER_S = 20.0
+LOOK_S = 2.0
+BETWEEN_S = 0.1
+#: Seconds for which a controller is asked to wait for a worker, before it is seen whether both still live.
+WORKER_S = 0.1
+#: Seconds between two readings of a run that is watched.
+WATCH_S = 0.25
+MESSAGE_BYTES_MAX = 64 << 20
+#: States in which a run stays.
+ENDED = ("completed", "stopped", "cancelled", "failed")
+#: No pipeline: a status of it is short.
+_NOBODY = "/"
+
+
+class ApplyRefused(CliError):  # noqa: N818 - named after what is so
+    """The controller does not take up the pipeline; `details` are the differences, a line each."""
+
+
+class ControllerSilent(CliError):  # noqa: N818 - named after what is so
+    """The controller does not answer, or answers that it cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a pipeline is run, apart from what it is."""
+
+    amend: bool = False
+    fuse: bool = True
+    replicas: int = 0
+    #: Quarantined records, and the share of all, above which the run is ended.
+    quarantined_max: int | None = None
+    quarantined_share_max: float | None = None
+    #: Seconds that a stage may be at one record, and bytes of memory that a task may have; 0: the defaults.
+    record_s: float = 0.0
+    task_bytes: int = 0
+    #: What becomes of input that changed or vanished while it was open: halt, drop or reread.
+    changed_input: str = "halt"
+    #: Seconds after which a sink seals what it holds; 0: as usual.
+    seal_age_s: float = 0.0
+    #: Stage to place, and stage to the transport of the links that lead to it.
+    places: Mapping[str, str] = field(default_factory=dict[str, str])
+    transports: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerAt:
+    """Where a controller is, and what to show it: None without a cluster."""
+
+    address: str
+    credentials: Credentials | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBroke:
+    """A watched stream ended with this error."""
+
+    error: ControllerSilent
+
+
+class Client:
+    """A connection to the controller that leads, of those named by commas; it is looked for when another does.
+
+    Every call raises ControllerSilent where none answers.
+    """
+
+    def __init__(self, at: ControllerAt | str) -> None:
+        at = at if isinstance(at, ControllerAt) else ControllerAt(at)
+        self.addresses = [address.strip() for address in at.address.split(",") if address.strip()]
+        self.address = ""
+        self._credentials = at.credentials
+        self._channel: Any = None
+        self._stub: Any = None
+        self._connect(self.addresses[0])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    def apply(self, pipeline: Pipeline, options: RunOptions) -> tuple[str, ...]:
+        """Have the pipeline run; the controller's warnings. Raises ApplyRefused."""
+        return tuple(self._apply(pipeline, options, dry_run=False).warnings)
+
+    def plan(self, pipeline: Pipeline, options: RunOptions) -> pb.PlanReply:
+        """The plan that `apply` would make; nothing is started. Raises ApplyRefused."""
+        return self._apply(pipeline, options, dry_run=True).plan
+
+    def _apply(self, pipeline: Pipeline, options: RunOptions, *, dry_run: bool) -> pb.ApplyReply:
+        self.status(pipeline.name)  # whoever leads is found, and one who is absent is told at once
+        request = pb.ApplyRequest(
+            dry_run=dry_run,
+            pipeline_json=json.dumps(pipeline.to_dict()),
+            amend=options.amend,
+            fuse=options.fuse,
+            replicas=options.replicas,
+            quarantined_max=options.quarantined_max,
+            quarantined_share_max=options.quarantined_share_max,
+            places=options.places,
+            transports=options.transports,
+            changed_input=options.changed_input,
+            limits=pb.Limits(record_s=options.record_s, task_bytes=options.task_bytes),
+            seal=pb.SealPolicy(age_s=options.seal_age_s) if options.seal_age_s else None,
+            token=uuid.uuid4().hex,
+        )
+        reply: pb.ApplyReply = self._ask("Apply", request, APPLY_S, lambda reply: reply.standby)
+        if not reply.accepted:
+            raise ApplyRefused(reply.reason, reply.differences)
+        return reply
+
+    def status(self, pipeline: str = "", *, workers: int = 0) -> pb.StatusReply:
+        """Everything as it stands, or one pipeline of it, by the word of the controller that leads.
+
+        With `workers` it answers once so many attend, or after WORKER_S all the same.
+        Where there are several controllers the one that leads is looked for, for up to FAILOVER_S.
+        """
+        request = pb.StatusRequest(pipeline=pipeline, workers=workers, within_s=WORKER_S if workers else 0.0)
+        deadline = time.monotonic() + FAILOVER_S
+        while True:
+            alone = len(self.addresses) == 1
+            try:
+                reply: pb.StatusReply = self._call("Status", request, ANSWER_S if alone else LOOK_S)
+            except ControllerSilent:
+                if alone or time.monotonic() >= deadline:
+                    raise
+                self._try_another("")
+                continue
+            if not reply.standby or time.monotonic() >= deadline:
+                return reply
+            self._try_another(reply.leader)
+
+    def allows_chaos(self) -> bool:
+        """Whether the controller that is connected, leader or not, lets operators have faults done to it."""
+        reply: pb.StatusReply = self._call("Status", pb.StatusRequest(pipeline=_NOBODY), ANSWER_S)
+        return reply.allows_chaos
+
+    def stop(self, pipeline: str, *, cancel: bool) -> None:
+        """Have a pipeline stop: with what is held committed, or at once. Raises CliError."""
+        self.status(pipeline)
+        request = pb.StopRequest(pipeline=pipeline, cancel=cancel)
+        reply: pb.StopReply = self._ask("Stop", request, ANSWER_S, lambda reply: reply.standby)
+        if not reply.accepted:
+            raise CliError(reply.reason)
+
+    def steer(self, request: pb.SteerRequest) -> tuple[str, ...]:
+        """Pause, resume or change a run, or drain a worker; what will be otherwise, in words. Raises CliError."""
+        reply: pb.SteerReply = self._ask("Steer", request, ANSWER_S, lambda reply: reply.again)
+        if not reply.accepted:
+            raise CliError(reply.reason)
+        return tuple(reply.changes)
+
+    def fault(self, asked: pb.FaultAsked) -> pb.FaultTold:
+        """Ask a fault of a worker. It is done once by its name, so that it may be asked for again."""
+        reply: pb.FaultTold = self._ask("Fault", asked, ANSWER_S, lambda reply: reply.again)
+        return reply
+
+    def _ask(self, method: str, request: Any, within_s: float, again: Callable[[Any], bool]) -> Any:
+        """Ask whoever leads; while a controller takes over, ask again, for up to FAILOVER_S.
+
+        Every request may be made twice: a wish says how it shall be, and an apply has a name of its own.
+        """
+        deadline = time.monotonic() + FAILOVER_S
+        while True:
+            try:
+                reply = self._patiently(method, request, within_s)
+            except ControllerSilent:
+                if len(self.addresses) == 1 or time.monotonic() >= deadline:
+                    raise
+            else:
+                if reply.accepted or not again(reply) or time.monotonic() >= deadline:
+                    return reply
+            time.sleep(BETWEEN_S)
+            self.status(_NOBODY)
+
+    def _patiently(self, method: str, request: Any, within_s: float) -> Any:
+        """A call that may take long. Where there are others, one that answers nothing meanwhile is not waited for."""
+        if len(self.addresses) == 1:
+            return self._call(method, request, within_s)
+        answer = getattr(self._stub, method).future(request, timeout=within_s)
+        while True:
+            try:
+                return answer.result(timeout=LOOK_S)
+            except grpc.FutureTimeoutError:
+                self._call("Status", pb.StatusRequest(pipeline=_NOBODY), LOOK_S)
+            except grpc.RpcError as error:
+                raise _silence(self.address, error) from error
+
+    def watch(self, pipeline: str) -> SimpleQueue[pb.StatusReply | StreamBroke]:
+        """A queue that gets the status again and again, and a StreamBroke when it ends."""
+        found: SimpleQueue[pb.StatusReply | StreamBroke] = SimpleQueue()
+        address, stream = self.address, self._stub.Watch(pb.WatchRequest(pipeline=pipeline, interval_s=WATCH_S))
+
+        def listen() -> None:
+            try:
+                for reply in stream:
+                    if reply.standby:
+                        found.put(StreamBroke(ControllerSilent(f"the controller at {address} leads no more")))
+                        return
+                    found.put(reply)
+            except (grpc.RpcError, ValueError) as error:
+                found.put(StreamBroke(_silence(address, error)))
+                return
+            found.put(StreamBroke(ControllerSilent(f"the controller at {address} ended the stream")))
+
+        threading.Thread(target=listen, name="watch", daemon=True).start()
+        return found
+
+    def logs(self, search: pb.LogSearch) -> Iterator[pb.LogPage]:
+        """Pages of log lines: what there is, up to a page with `last`, then what comes, where that is asked for."""
+        deadline = None if search.follow else ANSWER_S
+        try:
+            yield from self._stub.Logs(search, timeout=deadline)
+        except grpc.RpcError as error:
+            raise _silence(self.address, error) from error
+
+    def reconnect(self) -> None:
+        """Open the connection anew, where the controller was started again."""
+        self._connect(self.address)
+
+    def _connect(self, address: str) -> None:
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        if self._channel is not None:
+            self._channel.close()
+        self.address = address
+        own = self._credentials
+        if own is None:
+            try:
+                self._channel = grpc.insecure_channel(to_call(address), options=options)
+            except (AddressError, OSError) as error:
+                raise ControllerSilent(f"no controller is asked at {address}: {error}") from error
+        else:
+            from headrace.cluster.certificates import Role, role_host
+
+            tls = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
+            options.append(("grpc.ssl_target_name_override", role_host(Role.CONTROLLER)))
+            self._channel = grpc.secure_channel(address, tls, options=options)
+        self._stub = rpc.ControlStub(self._channel)  # type: ignore[no-untyped-call,unused-ignore]
+
+    def _try_another(self, hint: str) -> None:
+        """Turn to the controller that is said to lead, or else to the next one, after a moment."""
+        if hint and not self._may_follow(hint):
+            hint = ""
+        if hint and hint not in self.addresses:
+            self.addresses.append(hint)
+        following = self.addresses[(self.addresses.index(self.address) + 1) % len(self.addresses)]
+        self._connect(hint if hint and hint != self.address else following)
+        time.sleep(BETWEEN_S)
+
+    def _may_follow(self, hint: str) -> bool:
+        """Whether somebody else's word leads there: into plain TCP only who was sent there by the user goes."""
+        return not hint.startswith(INSECURE) or any(item.startswith(INSECURE) for item in self.addresses)
+
+    def _call(self, method: str, request: Any, within_s: float) -> Any:
+        try:
+            return getattr(self._stub, method)(request, timeout=within_s)
+        except grpc.RpcError as error:
+            raise _silence(self.address, error) from error
+
+    def wait_for_worker(self, deadline_s: float, between: Callable[[], None]) -> None:
+        """Return once a worker is registered; `between()` is called at each try and may raise."""
+        deadline = time.monotonic() + deadline_s
+        while not self.status(workers=1).workers:
+            between()
+            if time.monotonic() > deadline:
+                raise CliError(f"no worker registered within {deadline_s:.0f} s")
+
+
+def _silence(address: str, error: Any) -> ControllerSilent:
+    if not isinstance(error, grpc.RpcError):
+        return ControllerSilent(f"the connection to the controller at {address} was closed")
+    code, details = str(error.code().name), str(error.details() or "")
+    if code == "UNAVAILABLE":
+        advice = "start one with `headrace controller`, or name another with --controller or HEADRACE_CONTROLLER"
+        return ControllerSilent(f"no controller answers at {address}: {advice}", [details])
+    if code == "DEADLINE_EXCEEDED":
+        return ControllerSilent(f"the controller at {address} did not answer in time; look at its log, then try again")
+    return ControllerSilent(f"the controller at {address} answered {code}: {details}")
+
+
+def cluster_folder(given: str) -> str:
+    """The cluster's folder on the command line, else of HEADRACE_CLUSTER, else none."""
+    return given or os.environ.get("HEADRACE_CLUSTER", "")
+
+
+def controller_at(address: str, cluster: str) -> ControllerAt:
+    """The controller that is meant, and an operator's credentials for it. Raises CliError."""
+    folder = cluster_folder(cluster)
+    if not folder:
+        # Here, since it imports the parser of the command line, for which a plain run has no use.
+        from headrace.client.arguments import check_without_cluster
+
+        found = usual_address(address)
+        for part in found.split(","):
+            check_without_cluster("--controller", part.strip())
+        return ControllerAt(found)
+    from headrace.cluster.credential_files import read_credentials
+
+    try:
+        credentials = read_credentials(Path(folder), "operator")
+        described = json.loads((Path(folder) / "cluster.json").read_text(encoding="utf-8"))
+        known = [str(item) for item in described["controllers"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        raise CliError(f"{folder} is no cluster's folder ({why}): make one with `headrace cluster init`") from error
+    return ControllerAt(address or os.environ.get("HEADRACE_CONTROLLER", "") or ",".join(known), credentials)
+
+
+def pipeline_of(reply: pb.StatusReply, name: str) -> pb.PipelineStatus | None:
+    """One pipeline's status in a reply."""
+    return next((item for item in reply.pipelines if item.pipeline == name), None)
+
+
+def plain(message: Any) -> dict[str, Any]:
+    """A protobuf message as JSON: integers stay integers, bytes become hex, all fields are there."""
+    return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, bytes):
+        return value.hex()
+    if hasattr(value, "DESCRIPTOR"):
+        return plain(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(value[key]) for key in sorted(value)}
+    return [_plain(item) for item in value]

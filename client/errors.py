@@ -1,0 +1,72 @@
+"""What ends a command, as a line for people and an exit code for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+#: Faults of a file, the store, a pipeline or a daemon.
+EXIT_FAULT = 1
+#: A command line that cannot be understood.
+EXIT_USAGE = 2
+#: Ended by Ctrl-C: 128 and the number of SIGINT, as shells have it.
+EXIT_INTERRUPTED = 130
+
+
+class CliError(Exception):
+    """A command that cannot be carried out: one line that says why and what to do, then details, a line each."""
+
+    exit_code = EXIT_FAULT
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        self.details = tuple(details)
+        super().__init__(message)
+
+
+class UsageError(CliError):
+    """The command line names something that does not exist or cannot be read as what it should be."""
+
+    exit_code = EXIT_USAGE
+
+
+class Interrupted(CliError):  # noqa: N818 - named after what is so
+    """The user ended the command."""
+
+    exit_code = EXIT_INTERRUPTED
+
+    def __init__(self) -> None:
+        super().__init__("interrupted")
+
+
+class ProcessDied(CliError):  # noqa: N818 - named after what is so
+    """The controller or the worker of an embedded run ended by itself."""
+
+
+class ControllerDied(ProcessDied):
+    """The controller of an embedded run ended by itself: it can be started again."""
+
+
+def explain(error: BaseException) -> CliError | None:
+    """An error of the system around us as a CliError; None where it is a fault of Headrace itself.
+
+    The classes are looked up only now: importing them at the start would cost each command what few need.
+    """
+    if isinstance(error, CliError):
+        return error
+    if _is_ours(error):
+        first, *details = str(error).splitlines() or [type(error).__name__]
+        return CliError(first, details)
+    if isinstance(error, OSError) and error.filename is not None:
+        return CliError(f"{error.filename}: {error.strerror}")
+    return None
+
+
+def _is_ours(error: BaseException) -> bool:
+    from headrace.loader.errors import LoaderError
+    from headrace.pipeline.errors import PipelineError
+    from headrace.stages.runtime.errors import InputError, StageContractError
+    from headrace.store.errors import StoreError
+    from headrace.store.ledger.core.entries import EntryError
+    from headrace.store.ledger.core.fold import FoldError
+
+    kinds = (PipelineError, InputError, StageContractError, StoreError, LoaderError, EntryError, FoldError)
+    return isinstance(error, kinds)

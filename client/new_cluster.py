@@ -1,0 +1,106 @@
+"""`headrace cluster init`, `token` and `operator`: the folder that makes a cluster, and what lets others into it."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from headrace.client.arguments import check_address
+from headrace.client.errors import CliError, UsageError
+from headrace.cluster.certificates import Role, create_authority, create_node, fingerprint
+from headrace.cluster.credential_files import AUTHORITY, write_credentials, write_public, write_secret
+from headrace.cluster.token import IDENTIFIER_BYTES, JoinToken, encode_token
+from headrace.controller.membership.cluster_files import (
+    CLUSTER_KEY_BYTES,
+    CONTROLLER,
+    OPERATOR,
+    ClusterFiles,
+    ClusterFilesError,
+)
+from headrace.store.files import disk
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_DAY_S = 86400
+
+
+def init(folder: Path, name: str, controllers: list[str]) -> int:
+    """Make a cluster: its authority, its keys, and the first token. The token is all that goes to standard output."""
+    files = make_cluster(folder, name, controllers)
+    mark = fingerprint(files.authority.certificate())[:16]
+    print(f"headrace: cluster {name} in {folder}, authority {mark}; a worker's token:", file=sys.stderr)
+    print(make_token(files, "", 1))
+    return 0
+
+
+def make_cluster(folder: Path, name: str, controllers: list[str]) -> ClusterFiles:
+    """Make the folder of a cluster. Raises CliError."""
+    for address in controllers:
+        check_address("--controller", address)
+    _check_name("--name", name)
+    if folder.exists() and any(folder.iterdir()):
+        raise CliError(f"{folder} is not empty: a cluster is made once; for another token use `headrace cluster token`")
+    disk.make_folder(folder, 0o700)
+    folder.chmod(0o700)
+    now = datetime.now(UTC)
+    authority = create_authority(name, now)
+    write_credentials(folder, AUTHORITY, authority)
+    write_credentials(folder, CONTROLLER, create_node(authority, Role.CONTROLLER, CONTROLLER, now))
+    write_credentials(folder, OPERATOR, create_node(authority, Role.OPERATOR, OPERATOR, now))
+    write_secret(folder / "cluster.key", secrets.token_bytes(CLUSTER_KEY_BYTES))
+    # Last, since it says that the rest is there.
+    write_public(folder / "cluster.json", json.dumps({"name": name, "controllers": controllers}).encode())
+    return _read(folder)
+
+
+def token(folder: Path, name: str, days: int) -> int:
+    """Print a token for one more worker."""
+    if name:
+        _check_name("--name", name)
+    print(make_token(_read(folder), name, days))
+    return 0
+
+
+def operator(folder: Path, out: Path, name: str) -> int:
+    """Make the folder with which one more operator asks."""
+    _check_name("--name", name)
+    files = _read(folder)
+    if out.exists() and any(out.iterdir()):
+        raise CliError(f"{out} is not empty: name a folder to make")
+    disk.make_folder(out, 0o700)
+    out.chmod(0o700)
+    write_credentials(out, OPERATOR, create_node(files.authority, Role.OPERATOR, name, datetime.now(UTC)))
+    write_public(out / f"{AUTHORITY}.pem", files.authority.authority_pem)
+    # Last, since it says that the rest is there.
+    write_public(out / "cluster.json", (files.folder / "cluster.json").read_bytes())
+    print(f"operator {name} of cluster {files.name}: {out}, to be named with --cluster or HEADRACE_CLUSTER")
+    return 0
+
+
+def _read(folder: Path) -> ClusterFiles:
+    try:
+        return ClusterFiles.read(folder)
+    except ClusterFilesError as error:
+        raise CliError(str(error)) from error
+
+
+def make_token(files: ClusterFiles, name: str, days: int) -> str:
+    """A token with which one worker may join within so many days; under a name of its own where none is given."""
+    made = JoinToken(
+        authority=fingerprint(files.authority.certificate()),
+        identifier=secrets.token_bytes(IDENTIFIER_BYTES),
+        role=Role.WORKER,
+        name=name,
+        expires_at=int(time.time()) + days * _DAY_S,
+        controllers=files.controllers,
+    )
+    return encode_token(made, files.key)
+
+
+def _check_name(option: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{option} {name!r}: use a-z, 0-9 and -, at most 63")

@@ -1,0 +1,121 @@
+"""The token by which a node joins a cluster: made where the cluster was made, good once.
+
+A token says which authority the node may trust (its fingerprint), where the controllers are, as what the node is let
+in and until when; it is sealed by HMAC-SHA-256 with the cluster's key, so that a controller knows its own. Who holds
+it may join with a key of their own; the controller notes in a durable place which key spent it, so that the same node
+may ask again and nobody else can. Text: "hrj1." and base64 of a msgpack array and its seal. Pure.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+import msgpack
+
+from headrace.cluster.certificates import Role
+from headrace.cluster.errors import PeerError
+
+PREFIX = "hrj1."
+#: No token is longer, in characters.
+TOKEN_LIMIT = 2048
+SEAL_BYTES = 32
+IDENTIFIER_BYTES = 16
+_CONTEXT = b"headrace join token\0"
+
+
+class TokenError(PeerError):
+    """Base of the reasons why a token is not accepted."""
+
+
+class TokenMalformedError(TokenError):
+    """The text is no token."""
+
+
+class TokenForgedError(TokenError):
+    """The token was not made by this cluster."""
+
+
+class TokenExpiredError(TokenError):
+    """The token was good once."""
+
+
+class TokenSpentError(TokenError):
+    """Another node has joined with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinToken:
+    """What a token says."""
+
+    #: SHA-256 of the authority's certificate, in hexadecimal.
+    authority: str
+    #: What makes it one of its kind: random, IDENTIFIER_BYTES long.
+    identifier: bytes
+    role: Role
+    #: The name that the node is given; empty for one made from its key.
+    name: str
+    #: Seconds since 1970.
+    expires_at: int
+    #: The controllers' addresses, as host:port.
+    controllers: tuple[str, ...]
+
+
+def encode_token(token: JoinToken, key: bytes) -> str:
+    """Return the token as text, sealed with the cluster's key."""
+    body: bytes = msgpack.packb(
+        [
+            bytes.fromhex(token.authority),
+            token.identifier,
+            token.role.value,
+            token.name,
+            token.expires_at,
+            list(token.controllers),
+        ]
+    )
+    return PREFIX + base64.urlsafe_b64encode(body + _seal(body, key)).decode().rstrip("=")
+
+
+def read_token(text: str) -> JoinToken:
+    """Read a token without knowing its seal, as the node that joins does. Raises TokenMalformedError."""
+    body, _ = _split(text)
+    try:
+        authority, identifier, role, name, expires_at, controllers = msgpack.unpackb(body)
+        token = JoinToken(authority.hex(), identifier, Role(role), name, expires_at, tuple(controllers))
+        texts = (token.name, *token.controllers)
+        if len(authority) != 32 or len(identifier) != IDENTIFIER_BYTES or type(expires_at) is not int:
+            raise ValueError("a field of the wrong size")
+        if not all(isinstance(item, str) for item in texts):
+            raise ValueError("a name that is no text")
+    except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
+        raise TokenMalformedError(f"this is no join token of this release ({error}); copy it whole") from error
+    return token
+
+
+def check_token(text: str, key: bytes, at_s: float) -> JoinToken:
+    """Read a token of the cluster that has this key, at `at_s` seconds since 1970. Raises a subclass of TokenError."""
+    body, seal = _split(text)
+    if not hmac.compare_digest(seal, _seal(body, key)):
+        raise TokenForgedError("the token was not made by this cluster; make one with `headrace cluster token`")
+    token = read_token(text)
+    if at_s >= token.expires_at:
+        raise TokenExpiredError("the token has expired; make another with `headrace cluster token`")
+    return token
+
+
+def _split(text: str) -> tuple[bytes, bytes]:
+    if not text.startswith(PREFIX) or len(text) > TOKEN_LIMIT:
+        raise TokenMalformedError(f"this is no join token: it begins with {PREFIX!r} and is short")
+    encoded = text[len(PREFIX) :].strip()
+    try:
+        data = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise TokenMalformedError(f"this is no join token ({error}); copy it whole") from error
+    if len(data) <= SEAL_BYTES:
+        raise TokenMalformedError("this is no join token: it is too short; copy it whole")
+    return data[:-SEAL_BYTES], data[-SEAL_BYTES:]
+
+
+def _seal(body: bytes, key: bytes) -> bytes:
+    return hmac.digest(key, _CONTEXT + body, hashlib.sha256)

@@ -1,0 +1,1 @@
+"""Pure: workers, leadership, fencing, and what a controller believes of an event."""

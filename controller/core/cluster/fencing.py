@@ -1,0 +1,30 @@
+"""In whose name a command is given: the terms by which a worker judges whether to obey (worker/core/fencing.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.controller.core.cluster.leader import Leadership
+from headrace.controller.core.run.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """The term of the cluster's log (0 without one), and the log of a run with its term (empty where none is led)."""
+
+    term: int = 0
+    log: str = ""
+    log_term: int = 0
+
+
+def authority(cluster: Leadership[Any] | None, run: Run | None) -> Authority:
+    """The authority of a command about `run`.
+
+    A run that leads no log has no term that could be compared: what is said of it, to kill what an earlier leader left,
+    rests on the cluster's term alone. With term 0 of that log every worker that had obeyed its leader would refuse it.
+    """
+    term = cluster.term if cluster is not None else 0
+    if run is None or not run.leadership.term:
+        return Authority(term)
+    return Authority(term, run.leadership.log, run.leadership.term)

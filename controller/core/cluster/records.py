@@ -1,0 +1,73 @@
+"""A plan and a request as plain values, for the cluster's log; and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from headrace.controller.core.messages.messages import PipelineRequested
+from headrace.controller.core.plan.placement import Need
+from headrace.controller.core.plan.plans import Change, LinkPlan, Plan, TaskPlan, Wished
+from headrace.controller.core.run.allowance import Allowance
+from headrace.controller.core.run.input.changed import ChangedInput
+from headrace.store.ledger.core.cluster_fold import RunRecord
+
+
+def plan_to_plain(plan: Plan) -> dict[str, Any]:
+    """A plan as rows of values, with the names of the columns once."""
+    return {
+        "task": [item.name for item in fields(TaskPlan)],
+        "tasks": [[_value(getattr(task, item.name)) for item in fields(TaskPlan)] for task in plan.tasks],
+        "link": [item.name for item in fields(LinkPlan)],
+        "links": [[getattr(link, item.name) for item in fields(LinkPlan)] for link in plan.links],
+        "reasons": dict(plan.reasons),
+    }
+
+
+def _value(value: Any) -> Any:
+    return asdict(value) if isinstance(value, Need) else value
+
+
+def plan_from_plain(plain: Mapping[str, Any]) -> Plan:
+    """The plan of these rows."""
+    tasks = [dict(zip(plain["task"], row, strict=True)) for row in plain["tasks"]]
+    links = [dict(zip(plain["link"], row, strict=True)) for row in plain["links"]]
+    for task in tasks:
+        task["stages"], task["need"] = tuple(task["stages"]), Need(**task["need"])
+    return Plan(
+        tuple(TaskPlan(**task) for task in tasks), tuple(LinkPlan(**link) for link in links), dict(plain["reasons"])
+    )
+
+
+def wish_to_plain(pause: bool | None, change: Change) -> dict[str, Any]:
+    """A wish of a run."""
+    parts = {"replicas": change.replicas, "places": change.places, "transports": change.transports}
+    return {"pause": pause, **{name: dict(part) for name, part in parts.items()}}
+
+
+def wished_of(record: RunRecord) -> Wished:
+    """What people wished of a run, as the log has it."""
+    return Wished(record.paused, _change(record.wished), tuple(_change(wish) for wish in record.waiting))
+
+
+def _change(plain: Mapping[str, Any]) -> Change:
+    return Change(plain.get("replicas", {}), plain.get("places", {}), plain.get("transports", {}))
+
+
+_NOT_OPTIONS = ("request", "pipeline")
+
+
+def options_of(event: PipelineRequested) -> dict[str, Any]:
+    """All that a request says beside its pipeline."""
+    plain = {name: value for name, value in asdict(event).items() if name not in _NOT_OPTIONS}
+    return {**plain, "changed_input": event.changed_input.value}
+
+
+def request_of(pipeline: Mapping[str, Any], options: Mapping[str, Any], request: int = 0) -> PipelineRequested:
+    """The request of these options; what this Headrace does not know of them is left out."""
+    known = {item.name for item in fields(PipelineRequested)} - set(_NOT_OPTIONS)
+    values = {name: value for name, value in options.items() if name in known}
+    values["allowance"] = Allowance(**values.get("allowance", {}))
+    values["changed_input"] = ChangedInput(values.get("changed_input", ChangedInput.HALT.value))
+    return PipelineRequested(request, pipeline, **values)

@@ -1,0 +1,1 @@
+"""Pure: the events that enter the core and the commands that leave it."""

@@ -1,0 +1,497 @@
+"""Events that reach the controller's machines, and the commands they give: the whole vocabulary of the core.
+
+Events are in the past tense, commands in the imperative. Each carries what is needed to act on it and nothing that
+refers to a socket, a process or a clock. `cause` on a command names the event that led to it, from the ledger entry
+or worker that started the chain, so that a log line on a worker can be followed back to the controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias
+
+from headrace.controller.core.messages.dedup import DECISION_EVENTS, DecisionCommand, DecisionEvent
+from headrace.controller.core.messages.log import (
+    EntryFailed as EntryFailed,
+    EntryOvertaken as EntryOvertaken,
+    EntryRefused as EntryRefused,
+    EntryUnresolved as EntryUnresolved,
+    EntryWritten as EntryWritten,
+    LogRead as LogRead,
+    LogUnreadable as LogUnreadable,
+    ReadLog as ReadLog,
+    SnapshotWritten as SnapshotWritten,
+    TruncateLog as TruncateLog,
+    WriteEntry as WriteEntry,
+    WriteSnapshot as WriteSnapshot,
+)
+from headrace.controller.core.messages.reads import (
+    FragmentsWereRead as FragmentsWereRead,
+    FragmentWasRead as FragmentWasRead,
+)
+from headrace.controller.core.messages.requests import (
+    ClearRequested as ClearRequested,
+    DrainRequested as DrainRequested,
+    ShutdownAsked as ShutdownAsked,
+    SteerAdmitted as SteerAdmitted,
+    SteerRequested as SteerRequested,
+    StopRequested as StopRequested,
+    WorkerDrained as WorkerDrained,
+)
+from headrace.controller.core.messages.workers import (
+    RunningLink as RunningLink,
+    RunningTask as RunningTask,
+    SpreadExpulsions as SpreadExpulsions,
+    WorkerLost as WorkerLost,
+    WorkerRegistered as WorkerRegistered,
+)
+from headrace.controller.core.run.allowance import ANY_LOSS, Allowance
+from headrace.controller.core.run.input.changed import ChangedInput
+from headrace.controller.core.run.needs import (
+    NEEDS_EVENTS,
+    AnswerNeeds as AnswerNeeds,
+    NeedsAsked as NeedsAsked,
+    Records as Records,
+    ReleaseClaims as ReleaseClaims,
+    VerdictsLetGo as VerdictsLetGo,
+)
+from headrace.store.ledger.core.entries import Counts, Fragment, Range, StoredObject
+from headrace.store.ledger.core.intervals import Gap
+
+# ---- what workers and tasks report ----
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReady:
+    """A task has built its stages. `facts` are words for people, such as the tokenizer's engine."""
+
+    task: str
+    attempt: int
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: Where it takes links of other workers, as host:port.
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """An end of a link between workers found it cut. `generation` says which making of it."""
+
+    task: str
+    attempt: int
+    link: str
+    generation: int
+    reason: str
+    #: The two workers cannot pass memory to each other.
+    apart: bool = False
+    #: The receiver answered at none of its addresses.
+    unreachable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InHand:
+    """What a stage was at when its task died; `range.count` 0: a source had not said how many records it would read."""
+
+    stage: str
+    range: Range
+
+
+@dataclass(frozen=True, slots=True)
+class TaskExited:
+    """A task's process is gone. `code` is negative for a signal; `killed_for` is its worker's reason, if it had one."""
+
+    task: str
+    attempt: int
+    code: int
+    story: str = ""
+    in_hand: tuple[InHand, ...] = ()
+    killed_for: str = ""
+
+    def ending(self) -> str:
+        """How the process ended, for a verdict."""
+        if self.killed_for:
+            return self.killed_for
+        if self.code >= 0:
+            return f"the process ended with exit code {self.code}"
+        return f"the process was killed by signal {-self.code}"
+
+    def cause(self) -> str:
+        """For people, in few words: how it ended, and the last line that it said."""
+        said = self.story.strip().splitlines()
+        return f"{self.ending()}: {said[-1].strip()}" if said and not self.killed_for else self.ending()
+
+    def words(self) -> str:
+        """For people: how it ended, and what it said last."""
+        ending = f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
+        return f"{ending}: {self.story.strip()}" if self.story.strip() else ending
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    """A task says what it cannot do; `final` where trying again cannot help."""
+
+    task: str
+    attempt: int
+    error: str
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SourceListed:
+    """A page of a source's listing; `error` ends it. `listing` is the number that it was asked for by.
+
+    `passed_over` comes with the last: what lies in folders of the input and is none, in words for people.
+    """
+
+    task: str
+    attempt: int
+    stage: str
+    fragments: tuple[Fragment, ...]
+    last: bool
+    error: str = ""
+    listing: int = 0
+    passed_over: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Which records of a range were kept and which have another verdict: one bit a record, lowest first."""
+
+    kept: bytes
+    verdicts: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ShardProposed:
+    """A sink wrote a shard and asks that the ledger name it. `coverage` stands beside `ranges`."""
+
+    task: str
+    attempt: int
+    proposal: int
+    sink: str
+    version: str
+    epoch: int
+    ranges: tuple[Range, ...]
+    coverage: tuple[Coverage, ...]
+    objects: tuple[StoredObject, ...]
+    counts: Counts
+    #: Records that its duplicates name and that it does not keep itself.
+    needs: Records = ()
+    #: Records that dedup let through and that it does not keep.
+    released: Records = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSwept:
+    """A marker has passed a task on all its inputs.
+
+    `pending` are the gaps that a source was given and had not sent when it let the marker go, `held` the ranges that
+    a sink held when the marker reached it.
+    """
+
+    task: str
+    attempt: int
+    sweep: int
+    pending: tuple[tuple[bytes, tuple[Gap, ...]], ...] = ()
+    held: tuple[tuple[str, tuple[Range, ...]], ...] = ()
+
+
+# ---- what the log says ----
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestWritten:
+    """The derived manifest stands; or, with `error`, it could not be written, `stalled` for a reason that may pass."""
+
+    log: str
+    error: str = ""
+    stalled: bool = False
+
+
+# ---- what people ask, and time ----
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRequested:
+    """Somebody applied a pipeline. `request` is returned with the answer."""
+
+    request: int
+    pipeline: Mapping[str, Any]
+    amend: bool = False
+    fuse: bool = True
+    replicas: int = 0
+    allowance: Allowance = ANY_LOSS
+    #: Stage to place, and stage to the transport of the links that lead to it.
+    places: Mapping[str, str] = field(default_factory=dict[str, str])
+    transports: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: When sinks seal, as the names and values of a SealPolicy; empty: as each sink was declared.
+    seal: Mapping[str, float] = field(default_factory=dict[str, float])
+    #: What one record and one task may take, as the names and values of Limits; 0: as usual.
+    limits: Mapping[str, float] = field(default_factory=dict[str, float])
+    changed_input: ChangedInput = ChangedInput.HALT
+    #: The request's own name: sent again, it is the same request. Empty: it has none.
+    token: str = ""
+    #: The one name of the place that the dataset's URI leads to; empty: the URI itself.
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """A timer that the machine asked for has run out."""
+
+
+Event: TypeAlias = (
+    WorkerRegistered
+    | WorkerLost
+    | TaskReady
+    | TaskExited
+    | TaskFailed
+    | SourceListed
+    | FragmentWasRead
+    | FragmentsWereRead
+    | ShardProposed
+    | NeedsAsked
+    | VerdictsLetGo
+    | DecisionEvent
+    | TaskSwept
+    | LinkLost
+    | LogRead
+    | LogUnreadable
+    | EntryWritten
+    | EntryRefused
+    | EntryUnresolved
+    | EntryFailed
+    | EntryOvertaken
+    | SnapshotWritten
+    | ManifestWritten
+    | PipelineRequested
+    | StopRequested
+    | ShutdownAsked
+    | SteerRequested
+    | SteerAdmitted
+    | DrainRequested
+    | ClearRequested
+    | WorkerDrained
+    | TimePassed
+)
+#: What tasks say, for `isinstance`.
+TASK_EVENTS = (
+    *(TaskReady, TaskExited, TaskFailed, SourceListed, FragmentWasRead, FragmentsWereRead),
+    *(ShardProposed, TaskSwept, LinkLost),
+    *NEEDS_EVENTS,
+    *DECISION_EVENTS,
+)
+
+
+# ---- commands ----
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Start attempt `attempt` of a task on a worker."""
+
+    worker: str
+    task: str
+    attempt: int
+    stages: tuple[str, ...]
+    pipeline: Mapping[str, Any]
+    version: str
+    epoch: int
+    replica: int
+    #: It has an end of a link between workers.
+    listens: bool = False
+    #: The solitary task: a source, transforms and a sink that take one record at a time.
+    alone: bool = False
+    #: Its stage that remembers lets nothing through: an index of this epoch was lost.
+    fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MakeLink:
+    """Join two tasks. Where they are on two workers, each of these gets one."""
+
+    worker: str
+    link: str
+    transport: str
+    sender: str
+    sender_attempt: int
+    sender_stage: str
+    receiver: str
+    receiver_attempt: int
+    receiver_stage: str
+    epoch: int
+    sender_worker: str = ""
+    receiver_worker: str = ""
+    #: Where the receiver listens, for a link between workers.
+    addresses: tuple[str, ...] = ()
+    #: Which making of the link this is.
+    generation: int = 0
+    #: The workers that relay it, where the two cannot reach each other.
+    relays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRelay:
+    """Have a worker relay a link between two others."""
+
+    worker: str
+    link: MakeLink
+
+
+@dataclass(frozen=True, slots=True)
+class KillTask:
+    """End a task that must not go on."""
+
+    worker: str
+    task: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopTask:
+    """Ask a task to end by itself."""
+
+    worker: str
+    task: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListSource:
+    """Ask a task to list a source. Its pages bear the number `listing`, so that none of another listing is taken."""
+
+    worker: str
+    task: str
+    attempt: int
+    stage: str
+    listing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Condemned:
+    """A record that killed its process at a stage, and the story for its verdict."""
+
+    ordinal: int
+    stage: str
+    story: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFragment:
+    """Ask a task to read the gaps of a fragment; the solitary one also learns what it must not touch again.
+
+    `trial`: its sink is to try each record by itself.
+    """
+
+    worker: str
+    task: str
+    attempt: int
+    fragment: Fragment
+    gaps: tuple[Gap, ...]
+    condemned: tuple[Condemned, ...] = ()
+    trial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTask:
+    """Ask a task to let marker `sweep` pass; `halt` makes sources let go of what they have not sent."""
+
+    worker: str
+    task: str
+    attempt: int
+    sweep: int
+    halt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SealSink:
+    """Ask a task's sinks to seal what they hold."""
+
+    worker: str
+    task: str
+    attempt: int
+    reason: str
+
+
+class Outcome(Enum):
+    """Answers to a proposal."""
+
+    ACCEPTED = "accepted"
+    OVERLAPS = "overlaps"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerProposal:
+    """Tell a sink what became of its proposal."""
+
+    worker: str
+    task: str
+    attempt: int
+    proposal: int
+    outcome: Outcome
+    overlaps: tuple[Range, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """Tell whoever applied a pipeline whether it runs."""
+
+    request: int
+    accepted: bool
+    reason: str = ""
+    differences: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteManifest:
+    """Derive the manifest of a dataset from its ledger."""
+
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRun:
+    """A run came to its end: completed, stopped, cancelled or failed with a reason."""
+
+    pipeline: str
+    outcome: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """This controller leads the cluster no more: send its workers and askers to whoever does."""
+
+    reason: str
+
+
+Command: TypeAlias = (
+    ReadLog
+    | WriteEntry
+    | WriteSnapshot
+    | TruncateLog
+    | StartTask
+    | MakeLink
+    | OpenRelay
+    | KillTask
+    | StopTask
+    | ListSource
+    | ReadFragment
+    | SweepTask
+    | SealSink
+    | AnswerProposal
+    | AnswerNeeds
+    | ReleaseClaims
+    | DecisionCommand
+    | AnswerRequest
+    | WriteManifest
+    | ReportRun
+    | StepDown
+    | SpreadExpulsions
+)

@@ -1,0 +1,84 @@
+"""What a worker says when it comes, and what is said when it goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.controller.core.plan.locality import WorkerFacts
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    """An attempt that a worker still runs, and what it was born with. `ready`: it has built its stages.
+
+    `fenced`: its stage that remembers lets nothing through, see `StartTask`. `linked`: it has had a link.
+    """
+
+    task: str
+    attempt: int
+    version: str = ""
+    epoch: int = 0
+    ready: bool = False
+    addresses: tuple[str, ...] = ()
+    fenced: bool = False
+    linked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunningLink:
+    """A link that stands, and the attempts that it joins."""
+
+    link: str
+    sender_attempt: int
+    receiver_attempt: int
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRegistered:
+    """A worker opened its session. `tasks` and `links` are those that it still has, whoever had them made."""
+
+    worker: str
+    host: str
+    cores: int
+    memory_bytes: int
+    pid: int = 0
+    tasks: tuple[RunningTask, ...] = ()
+    links: tuple[RunningLink, ...] = ()
+    #: Equal for two workers of one host and network.
+    host_id: str = ""
+    #: Where its tasks can be reached; none without a certificate.
+    addresses: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    #: Where other workers of its host bring memory; empty for nowhere.
+    door: str = ""
+    #: Where it relays for others; none: it does not.
+    relay_addresses: tuple[str, ...] = ()
+
+    def facts(self) -> WorkerFacts:
+        """What a plan needs to know of it."""
+        return WorkerFacts(
+            name=self.worker,
+            cores=self.cores,
+            host=self.host_id or self.host,
+            labels=self.labels,
+            addresses=self.addresses,
+            memory_bytes=self.memory_bytes,
+            door=bool(self.door),
+            relays=bool(self.relay_addresses),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadExpulsions:
+    """Tell every worker who is expelled; and part at once with the member `cut`, as role/name, if one is named."""
+
+    cut: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker's session ended or went silent."""
+
+    worker: str
+    reason: str

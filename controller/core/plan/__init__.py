@@ -1,0 +1,1 @@
+"""Pure: which tasks a pipeline becomes, where they run, and by which links they meet."""

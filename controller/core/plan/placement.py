@@ -1,0 +1,259 @@
+"""Which workers run how many replicas of each chain, and why: the part of a plan that counts cores and memory.
+
+Stages of one place form a **column**: a worker that takes part runs replicas of all of them, so that what talks much
+stays together and links stay inside the worker. A stage may declare the cores and the memory that one replica of it
+takes (`Stage.cores`, `Stage.memory_bytes`), and where it would rather be (`Stage.near`). What is declared is reserved
+and never promised twice; what is not declared weighs nothing.
+
+Workers are chosen in this order: near what the stage wishes to be near, on the host, rack and zone of the stages that
+it reads from, then by name. The cost grows with workers and tasks by n log n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.controller.core.plan.locality import WorkerFacts, eligible
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Pipeline
+from headrace.store.words import counted
+
+#: Workers that an error or a reason names; the others are counted.
+NAMED_MAX = 5
+
+Chain = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one replica reserves; 0 for what was not declared."""
+
+    cores: float = 0.0
+    memory_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.cores:g} cores and {size(self.memory_bytes)}"
+
+
+NOTHING = Need()
+
+
+@dataclass(slots=True)
+class Placement:
+    """How many replicas of each chain each worker runs, in the workers' order by name; and a reason a chain."""
+
+    shares: dict[Chain, tuple[tuple[WorkerFacts, int], ...]] = field(
+        default_factory=dict[Chain, tuple[tuple[WorkerFacts, int], ...]]
+    )
+    reasons: dict[Chain, str] = field(default_factory=dict[Chain, str])
+
+    def workers(self, chain: Chain) -> tuple[str, ...]:
+        """The names of the workers that run a chain."""
+        return tuple(worker.name for worker, _ in self.shares[chain])
+
+
+class Stock:
+    """What is left of each worker's cores and memory while a plan is made."""
+
+    def __init__(self, workers: Sequence[WorkerFacts], taken: Mapping[str, Need] | None = None) -> None:
+        self._left = {worker.name: [float(max(1, worker.cores)), float(worker.memory_bytes)] for worker in workers}
+        for name, need in (taken or {}).items():
+            if name in self._left:
+                self.take(name, need, 1)
+        self._memory_known = {worker.name for worker in workers if worker.memory_bytes}
+
+    def holds(self, worker: str, need: Need) -> int | None:
+        """How many times the need fits in what is left; None where it weighs nothing."""
+        cores, memory = self._left[worker]
+        counts: list[int] = []
+        if need.cores:
+            counts.append(int((cores + 1e-9) / need.cores))
+        if need.memory_bytes and worker in self._memory_known:
+            counts.append(int(memory / need.memory_bytes))
+        return max(0, min(counts)) if counts else None
+
+    def take(self, worker: str, need: Need, times: int) -> None:
+        """Reserve."""
+        left = self._left[worker]
+        left[0] -= need.cores * times
+        left[1] -= need.memory_bytes * times
+
+    def says(self, worker: str) -> str:
+        """What is left, for people."""
+        cores, memory = self._left[worker]
+        known = size(int(memory)) if worker in self._memory_known else "unknown memory"
+        return f"{worker}: {max(0.0, cores):g} cores and {known} left"
+
+
+def need_of(pipeline: Pipeline, chain: Chain) -> Need:
+    """A fused chain runs one stage at a time, so it takes the cores of its largest; memory it takes for all."""
+    stages = [pipeline.stage(name) for name in chain]
+    return Need(max(stage.cores for stage in stages), sum(stage.memory_bytes for stage in stages))
+
+
+def place(
+    pipeline: Pipeline,
+    chains: Sequence[Chain],
+    workers: Sequence[WorkerFacts],
+    places: Mapping[Chain, str],
+    wanted: Mapping[Chain, int | None],
+    taken: Mapping[str, Need] | None = None,
+) -> Placement:
+    """Distribute the replicas of every chain. `wanted` None: as many as the worker has cores for.
+
+    `taken` is what other pipelines reserve, by worker. PipelineError with the numbers if the workers cannot hold them.
+    """
+    stock, placed = Stock(workers, taken), Placement()
+    needs = {chain: need_of(pipeline, chain) for chain in chains}
+    columns: dict[str, list[Chain]] = {}
+    for chain in chains:
+        columns.setdefault(places[chain], []).append(chain)
+    for where, together in columns.items():
+        fit = eligible(workers, together[0][0], where)
+        order = _ordered(pipeline, together, fit, placed)
+        counts = [count for chain in together if (count := wanted[chain]) is not None]
+        limit = min([len(order), *counts])
+        chosen = _chosen(together, order, limit, needs, stock)
+        for chain in together:
+            count = wanted[chain]
+            if count is not None:
+                _spread(chain, count, chosen, needs[chain], stock, placed)
+        _fill([chain for chain in together if wanted[chain] is None], chosen, needs, stock, placed)
+        for chain in together:
+            placed.reasons[chain] = _reason(pipeline, chain, where, placed.shares[chain], needs[chain], wanted[chain])
+    return placed
+
+
+def _ordered(
+    pipeline: Pipeline, together: Sequence[Chain], fit: Sequence[WorkerFacts], placed: Placement
+) -> list[WorkerFacts]:
+    """The workers of a place, the best first."""
+    near = [stage.near for chain in together for stage in map(pipeline.stage, chain) if stage.near]
+    feeding = {name for chain in together for name in pipeline.stage(chain[0]).after}
+    upstream = [worker for chain, share in placed.shares.items() if feeding & {*chain} for worker, _ in share]
+    hosts = {worker.host for worker in upstream if worker.host}
+    kin = {kind: {label for worker in upstream for label in worker.of(kind)} for kind in ("rack", "zone")}
+
+    def rank(worker: WorkerFacts) -> tuple[object, ...]:
+        return (
+            sum(not worker.meets(wish) for wish in near),
+            bool(hosts) and worker.host not in hosts,
+            *(bool(labels) and labels.isdisjoint(worker.of(kind)) for kind, labels in kin.items()),
+            worker.name,
+        )
+
+    return sorted(fit, key=rank)
+
+
+def _chosen(
+    together: Sequence[Chain],
+    order: Sequence[WorkerFacts],
+    limit: int,
+    needs: Mapping[Chain, Need],
+    stock: Stock,
+) -> list[WorkerFacts]:
+    """The first `limit` workers that can hold a replica of each chain of the column, by name."""
+    column = total(needs[chain] for chain in together)
+    holding = [worker for worker in order if stock.holds(worker.name, column) != 0]
+    if not holding:
+        names = " and ".join("+".join(chain) for chain in together)
+        raise PipelineError(f"a replica of {names} takes {column}; no worker has that: {_listed(order, stock)}")
+    return sorted(holding[:limit], key=lambda worker: worker.name)
+
+
+def _spread(
+    chain: Chain, count: int, chosen: Sequence[WorkerFacts], need: Need, stock: Stock, placed: Placement
+) -> None:
+    """An asked-for number of replicas: an equal part each, and what does not fit on one goes to those with room."""
+    given = dict.fromkeys((worker.name for worker in chosen), 0)
+    room = {worker.name: stock.holds(worker.name, need) for worker in chosen}
+    left = count
+    open_to: list[str] = [worker.name for worker in chosen]
+    while left and open_to:
+        each, more = divmod(left, len(open_to))
+        for index, name in enumerate(open_to):
+            share = each + (1 if index < more else 0)
+            limit = room[name]
+            share = share if limit is None else min(share, limit - given[name])
+            given[name] += share
+            left -= share
+        open_to = [name for name in open_to if (limit := room[name]) is None or given[name] < limit]
+    if left or not all(given.values()):
+        asked = counted(count, f"replica of {need} was", f"replicas of {need} each were")
+        raise PipelineError(f"stage {chain[0]!r}: {asked} asked for and {count - left} fit: {_listed(chosen, stock)}")
+    for name, share in given.items():
+        stock.take(name, need, share)
+    placed.shares[chain] = tuple((worker, given[worker.name]) for worker in chosen)
+
+
+def _fill(
+    chains: Sequence[Chain],
+    chosen: Sequence[WorkerFacts],
+    needs: Mapping[Chain, Need],
+    stock: Stock,
+    placed: Placement,
+) -> None:
+    """As many columns on each worker as it has cores and memory for; at least one of each chain."""
+    if not chains:
+        return
+    column = total(needs[chain] for chain in chains)
+    counts: list[tuple[WorkerFacts, int]] = []
+    for worker in chosen:
+        fits = stock.holds(worker.name, column)
+        by_cores = max(1, worker.cores)
+        count = by_cores if fits is None else min(fits, by_cores) if not column.cores else fits
+        if not count:
+            raise PipelineError(
+                f"stage {chains[0][0]!r} and those in its column take {column}; {stock.says(worker.name)}"
+            )
+        stock.take(worker.name, column, count)
+        counts.append((worker, count))
+    for chain in chains:
+        placed.shares[chain] = tuple(counts)
+
+
+def total(needs: Iterable[Need]) -> Need:
+    """The sum of what several replicas take."""
+    parts = list(needs)
+    return Need(sum(part.cores for part in parts), sum(part.memory_bytes for part in parts))
+
+
+def _listed(workers: Sequence[WorkerFacts], stock: Stock) -> str:
+    said = "; ".join(stock.says(worker.name) for worker in workers[:NAMED_MAX])
+    return said + (f"; and {len(workers) - NAMED_MAX} more" if len(workers) > NAMED_MAX else "")
+
+
+def _reason(
+    pipeline: Pipeline,
+    chain: Chain,
+    where: str,
+    share: Sequence[tuple[WorkerFacts, int]],
+    need: Need,
+    wanted: int | None,
+) -> str:
+    """Why the chain stands where it does, for people."""
+    total = sum(count for _, count in share)
+    words = [f"{total} replica{'s' * (total != 1)} on {len(share)} worker{'s' * (len(share) != 1)}"]
+    words.append(f"{wanted} asked for" if wanted is not None else "one for each core")
+    if len(chain) > 1:
+        words.append("fused, since the quickest link is none")
+    if need.cores or need.memory_bytes:
+        words.append(f"each takes {need}")
+    if where:
+        words.append(f"placed on {where}")
+    near = sorted({pipeline.stage(name).near for name in chain} - {""})
+    for wish in near:
+        met = sum(worker.meets(wish) for worker, _ in share)
+        words.append(f"{met} of {len(share)} near {wish}")
+    return "; ".join(words)
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.3g} {unit}"

@@ -1,0 +1,175 @@
+"""The plan: which tasks there are, which stages each one runs, where, and which links join them.
+
+`plan` is a pure function of its arguments; the same arguments give the same plan. Stages that follow one another one
+to one with the same number of replicas and the same place are fused into one task, since the quickest link is none.
+Tasks of a pipeline are placed in columns: a worker that takes part runs replicas of every group, and links stay inside
+the worker. Only where two stages that follow one another have different places do links join workers (`edges`). How
+many replicas a worker gets is `placement`'s to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heapreplace
+
+from headrace.controller.core.plan.identities import Standing
+from headrace.controller.core.plan.links import edges, rejoined
+from headrace.controller.core.plan.locality import INLINE, WorkerFacts, check_forced, places_of
+from headrace.controller.core.plan.placement import NOTHING, Need, Stock, need_of, place, total
+from headrace.controller.core.plan.plans import Plan, TaskPlan
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Pipeline, chain_order
+
+#: Tasks that one worker may be given for one pipeline.
+TASKS_A_WORKER_MAX = 512
+
+
+def groups(
+    pipeline: Pipeline,
+    *,
+    fuse: bool,
+    places: Mapping[str, str] | None = None,
+    counts: Mapping[str, int] | None = None,
+    transports: Mapping[str, str] | None = None,
+) -> list[tuple[str, ...]]:
+    """The stages in chains that run in one task each, in graph order. `places` are those of all stages.
+
+    `counts` are the tasks of stages, before what the pipeline says. A stage for whose link `transports` has anything
+    but inline is not fused to the one before: it is to have that link.
+    """
+    places, counts, transports = places or {}, counts or {}, transports or {}
+
+    def wanted(stage: str) -> int | None:
+        return counts.get(stage) or pipeline.stage(stage).replicas
+
+    chains: list[list[str]] = []
+    tail: dict[str, list[str]] = {}
+    for stage in chain_order(pipeline.stages):
+        upstream = stage.after[0] if len(stage.after) == 1 else None
+        joined = (
+            fuse
+            and upstream is not None
+            and upstream in tail
+            and tail[upstream][-1] == upstream
+            and len(pipeline.downstream(upstream)) == 1
+            and wanted(upstream) == wanted(stage.name)
+            and places.get(upstream) == places.get(stage.name)
+            and transports.get(stage.name, INLINE) == INLINE
+        )
+        if joined and upstream is not None:
+            chain = tail[upstream]
+            chain.append(stage.name)
+        else:
+            chain = [stage.name]
+            chains.append(chain)
+        tail[stage.name] = chain
+    return [tuple(chain) for chain in chains]
+
+
+def plan(
+    pipeline: Pipeline,
+    workers: Sequence[WorkerFacts],
+    *,
+    fuse: bool = True,
+    replicas: int = 0,
+    places: Mapping[str, str] | None = None,
+    transports: Mapping[str, str] | None = None,
+    counts: Mapping[str, int] | None = None,
+    current: Plan | None = None,
+    taken: Mapping[str, Need] | None = None,
+) -> Plan:
+    """Tasks and links for a pipeline on these workers. PipelineError if they cannot hold it.
+
+    `replicas` are the tasks of each stage that does not say, 0 for as many as there are cores; `places` gives stages
+    their place, before what the pipeline says; `transports` gives links one, by the stage that they lead to;
+    `counts` gives stages their tasks, before what the pipeline says. What stands in `current` keeps its name and worker
+    where the plan has a task for those stages there; `taken` is what other pipelines reserve, by worker.
+    """
+    if not workers:
+        raise PipelineError(f"pipeline {pipeline.name!r}: no worker is registered; start one with `headrace worker`")
+    check_forced(pipeline, transports or {})
+    where = places_of(pipeline, places or {})
+    counts = counts or {}
+    chains = groups(pipeline, fuse=fuse, places=where, counts=counts, transports=transports)
+    wanted = {chain: counts.get(chain[0]) or pipeline.stage(chain[0]).replicas or replicas or None for chain in chains}
+    placed = place(pipeline, chains, workers, {chain: where[chain[0]] for chain in chains}, wanted, taken)
+    tasks: list[TaskPlan] = []
+    standing = Standing(current)
+    for chain in chains:
+        need = need_of(pipeline, chain)
+        shares = [(worker.name, count) for worker, count in placed.shares[chain]]
+        for worker, replica in standing.numbered(chain, shares):
+            name = f"{pipeline.name}/{chain[0]}.{replica}"
+            tasks.append(TaskPlan(name, chain, worker, replica, where[chain[0]], need))
+    _check_load(tasks)
+    facts = {worker.name: worker for worker in workers}
+    made = edges(pipeline, chains, tasks, {chain: placed.workers(chain) for chain in chains}, facts, transports or {})
+    tasks += standing.solitary(tasks, {worker.name for worker in workers})
+    return Plan(tuple(tasks), tuple(made), {"+".join(chain): reason for chain, reason in placed.reasons.items()})
+
+
+def move(
+    current: Plan,
+    lost: str | Collection[str],
+    workers: Sequence[WorkerFacts],
+    taken: Mapping[str, Need] | None = None,
+) -> Plan:
+    """The plan with every task of one or more lost workers on others; what was bound to one place stays together.
+
+    Of the workers that may have them and have room for what they reserve, the one with the fewest tasks does; what may
+    run nowhere else stays. Only what is touched is planned again: n log n in what was lost, one look at the rest.
+    """
+    gone = {lost} if isinstance(lost, str) else set(lost)
+    staying = [worker for worker in workers if worker.name not in gone]
+    lost_tasks: dict[tuple[str, str], list[TaskPlan]] = {}
+    load = dict.fromkeys((worker.name for worker in staying), 0)
+    stock = Stock(staying, taken)
+    for task in current.tasks:
+        if task.worker in gone:
+            lost_tasks.setdefault((task.worker, task.place), []).append(task)
+        elif task.worker in load:
+            load[task.worker] += 1
+            if task.need != NOTHING:
+                stock.take(task.worker, task.need, 1)
+    heaps: dict[tuple[str, Need], list[tuple[int, str]]] = {}
+    target: dict[str, str] = {}
+    for (_, where), tasks in lost_tasks.items():
+        # Tasks of one chain have no link with one another: each goes where there is room.
+        for unit in [tasks] if len({task.stages for task in tasks}) > 1 else [[task] for task in tasks]:
+            need = total(task.need for task in unit)
+            if (where, need) not in heaps:
+                heaps[where, need] = [(load[other.name], other.name) for other in staying if other.meets(where)]
+                heapify(heaps[where, need])
+            name = _roomiest(heaps[where, need], load, need, stock)
+            if name:
+                load[name] += len(unit)
+                stock.take(name, need, 1)
+                target |= {task.name: name for task in unit}
+    moved = tuple(replace(task, worker=target[task.name]) if task.name in target else task for task in current.tasks)
+    return rejoined(Plan(moved, current.links, current.reasons), workers, target)
+
+
+def _roomiest(heap: list[tuple[int, str]], load: Mapping[str, int], need: Need, stock: Stock) -> str:
+    """The worker with the fewest tasks that has room for a need; empty if none has.
+
+    One without room is dropped for good: it only gets fuller.
+    """
+    while heap:
+        known, name = heap[0]
+        if known != load[name]:
+            heapreplace(heap, (load[name], name))
+        elif stock.holds(name, need) == 0:
+            heappop(heap)
+        else:
+            return name
+    return ""
+
+
+def _check_load(tasks: Sequence[TaskPlan]) -> None:
+    per_worker: dict[str, int] = {}
+    for task in tasks:
+        per_worker[task.worker] = per_worker.get(task.worker, 0) + 1
+    for name, count in per_worker.items():
+        if count > TASKS_A_WORKER_MAX:
+            raise PipelineError(f"worker {name!r} would run {count} tasks, the limit is {TASKS_A_WORKER_MAX}")

@@ -1,0 +1,1 @@
+"""Pure: one run of a pipeline, from its opening to its end."""

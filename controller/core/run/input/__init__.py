@@ -1,0 +1,1 @@
+"""Pure: which input is read, by whom, and what is under suspicion."""

@@ -1,0 +1,138 @@
+"""Input that changed or vanished: what a run does about it, and which versions are held back.
+
+An object is recorded with its version when it is listed. One that is not the same any more cannot be read on: its
+records have other ordinals. So what is open of it halts, and the run's choice says what follows (docs/inputs.md). One
+that was read to its end is compared with what was read, before anything of it is read again (`comparing.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.fold import FragmentState, LedgerState
+from headrace.store.ledger.core.intervals import IntervalSet
+
+
+class ChangedInput(Enum):
+    """What becomes of input that changed since it was listed, or vanished while some of it was open."""
+
+    #: What is open stays open, and nothing is read anew: all else is read and closed, then the run ends with an error.
+    HALT = "halt"
+    #: What is open of it is given up, and the version that is there now is not read.
+    DROP = "drop"
+    #: What is open of it is given up, and the version that is there now is read as a new object.
+    REREAD = "reread"
+
+
+class Standing(Enum):
+    """What a listed fragment, which the ledger does not know by its name, is to what it does know of the object."""
+
+    #: Nothing is known of the object.
+    NEW = "new"
+    #: The object is known in this version, or in one that held the same bytes.
+    THERE = "there"
+    #: It was given up, or passed over in this version, by somebody's choice.
+    PASSED_OVER = "passed over"
+    #: Something is open of it in another version that nobody can tell from this one.
+    CONTRADICTED = "contradicted"
+    #: It was read in another version, to its end: whether that held the same bytes can be told.
+    TO_COMPARE = "to compare"
+
+
+class Earlier:
+    """What is known of each object when a listing begins.
+
+    `submitted` are fragments that may be on their way into the ledger.
+    """
+
+    def __init__(self, ledger: LedgerState, sinks: tuple[str, ...], submitted: Iterable[Fragment] = ()) -> None:
+        self._seen, self._sinks = ledger.seen, sinks
+        #: By stage and URI; most objects have one fragment, and there may be millions.
+        self._known: dict[str, dict[str, FragmentState | list[FragmentState]]] = {}
+        self._submitted: dict[tuple[str, str], list[Fragment]] = {}
+        self._tiles: dict[tuple[str, str], tuple[FragmentState, ...]] = {}
+        for fragment in submitted:
+            if fragment.id not in ledger.fragments:
+                self._submitted.setdefault((fragment.stage, fragment.uri), []).append(fragment)
+        for state in ledger.fragments.values():
+            objects = self._known.setdefault(state.fragment.stage, {})
+            first = objects.setdefault(state.fragment.uri, state)
+            if isinstance(first, list):
+                first.append(state)
+            elif first is not state:
+                objects[state.fragment.uri] = [first, state]
+
+    def _of(self, fragment: Fragment) -> Sequence[FragmentState]:
+        found = self._known.get(fragment.stage, {}).get(fragment.uri, [])
+        return found if isinstance(found, list) else (found,)
+
+    def standing(self, fragment: Fragment) -> Standing:
+        """See `Standing`."""
+        key = fragment.stage, fragment.uri
+        known, submitted = self._of(fragment), self._submitted.get(key, ())
+        if not known and not submitted:
+            return Standing.NEW
+        seen = self._seen.get(key)
+        if seen is not None and seen.version == fragment.version:
+            return Standing.THERE if seen.same else Standing.PASSED_OVER
+        if any(state.fragment.version == fragment.version for state in self.tile(fragment)):
+            return Standing.THERE
+        if any(item.version == fragment.version for item in submitted):
+            return Standing.THERE
+        if any(state.dropped is not None and not state.dropped.reread for state in known):
+            return Standing.PASSED_OVER
+        if not self.tile(fragment) and not submitted:
+            return Standing.NEW
+        unknown = [state for state in known if not state.checksum and not state.done(self._sinks)]
+        return Standing.CONTRADICTED if submitted or unknown else Standing.TO_COMPARE
+
+    def tile(self, fragment: Fragment) -> tuple[FragmentState, ...]:
+        """The fragments that account for what its object held last: the newest of those that meet one another."""
+        key = fragment.stage, fragment.uri
+        if key not in self._tiles:
+            covered = IntervalSet()
+            tile: list[FragmentState] = []
+            for state in reversed(self._of(fragment)):
+                first, end = _span(state.fragment)
+                if state.dropped is not None or (first < end and covered.overlap(first, end)):
+                    continue
+                if first < end:
+                    covered.add(first, end)
+                tile.append(state)
+            self._tiles[key] = tuple(reversed(tile))
+        return self._tiles[key]
+
+    def uncovered(self, fragment: Fragment) -> list[Fragment]:
+        """The parts of a fragment of an object that is there which no fragment of it has: it was cut otherwise.
+
+        What was given up, and is not to be read again, has its part.
+        """
+        key = fragment.stage, fragment.uri
+        covered = IntervalSet()
+        given_up = [state for state in self._of(fragment) if state.dropped is not None and not state.dropped.reread]
+        known = (state.fragment for state in (*self.tile(fragment), *given_up))
+        for item in (*known, *self._submitted.get(key, ())):
+            covered.cover(*_span(item))
+        first, end = _span(fragment)
+        parts: list[Fragment] = []
+        for low, high in (*covered.overlap(first, end), (end, end)):
+            if first < low:
+                parts.append(part_of(fragment, first, low))
+            first = high
+        return parts
+
+
+def _span(fragment: Fragment) -> tuple[int, int]:
+    """Its bytes as they are stored."""
+    return fragment.start, fragment.start + fragment.size
+
+
+def part_of(fragment: Fragment, first: int, end: int) -> Fragment:
+    """The fragment of some of another's bytes; as open at its end, where it ends with it, as that is."""
+    if (first, end) == _span(fragment):
+        return fragment
+    stop = fragment.end if end == fragment.start + fragment.size else end
+    facts = fragment.stage, fragment.uri, fragment.version
+    return Fragment.named(*facts, start=first, end=stop, reader=fragment.reader, size=end - first)

@@ -1,0 +1,335 @@
+"""What is to be read, by whom, and what was lost on the way.
+
+A fragment waits in the queue, or is assigned to one source task, or has been sent. What was sent and is not closed is
+soft state in links and sinks. When a task dies nobody can say what it alone held, so the controller does not guess: it
+lets a marker sweep through every link. A source says at the marker what it was given and has not sent; a sink says
+what it holds when the marker has come in on all its inputs. Whatever is open and in neither is lost, and is read again:
+
+    lost = [0, end) - closed - pending at sources - held at sinks
+
+The marker travels behind the data, so nothing that was sent before it can still be on its way. The same sweep finds
+the end of a run: when all has been sent and nothing is lost, the sinks seal.
+
+Prior art: the aligned barriers of Chandy and Lamport (1985), as in Apache Flink, without the checkpoint behind them.
+Known weakness: a sweep waits for the slowest path, and for tasks that are starting again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.controller.core.messages.messages import TaskSwept
+from headrace.controller.core.run.input.solitary import Solitary
+from headrace.controller.core.run.input.suspicion import Suspicion
+from headrace.controller.core.run.needs import Records
+from headrace.store.ledger.core.entries import Fragment, Range
+from headrace.store.ledger.core.fold import FragmentState, LedgerState
+from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, Gap, IntervalSet, still_open
+
+#: Bytes and fragments that a source task is given ahead of what it reads, so that it never waits for an answer; and how
+#: much more while there is plenty, so that it goes on while a standby takes over: half of an even share of what waits.
+AHEAD_BYTES = 8 << 20
+AHEAD_BYTES_MAX = 256 << 20
+AHEAD_FRAGMENTS = 256
+
+
+class Intake:
+    """Fragments of one run: queued, assigned, sent; and the sweep in progress."""
+
+    def __init__(self, ledger: LedgerState, sinks: tuple[str, ...], sources: tuple[str, ...] = ()) -> None:
+        self._ledger = ledger
+        self._sinks = sinks
+        self.suspicion = Suspicion(sources, sinks)
+        self.solitary = Solitary(ledger, sinks, self.suspicion)
+        self._queue: dict[str, deque[tuple[bytes, tuple[Gap, ...]]]] = {}
+        #: Bytes of the fragments that wait, by stage.
+        self._waiting: dict[str, int] = {}
+        self._assigned: dict[bytes, str] = {}
+        self._loads: dict[str, dict[bytes, int]] = {}
+        #: Ends that a source reported and the ledger may not hold yet.
+        self._ends: dict[bytes, int] = {}
+        #: Fragments of this run that are not done.
+        self._open: dict[bytes, None] = {}
+        #: What was handed out by an earlier leader is not known before a sweep has been through.
+        self._distrusts = False
+        #: Fragments that are open and not read any more, since their object is not the one that was listed; and the
+        #: newest sweep that had begun when that was found.
+        self._halted: dict[bytes, int] = {}
+        #: Fragments that are open and not handed out, since it is not known yet whether their object is the same; and
+        #: those that may have been handed out before that was known, under the version that they were listed in.
+        self._withheld: set[bytes] = set()
+        self._outdated: set[bytes] = set()
+        #: The newest sweep, and the newest that went through.
+        self.sweep = self._through = 0
+        self._awaited: set[str] = set()
+        self._pending: dict[bytes, list[Gap]] = {}
+        self._held: dict[tuple[str, bytes], list[Range]] = {}
+
+    # -- the queue --
+
+    def inherit(self) -> None:
+        """An earlier leader's tasks go on: hand nothing out before a sweep has told what they have."""
+        self.distrust()
+        for fragment in self._ledger.fragments:
+            self.admit(fragment)
+
+    def distrust(self) -> None:
+        """Some task has what this leader has not given it, or has forgotten."""
+        self._distrusts = True
+
+    def admit(self, fragment: bytes) -> None:
+        """Take up a fragment that the ledger knows, unless it is done."""
+        state = self._ledger.fragments[fragment]
+        if fragment in self._open or fragment in self._halted or state.done(self._sinks):
+            return
+        self._open[fragment] = None
+        if not self._distrusts:
+            self._enqueue(fragment, self._gaps(state, {}, ()))
+
+    def settle(self, fragments: Iterable[bytes]) -> None:
+        """Forget those of these fragments that have become done."""
+        for fragment in fragments:
+            if fragment in self._open and self._ledger.fragments[fragment].done(self._sinks):
+                del self._open[fragment]
+
+    @property
+    def done(self) -> bool:
+        """Every admitted fragment is done, or halted."""
+        return not self._open
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nobody reads."""
+        return not self._assigned and not any(self._queue.values()) and self.solitary.idle
+
+    def assign(self, stage: str, task: str, among: int = 1) -> list[tuple[Fragment, tuple[Gap, ...]]]:
+        """What to hand to a source task now, one of `among`, so that it has AHEAD_BYTES and more in front of it."""
+        queue = self._queue.get(stage)
+        load = self._loads.setdefault(task, {})
+        given: list[tuple[Fragment, tuple[Gap, ...]]] = []
+        ahead = sum(load.values())
+        share = self._waiting.get(stage, 0) // (2 * among) if among > 1 else 0
+        limit = max(AHEAD_BYTES, min(AHEAD_BYTES_MAX, share))
+        while queue and len(load) < AHEAD_FRAGMENTS and (not load or ahead < limit):
+            name, gaps = queue.popleft()
+            state = self._ledger.fragments[name]
+            fragment = state.fragment
+            self._waiting[stage] -= fragment.size
+            # Who was thought dead may have had some of it closed meanwhile.
+            gaps = still_open(gaps, [state.of(sink) for sink in self._sinks])
+            if not gaps or name in self._halted or name in self._withheld:
+                continue
+            self._assigned[name] = task
+            load[name] = fragment.size
+            ahead += fragment.size
+            given.append((fragment, gaps))
+        return given
+
+    def was_read(self, task: str, fragment: bytes, count: int) -> bool:
+        """Note that a task has sent a fragment; False for stale news. `count` -1: the end was not asked for."""
+        if self.solitary.was_read(task, fragment):
+            if count >= 0:
+                self._ends[fragment] = count
+            return True
+        if self._assigned.get(fragment) != task:
+            # Where an earlier leader handed it out, only the end is news: what it sent is found by the sweep.
+            known = self._distrusts and fragment in self._ledger.fragments
+            if known and count >= 0:
+                self._ends[fragment] = count
+            return known
+        del self._assigned[fragment]
+        self._loads[task].pop(fragment, None)
+        if count >= 0:
+            self._ends[fragment] = count
+        return True
+
+    def reads(self, task: str, fragment: bytes) -> bool:
+        """Whether a fragment was given to this task, as far as is known: not all of it is, under a new leader."""
+        given = self._assigned.get(fragment) == task or self.solitary.has(task, fragment)
+        return given or (self._distrusts and fragment not in self._assigned)
+
+    def halt(self, fragment: bytes, task: str = "") -> None:
+        """Read no more of a fragment in this run; what of it is closed, or held by a sink, stays good."""
+        self.was_read(task, fragment, UNKNOWN)
+        self._open.pop(fragment, None)
+        self._withheld.discard(fragment)
+        self._halted.setdefault(fragment, self.sweep)
+        self.solitary.halt(fragment)
+
+    def withhold(self, fragment: bytes) -> None:
+        """Hand nothing out of a fragment until it is released, or halted: its object is being compared."""
+        if not self._ledger.fragments[fragment].done(self._sinks):
+            self._withheld.add(fragment)
+            self.solitary.halt(fragment)
+
+    def release(self, fragment: bytes) -> bool:
+        """Its object is the same: go on with a fragment; whether a sweep has to tell first what is open of it."""
+        self._withheld.discard(fragment)
+        if fragment not in self._open:
+            self.admit(fragment)
+            return False
+        if self._distrusts or fragment in self._assigned or self.solitary.reads(fragment):
+            self._outdated.add(fragment)
+        return True
+
+    def excuses(self, task: str, fragment: bytes) -> bool:
+        """Whether a task may have found a change only since its order is older than what is known of the object.
+
+        If so the task has let go of it, and what is open is found by a sweep. An order is excused once.
+        """
+        if fragment not in self._withheld and fragment not in self._outdated:
+            return False
+        self._outdated.discard(fragment)
+        self.was_read(task, fragment, UNKNOWN)
+        return True
+
+    def task_died(self, task: str) -> None:
+        """Let go of what a task was given; the next sweep finds what is lost."""
+        for fragment in self._loads.pop(task, {}):
+            self._assigned.pop(fragment, None)
+        self.solitary.task_died(task)
+        self._awaited.clear()
+
+    def drop_queue(self) -> None:
+        """Nothing more is handed out."""
+        self._queue.clear()
+        self.solitary.drop_queue()
+        self._waiting.clear()
+
+    def begin_again(self) -> None:
+        """Every source has let go, and what sinks held is closed: queue all that is open."""
+        self.drop_queue()
+        self._assigned.clear()
+        self._loads.clear()
+        self.solitary.let_go()
+        self._pending.clear()
+        self.requeue_lost()
+
+    # -- the sweep --
+
+    @property
+    def sweeping(self) -> bool:
+        """Whether a sweep is under way."""
+        return bool(self._awaited)
+
+    def begin_sweep(self, tasks: Iterable[str]) -> int:
+        """Start a sweep through these tasks and give its number."""
+        self.sweep += 1
+        self._awaited = set(tasks)
+        self._pending.clear()
+        self._held.clear()
+        return self.sweep
+
+    def swept(self, event: TaskSwept) -> bool:
+        """Take one task's answer; True when it was the last."""
+        if event.sweep != self.sweep or event.task not in self._awaited:
+            return False
+        for fragment, gaps in event.pending:
+            self._pending.setdefault(fragment, []).extend(gaps)
+            if self._distrusts and gaps and fragment not in self._assigned:
+                self._assigned[fragment] = event.task
+                load = self._loads.setdefault(event.task, {})
+                load[fragment] = self._ledger.fragments[fragment].fragment.size
+        for sink, ranges in event.held:
+            for item in ranges:
+                self._held.setdefault((sink, item.fragment), []).append(item)
+        self._awaited.discard(event.task)
+        if not self._awaited:
+            self._through = self.sweep
+        return not self._awaited
+
+    def abort_sweep(self) -> None:
+        """Forget the sweep under way; its answers will be stale."""
+        self._awaited.clear()
+
+    def held_are_closed(self) -> bool:
+        """Whether all that sinks held at the last sweep has been closed since."""
+        if self._awaited:
+            return False
+        for (sink, fragment), ranges in self._held.items():
+            closed = self._ledger.fragments[fragment].of(sink)
+            for item in ranges:
+                if sum(end - first for first, end in closed.overlap(item.first, item.end)) < item.count:
+                    return False
+        return True
+
+    def parted(self, sink: str, records: Records) -> tuple[Records, Records]:
+        """Of these records, those that a sink held at the last sweep, and the others."""
+        held: list[tuple[bytes, tuple[int, ...]]] = []
+        others: list[tuple[bytes, tuple[int, ...]]] = []
+        for fragment, rows in records:
+            ranges = self._held.get((sink, fragment), ())
+            mine = {row for row in rows if any(item.first <= row < item.end for item in ranges)}
+            held += [(fragment, tuple(sorted(mine)))] if mine else []
+            others += [(fragment, tuple(row for row in rows if row not in mine))] if len(mine) < len(rows) else []
+        return tuple(held), tuple(others)
+
+    def parted_halted(self, sink: str, records: Records) -> tuple[Records, Records]:
+        """Of these records, those that may be closed still, and those that nobody reads any more.
+
+        The latter are of halted fragments, and no sink held them when a marker had passed behind what was sent.
+        """
+        if self._through != self.sweep:
+            return records, ()
+        halted = tuple(item for item in records if self._idles(item[0]))
+        held, never = self.parted(sink, halted)
+        return (*(item for item in records if item not in halted), *held), never
+
+    def _idles(self, fragment: bytes) -> bool:
+        """Whether a fragment was halted before the newest sweep began, and no source has any of it in front of it."""
+        halted = self._halted.get(fragment, self.sweep) < self.sweep
+        return halted and fragment not in self._assigned and not self._pending.get(fragment)
+
+    def requeue_lost(self) -> int:
+        """Queue what is open and held by nobody; how many fragments that concerned."""
+        self._distrusts = False
+        lost = 0
+        waiting = {name for queue in self._queue.values() for name, _ in queue}
+        for fragment in self.suspicion.fragments():
+            if fragment in self._open and fragment not in self._withheld:
+                lost += self.solitary.requeue(fragment, self._held, self._ends.get(fragment))
+        for fragment in self._open:
+            if fragment in waiting or fragment in self._assigned or fragment in self._withheld:
+                continue
+            state = self._ledger.fragments[fragment]
+            held = {sink: self._held.get((sink, fragment), []) for sink in self._sinks}
+            gaps = self._gaps(state, held, self._pending.get(fragment, ()))
+            if gaps:
+                self._enqueue(fragment, gaps)
+                lost += 1
+        return lost
+
+    def _enqueue(self, fragment: bytes, gaps: tuple[Gap, ...]) -> None:
+        facts = self._ledger.fragments[fragment].fragment
+        stage = facts.stage
+        if gaps:
+            self._waiting[stage] = self._waiting.get(stage, 0) + facts.size
+            self._queue.setdefault(stage, deque()).append((fragment, gaps))
+
+    def _gaps(
+        self, state: FragmentState, held: Mapping[str, Sequence[Range]], pending: Sequence[Gap]
+    ) -> tuple[Gap, ...]:
+        """What some sink has neither closed nor in its hands nor coming to it."""
+        count = state.count if state.count is not None else self._ends.get(state.fragment.id)
+        wanted: list[list[Gap]] = []
+        suspects = self.suspicion.of(state.fragment.id)
+        for sink in self._sinks:
+            covered = state.of(sink).copy()
+            for item in held.get(sink, ()):
+                covered.cover(item.first, item.end, item.offset, item.stop)
+            for first, end, offset, stop in suspects.runs() if suspects is not None else ():
+                covered.cover(first, end, offset, stop)
+            for gap in pending:
+                if gap.first < gap.end:
+                    covered.cover(gap.first, gap.end, gap.offset)
+            wanted.append(covered.gaps(UNBOUNDED if count is None else count))
+        if len(wanted) == 1:
+            return tuple(wanted[0])
+        union = IntervalSet()
+        offsets: dict[int, int] = {}
+        for gaps in wanted:
+            for gap in gaps:
+                union.cover(gap.first, gap.end, gap.offset)
+                offsets.setdefault(gap.first, gap.offset)
+        return tuple(Gap(first, end, offsets.get(first, -1)) for first, end in union)

@@ -1,0 +1,228 @@
+"""The listing of a run's sources: asked of one task each, compared with what the ledger knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.controller.core.messages.messages import Command, ListSource, SourceListed
+from headrace.controller.core.run.input.changed import Earlier, Standing
+from headrace.controller.core.run.input.comparison import Compared, Comparing
+from headrace.controller.core.run.input.copies import Copies
+from headrace.controller.core.run.tasks.task_table import Task, TaskState
+from headrace.store.ledger.core.entries import Fragment, VersionSeen
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.words import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The fragments that are listed and in the ledger, how many of them are done, and the bytes of all as stored."""
+
+    fragments: int = 0
+    done: int = 0
+    size: int = 0
+
+
+class Listing:
+    """Which sources are being listed, and which fragments they have."""
+
+    def __init__(self, ledger: LedgerState, sources: tuple[str, ...], sinks: tuple[str, ...]) -> None:
+        self._ledger = ledger
+        self._sinks = sinks
+        self._done: dict[str, bool] = dict.fromkeys(sources, False)
+        self._lister: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}
+        #: The number of the newest listing; a later leader begins higher.
+        self.number = 0
+        self._submitted: dict[bytes, Fragment] = {}
+        self._earlier: Earlier | None = None
+        #: Whether other versions of what is open are listed as new ones.
+        self.reread = False
+        #: Fragments in this run's listings, and in the newest one of each source.
+        self.seen: set[bytes] = set()
+        #: Of these, those that the ledger did not know when `tally` was asked last, and those that were not done.
+        self._unknown: list[bytes] = []
+        self._undone: set[bytes] = set()
+        self._tally = Tally()
+        #: What each source passed over as no input, in words.
+        self._passed_over: dict[str, str] = {}
+        self._newest: dict[str, set[bytes]] = {}
+        #: By source, the objects that were read, hold other bytes now, and are read again, or not: how many, the first.
+        self._repeated: dict[str, tuple[int, str]] = {}
+        self._passed: dict[str, tuple[int, str]] = {}
+        #: Objects that stand in another version of which no checksum tells whether it is the same: which one.
+        self._untold: dict[tuple[str, str], str] = {}
+        self.comparing = Comparing()
+        self.copies = Copies(ledger)
+        #: Objects that are back in the version in which they were listed, to be entered in the ledger.
+        self.back: dict[tuple[str, str], VersionSeen] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether each source has been listed to its end, and what it has is compared with what was read."""
+        return all(self._done.values()) and self.comparing.done
+
+    def is_source(self, stage: str) -> bool:
+        """Whether this stage is one of the run's sources."""
+        return stage in self._done
+
+    def ask(self, tasks: Iterable[Task]) -> list[Command]:
+        """Have each source listed by the first of its tasks that is ready."""
+        if all(done or stage in self._lister for stage, done in self._done.items()):
+            return []
+        ready = [task for task in tasks if task.state is TaskState.READY]
+        commands: list[Command] = []
+        for stage, done in self._done.items():
+            lister = next((task for task in ready if stage in task.plan.stages), None)
+            if not done and stage not in self._lister and lister is not None:
+                self.number += 1
+                self._lister[stage], self._numbers[stage] = lister.plan.name, self.number
+                # What an earlier listing of this run had may be open, and another object by now.
+                self._earlier, self._newest[stage] = None, set()
+                ask = ListSource(lister.plan.worker, lister.plan.name, lister.attempt, stage, self.number)
+                commands.append(ask)
+        return commands
+
+    def expects(self, event: SourceListed) -> bool:
+        """Whether a page comes from the task that was asked, and of the listing that it was asked for."""
+        asked = self._lister.get(event.stage) == event.task
+        return asked and event.listing == self._numbers[event.stage]
+
+    def take(self, event: SourceListed) -> tuple[list[Fragment], list[Fragment]]:
+        """Fragments of a page that are new, and those that the ledger knows.
+
+        Another version of an object of which something is open is neither, unless it is to be read again.
+        """
+        if self._earlier is None:
+            self._earlier = Earlier(self._ledger, self._sinks, self._submitted.values())
+        fresh: list[Fragment] = []
+        known: list[Fragment] = []
+        for fragment in event.fragments:
+            if fragment.id in self._ledger.fragments:
+                self._note_seen(fragment)
+                self._note_back(fragment)
+                known.append(fragment)
+            elif fragment.id in self._submitted:
+                self._note_seen(fragment)
+            else:
+                fresh += self._unknown_named(fragment, known)
+        if event.last:
+            self._done[event.stage] = True
+            self._passed_over[event.stage] = event.passed_over
+        return fresh, known
+
+    def _unknown_named(self, fragment: Fragment, known: list[Fragment]) -> list[Fragment]:
+        """What is new of a fragment that the ledger does not know by its name; `known` gets what it knows for it."""
+        assert self._earlier is not None
+        standing = self._earlier.standing(fragment)
+        if standing is Standing.NEW or (standing is Standing.CONTRADICTED and self.reread):
+            return self.add((fragment,))
+        if standing is Standing.CONTRADICTED:
+            self._untold[fragment.stage, fragment.uri] = fragment.version
+        if standing not in (Standing.THERE, Standing.TO_COMPARE):
+            return []
+        tile = self._earlier.tile(fragment)
+        for state in tile:
+            self._note_seen(state.fragment)
+        if standing is Standing.THERE:
+            known += [state.fragment for state in tile]
+            return self.add(self._earlier.uncovered(fragment))
+        self.comparing.meet(fragment, tile)
+        return []
+
+    def _note_seen(self, fragment: Fragment) -> None:
+        """It is in this run's listings, and in the newest of its source."""
+        if fragment.id not in self.seen:
+            self.seen.add(fragment.id)
+            self._unknown.append(fragment.id)
+        self._newest[fragment.stage].add(fragment.id)
+
+    def _note_back(self, fragment: Fragment) -> None:
+        """An object stands in the version that it was listed in, after another one was seen there."""
+        seen = self._ledger.seen.get((fragment.stage, fragment.uri))
+        if seen is not None and seen.version != fragment.version:
+            self.back[fragment.stage, fragment.uri] = VersionSeen(fragment.stage, fragment.uri, fragment.version, True)
+
+    def add(self, fragments: Iterable[Fragment]) -> list[Fragment]:
+        """Fragments that are listed as new from now on."""
+        fresh = [item for item in fragments if item.id not in self._submitted and item.id not in self._ledger.fragments]
+        for item in fresh:
+            self._submitted[item.id] = item
+            self._note_seen(item)
+        return fresh
+
+    def note_repeated(self, item: Compared) -> None:
+        """An object that was read is read again in another version."""
+        count, first = self._repeated.get(item.stage, (0, item.uri))
+        self._repeated[item.stage] = count + 1, first
+
+    def note_passed(self, item: Compared) -> None:
+        """An object that was read is not read in another version, by somebody's choice."""
+        count, first = self._passed.get(item.stage, (0, item.uri))
+        self._passed[item.stage] = count + 1, first
+
+    def notes(self) -> list[str]:
+        """What was passed over as no input, and what is read a second time, a line a source each."""
+        notes = [f"source {stage}: {words}" for stage, words in self._passed_over.items() if words]
+        for stage, (count, first) in self._repeated.items():
+            objects = counted(count, "object that was read holds", "objects that were read hold")
+            notes.append(
+                f"source {stage}: {objects} other bytes now and {'is' if count == 1 else 'are'} read as new: a record "
+                f"that stands in both is in the dataset twice, unless a dedup stage finds it; the first is {first!r}"
+            )
+        for stage, (count, first) in self._passed.items():
+            objects = counted(count, "object that was read holds", "objects that were read hold")
+            notes.append(f"source {stage}: {objects} other bytes now, which are not read; the first is {first!r}")
+        return [*notes, *self.copies.notes()]
+
+    def settle(self, fragments: Iterable[bytes]) -> None:
+        """Something has become of these fragments: count those that are done."""
+        for name in fragments:
+            if name in self._undone and self._ledger.fragments[name].done(self._sinks):
+                self._undone.discard(name)
+
+    def tally(self) -> Tally:
+        """What this run's listings hold by now; costs as much as is new, since it is asked for again and again."""
+        unknown, self._unknown = self._unknown, []
+        counted, size = self._tally.fragments, self._tally.size
+        for name in unknown:
+            state = self._ledger.fragments.get(name)
+            if state is None:
+                self._unknown.append(name)
+                continue
+            counted, size = counted + 1, size + state.fragment.size
+            if not state.done(self._sinks):
+                self._undone.add(name)
+        self._tally = Tally(counted, counted - len(self._undone), size)
+        return self._tally
+
+    def vanished(self, stage: str) -> list[Fragment]:
+        """The fragments that the ledger holds open and this listing does not have."""
+        seen = self._newest.get(stage, ())
+        return [
+            state.fragment
+            for state in self._ledger.fragments.values()
+            if state.fragment.stage == stage and state.fragment.id not in seen and not state.done(self._sinks)
+        ]
+
+    def why_open(self, gone: Fragment) -> str:
+        """What is said of a fragment that `vanished` has."""
+        why = f"{gone.uri} changed or vanished since it was listed (then: {gone.version}"
+        now = self._untold.get((gone.stage, gone.uri))
+        if now is None:
+            return f"{why})"
+        return f"{why}, now: {now}): only of what was read to its end a checksum tells whether its bytes are the same"
+
+    def again(self, stages: Iterable[str]) -> None:
+        """Have these sources listed once more."""
+        for stage in stages:
+            self._done[stage] = False
+            self._lister.pop(stage, None)
+
+    def task_died(self, task: str) -> None:
+        """What this task was listing is listed again from the beginning."""
+        for stage, lister in list(self._lister.items()):
+            if lister == task:
+                del self._lister[stage]
+        self.comparing.drop_asked(task)

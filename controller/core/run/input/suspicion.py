@@ -1,0 +1,145 @@
+"""Which records are suspected of killing the tasks that have them, and which are condemned for it.
+
+When a task dies its worker says what its stages had in hand. Each such range gets a strike; where ranges of two deaths
+overlap, the second is suspect: it goes to no ordinary task any more, but to the solitary one, which takes up one record
+at a time. A record that is alone in hand at two deaths of that task is condemned: quarantined with the story. Where the
+worker itself killed the task (a deadline, a cap) one death is enough for either. The death of a worker says nothing.
+
+Known weakness: a process killed twice by somebody else, at the very same record alone, condemns that record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headrace.controller.core.messages.messages import Condemned, InHand
+from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, IntervalSet
+
+#: Records that a source may have been at when it died, if it did not say how many.
+SOURCE_WINDOW = 4096
+#: Deaths at one record alone after which it is condemned.
+DEATHS_ALONE = 2
+#: Deaths of a stage of a solitary task in a row, of which none has a record to answer for and between which nothing of
+#: what is suspect was closed or condemned, after which the stage is at fault.
+VAIN_MAX = 8
+#: Condemned neighbours after which it is not the records that are at fault.
+NEIGHBOURS_MAX = 8
+#: Condemned records of one run after which the stage is at fault all the same.
+CONDEMNED_MAX = 100
+
+
+@dataclass(slots=True)
+class _File:
+    """What is known of one fragment."""
+
+    struck: IntervalSet = field(default_factory=IntervalSet)
+    suspects: IntervalSet = field(default_factory=IntervalSet)
+    alone: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    condemned: dict[int, Condemned] = field(default_factory=dict[int, Condemned])
+    trial: bool = False
+
+
+class Suspicion:
+    """The strikes of one run."""
+
+    def __init__(self, sources: Iterable[str] = (), sinks: Iterable[str] = ()) -> None:
+        self._sources, self._sinks = tuple(sources), tuple(sinks)
+        self._files: dict[bytes, _File] = {}
+        self._condemned = 0
+        #: Of each stage: what had been decided at the last such death, and how many there were in a row.
+        self._vain: dict[str, tuple[int, int]] = {}
+
+    def of(self, fragment: bytes) -> IntervalSet | None:
+        """The suspect records of a fragment; None where there are none."""
+        file = self._files.get(fragment)
+        return file.suspects if file is not None and len(file.suspects) else None
+
+    def fragments(self) -> list[bytes]:
+        """The fragments with suspect records."""
+        return [name for name, file in self._files.items() if len(file.suspects)]
+
+    def condemned(self, fragment: bytes) -> tuple[Condemned, ...]:
+        """The condemned records of a fragment."""
+        file = self._files.get(fragment)
+        return tuple(file.condemned[ordinal] for ordinal in sorted(file.condemned)) if file else ()
+
+    def trial(self, fragment: bytes) -> bool:
+        """Whether a sink died of records of this fragment."""
+        file = self._files.get(fragment)
+        return file is not None and file.trial
+
+    def died(self, hands: Iterable[InHand], *, certain: bool) -> None:
+        """An ordinary task died with these ranges in hand. `certain`: its worker knows that it was for one of them."""
+        for hand in hands:
+            item = hand.range
+            end = item.end if item.count else item.first + SOURCE_WINDOW
+            file = self._files.setdefault(item.fragment, _File())
+            if certain or file.struck.overlap(item.first, end):
+                file.suspects.cover(item.first, item.end if item.count else UNBOUNDED, item.offset, item.stop)
+                file.trial = file.trial or hand.stage in self._sinks
+            file.struck.cover(item.first, end)
+
+    def died_alone(self, hands: Iterable[InHand], story: str, *, certain: bool) -> str:
+        """The solitary task died: condemn its record if it is time. What is wrong with the stage, if anything is."""
+        hands = list(dict.fromkeys(hands))
+        ranges = Counter(hand.stage for hand in hands)
+        for hand in hands:
+            item = hand.range
+            file = self._files.setdefault(item.fragment, _File())
+            # A sink that writes a shard has all its ranges in hand, and some file may have given it one record.
+            alone = item.count == 1 and ranges[hand.stage] == 1
+            if hand.stage in self._sinks and not alone:
+                file.trial = True
+            if not alone:
+                continue
+            key = (item.first, hand.stage)
+            file.alone[key] = file.alone.get(key, 0) + 1
+            if (certain or file.alone[key] >= DEATHS_ALONE) and item.first not in file.condemned:
+                file.condemned[item.first] = Condemned(item.first, hand.stage, story)
+                self._condemned += 1
+                if hand.stage in self._sources:
+                    self._narrow(file, item.first)
+                if wrong := self._wrong(file, item.first):
+                    return wrong
+        return ""
+
+    def in_vain(self, hands: Iterable[InHand], closed: int) -> str:
+        """The solitary task died of more than one record: the stage, where it did so too often and to no avail.
+
+        `closed` is how much of what is suspect is closed by now, in records. What kills only in company, as a sink that
+        dies of a shard's size, would else be started again for ever.
+        """
+        ranges = Counter(hand.stage for hand in set(hands))
+        decided = closed + self._condemned
+        for hand in hands:
+            if hand.range.count == 1 and ranges[hand.stage] == 1:
+                continue
+            before, deaths = self._vain.get(hand.stage, (decided, 0))
+            self._vain[hand.stage] = (decided, deaths + 1 if decided == before else 1)
+            return hand.stage if self._vain[hand.stage][1] >= VAIN_MAX else ""
+        return ""
+
+    @staticmethod
+    def _narrow(file: _File, ordinal: int) -> None:
+        """A source said not how many records it was at: now the culprit is known, what is behind it is free."""
+        suspects = IntervalSet()
+        for first, end, offset, stop in file.suspects.runs():
+            narrowed = first <= ordinal and end == UNBOUNDED
+            suspects.add(first, ordinal + 1 if narrowed else end, offset, UNKNOWN if narrowed else stop)
+        file.suspects = suspects
+
+    def _wrong(self, file: _File, ordinal: int) -> str:
+        last = file.condemned[ordinal]
+        if all(ordinal - step in file.condemned for step in range(NEIGHBOURS_MAX)):
+            return (
+                f"stage {last.stage} killed its process on {NEIGHBOURS_MAX} records in a row, each alone in a process "
+                f"of its own; the last time: {last.story}"
+            )
+        if self._condemned > CONDEMNED_MAX:
+            return (
+                f"stage {last.stage} killed its process again: more than {CONDEMNED_MAX} records of this run have; "
+                f"the last time: {last.story}"
+            )
+        return ""

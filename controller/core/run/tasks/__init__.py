@@ -1,0 +1,1 @@
+"""Pure: the tasks of a run and the links between them."""

@@ -1,0 +1,169 @@
+"""The tasks of one run: which attempt of each is alive, and when the next one starts."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from headrace.controller.core.cluster.leader import InvalidTransitionError
+from headrace.controller.core.plan.plans import Plan, TaskPlan
+
+#: Seconds before a task that died starts again, doubled for each death in a row up to RESTART_S_MAX.
+RESTART_S = 0.1
+RESTART_S_MAX = 10.0
+#: Deaths in a row after which a run gives up.
+DEATHS_MAX = 8
+#: Seconds that a task may take to build its stages; a model that is loaded from a slow disk must fit.
+START_S_MAX = 300.0
+#: Seconds that a task must have been ready for its earlier deaths to be forgotten.
+HEALTHY_S = 20.0
+
+#: Attempts of a task in one term. A worker may still run what an earlier leader started; its numbers are lower.
+ATTEMPTS_A_TERM = 1 << 20
+
+
+class TaskState(Enum):
+    """Where a task stands."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    READY = "ready"
+    STOPPED = "stopped"
+
+
+class TaskTurn(Enum):
+    """What moves a task."""
+
+    START_DUE = "start due"
+    ADOPTED = "adopted"
+    BECAME_READY = "became ready"
+    EXITED = "exited"
+    STOP_ASKED = "stop asked"
+
+
+TRANSITIONS: dict[tuple[TaskState, TaskTurn], TaskState] = {
+    (TaskState.WAITING, TaskTurn.START_DUE): TaskState.STARTING,
+    (TaskState.WAITING, TaskTurn.ADOPTED): TaskState.STARTING,
+    (TaskState.STARTING, TaskTurn.BECAME_READY): TaskState.READY,
+    (TaskState.STARTING, TaskTurn.EXITED): TaskState.WAITING,
+    (TaskState.READY, TaskTurn.EXITED): TaskState.WAITING,
+    (TaskState.WAITING, TaskTurn.STOP_ASKED): TaskState.STOPPED,
+    (TaskState.STARTING, TaskTurn.STOP_ASKED): TaskState.STOPPED,
+    (TaskState.READY, TaskTurn.STOP_ASKED): TaskState.STOPPED,
+}
+
+
+@dataclass(slots=True)
+class Task:
+    """One task and its attempts. The number of an attempt is never used again, nor lower in a later term."""
+
+    plan: TaskPlan
+    state: TaskState = TaskState.WAITING
+    attempt: int = 0
+    deaths: int = 0
+    restarts: int = 0
+    #: When a waiting task starts, and when a starting one was started.
+    start_at: float = 0.0
+    ready_at: float = 0.0
+    story: str = ""
+    #: Where the living attempt takes links of other workers.
+    addresses: tuple[str, ...] = ()
+
+    def turn(self, turn: TaskTurn) -> None:
+        """Move along the table; InvalidTransitionError if it knows no such step."""
+        target = TRANSITIONS.get((self.state, turn))
+        if target is None:
+            raise InvalidTransitionError(f"task {self.plan.name}: {self.state.value} on {turn.value!r}")
+        self.state = target
+
+
+class Roster:
+    """Every task of one plan."""
+
+    def __init__(self, plan: Plan, term: int = 0) -> None:
+        self._before = term * ATTEMPTS_A_TERM
+        self.tasks: dict[str, Task] = {task.name: Task(task, attempt=self._before) for task in plan.tasks}
+        #: The last attempts of tasks that are no more: a task of that name may come again.
+        self._retired: dict[str, int] = {}
+
+    def add(self, plan: TaskPlan) -> Task:
+        """One more task; it starts at once."""
+        task = self.tasks[plan.name] = Task(plan, attempt=self._retired.pop(plan.name, self._before))
+        return task
+
+    def retire(self, task: Task) -> None:
+        """A task is no more."""
+        self._retired[task.plan.name] = task.attempt
+        del self.tasks[task.plan.name]
+
+    def replace(self, task: Task, plan: TaskPlan, now: float) -> None:
+        """The task is planned otherwise: its next attempt starts at once."""
+        if task.state is not TaskState.WAITING:
+            task.turn(TaskTurn.EXITED)
+        task.plan, task.start_at, task.deaths, task.addresses = plan, now, 0, ()
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks.values())
+
+    def current(self, name: str, attempt: int) -> Task | None:
+        """The task if `attempt` is its living attempt; None for news of the dead."""
+        task = self.tasks.get(name)
+        if task is None or task.attempt != attempt or task.state not in (TaskState.STARTING, TaskState.READY):
+            return None
+        return task
+
+    @property
+    def stable(self) -> bool:
+        """Whether each task is ready."""
+        return all(task.state is TaskState.READY for task in self)
+
+    def due(self, now: float, workers: Container[str]) -> list[Task]:
+        """Move the tasks of these workers whose time has come to their next attempt, and give them."""
+        started: list[Task] = []
+        for task in self:
+            if task.state is TaskState.WAITING and now >= task.start_at and task.plan.worker in workers:
+                task.turn(TaskTurn.START_DUE)
+                task.attempt = max(task.attempt, self._before) + 1
+                task.start_at = now
+                started.append(task)
+        return started
+
+    def may_adopt(self, task: Task, attempt: int) -> bool:
+        """Whether a living attempt is the newest: this leader's last one, or an earlier leader's where it has none."""
+        return attempt == task.attempt or (task.attempt == self._before and 0 < attempt <= self._before)
+
+    def adopt(self, task: Task, attempt: int, now: float, *, ready: bool) -> None:
+        """Go on with an attempt that an earlier leader started."""
+        task.turn(TaskTurn.ADOPTED)
+        task.attempt, task.start_at = attempt, now
+        if ready:
+            task.turn(TaskTurn.BECAME_READY)
+            task.ready_at = now
+
+    def late(self, now: float) -> list[Task]:
+        """The tasks that have not become ready in time."""
+        return [task for task in self if task.state is TaskState.STARTING and now >= task.start_at + START_S_MAX]
+
+    def died(self, task: Task, story: str, now: float, *, blamed: bool = True) -> bool:
+        """Note a death and set the next start; False if the task has died too often in a row.
+
+        A task that is not `blamed` died with its worker, which says nothing about the task.
+        """
+        if task.state is TaskState.READY and now >= task.ready_at + HEALTHY_S:
+            task.deaths = 0
+        task.turn(TaskTurn.EXITED)
+        task.deaths += blamed
+        task.restarts += 1
+        task.story = story
+        task.start_at = now + min(RESTART_S_MAX, RESTART_S * 2 ** max(0, task.deaths - 1))
+        return task.deaths < DEATHS_MAX
+
+    def wake_at(self, workers: Container[str]) -> float | None:
+        """When the next task of these workers is due, or any is late."""
+        times = [
+            task.start_at + (START_S_MAX if task.state is TaskState.STARTING else 0.0)
+            for task in self
+            if task.state is TaskState.STARTING or (task.state is TaskState.WAITING and task.plan.worker in workers)
+        ]
+        return min(times, default=None)

@@ -1,0 +1,1 @@
+"""Faults that an operator asks a controller for."""

@@ -1,0 +1,179 @@
+"""The log's I/O: reading entries and creating them, one thread a log, so that no write passes another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.controller.core.messages.log import (
+    EntryOvertaken,
+    EntryRefused,
+    EntryUnresolved,
+    EntryWritten,
+    LogRead,
+    ReadLog,
+    SnapshotWritten,
+    TruncateLog,
+    WriteEntry,
+    WriteSnapshot,
+)
+from headrace.controller.process import is_alive
+from headrace.daemon.threads import OneThread
+from headrace.store.errors import StoreError, StoreRefused, StoreStalled
+from headrace.store.ledger.core.entries import (
+    Beat,
+    Entry,
+    EpochRaised,
+    FragmentEnded,
+    FragmentsListed,
+    Led,
+    PipelineApplied,
+    decode_entry,
+    encode_entry,
+)
+from headrace.store.ledger.folding import read_behind
+from headrace.store.ledger.log import Appended, Log
+from headrace.store.objects import ObjectStore, open_store
+from headrace.store.s3.probe import begin_race
+
+LogAnswer = EntryWritten | EntryRefused | EntryUnresolved | EntryOvertaken
+#: What a new log may say while the race about its store goes on: nothing is closed by it, and nothing lost with it.
+_BEFORE_THE_RACE = (Led, Beat, PipelineApplied, EpochRaised, FragmentsListed, FragmentEnded)
+
+
+@dataclass(slots=True)
+class _OpenLog:
+    store: ObjectStore
+    log: Log
+    thread: OneThread
+    leader: Led | None = None
+    #: Whether its store has been seen to let exactly one create an object.
+    probed: bool = False
+    race: Future[None] | None = None
+    #: Whether all its entries are ours: it was empty when this process first read it.
+    is_new: bool | None = None
+
+
+class Logs:
+    """The logs that this controller has opened, by dataset URI.
+
+    Where two can create one object, two can lead: better no leader than two. So each store is probed by a race, which
+    takes seconds on some, before anything is added to a log that says something already, to that of the `cluster`,
+    whose leader acts beyond it, or to any that would close a batch. The first entries of a new log need not wait for
+    it (docs/decisions/0040).
+    """
+
+    def __init__(self, opener: Callable[[str], ObjectStore] = open_store, cluster: str = "") -> None:
+        self._opener, self._cluster = opener, cluster
+        self._logs: dict[str, _OpenLog] = {}
+
+    async def read(self, command: ReadLog) -> LogRead:
+        """Entries behind the last known one. Raises StoreError, and EntryError for one that cannot be read."""
+        opened = self._open(command.log)
+        return await asyncio.get_running_loop().run_in_executor(opened.thread.pool, self._read, opened, command)
+
+    async def write(self, command: WriteEntry) -> LogAnswer:
+        """Create one entry, and say what stands there now.
+
+        Raises where asking again cannot help: StoreRefused, and EntryError for an entry that has no bytes, or where
+        what stands there cannot be read.
+        """
+        opened = self._open(command.log)
+        return await asyncio.get_running_loop().run_in_executor(opened.thread.pool, self._write, opened, command)
+
+    def snapshot(self, command: WriteSnapshot) -> Coroutine[Any, Any, SnapshotWritten]:
+        """Take the bytes of a fold now; what is returned writes them, on another thread than the entries'.
+
+        That raises StoreError.
+        """
+        from headrace.store.ledger.snapshot import encode_snapshot
+
+        return self._write_snapshot(command, encode_snapshot(command.state))
+
+    async def _write_snapshot(self, command: WriteSnapshot, data: bytes) -> SnapshotWritten:
+        log = self._open(command.log).log
+        await asyncio.to_thread(log.write_snapshot, command.number, data)
+        return SnapshotWritten(command.log, command.number)
+
+    async def truncate(self, command: TruncateLog) -> None:
+        """Delete what a snapshot covers. Raises StoreError."""
+        await asyncio.to_thread(self._open(command.log).log.truncate, command.upto, command.keep)
+
+    def store(self, dataset: str) -> ObjectStore:
+        """The dataset's store. Raises StoreError for a URI that cannot be opened."""
+        return self._open(dataset).store
+
+    def close(self) -> None:
+        """Begin no more. Whoever calls it has waited for what is being written, for as long as it would."""
+        for opened in self._logs.values():
+            opened.thread.close(wait=False)
+
+    def _open(self, dataset: str) -> _OpenLog:
+        opened = self._logs.get(dataset)
+        if opened is None:
+            store = self._opener(dataset)
+            opened = _OpenLog(store, Log(store), OneThread("log"))
+            self._logs[dataset] = opened
+        return opened
+
+    def _read(self, opened: _OpenLog, command: ReadLog) -> LogRead:
+        entries: list[tuple[int, Entry]] = []
+        found, behind = read_behind(opened.log, command.after)
+        snapshot = None
+        if found is not None:
+            _, snapshot = found
+            opened.leader = Led(snapshot.term, snapshot.leader)
+        for number, data in behind:
+            entry = decode_entry(data, f"entry {number} of {command.log}")
+            entries.append((number, entry))
+            for change in entry.changes:
+                if isinstance(change, Led):
+                    opened.leader = change
+        if opened.is_new is None:
+            opened.is_new = command.after < 0 and not entries and snapshot is None and command.log != self._cluster
+            if opened.is_new:
+                opened.race = begin_race(opened.store)
+        alive = is_alive(opened.leader.leader) if opened.leader else None
+        return LogRead(command.log, tuple(entries), alive, snapshot)
+
+    def _written(self, opened: _OpenLog, command: WriteEntry) -> EntryWritten | EntryOvertaken | EntryUnresolved:
+        """An entry stands with our bytes. One that begins a term must not stand below a snapshot."""
+        begins = bool(command.entry.changes) and isinstance(command.entry.changes[0], Led)
+        try:
+            if not begins or not opened.log.overtaken(command.number):
+                return EntryWritten(command.log, command.number)
+            opened.log.discard(command.number)
+        except StoreError as error:
+            return EntryUnresolved(command.log, command.number, str(error), isinstance(error, StoreStalled))
+        return EntryOvertaken(command.log, command.number)
+
+    def _probe(self, opened: _OpenLog, entry: Entry) -> None:
+        """Wait for the race, unless the entry may come before its end. Raises StoreError."""
+        race, opened.race = opened.race or begin_race(opened.store), None
+        if race is not None:
+            if opened.is_new and not race.done() and all(isinstance(item, _BEFORE_THE_RACE) for item in entry.changes):
+                opened.race = race
+                return
+            race.result()
+        opened.probed = True
+
+    def _write(self, opened: _OpenLog, command: WriteEntry) -> LogAnswer:
+        try:
+            if not opened.probed:
+                self._probe(opened, command.entry)
+            result = opened.log.append(command.number, encode_entry(command.entry))
+        except StoreRefused:
+            raise
+        except StoreError as error:
+            return EntryUnresolved(command.log, command.number, str(error), isinstance(error, StoreStalled))
+        if isinstance(result, Appended):
+            return self._written(opened, command)
+        opened.is_new = False
+        entry = decode_entry(result.existing, f"entry {command.number} of {command.log}")
+        for change in entry.changes:
+            if isinstance(change, Led):
+                opened.leader = change
+        return EntryRefused(command.log, command.number, entry)

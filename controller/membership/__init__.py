@@ -1,0 +1,1 @@
+"""How a controller issues certificates and tickets, and whom it lets in."""

@@ -1,0 +1,121 @@
+"""The folder that `headrace cluster init` makes: what a controller needs to admit nodes.
+
+cluster.json        the cluster's name and where its controllers are
+authority.pem .key  who issues certificates; the key stays with the controllers
+cluster.key         32 bytes that seal tickets and tokens
+controller.pem .key, operator.pem .key
+spent/              a file a token, named by its identifier: the fingerprint of the key that spent it, and the name
+expelled/           a file a member that was expelled, named by its role and name: the keys that were let in since
+
+The last two are of controllers without a cluster's log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from headrace.cluster.certificates import Credentials
+from headrace.cluster.credential_files import AUTHORITY, KEY_BYTES_MAX, read_credentials, write_secret
+from headrace.controller.core.cluster.members import OLD_KEY, SPENT
+from headrace.daemon.private_file import read_private
+from headrace.store.files import disk
+from headrace.store.ledger.core.cluster_changes import TokenSpent
+from headrace.store.ledger.core.cluster_fold import is_of_expelled
+
+CONTROLLER = "controller"
+OPERATOR = "operator"
+CLUSTER_KEY_BYTES = 32
+
+
+class ClusterFilesError(Exception):
+    """The folder is not that of a cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFiles:
+    """What stands in the folder."""
+
+    folder: Path
+    name: str
+    controllers: tuple[str, ...]
+    key: bytes
+    authority: Credentials
+    controller: Credentials
+
+    @staticmethod
+    def read(folder: Path) -> ClusterFiles:
+        """Read a cluster's folder. Raises ClusterFilesError that says what is missing."""
+        try:
+            described = json.loads((folder / "cluster.json").read_text(encoding="utf-8"))
+            return ClusterFiles(
+                folder,
+                str(described["name"]),
+                tuple(str(item) for item in described["controllers"]),
+                read_private(folder / "cluster.key", KEY_BYTES_MAX),
+                read_credentials(folder, AUTHORITY),
+                read_credentials(folder, CONTROLLER),
+            )
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            advice = "make one with `headrace cluster init`"
+            why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+            raise ClusterFilesError(f"{folder} is no cluster's folder ({why}): {advice}") from error
+
+    async def spend(self, token: str, worker: str, key: str) -> str:
+        """Note durably, without a cluster's log, that a key spends a token; why it may not, or an empty string."""
+        return await asyncio.to_thread(self._spend, token, worker, key)
+
+    async def expel(self, member: str) -> None:
+        """Note durably, without a cluster's log, that a member, as role/name, was expelled. Raises OSError."""
+        await asyncio.to_thread(self._expel, member)
+
+    def expelled(self) -> dict[str, list[str]]:
+        """Members that were expelled, as role/name, and the keys that were let in under that name since."""
+        folder = self.folder / "expelled"
+        files = [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.exists() else []
+        return {unquote(path.name): path.read_text(encoding="ascii").split() for path in files}
+
+    def _expel(self, member: str) -> None:
+        path = self._expelled_at(member)
+        disk.make_folder(path.parent, 0o700)
+        write_secret(path, b"")
+
+    def _expelled_at(self, member: str) -> Path:
+        return self.folder / "expelled" / quote(member, safe="")
+
+    def _spend(self, token: str, worker: str, key: str) -> str:
+        path = self.folder / "spent" / token
+        disk.make_folder(path.parent, 0o700)
+        spent = _spent(path)
+        if spent is not None and spent.key != key:
+            return SPENT
+        expelled, member = self.expelled(), f"worker/{worker}"
+        before = (item for item in map(_spent, path.parent.glob("[!.]*")) if item is not None)
+        if member in expelled and is_of_expelled(expelled, before, worker, key):
+            return OLD_KEY
+        if member in expelled and key not in expelled[member]:
+            # Before the token is spent: a key that spent one and is not here is one of before.
+            write_secret(self._expelled_at(member), "\n".join([*expelled[member], key]).encode())
+        temporary = path.with_name(f".{token}.{os.getpid()}.{key[:8]}")
+        write_secret(temporary, f"{key} {quote(worker, safe='')}".encode())
+        try:
+            disk.link(temporary, path)
+        except FileExistsError:
+            spent = _spent(path)
+            return "" if spent is not None and spent.key == key else SPENT
+        finally:
+            temporary.unlink()
+        return ""
+
+
+def _spent(path: Path) -> TokenSpent | None:
+    """Who spent a token, by its file; None if nobody did."""
+    try:
+        key, _, name = path.read_text(encoding="ascii").partition(" ")
+    except FileNotFoundError:
+        return None
+    return TokenSpent(path.name, unquote(name), key)

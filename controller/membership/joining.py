@@ -1,0 +1,184 @@
+"""The door by which nodes join: a TLS port of its own, since a node that joins has no certificate yet.
+
+What is said there is `cluster/join_wire.py`; every refusal is named to the node and logged here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any
+
+from headrace.cluster.certificates import CertificateError, issue, public_key_fingerprint
+from headrace.cluster.clock import utc_now
+from headrace.cluster.credential_files import AUTHORITY
+from headrace.cluster.errors import PeerError
+from headrace.cluster.join_wire import (
+    LENGTH,
+    MESSAGE_LIMIT_BYTES,
+    PATIENCE_S,
+    Answer,
+    Greeting,
+    Request,
+    body_length,
+    decode_message,
+    encode_message,
+)
+from headrace.cluster.token import JoinToken, TokenSpentError, check_token
+from headrace.controller.membership.cluster_files import CONTROLLER, ClusterFiles
+from headrace.controller.membership.strangers import Strangers, Told
+from headrace.daemon.effects import Effects
+
+logger = logging.getLogger("headrace.controller")
+
+#: Notes durably that a token, by its identifier, is spent by a node of this name and key; says why not, or nothing.
+Spend = Callable[[str, str, str], Awaitable[str]]
+
+#: Connections that may be at the door and have shown no good token; for a further one the oldest is sent away.
+STRANGERS_MAX = 256
+#: Nodes with a good token whose certificate may be under way.
+NODES_MAX = 32
+#: Seconds in which TLS must be done.
+HANDSHAKE_S = 5.0
+#: Connections that the kernel keeps until they are taken in, and seconds until that is tried again where it failed.
+BACKLOG, AGAIN_S = 128, 0.1
+#: A name made for a node has so many digits of its key's fingerprint.
+_NAME_DIGITS = 8
+
+
+class Door:
+    """Admits nodes to one cluster."""
+
+    def __init__(self, files: ClusterFiles, spend: Spend, strangers_max: int = STRANGERS_MAX) -> None:
+        self._files = files
+        self._spend = spend
+        self._strangers = Strangers(strangers_max)
+        #: A flood of those who say nothing leaves room for the lines of the others.
+        self._told, self._told_of_silent = Told(), Told()
+        #: Nodes whose token is good and that wait for their certificate.
+        self._nodes = 0
+        self._version = version("headrace")
+        self._authority_pem = (files.folder / f"{AUTHORITY}.pem").read_bytes()
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self._context.load_cert_chain(files.folder / f"{CONTROLLER}.pem", files.folder / f"{CONTROLLER}.key")
+        self._listening: list[socket.socket] = []
+        self._effects = Effects()
+
+    async def open(self, host: str, port: int) -> int:
+        """Listen; the port. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in dict.fromkeys(found):
+            where = (address[0], self._port() or port, *address[2:])
+            listening = socket.create_server(where, family=family, backlog=BACKLOG)
+            listening.setblocking(False)
+            self._listening.append(listening)
+            self._effects.start("the door at which nodes join", self._accept(listening))
+        return self._port()
+
+    def _port(self) -> int:
+        return int(self._listening[0].getsockname()[1]) if self._listening else 0
+
+    async def close(self) -> None:
+        """Listen no more, and send everybody away."""
+        self._effects.cancel()
+        for listening in self._listening:
+            listening.close()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(listening)
+            except OSError as error:
+                # No descriptor is free, or who came has gone.
+                self._tell(f"a node could not be taken in: {error}")
+                await asyncio.sleep(AGAIN_S)
+                continue
+            self._effects.start("a node that joins", self._meet(connection, address))
+
+    async def _meet(self, connection: socket.socket, address: tuple[Any, ...]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        stranger = self._strangers.come(str(address[0]), task.cancel)
+        transport: asyncio.BaseTransport | None = None
+        try:
+            loop = asyncio.get_running_loop()
+            reader = asyncio.StreamReader(MESSAGE_LIMIT_BYTES)
+            protocol = asyncio.StreamReaderProtocol(reader)
+            async with asyncio.timeout(HANDSHAKE_S):
+                transport, _ = await loop.connect_accepted_socket(
+                    lambda: protocol, connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
+                )
+            writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+            async with asyncio.timeout(PATIENCE_S):
+                await self._admit(reader, writer, stranger, address)
+        except asyncio.CancelledError:
+            self._tell(f"join from {address[0]}: it gave way to others: it had said nothing yet", self._told_of_silent)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            self._tell(f"join from {address[0]}: {error or type(error).__name__}", self._told_of_silent)
+        except PeerError as error:
+            self._tell(f"join from {address[0]}: {error}")
+        finally:
+            self._strangers.go(stranger)
+            if transport is not None:
+                transport.close()
+            else:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+                connection.close()
+
+    def _tell(self, words: str, told: Told | None = None) -> None:
+        if line := (told or self._told).line(words, asyncio.get_running_loop().time()):
+            logger.warning("%s", line)
+
+    async def _admit(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stranger: int, address: tuple[Any, ...]
+    ) -> None:
+        writer.write(encode_message(Greeting(self._authority_pem, self._version)))
+        await writer.drain()
+        body = await reader.readexactly(body_length(await reader.readexactly(LENGTH.size)))
+        request = decode_message(Request, body)
+        try:
+            answer = await self._judge(request, utc_now(), stranger)
+        except (PeerError, CertificateError, ValueError) as error:
+            answer = Answer(b"", "", str(error))
+        if answer.name:
+            logger.info("join from %s: %s", address[0], answer.name)
+        else:
+            self._tell(f"join from {address[0]}: refused: {answer.refusal}")
+        writer.write(encode_message(answer))
+        await writer.drain()
+
+    async def _judge(self, request: Request, now: datetime, stranger: int) -> Answer:
+        if request.version != self._version:
+            return Answer(b"", "", f"this node is Headrace {request.version}, the controller {self._version}")
+        token = check_token(request.token, self._files.key, now.timestamp())
+        if self._nodes >= NODES_MAX:
+            return Answer(b"", "", f"{NODES_MAX} nodes join at this moment, which is the limit: ask again")
+        # Who has a token gives way to nobody.
+        self._strangers.go(stranger)
+        key = public_key_fingerprint(request.public_key_pem)
+        name = _name(token, key)
+        # The certificate is made before the token is spent, and given out after: a bad key spends nothing.
+        certificate = issue(self._files.authority, request.public_key_pem, token.role, name, now)
+        self._nodes += 1
+        try:
+            reason = await self._spend(token.identifier.hex(), name, key)
+        finally:
+            self._nodes -= 1
+        if reason:
+            raise TokenSpentError(reason)
+        return Answer(certificate, name, "")
+
+
+def _name(token: JoinToken, key_fingerprint: str) -> str:
+    """What a node is called: as its token says, never as the node says."""
+    return token.name or f"{token.role.value}-{key_fingerprint[:_NAME_DIGITS]}"

@@ -1,0 +1,1 @@
+"""What a controller says of its runs: status, progress, counts and metrics."""

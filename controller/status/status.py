@@ -1,0 +1,154 @@
+"""The status that people and the CLI see: a reading of the core and of the tasks' progress."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Container
+
+from headrace.controller.core.plan.placement import NOTHING
+from headrace.controller.core.run.run import Run
+from headrace.controller.core.run.tasks.deaths import Deaths
+from headrace.controller.core.run.tasks.task_table import Task, TaskState
+from headrace.controller.shell import Shell
+from headrace.controller.status.counts import balance_to, counts_to
+from headrace.controller.status.progress import RunProgress
+from headrace.protos import control_pb2 as pb
+from headrace.store.ledger.core.balance import balance_of
+
+
+def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:
+    """The workers, and the pipelines (or the one asked for)."""
+    answer = pb.StatusReply(controller=str(os.getpid()), version=version)
+    answer.standby, answer.term = not shell.core.leads, shell.term
+    answer.allows_chaos = shell.own_faults.allowed
+    answer.leader = str(shell.core.leader.get("address", ""))
+    reserved = shell.core.reserved_beside("")
+    for worker in shell.core.workers.values():
+        need = reserved.get(worker.worker, NOTHING)
+        answer.workers.append(
+            pb.WorkerStatus(
+                worker=worker.worker,
+                host=worker.host,
+                cores=worker.cores,
+                pid=worker.pid,
+                state=_worker_state(shell, worker.worker),
+                labels=worker.labels,
+                addresses=worker.addresses,
+                cores_reserved=need.cores,
+                memory_reserved_bytes=need.memory_bytes,
+                allows_chaos=worker.worker in shell.sessions and shell.sessions[worker.worker].allows_chaos,
+            )
+        )
+    answer.lost.extend(_deaths(shell.core.lost))
+    answer.expelled.extend(sorted(member for member, let_in in shell.core.expelled.items() if not let_in))
+    if shell.core.log is not None:
+        _, answer.trouble = shell.core.log.trouble(time.monotonic())
+    for name, run in shell.core.runs.items():
+        if pipeline in ("", name):
+            answer.pipelines.append(_pipeline(run, shell.progress.get(name) or RunProgress()))
+    known = shell.core.log.ledger.runs if shell.core.log is not None else {}
+    for name, record in known.items():
+        if pipeline in ("", name) and name not in shell.core.runs:
+            # It ended under an earlier leader, or goes on under another one.
+            dataset, state = str(record.pipeline.get("dataset", "")), record.outcome or "elsewhere"
+            told = pb.PipelineStatus(pipeline=name, dataset=dataset, state=state, failure=record.reason)
+            answer.pipelines.append(told)
+    return answer
+
+
+def _deaths(deaths: Deaths) -> list[pb.Death]:
+    return [
+        pb.Death(what=death.what, name=death.name, cause=death.cause, count=count)
+        for death, count in deaths.counts.items()
+    ]
+
+
+def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
+    listed = run.listing.tally()
+    living = {(task.plan.name, task.attempt) for task in run.crew or ()}
+    status = pb.PipelineStatus(
+        pipeline=run.pipeline.name,
+        dataset=run.pipeline.dataset,
+        state=run.state.value,
+        version=run.version,
+        term=run.leadership.term,
+        epoch=run.ledger.epoch,
+        ledger_entries=run.ledger.number + 1,
+        fragments=listed.fragments,
+        fragments_done=listed.done,
+        input_bytes=listed.size,
+        shards=len(run.ledger.shards),
+        failure=run.reason,
+        facts={**progress.facts, "bytes_resumed": str(run.bytes_resumed)},
+        first_batch_s=(progress.first_batch_at or progress.started_at) - progress.started_at,
+        records_resumed=run.records_resumed,
+        stages=_in_order(run, progress, living),
+        changes=[change.words() for change in run.changes],
+        refused_change=run.refused_change,
+        waits=_waits(run, progress),
+        notes=run.listing.notes(),
+        balance=balance_to(balance_of(run.ledger)),
+        held_by_dead=progress.held_by_dead(living),
+        deaths=_deaths(run.deaths),
+    )
+    for sink, counts in run.ledger.counts.items():
+        status.counts[sink].CopyFrom(counts_to(counts))
+    for task in run.crew or ():
+        status.tasks.append(_task(task, progress))
+    if run.crew is not None:
+        via = progress.relays()
+        for link in run.crew.plan.links:
+            status.links.append(
+                pb.LinkStatus(
+                    link=link.name,
+                    sender=link.sender,
+                    receiver=link.receiver,
+                    transport=run.crew.joints.transport(link),
+                    generation=run.crew.joints.generation(link.name),
+                    trouble=run.crew.joints.trouble(link.name),
+                    via=via.get(link.name, ""),
+                )
+            )
+    return status
+
+
+def _waits(run: Run, progress: RunProgress) -> list[str]:
+    """What holds the run up until it passes: a log or a sink whose store is full, or does not answer."""
+    told = [run.trouble(time.monotonic())]
+    for task in run.crew or ():
+        latest = progress.of(task.plan.name, task.attempt)
+        if latest is not None and task.state is TaskState.READY:
+            told.append(latest.trouble)
+    return sorted({words for words in told if words})
+
+
+def _in_order(run: Run, progress: RunProgress, living: Container[tuple[str, int]]) -> list[pb.StageProgress]:
+    """What stages did, in the order of the graph."""
+    order = {stage.name: index for index, stage in enumerate(run.pipeline.stages)}
+    # When the run has ended, nobody is at work any more.
+    stages = progress.stages(() if run.ended else living, time.monotonic())
+    return sorted(stages, key=lambda stage: order.get(stage.stage, len(order)))
+
+
+def _worker_state(shell: Shell, worker: str) -> str:
+    if worker not in shell.core.drained:
+        return "registered"
+    living = (run for run in shell.core.runs.values() if not run.ended)
+    busy = any(task.plan.worker == worker for run in living for task in run.crew or ())
+    return "draining" if busy else "drained"
+
+
+def _task(task: Task, progress: RunProgress) -> pb.TaskStatus:
+    status = pb.TaskStatus(
+        task=task.plan.name,
+        stages=task.plan.stages,
+        worker=task.plan.worker,
+        state=task.state.value,
+        attempt=task.attempt,
+        restarts=task.restarts,
+    )
+    latest = progress.of(task.plan.name, task.attempt)
+    if latest is not None:
+        status.progress.CopyFrom(latest)
+    return status

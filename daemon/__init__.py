@@ -1,0 +1,1 @@
+"""What every process of Headrace needs as a process: logs, signals, threads, forks, private folders, metrics."""

@@ -1,0 +1,1 @@
+"""Batches: where segments lie, the compiled loops, and the buffers that are filled."""

@@ -1,0 +1,1 @@
+"""The cache of shards on local disk: fetching, spans, blocks, and room."""

@@ -1,0 +1,1 @@
+"""Datasets as the loader reads them: manifest, shards, rows and segments."""

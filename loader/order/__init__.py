@@ -1,0 +1,1 @@
+"""The order of samples: shuffle, mixtures, passes. Pure."""

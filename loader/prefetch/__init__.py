@@ -1,0 +1,1 @@
+"""Reading ahead of the training loop."""

@@ -1,0 +1,1 @@
+"""What a checkpoint keeps, and what resuming from it means."""

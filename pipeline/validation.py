@@ -1,0 +1,135 @@
+"""Checks of a whole pipeline: everything that can be known before a single record is read."""
+
+from __future__ import annotations
+
+import re
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import MODULES_BYTES_MAX, STAGES_MAX, Pipeline, Stage, StageKind, chain_order
+from headrace.pipeline.masking import secret_in
+from headrace.pipeline.plain import check_plain
+
+#: Tasks of one stage, and cores or bytes that each may take: more is a mistake.
+REPLICAS_MAX = 1 << 16
+TAKEN_MAX = 1 << 53
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def validate(pipeline: Pipeline) -> None:
+    """Raise PipelineError, naming stage and remedy, unless the pipeline can run."""
+    if not _NAME.fullmatch(pipeline.name):
+        raise PipelineError(f"pipeline name {pipeline.name!r}: use a-z, 0-9, - and _, a letter first, at most 63")
+    if not pipeline.dataset:
+        raise PipelineError(f"pipeline {pipeline.name!r} names no dataset: give it the URI to write to")
+    if not pipeline.stages:
+        raise PipelineError(f"pipeline {pipeline.name!r} has no stages: give it a source and a sink")
+    if len(pipeline.stages) > STAGES_MAX:
+        raise PipelineError(f"pipeline {pipeline.name!r} has {len(pipeline.stages)} stages, the limit is {STAGES_MAX}")
+    size = sum(len(text) for text in pipeline.modules.values())
+    if size > MODULES_BYTES_MAX:
+        raise PipelineError(f"the user's modules hold {size} bytes, the limit is {MODULES_BYTES_MAX}")
+    check_plain([pipeline.dataset, pipeline.modules, pipeline.environment], f"pipeline {pipeline.name!r}")
+    _validate_names(pipeline)
+    for stage in pipeline.stages:
+        _validate_stage(stage, pipeline)
+    # Once what they hold is known to be no deeper than its limit.
+    _validate_secrets(pipeline)
+    chain_order(pipeline.stages)
+    _validate_reach(pipeline)
+    _validate_single_path(pipeline)
+    _validate_stateful(pipeline)
+
+
+def _validate_secrets(pipeline: Pipeline) -> None:
+    """A pipeline stands in its ledger, in status and in logs."""
+    given = {"dataset": pipeline.dataset, "environment": dict(pipeline.environment)}
+    given |= {f'stage "{stage.name}"': stage.to_dict() for stage in pipeline.stages}
+    if found := secret_in(given):
+        raise PipelineError(
+            f"{found} carries a secret, and a pipeline stands in its ledger, in status and in logs: give credentials "
+            "in files or in the environment of the workers (docs/store.md)"
+        )
+
+
+def _validate_names(pipeline: Pipeline) -> None:
+    seen: set[str] = set()
+    for stage in pipeline.stages:
+        if not _NAME.fullmatch(stage.name):
+            raise PipelineError(f"stage name {stage.name!r}: use a-z, 0-9, - and _, a letter first, at most 63")
+        if stage.name in seen:
+            raise PipelineError(f"two stages are named {stage.name!r}: give one another name with name=...")
+        seen.add(stage.name)
+    for stage in pipeline.stages:
+        for upstream in stage.after:
+            if upstream not in seen:
+                known = ", ".join(sorted(seen))
+                raise PipelineError(f"stage {stage.name!r} reads from {upstream!r}, which is not here: {known}")
+
+
+def _validate_stage(stage: Stage, pipeline: Pipeline) -> None:
+    if not _TARGET.fullmatch(stage.target):
+        raise PipelineError(f"stage {stage.name!r}: target {stage.target!r} is not of the form package.module:name")
+    check_plain([stage.parameters, stage.identity, stage.volatile, stage.on, stage.near], f"stage {stage.name!r}")
+    if stage.replicas is not None and not 1 <= stage.replicas <= REPLICAS_MAX:
+        raise PipelineError(f"stage {stage.name!r}: replicas is {stage.replicas}; give from 1 to {REPLICAS_MAX:,}")
+    if not 0 <= stage.cores <= TAKEN_MAX or not 0 <= stage.memory_bytes <= TAKEN_MAX:
+        raise PipelineError(
+            f"stage {stage.name!r}: cores is {stage.cores:g} and memory_bytes {stage.memory_bytes}; 0 reserves nothing"
+        )
+    if stage.kind is StageKind.SOURCE and stage.after:
+        raise PipelineError(f"source {stage.name!r} reads from {stage.after[0]!r}: a source has nothing before it")
+    if stage.kind is not StageKind.SOURCE and not stage.after:
+        raise PipelineError(f"stage {stage.name!r} reads from nothing: put it behind a source")
+    if stage.kind is StageKind.SINK and pipeline.downstream(stage.name):
+        raise PipelineError(f"sink {stage.name!r} feeds {pipeline.downstream(stage.name)[0]!r}: a sink ends its path")
+
+
+def _validate_reach(pipeline: Pipeline) -> None:
+    if not pipeline.of_kind(StageKind.SOURCE):
+        raise PipelineError(f"pipeline {pipeline.name!r} has no source: begin it with read_jsonl or another source")
+    if not pipeline.of_kind(StageKind.SINK):
+        raise PipelineError(f"pipeline {pipeline.name!r} has no sink: end it with write_tokens or another sink")
+    for stage in pipeline.stages:
+        if stage.kind is not StageKind.SINK and not pipeline.downstream(stage.name):
+            raise PipelineError(f"nothing reads from stage {stage.name!r}: its records would vanish; add a sink")
+
+
+def _validate_single_path(pipeline: Pipeline) -> None:
+    """A record that reached a sink on two paths would be counted twice."""
+    for source in pipeline.of_kind(StageKind.SOURCE):
+        paths: dict[str, int] = {source.name: 1}
+        for stage in chain_order(pipeline.stages):
+            if stage.after:
+                paths[stage.name] = sum(paths.get(upstream, 0) for upstream in stage.after)
+            if paths.get(stage.name, 0) > 1:
+                raise PipelineError(
+                    f"two paths lead from source {source.name!r} to stage {stage.name!r}: "
+                    "each record would arrive twice; end one path in a sink of its own"
+                )
+
+
+def _validate_stateful(pipeline: Pipeline) -> None:
+    """A duplicate leans on the record that was kept: that one must not be dropped behind the stage that decided."""
+    stateful = pipeline.of_kind(StageKind.STATEFUL)
+    if len(stateful) > 1:
+        raise PipelineError(
+            f"stages {stateful[0].name!r} and {stateful[1].name!r} both deduplicate: what one keeps the other would "
+            "drop; leave one of them out"
+        )
+    for stage in stateful:
+        if stage.replicas != 1:
+            raise PipelineError(f"stage {stage.name!r}: replicas is {stage.replicas}; one decides, so it must be 1")
+        behind = pipeline.behind(stage.name)
+        sinks = [other.name for other in behind if other.kind is StageKind.SINK]
+        if len(sinks) > 1:
+            raise PipelineError(
+                f"stage {stage.name!r} leads to {len(sinks)} sinks, {' and '.join(map(repr, sinks[:2]))}: a record is "
+                "kept or not by one; give the others a path that leaves it out"
+            )
+        for other in behind:
+            if other.kind is StageKind.TRANSFORM and not other.keeps:
+                raise PipelineError(
+                    f"stage {other.name!r} follows {stage.name!r} and may drop records that others are duplicates of: "
+                    "put it before"
+                )

@@ -1,0 +1,1 @@
+"""Pure: what makes two records duplicates, and which of them is kept."""

@@ -1,0 +1,1 @@
+"""Stages that are a user's own functions."""

@@ -1,0 +1,1 @@
+"""The stages that a pipeline file declares. Light: nothing is compiled or loaded here."""

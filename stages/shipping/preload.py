@@ -1,0 +1,46 @@
+"""What the tasks of one machine inherit: large things that stages load and never change, loaded once before the fork.
+
+A module of the library that a pipeline names is imported. One that loads more takes part by a function `preload`, which
+is given the parameters of a stage of it and keeps what that stage will look for. It must leave no thread, no descriptor
+and no lock behind, since these do not live through a fork.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+#: What says where a tokenizer's file is that is loaded sooner.
+TERSE = "headrace.stages.tokenizer.minified"
+#: What stages on an object store load.
+REMOTE = "headrace.stages.shipping.remote"
+#: Where the library's modules are. User code is none of them: it runs in tasks only.
+LIBRARY = "headrace.stages."
+#: Those that have a `preload`.
+MODULES = ("headrace.stages.tokenizer.tokenize", TERSE, REMOTE)
+
+#: A module, and the parameters of a stage of it, if it has a `preload`.
+Inherited = tuple[str, dict[str, Any]]
+
+
+def inherited_by(stages: Iterable[Mapping[str, Any]], dataset: str) -> list[Inherited]:
+    """What tasks of these stages (as `Stage.to_dict` gives them) would inherit, where they write to this dataset."""
+    found: list[Inherited] = []
+    uris = [dataset]
+    for stage in stages:
+        module, parameters = str(stage["target"]).partition(":")[0], dict(stage["parameters"])
+        if module.startswith(LIBRARY) and module not in (name for name, _ in found):
+            found.append((module, parameters if module in MODULES else {}))
+        given = parameters.get("input", ())
+        uris += given if isinstance(given, list) else []
+    return [*found, (REMOTE, {})] if any(str(uri).lower().startswith("s3://") for uri in uris) else found
+
+
+def preload(module: str, parameters: Mapping[str, Any]) -> None:
+    """Load it in this process. Raises whatever hinders it: the stage itself will say that better."""
+    if not module.startswith(LIBRARY):
+        raise ValueError(f"{module} is not of the library, {LIBRARY}*")
+    found = importlib.import_module(module)
+    if module in MODULES:
+        found.preload(**parameters)

@@ -1,0 +1,1 @@
+"""Sinks: shards of tokens, texts with sidecars, and compaction."""

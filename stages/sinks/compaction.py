@@ -1,0 +1,312 @@
+"""Merging small shards of tokens: the shard that the sink would have written had it gathered all that they close.
+
+Rows are put in the order in which a sink puts them (source, fragment, ordinal, part), tokens are packed anew, and the
+header says of the sink what the small ones said. So `rebuild` makes a merged shard again from the source, byte by byte,
+and nobody can tell it from one that was never small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.stages.runtime.errors import InputError
+from headrace.stages.runtime.samples import merge as merge_samples
+from headrace.stages.sinks.sidecars import create_object
+from headrace.store.datasets.dataset import Dataset
+from headrace.store.ledger.core.entries import Closed, Range, StoredObject
+from headrace.store.ledger.core.fold import ClosedShard, LedgerState
+from headrace.store.objects import ObjectStore
+from headrace.store.shards.builder import build_tokens
+from headrace.store.shards.core.blocks import BLOCKS, HEADER_CHECK
+from headrace.store.shards.header import read_plain_header
+from headrace.store.shards.key_files import ROLE, SUFFIX, merge_keys
+from headrace.store.shards.object_keys import quarantine_prefix
+from headrace.store.shards.shard import checksum, read_shard, read_table, table_to_parquet
+
+#: What the layout itself writes into a shard's header; everything else there is the sink's.
+_LAYOUT = {
+    "format_version", "seq_len", "pad_id", "sequences", "pieces", "documents", "token_count", "padding", "overlap",
+    BLOCKS, HEADER_CHECK,
+}  # fmt: skip
+_ELSEWHERE = "compact into a new place"
+#: Roles that are merged, with the end of the key.
+_TABLES = {
+    "documents": ".documents.parquet",
+    "verdicts": ".verdicts.parquet",
+    "quarantine": ".parquet",
+    "samples": ".samples.parquet",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Shards that become one: of one sink and one version of the pipeline, neighbours in the ledger's order."""
+
+    shards: tuple[Closed, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of their tokens."""
+        return sum(_object(closed, "tokens").size for closed in self.shards)
+
+
+def groups(shards: Iterable[ClosedShard], target_bytes: int) -> Iterator[Group]:
+    """Neighbours together, until their tokens reach the target; a shard that reaches it alone stays alone.
+
+    Raises InputError for a shard without tokens, and for an object of a kind that is not known here.
+    """
+    waiting: dict[tuple[str, str], list[Closed]] = {}
+    for shard in shards:
+        closed = shard.closed
+        for item in closed.objects:
+            if item.role not in ("tokens", ROLE) and item.role not in _TABLES:
+                raise InputError(f"{item.key} is of role {item.role!r}, which this Headrace cannot merge: upgrade it")
+        if all(item.role != "tokens" for item in closed.objects):
+            raise InputError(f"entry {shard.number} closes a shard without tokens: only shards of tokens are compacted")
+        held = waiting.setdefault((closed.sink, closed.version), [])
+        if held and Group((*held, closed)).size > target_bytes:
+            yield Group(tuple(held))
+            held.clear()
+        held.append(closed)
+    for held in waiting.values():
+        if held:
+            yield Group(tuple(held))
+
+
+def merge(source: ObjectStore, group: Group, target: ObjectStore, epoch: int) -> Closed:
+    """Write a group's one shard under an epoch of another dataset, and say what an entry has to close.
+
+    Raises InputError where the shards contradict each other, StoreError.
+    """
+    prefix = f"shards/{epoch}/"
+    facts, layout = _facts(source, group)
+    documents, flat, lengths = _documents(source, group)
+    built = build_tokens(
+        flat,
+        lengths,
+        seq_len=int(layout["seq_len"]),
+        dtype=flat.dtype,
+        pad_id=int(layout["pad_id"]),
+        metadata=facts,
+        overlap=int(layout.get("overlap", "0")),
+    )
+    objects = [create_object(target, "tokens", prefix, ".safetensors", built.parts)]
+    for role, table in (("documents", documents), *_sidecars(source, group)):
+        at = quarantine_prefix(prefix) if role == "quarantine" else prefix
+        objects.append(create_object(target, role, at, _TABLES[role], [table_to_parquet(table)]))
+    keys = [item.key for closed in group.shards for item in closed.objects if item.role == ROLE]
+    if keys:
+        merged = merge_keys([(key, bytes(source.get(key))) for key in keys])
+        objects.append(create_object(target, ROLE, prefix, SUFFIX, [merged]))
+    counts = reduce(add, (closed.counts for closed in group.shards))
+    if built.tokens != counts.tokens or documents.num_rows != len(lengths):
+        raise InputError(
+            f"{source.uri}: {built.tokens} tokens were read and the ledger counts {counts.tokens}: "
+            "`headrace dataset verify` says what is wrong"
+        )
+    packing = built.packing
+    first = group.shards[0]
+    return Closed(
+        sink=first.sink,
+        version=first.version,
+        epoch=epoch,
+        ranges=_joined(group),
+        objects=tuple(objects),
+        counts=replace(counts, sequences=packing.sequences, padding=packing.padding),
+    )
+
+
+def left_to_do(old: LedgerState, new: LedgerState) -> list[ClosedShard]:
+    """The published shards of one dataset of which the other has closed nothing yet.
+
+    Raises InputError where the other has records or shards that are not of it.
+    """
+    strange = sorted({shard.closed.version for shard in new.shards} - old.pipelines.keys())
+    if strange:
+        raise InputError(f"it holds shards of pipeline {strange[0]}, which the other dataset does not: {_ELSEWHERE}")
+    for name, state in new.fragments.items():
+        known = old.fragments.get(name)
+        for sink, intervals in state.closed.items():
+            for first, end in intervals:
+                if known is None or sum(b - a for a, b in known.of(sink).overlap(first, end)) != end - first:
+                    raise InputError(
+                        f"it holds records {first}..{end - 1} of {state.fragment.uri}, which the other dataset does "
+                        f"not: {_ELSEWHERE}"
+                    )
+    newest = old.newest
+    return [
+        shard
+        for shard in old.shards
+        if (newest is None or shard.number <= newest.shows) and not new.conflicts(shard.closed)
+    ]
+
+
+def retracted_rows(old: Dataset, new: Dataset) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Rows of the new documents tables, by the key of the shard's tokens, that the old dataset shows no more."""
+    gone: set[tuple[str, int, int | None]] = set()
+    for shard in old.shards:
+        rows = old.retracted(_object(shard.closed, "tokens").key)
+        if rows:
+            table = read_table(old.store, _object(shard.closed, "documents").key, ["fragment", "row", "part"])
+            gone.update(_names(table.take(pa.array(sorted(rows), pa.int64()))))
+    found: list[tuple[str, tuple[int, ...]]] = []
+    fragments = {fragment for fragment, _, _ in gone}
+    for shard in new.shards:
+        if fragments.isdisjoint(item.fragment.hex() for item in shard.closed.ranges):
+            continue
+        table = read_table(new.store, _object(shard.closed, "documents").key, ["fragment", "row", "part"])
+        tokens = _object(shard.closed, "tokens").key
+        known = new.retracted(tokens)
+        hidden = tuple(row for row, name in enumerate(_names(table)) if name in gone and row not in known)
+        if hidden:
+            found.append((tokens, hidden))
+    return tuple(found)
+
+
+def write_retracted(old: Dataset, new: Dataset, epoch: int) -> tuple[tuple[str, StoredObject], ...]:
+    """Write samples and quarantine of merged shards anew where the old dataset has lost text of them since.
+
+    The key of each old object, and what takes its place. Raises StoreError.
+    """
+    prefix = f"shards/{epoch}/"
+    made: list[tuple[str, StoredObject]] = []
+    for shard in new.shards:
+        standing = {item.role: item for item in shard.closed.objects if item.role in ("quarantine", "samples")}
+        if not standing:
+            continue
+        for role, table in _sidecars(old.store, Group(_merged_from(old, shard.closed))):
+            data = table_to_parquet(table)
+            if role in standing and standing[role].checksum != checksum([data]):
+                at = quarantine_prefix(prefix) if role == "quarantine" else prefix
+                made.append((standing[role].key, create_object(new.store, role, at, _TABLES[role], [data])))
+    return tuple(made)
+
+
+def _merged_from(old: Dataset, merged: Closed) -> tuple[Closed, ...]:
+    """The shards of the old dataset whose records a merged shard closes."""
+    spans: dict[bytes, list[Range]] = {}
+    for item in merged.ranges:
+        spans.setdefault(item.fragment, []).append(item)
+
+    def is_part(closed: Closed) -> bool:
+        first = closed.ranges[0] if closed.ranges and closed.sink == merged.sink else None
+        held = spans.get(first.fragment, ()) if first is not None else ()
+        return first is not None and any(item.first <= first.first < item.end for item in held)
+
+    return tuple(shard.closed for shard in old.shards if is_part(shard.closed))
+
+
+def _names(table: pa.Table) -> list[tuple[str, int, int | None]]:
+    columns: list[list[Any]] = [table.column(name).to_pylist() for name in ("fragment", "row", "part")]
+    return list(zip(*columns, strict=True))
+
+
+def _object(closed: Closed, role: str) -> StoredObject:
+    return next(item for item in closed.objects if item.role == role)
+
+
+def _facts(source: ObjectStore, group: Group) -> tuple[dict[str, str], dict[str, str]]:
+    """What the sink says in the headers, and what the layout does, which all must have in common."""
+    found: list[tuple[dict[str, str], dict[str, str]]] = []
+    for closed in group.shards:
+        header = read_plain_header(source, _object(closed, "tokens").key)
+        said = header.metadata
+        layout: dict[str, str] = {name: said[name] for name in ("seq_len", "pad_id", "overlap") if name in said}
+        layout["dtype"] = str(header.tensors["tokens"]["dtype"])
+        found.append(({name: value for name, value in said.items() if name not in _LAYOUT}, layout))
+    if any(one != found[0] for one in found):
+        raise InputError(
+            f"{source.uri}: shards of one pipeline say different things of themselves: {found[0]} and "
+            f"{next(one for one in found if one != found[0])}"
+        )
+    return found[0]
+
+
+def _documents(source: ObjectStore, group: Group) -> tuple[pa.Table, npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """The documents of all shards in a sink's order, their tokens end to end, and the number of each."""
+    tables: list[pa.Table] = []
+    flats: list[npt.NDArray[Any]] = []
+    for closed in group.shards:
+        table = read_table(source, _object(closed, "documents").key)
+        tables.append(table)
+        flats.append(_tokens_of(read_shard(source, _object(closed, "tokens").key)))
+    table = pa.concat_tables(tables, promote_options="default")
+    lengths = np.asarray(table.column("tokens"), dtype=np.int64)
+    flat = np.concatenate(flats)
+    if int(lengths.sum()) != flat.size:
+        raise InputError(
+            f"{source.uri}: {flat.size} tokens in shards whose documents have {int(lengths.sum())}: "
+            "`headrace dataset verify` says what is wrong"
+        )
+    order = _order(table)
+    starts = np.cumsum(lengths) - lengths
+    pieces = [flat[starts[row] : starts[row] + lengths[row]] for row in order.tolist()]
+    ordered = np.concatenate(pieces) if pieces else flat
+    return _with_scores_in_order(table.take(pa.array(order, pa.int64()))), ordered, lengths[order]
+
+
+def _with_scores_in_order(table: pa.Table) -> pa.Table:
+    """Columns of scores stand behind the others by name, whichever shard had them first."""
+    names: list[str] = table.schema.names
+    return table.select([name for name in names if "." not in name] + sorted(name for name in names if "." in name))
+
+
+def _tokens_of(arrays: dict[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """The documents of one shard end to end: their pieces in array order, what a piece repeats left out."""
+    packed = arrays["tokens"]
+    flat = packed.reshape(-1)
+    starts = arrays["piece_sequence"].astype(np.int64) * packed.shape[1] + arrays["piece_start"]
+    sizes = arrays["piece_length"].astype(np.int64)
+    if "piece_repeated" in arrays:
+        starts, sizes = starts + arrays["piece_repeated"], sizes - arrays["piece_repeated"]
+    parts = [flat[start : start + size] for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
+    return np.concatenate(parts) if parts else flat[:0]
+
+
+def _sidecars(source: ObjectStore, group: Group) -> Iterator[tuple[str, pa.Table]]:
+    for role in ("verdicts", "quarantine", "samples"):
+        keys = [item.key for closed in group.shards for item in closed.objects if item.role == role]
+        tables = [read_table(source, key) for key in keys]
+        if not tables:
+            continue
+        if role == "samples":
+            yield role, merge_samples(tables)
+        else:
+            table = pa.concat_tables(tables, promote_options="default")
+            yield role, table.take(pa.array(_order(table), pa.int64()))
+
+
+def _order(table: pa.Table) -> npt.NDArray[np.int64]:
+    """The order of a sink: by source, fragment, ordinal and part."""
+    names = list(zip(table.column("source").to_pylist(), table.column("fragment").to_pylist(), strict=True))
+    ranks = {name: rank for rank, name in enumerate(sorted(set(names), key=lambda name: (name[0], name[1])))}
+    rank = np.array([ranks[name] for name in names], np.int64)
+    row = np.asarray(table.column("row"), dtype=np.int64)
+    part = np.array([-1 if part is None else part for part in table.column("part").to_pylist()], np.int64)
+    return np.lexsort((part, row, rank)).astype(np.int64)
+
+
+def _joined(group: Group) -> tuple[Range, ...]:
+    """All ranges in order; neighbours whose bytes follow one another in one."""
+    joined: list[Range] = []
+    ranges: Sequence[Range] = [item for closed in group.shards for item in closed.ranges]
+    for item in sorted(ranges, key=lambda item: (item.fragment, item.first)):
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and (last.fragment, last.end) == (item.fragment, item.first)
+            and item.stop >= 0
+            and last.stop == item.offset
+        ):
+            joined[-1] = Range(last.fragment, last.first, last.count + item.count, last.offset, item.stop - last.offset)
+        else:
+            joined.append(item)
+    return tuple(joined)

@@ -1,0 +1,218 @@
+"""The sinks that keep text as text: Parquet tables of documents, and compressed JSON Lines.
+
+What they gather waits in scratch files, and a shard goes into its objects by row groups and frames, so that none of it
+is in memory but what is on its way.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import zstandard
+
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.contract import Shard
+from headrace.stages.runtime.errors import StageContractError
+from headrace.stages.runtime.malloc import give_back
+from headrace.stages.sinks.json_lines import json_lines
+from headrace.stages.sinks.sidecars import (
+    count_fates,
+    gather,
+    in_one_piece,
+    in_order,
+    kept_of,
+    schema_of_documents,
+    with_column,
+    write_lost,
+    write_object,
+)
+from headrace.stages.sinks.spill import Shelf, ShelvedStrings, cut_by_size, shelve_strings, slice_rows
+from headrace.store.files.drafts import DraftFile
+from headrace.store.files.scratch import Scratch
+from headrace.store.ledger.core.entries import StoredObject
+from headrace.store.objects import ObjectStore
+from headrace.store.shards.shard import ROW_GROUP_ROWS, STEP_ROWS, write_parquet
+
+#: zstd's own default: 3 keeps a core ahead of most disks.
+COMPRESSION_LEVEL = 3
+#: Bytes of JSON behind which a zstd frame ends: each can be decompressed without the others.
+FRAME_BYTES = 8 << 20
+#: Bytes of text and metadata in a row group, the record that is over it included: as much of a shard is in memory.
+ROW_GROUP_BYTES = 4 << 20
+#: Rows in a row group, however short they are: each has some 100 bytes beside its text and metadata.
+TEXT_GROUP_ROWS = 1 << 13
+#: Bytes of a row group as it was before (docs/decisions/0042), of up to ROW_GROUP_ROWS rows.
+LARGER_GROUP_BYTES = 8 << 20
+#: Rows by which a page of text grows: of a thousand pages of the web it would have several MiB, twice.
+TEXT_STEP_ROWS = 32
+#: Bytes of text and metadata that are made JSON at once.
+WINDOW_BYTES = 1 << 20
+
+TEXT, METADATA = "text", "metadata"
+
+
+class Layout(Enum):
+    """How shards are cut into row groups and frames, the newest first."""
+
+    NOW = "row groups of ROW_GROUP_BYTES"
+    LARGER_GROUPS = "row groups of LARGER_GROUP_BYTES"
+    WHOLE = "as all of a shard in memory gives them"
+
+
+class TextSink:
+    """What both sinks share: shards are measured by their text, which waits in scratch files."""
+
+    def __init__(self, name: str, shard_bytes: int = 256 << 20) -> None:
+        self.name = name
+        self.shard_bytes = shard_bytes
+        self.layout = Layout.NOW
+        self._shelf = Shelf(shard_bytes)
+
+    def begin(self, dataset: str, version: str) -> None:
+        """Nothing to note: the tables name their fragments."""
+
+    def measure(self, batch: Batch) -> int:
+        """Bytes of the kept text."""
+        self._check(batch)
+        return int(batch.rows.column(TEXT).nbytes)
+
+    def shelve(self, batch: Batch, store: ObjectStore) -> Batch:
+        """The batch with its text and metadata in a scratch file."""
+        return self._shelf.put(store, lambda scratch: self._shelved(batch, scratch))
+
+    def as_before(self) -> bool:
+        """Write shards in the layout before this one; False where there is none."""
+        older = list(Layout)[list(Layout).index(self.layout) + 1 :]
+        self.layout = older[0] if older else self.layout
+        return bool(older)
+
+    def _check(self, batch: Batch) -> None:
+        if TEXT not in batch.rows.schema.names:
+            raise StageContractError(f'sink "{self.name}" got records without text: put it before tokenize(...)')
+
+    def _shelved(self, batch: Batch, scratch: Scratch) -> Batch:
+        self._check(batch)
+        return shelve_strings(batch, scratch, (TEXT, METADATA))
+
+    def _in_order(self, batches: Sequence[Batch], store: ObjectStore) -> list[Batch]:
+        return in_order(Shelf(self.shard_bytes).shelved(batches, store, self._shelved))
+
+    def _write_documents(
+        self, batches: Sequence[Batch], store: ObjectStore, prefix: str, columns: Sequence[str]
+    ) -> StoredObject:
+        """Write the table of what is kept, with these of the shelved columns."""
+        strings = ShelvedStrings(batches, columns)
+        schema = schema_of_documents(batches)
+        if TEXT in columns:
+            schema = schema.append(pa.field(TEXT, pa.string()))
+
+        def fill(file: DraftFile) -> None:
+            steps = STEP_ROWS if self.layout is Layout.WHOLE else TEXT_STEP_ROWS
+            write_parquet(file, schema, self._groups(batches, strings, schema), step_rows=steps)
+
+        return write_object(store, "documents", prefix, ".documents.parquet", fill)
+
+    def _groups(self, batches: Sequence[Batch], strings: ShelvedStrings, schema: pa.Schema) -> Iterator[pa.Table]:
+        if not len(strings.sizes):
+            yield schema.empty_table()
+        elif self.layout is not Layout.WHOLE:
+            for first, end in self._edges(strings):
+                yield _table(batches, strings, schema, first, end)
+                give_back()  # what one row group leaves would lie beside the next
+        else:
+            edges = np.cumsum([0, *(batch.rows.num_rows for batch in batches if batch.rows.num_rows)]).tolist()
+            yield pa.concat_tables(
+                [_table(batches, strings, schema, first, end) for first, end in itertools.pairwise(edges)]
+            )
+
+    def _edges(self, strings: ShelvedStrings) -> Iterator[tuple[int, int]]:
+        """Where row groups begin and end."""
+        if self.layout is Layout.NOW:
+            return cut_by_size(strings.sizes, bytes_max=ROW_GROUP_BYTES, rows_max=TEXT_GROUP_ROWS)
+        return cut_by_size(strings.sizes, bytes_max=LARGER_GROUP_BYTES, rows_max=ROW_GROUP_ROWS)
+
+
+class DocumentSink(TextSink):
+    """Writes `<hash>.documents.parquet` with the text as its last column, and the table of verdicts."""
+
+    borrows = True
+    joins = True
+
+    def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
+        """Write the shard of these batches; the same records give the same objects, however they lie in batches."""
+        ordered = self._in_order(batches, store)
+        documents = self._write_documents(ordered, store, prefix, (METADATA, TEXT))
+        counts = count_fates(ordered, tokens=0, sequences=0, padding=0)
+        return Shard((documents, *write_lost(ordered, store, prefix)), counts)
+
+
+class JsonlSink(TextSink):
+    """Writes `<hash>.jsonl.zst`, a line {"id", "text", "metadata"} a kept record, and the tables of both fates."""
+
+    borrows = True
+    joins = True
+
+    def write(self, batches: Sequence[Batch], store: ObjectStore, prefix: str) -> Shard:
+        """Write the shard of these batches; the same records give the same objects, however they lie in batches."""
+        ordered = self._in_order(batches, store)
+
+        def fill(file: DraftFile) -> None:
+            compress = _compress_as_before if self.layout is Layout.WHOLE else _compress
+            compress(file, self._lines(ordered))
+
+        lines = write_object(store, "lines", prefix, ".jsonl.zst", fill)
+        documents = self._write_documents(ordered, store, prefix, (METADATA,))
+        counts = count_fates(ordered, tokens=0, sequences=0, padding=0)
+        return Shard((lines, documents, *write_lost(ordered, store, prefix)), counts)
+
+    def _lines(self, batches: Sequence[Batch]) -> Iterator[bytes]:
+        """All lines, about WINDOW_BYTES of them at a time, cut where no batch has a say."""
+        strings = ShelvedStrings(batches, (TEXT, METADATA))
+        for first, end in cut_by_size(strings.sizes, bytes_max=WINDOW_BYTES, rows_max=ROW_GROUP_ROWS):
+            ids = [name for batch in slice_rows(batches, first, end) for name in batch.rows.column("id").to_pylist()]
+            yield json_lines(ids, strings.column(TEXT, first, end), strings.column(METADATA, first, end))
+
+
+def _table(batches: Sequence[Batch], strings: ShelvedStrings, schema: pa.Schema, first: int, end: int) -> pa.Table:
+    """The rows `first` to `end` of the documents table."""
+    table = in_one_piece(gather(slice_rows(batches, first, end), schema, kept_of))
+    table = with_column(table, "tokens", pa.array(np.zeros(end - first, np.int64)))
+    for name in strings.columns:
+        table = with_column(table, name, strings.column(name, first, end))
+    return table
+
+
+def _compress(file: DraftFile, lines: Iterable[bytes]) -> None:
+    """Write zstd frames of about FRAME_BYTES of lines each; at least one, so that the file is never empty."""
+    frames = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).stream_writer(cast("Any", file), closefd=False)
+    size = 0
+    for window in lines:
+        frames.write(window)
+        size += len(window)
+        del window  # before the next one is made
+        if size >= FRAME_BYTES:
+            frames.flush(zstandard.FLUSH_FRAME)
+            size = 0
+            give_back()
+    if size or not file.size:
+        frames.flush(zstandard.FLUSH_FRAME)
+
+
+def _compress_as_before(file: DraftFile, lines: Iterable[bytes]) -> None:
+    """The same as Headrace once wrote it: frames that Arrow compressed, each whole and ended by a line."""
+    codec = pa.Codec("zstd", compression_level=COMPRESSION_LEVEL)
+    held: list[bytes] = []
+    size = 0
+    for line in (line for window in lines for line in window.splitlines(keepends=True)):
+        held.append(line)
+        size += len(line)
+        if size >= FRAME_BYTES:
+            file.write(codec.compress(b"".join(held), asbytes=True))
+            held, size = [], 0
+    if held or not file.size:
+        file.write(codec.compress(b"".join(held), asbytes=True))

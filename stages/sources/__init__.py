@@ -1,0 +1,1 @@
+"""Sources: JSON Lines, Parquet, WARC, documents and the spool."""

@@ -1,0 +1,77 @@
+"""The source of plain text files: a record a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.contract import FragmentEnd
+from headrace.stages.runtime.records import Columns, Draft
+from headrace.stages.sources.base import FileSource
+from headrace.stages.sources.lines import BOM
+from headrace.stages.sources.objects.content import Content
+from headrace.stages.sources.objects.inputs import to_path
+from headrace.stages.sources.objects.streams import checksum_of, open_raw
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+
+
+class FilesSource(FileSource):
+    """Reads each file as one record of UTF-8 text, with its path and size in bytes as metadata.
+
+    A file that is not UTF-8, or above `max_record_bytes`, is quarantined.
+    """
+
+    KIND = "files"
+    READER = "file/1"
+    joins = True
+    batch_bytes, batch_records = 1 << 20, 4096
+
+    def __init__(
+        self,
+        name: str,
+        input: list[str],  # noqa: A002
+        max_record_bytes: int = 8 << 20,
+        follow_links: bool = False,
+    ) -> None:
+        super().__init__(name, input, follow_links=follow_links)
+        self.max_record_bytes = max_record_bytes
+
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
+        """The file as record 0, if a gap holds it."""
+        checksum = b""
+        if any(gap.first == 0 < gap.end for gap in gaps):
+            draft, checksum = self._draft(fragment)
+            yield draft
+        if gaps and gaps[-1].end == UNBOUNDED:
+            yield FragmentEnd(1, checksum)
+
+    def _draft(self, fragment: Fragment) -> tuple[Draft, bytes]:
+        """The one record, and the checksum of the file."""
+        data = b""
+        with open_raw(self.inputs, fragment, ahead=True) as file:
+            file.content = Content(fragment)
+            while len(data) <= self.max_record_bytes and (part := file.read(self.max_record_bytes + 1 - len(data))):
+                data += part
+            checksum = checksum_of(file)
+            file.check()
+        columns = Columns(fragment.uri)
+        size = fragment.size
+        if size > self.max_record_bytes:
+            reason = f"file too large: {size} bytes, the limit is {self.max_record_bytes}"
+            columns.reject(0, None, reason, data, size)
+        else:
+            self._decode(columns, fragment, data)
+        self.bytes_read += size
+        self.stored_read += size
+        return Draft(columns, fragment, self.name, 0, 1, 0, size), checksum
+
+    def _decode(self, columns: Columns, fragment: Fragment, data: bytes) -> None:
+        text = data.removeprefix(BOM)
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            columns.reject(0, None, f"invalid UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}", data)
+            return
+        path = to_path(fragment.uri).encode("utf-8", "replace").decode()
+        columns.keep(0, None, text, {"path": path, "bytes": len(data)})

@@ -1,0 +1,270 @@
+"""The source of JSON Lines files: a record a line, {"id": ..., "text": ..., anything else as metadata}."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.contract import FragmentChanged, FragmentEnd
+from headrace.stages.runtime.errors import DamagedInput, ForeignInput
+from headrace.stages.runtime.malloc import giving_back
+from headrace.stages.runtime.records import Columns, Draft
+from headrace.stages.sources.base import STOP, FileSource
+from headrace.stages.sources.fallback_parser import digits_of, reread
+from headrace.stages.sources.lines import BOM, Lines, first_line_from, scan_lines
+from headrace.stages.sources.objects.file_magic import HEAD_BYTES, foreign
+from headrace.stages.sources.objects.inputs import InputObject, to_path
+from headrace.stages.sources.objects.patterns import WINDOW_BYTES, codec_of
+from headrace.stages.sources.objects.streams import InputStream
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+
+#: In the place of a text where the record has none.
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Records that lie end to end: their lines and, for each, the byte of the file behind it."""
+
+    lines: list[bytes]
+    ends: list[int]
+    overlong_bytes: int
+    offset: int
+    #: What the file was found to be, where the one record stands for all that cannot be read.
+    damage: str = ""
+
+    def take(self, part: slice) -> list[bytes]:
+        """Lines that the run has no longer: a large one would otherwise be in memory while its text is worked on."""
+        taken = self.lines[part]
+        self.lines[part] = [b""] * len(taken)
+        return taken
+
+
+class JsonlSource(FileSource):
+    """Reads JSON Lines; blank lines are no records, and what is not a record of text is quarantined alone.
+
+    `fragment_bytes` cuts large files into ranges; a range owns the lines that begin in it. A batch holds at most
+    `batch_records` records and about `batch_bytes` bytes. A line above `max_record_bytes` is quarantined. A compressed
+    file is one fragment, and what is appended to it later is one more; offsets are those of the uncompressed stream,
+    which for zstd may take `window_bytes_max` of memory. The fields of an object `metadata_key` are the record's own.
+    """
+
+    KIND = "jsonl"
+    READER = "jsonl/1"
+    ROW = b"\n"
+    joins = True
+
+    def __init__(
+        self,
+        name: str,
+        input: list[str],  # noqa: A002 (the word of the command line)
+        text_key: str = "text",
+        id_key: str = "id",
+        fragment_bytes: int = 64 << 20,
+        batch_bytes: int = 1 << 20,
+        batch_records: int = 4096,
+        max_record_bytes: int = 8 << 20,
+        window_bytes_max: int = WINDOW_BYTES,
+        damaged: str = STOP,
+        metadata_key: str = "",
+        follow_links: bool = False,
+    ) -> None:
+        super().__init__(name, input, damaged, follow_links=follow_links)
+        self.text_key, self.id_key, self.metadata_key = text_key, id_key, metadata_key
+        self.fragment_bytes, self.batch_bytes = fragment_bytes, batch_bytes
+        self.batch_records, self.max_record_bytes = batch_records, max_record_bytes
+        self.window_bytes_max = window_bytes_max
+
+    def fragments(self, found: InputObject) -> Iterator[Fragment]:
+        """The ranges of one file; the whole of a compressed one."""
+        size, step = found.size, self.fragment_bytes
+        starts = range(1) if codec_of(found.uri) or size <= step else range(0, size, step)
+        for start in starts:
+            end = -1 if start == starts[-1] else start + step
+            length = (size if end < 0 else end) - start
+            yield found.fragment(self.name, self.READER, start, end, length)
+
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Draft | Batch | FragmentEnd]:
+        """The records of the gaps. A batch's bytes reach from the end of the record before it to its last newline."""
+        with InputStream(self.inputs, fragment, self.window_bytes_max) as file:
+            begin = self._first_byte(file, fragment)
+            ordinal, at = 0, begin
+            for gap in gaps:
+                if gap.offset >= 0 and gap.first:
+                    ordinal, at = gap.first, fragment.start + gap.offset
+                elif ordinal > gap.first:
+                    ordinal, at = 0, begin
+                ordinal, at = yield from self._read_gap(file, fragment, gap, ordinal, at)
+            to_its_end = bool(gaps) and gaps[-1].end == UNBOUNDED
+            checksum = file.checksum() if to_its_end else b""
+            file.check()
+            self.bytes_skipped += file.skipped
+        if to_its_end:
+            yield FragmentEnd(ordinal, checksum)
+
+    def _first_byte(self, file: InputStream, fragment: Fragment) -> int:
+        if not fragment.start or file.compressed:
+            return fragment.start
+        return first_line_from(file, fragment.start, _end(fragment), self.batch_bytes)
+
+    def _read_gap(
+        self, file: InputStream, fragment: Fragment, gap: Gap, ordinal: int, at: int
+    ) -> Generator[Draft | Batch, None, tuple[int, int]]:
+        """Read on from record `ordinal` at byte `at`; returns both as they stand behind the gap."""
+        for run in self._runs(file, fragment, at):
+            low = min(max(gap.first - ordinal, 0), len(run.lines))
+            high = min(gap.end - ordinal, len(run.lines))
+            if low:
+                self.bytes_skipped += run.ends[low - 1] - at
+                at = run.ends[low - 1]
+            for begin in range(low, high, self.batch_records):
+                end = min(begin + self.batch_records, high)
+                batch = self._batch(fragment, ordinal + begin, run, slice(begin, end), at)
+                self.stored_read += file.stored_since() if file.compressed else max(0, batch.length)
+                yield batch
+                del batch
+                at = run.ends[end - 1]
+            ordinal += high
+            if ordinal >= gap.end:
+                return ordinal, at
+        if ordinal < gap.first or gap.end != UNBOUNDED:
+            raise FragmentChanged(
+                f"{fragment.uri} ends after record {ordinal}, but records {gap.first}.. were to be read again: "
+                "the file is not what it was when it was listed"
+            )
+        return ordinal, at
+
+    def _runs(self, file: InputStream, fragment: Fragment, at: int) -> Iterator[_Run]:
+        try:
+            for block in self._blocks(file, fragment, at):
+                file.check()
+                run = _records(block)
+                at = block.stop
+                del block
+                if run.lines:
+                    yield run
+                del run
+        except DamagedInput as error:
+            if not self.salvage:
+                raise
+            yield _Run([b""], [at], 0, at, damage=error.why)
+
+    def _blocks(self, file: InputStream, fragment: Fragment, at: int) -> Iterator[Lines]:
+        start, end = at, _end(fragment)
+        if at == 0:
+            file.seek(0)
+            head = file.read(HEAD_BYTES)
+            if what := foreign(head.removeprefix(BOM)):
+                raise ForeignInput(to_path(fragment.uri), what)
+            if head.startswith(BOM):
+                # The first line belongs to the first range, be that shorter than the mark.
+                start, end = len(BOM), max(end, len(BOM) + 1)
+        return scan_lines(file, start, end, block_bytes=self.batch_bytes, line_bytes_max=self.max_record_bytes)
+
+    def _batch(self, fragment: Fragment, first: int, run: _Run, part: slice, at: int) -> Draft | Batch:
+        if run.damage:
+            return self.lost(fragment, first, run.damage)
+        columns = Columns(f"{fragment.uri}@{fragment.start}" if fragment.start else fragment.uri)
+        ends = run.ends[part]
+        giving_back.meets(ends[-1] - at, time.monotonic())
+        if run.overlong_bytes:
+            self._reject_overlong(columns, first, run.take(part)[0], run.overlong_bytes, run.offset)
+        else:
+            self._parse(columns, first, run.take(part), ends)
+        self.bytes_read += ends[-1] - at
+        return Draft(columns, fragment, self.name, first, len(ends), at - fragment.start, ends[-1] - at)
+
+    def _parse(self, columns: Columns, first: int, lines: list[bytes], ends: Sequence[int]) -> None:
+        loads, limit, text_key, id_key = orjson.loads, self.max_record_bytes, self.text_key, self.id_key
+        lines.reverse()
+        for ordinal in range(first, first + len(lines)):
+            line = lines.pop()
+            if len(line) > limit:
+                self._reject_overlong(columns, ordinal, line, len(line), ends[ordinal - first] - len(line) - 1)
+                continue
+            try:
+                record = loads(line)
+            except orjson.JSONDecodeError as error:
+                record = reread(line, error.msg)
+                if record is None:
+                    columns.reject(ordinal, None, _why_not_json(line, error), line)
+                    continue
+            if type(record) is not dict:
+                columns.reject(ordinal, None, f"not a JSON object: the line holds {_kind(record)}", line)
+                continue
+            identity = record.get(id_key)
+            if type(identity) is float:
+                # Of an integer above 64 bits orjson makes a float.
+                identity = digits_of(line, id_key)
+            known = (type(identity) is str and identity != "") or type(identity) is int
+            text = record.pop(text_key, _ABSENT)
+            if type(text) is not str:
+                columns.reject(ordinal, identity if known else None, self._why_no_text(text), line)
+                continue
+            if known:
+                del record[id_key]
+            # Gone before there is UTF-8 besides: of a large record each is some MiB.
+            del line
+            columns.keep(ordinal, identity if known else None, text.encode(), _lifted(record, self.metadata_key))
+
+    def _why_no_text(self, text: Any) -> str:
+        if text is _ABSENT:
+            return f'no text: the record has no field "{self.text_key}"'
+        return f'text is not a string: field "{self.text_key}" holds {_kind(text)}'
+
+    def _reject_overlong(self, columns: Columns, ordinal: int, head: bytes, size: int, offset: int) -> None:
+        reason = f"line too long: {size} bytes at byte {offset} of the file, the limit is {self.max_record_bytes}"
+        columns.reject(ordinal, None, reason, head, size)
+
+
+def _lifted(record: dict[str, Any], key: str) -> dict[str, Any]:
+    """The fields, with those of the object under `key` in its place; as they are where two would have one name."""
+    inner = record.get(key)
+    if type(inner) is not dict or not key:
+        return record
+    if len(record) == 1:
+        return inner
+    others = {name: value for name, value in record.items() if name != key}
+    return record if inner.keys() & others.keys() else others | inner
+
+
+def _end(fragment: Fragment) -> int:
+    return sys.maxsize if fragment.end < 0 else fragment.end
+
+
+def _records(block: Lines) -> _Run:
+    """The lines of a block that are records; the block has them no longer."""
+    if block.overlong_bytes:
+        return _Run(block.lines, [block.stop], block.overlong_bytes, block.offset)
+    lines: list[bytes] = []
+    ends: list[int] = []
+    stop = block.offset
+    for line in block.lines:
+        stop += len(line) + 1
+        if line and not line.isspace():
+            lines.append(line)
+            ends.append(stop)
+    if ends and ends[-1] > block.stop:
+        ends[-1] = block.stop
+    block.lines.clear()
+    return _Run(lines, ends, 0, block.offset)
+
+
+def _why_not_json(line: bytes, error: orjson.JSONDecodeError) -> str:
+    try:
+        line.decode()
+    except UnicodeDecodeError as broken:
+        return f"invalid UTF-8: byte 0x{line[broken.start]:02x} at byte {broken.start} of the line"
+    return f"malformed JSON: {error.msg} at character {error.pos} of the line"
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")

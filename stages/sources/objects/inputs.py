@@ -1,0 +1,346 @@
+"""The objects that an input names, on this machine and in object stores: listed in order, opened, and recognised again.
+
+A listing holds the names of one folder at a time, so that it streams whatever the input holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import os
+import pathlib
+import stat
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.stages.runtime.errors import FragmentChanged, InputError, unreadable
+from headrace.stages.sources.objects.patterns import (
+    Folder,
+    Glob,
+    Place,
+    codec_of,
+    decode_path,
+    is_glob,
+    order_of,
+    place_of,
+)
+from headrace.stages.sources.objects.skipped import PassedOver
+from headrace.stages.sources.objects.within import LeadsOutError, open_below
+from headrace.store.errors import StoreError
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.objects import ObjectInfo, ObjectStore, open_store
+
+#: Files that a folder holds instead of what was looked for, which are named.
+OTHERS_SHOWN = 3
+#: Folders below one another that a listing follows; deeper ones are a loop of links.
+DEPTH_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class InputObject:
+    """A file or an object: its URI, its size in bytes, and what differs between two contents of one name."""
+
+    uri: str
+    size: int
+    version: str
+
+    def fragment(self, stage: str, reader: str, start: int = 0, end: int = -1, size: int | None = None) -> Fragment:
+        """The fragment of a range of it; `size` in bytes where it is not the whole."""
+        length = self.size if size is None else size
+        return Fragment.named(stage, self.uri, self.version, start=start, end=end, reader=reader, size=length)
+
+
+class Inputs:
+    """What a list of patterns names. `in_directory` are the globs that a folder stands for.
+
+    Links below a folder that is given lead out of it only with `follow_links`
+    (`headrace.stages.sources.objects.within`).
+    """
+
+    def __init__(self, patterns: Sequence[str], in_directory: Sequence[str], *, follow_links: bool = False) -> None:
+        self._follows = follow_links
+        self._places = [place_of(pattern) for pattern in patterns]
+        self._given = {place.path for place in self._places if not place.root}
+        globs = {Glob.of(path).folder for path in self._given if is_glob(path)}
+        self._folders = sorted(globs | {_folder_of(path) for path in self._given})
+        self._in_directory = tuple(in_directory)
+        self._roots: dict[str, str] = {}
+        self._stores: dict[str, ObjectStore] = {}
+        #: What `streams.expect` has begun to fetch: the fragment's name, and its file.
+        self.coming: tuple[bytes, Any] | None = None
+        #: What the newest listing found in folders that it was given, and passed over.
+        self.passed_over = PassedOver()
+        for place in self._places:
+            known = self._roots.setdefault(place.prefix, place.root)
+            if known != place.root:
+                raise InputError(f"input names {place.prefix} at two endpoints: use a source for each")
+
+    def __iter__(self) -> Iterator[InputObject]:
+        """Every object once, in order of the names. Raises InputError where a pattern names none."""
+        last = ""
+        self.passed_over = PassedOver()
+        listings = [self._some(place) for place in self._places]
+        for _, found in heapq.merge(*listings, key=lambda pair: pair[0]):
+            if found.uri != last:
+                yield found
+            last = found.uri
+
+    def store_of(self, uri: str) -> tuple[ObjectStore, str] | None:
+        """The store and key behind the URI of an object; None for a file of this machine."""
+        if uri.startswith("file:///"):
+            return None
+        prefix = "/".join(uri.split("/", 3)[:3]) + "/"
+        if prefix not in self._roots:
+            raise InputError(f"cannot read {uri!r}: no input of this source names {prefix}")
+        return self._store(prefix), uri.removeprefix(prefix)
+
+    def open_file(self, path: str) -> int:
+        """A descriptor of a file of this machine, open for reading. Raises OSError, LeadsOutError."""
+        roots = self._roots_of(path)
+        for root in roots[:-1]:
+            with contextlib.suppress(LeadsOutError):
+                return open_below(root, path)
+        return open_below(roots[-1], path)
+
+    def _roots_of(self, path: str) -> list[str]:
+        """The folders out of which no link on the way to a path may lead, one for each pattern that may name it.
+
+        Empty is the root of what was given itself. A file that no pattern names stays in its folder.
+        """
+        if self._follows or path in self._given:
+            return [""]
+        return [root for root in self._folders if path.startswith(root)] or [_folder_of(os.path.dirname(path))]
+
+    def _store(self, prefix: str) -> ObjectStore:
+        if prefix not in self._stores:
+            self._stores[prefix] = open_store(self._roots[prefix])
+        return self._stores[prefix]
+
+    def _some(self, place: Place) -> Iterator[tuple[bytes, InputObject]]:
+        """The objects of one pattern with what they are sorted by; at least one."""
+        count = 0
+        for found in self._remote(place) if place.root else self._local(place):
+            count += 1
+            yield found
+        if not count:
+            raise InputError(self._nothing(place))
+
+    def _nothing(self, place: Place) -> str:
+        """What is wrong with a pattern that names no file, and what to do."""
+        if place.root:
+            others = itertools.islice(self._below(place), OTHERS_SHOWN + 1) if not is_glob(place.path) else ()
+            where = "the bucket and the key"
+        elif not os.path.isdir(place.path) and (what := _no_file(place.path)):
+            return f"{place.path!r} {what}: name another"
+        else:
+            others = itertools.islice(_files_below(place.path), OTHERS_SHOWN + 1)
+            where = f"the path (cwd is {os.getcwd()})"
+        names = list(others)
+        if not names:
+            return f'no file matches "{place.text}": check {where}'
+        shown = ", ".join(repr(name) for name in names[:OTHERS_SHOWN]) + (", ..." if len(names) > OTHERS_SHOWN else "")
+        return (
+            f'folder "{place.text}" holds {shown}, and no data that ends in {self._suffixes()}: decompress, convert or '
+            "rename them, or name them by a glob"
+        )
+
+    def _suffixes(self) -> str:
+        """What the files end in that a folder stands for, in words."""
+        suffixes = [glob.rpartition("*")[2] for glob in self._in_directory]
+        packed = [suffix for suffix in suffixes if codec_of(suffix)]
+        plain = ", ".join(suffix for suffix in suffixes if suffix not in packed)
+        return plain + (", or .gz or .zst behind these" if packed else "")
+
+    def _below(self, place: Place) -> Iterator[str]:
+        """The keys of a bucket below a folder."""
+        folder = place.path.rstrip("/") + "/" if place.path.rstrip("/") else ""
+        return (info.key for info in self._store(place.prefix).list(folder))
+
+    # -- files of this machine --
+
+    def _local(self, place: Place) -> Iterator[tuple[bytes, InputObject]]:
+        if os.path.isdir(place.path):
+            glob: Glob = Folder(_folder_of(place.path), self._in_directory)
+        elif os.path.exists(place.path) or not is_glob(place.path):
+            found = file_at(place.path)
+            if found is not None:
+                yield order_of(place.path), found
+            return
+        else:
+            glob = Glob.of(place.path)
+        root = "" if self._follows else glob.folder
+        for path in _walk(glob, root, "", (), self._pass(glob)):
+            found = file_at(path, root)
+            if found is not None:
+                yield order_of(path), found
+            elif what := _no_file(path):
+                self.passed_over.add_odd(what, path)
+
+    # -- objects of a store --
+
+    def _remote(self, place: Place) -> Iterator[tuple[bytes, InputObject]]:
+        store = self._store(place.prefix)
+        folder = place.path.rstrip("/")
+        if not is_glob(place.path):
+            info = store.head(place.path) if folder == place.path and folder else None
+            if info is not None:
+                yield order_of(place.prefix + info.key), _object(place, info)
+                return
+            glob: Glob = Folder(folder + "/" if folder else "", self._in_directory)
+        else:
+            glob = Glob.of(place.path)
+        passed = self._pass(glob)
+        for info in store.list(glob.folder):
+            below = info.key.removeprefix(glob.folder)
+            if glob.matches(below):
+                yield order_of(place.prefix + info.key), _object(place, info)
+            else:
+                passed(below)
+
+    def _pass(self, glob: Glob) -> Callable[[str], None]:
+        """What is told of a path that is no input: of a glob, which names what is wanted, nothing is passed over."""
+        return self.passed_over.add if isinstance(glob, Folder) else lambda _: None
+
+
+def first_named(pattern: str, in_directory: Sequence[str], folder: str, names: Sequence[str]) -> str:
+    """The first of these names below a folder or URI that the pattern names as well; "" where it names none."""
+    asked, held = place_of(pattern), place_of(folder)
+    endpoints = {endpoint for place in (asked, held) for endpoint in _query(place).get("endpoint", ())}
+    if asked.prefix != held.prefix or len(endpoints) > 1:
+        return ""
+    if is_glob(asked.path) and not (not asked.root and os.path.isdir(asked.path)):
+        glob: Glob = Glob.of(asked.path)
+    else:
+        within = asked.path.rstrip("/")
+        glob = Folder(within + "/" if within or not asked.root else "", in_directory)
+    for name in names:
+        path = f"{held.path.rstrip('/')}/{name}".lstrip("/" if held.root else "")
+        if path.startswith(glob.folder) and glob.matches(path.removeprefix(glob.folder)):
+            return name
+    return ""
+
+
+def _query(place: Place) -> dict[str, list[str]]:
+    return urllib.parse.parse_qs(place.root.partition("?")[2])
+
+
+def file_version(status: os.stat_result) -> str:
+    """What differs between two contents of one path: size in bytes, mtime in nanoseconds, inode."""
+    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+
+
+def to_uri(path: str) -> str:
+    """The `file://` URI of an absolute path."""
+    return pathlib.Path(path).as_uri()
+
+
+def to_path(uri: str) -> str:
+    """The path behind a `file://` URI; another URI is its own path."""
+    return decode_path(uri) if uri.startswith("file:///") else uri
+
+
+def changed(fragment: Fragment, found: str) -> FragmentChanged:
+    """The error of an object that is not the one that was listed."""
+    return FragmentChanged(
+        f"{to_path(fragment.uri)!r} has changed since it was listed (version {fragment.version}, now {found}): "
+        "only of what was read to its end a checksum tells whether its bytes are the same"
+    )
+
+
+def gone(fragment: Fragment) -> FragmentChanged:
+    """The error of an object that is no more."""
+    return FragmentChanged(f"{to_path(fragment.uri)!r} is gone since it was listed: put it back")
+
+
+def _object(place: Place, info: ObjectInfo) -> InputObject:
+    return InputObject(place.prefix + info.key, info.size, info.version)
+
+
+def file_at(path: str, root: str = "") -> InputObject | None:
+    """The regular file at a path; None where there is none. Raises LeadsOutError of a link that leads out of `root`."""
+    try:
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            descriptor = open_below(root, path, os.O_PATH)
+            try:
+                status = os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise unreadable("list", path, error) from error
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return InputObject(to_uri(path), status.st_size, file_version(status))
+
+
+def _no_file(path: str) -> str:
+    """What stands at a path where no regular file does; "" where nothing does any more."""
+    if not os.path.lexists(path):
+        return ""
+    return "is no regular file" if os.path.exists(path) else "is a link that leads nowhere"
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    """The files of a folder and of those below it; none where it is no folder."""
+    for path, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (os.path.join(path, name) for name in sorted(names))
+
+
+def _folder_of(path: str) -> str:
+    return path.rstrip("/") + "/"
+
+
+def _walk(
+    glob: Glob, root: str, below: str, above: tuple[tuple[int, int], ...], passed: Callable[[str], None]
+) -> Iterator[str]:
+    """The paths that the glob names, in the order of their bytes. `above` are the folders that lead here.
+
+    No folder is entered that a link out of `root` leads to. `passed` is told of what the glob does not name, files and
+    whole folders.
+    """
+    folder = glob.folder + below
+    try:
+        descriptor = open_below(root, folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            status = os.fstat(descriptor)
+            here = (status.st_dev, status.st_ino)
+            if here in above or len(above) > DEPTH_MAX:
+                return
+            with os.scandir(descriptor) as entries:
+                listed = [entry.name + "/" if _is_folder(entry) else entry.name for entry in entries]
+        finally:
+            os.close(descriptor)
+        names = sorted(listed, key=order_of)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise unreadable("list", folder, error) from error
+    for name in names:
+        if not name.endswith("/"):
+            if glob.matches(below + name):
+                yield folder + name
+            else:
+                passed(below + name)
+        elif glob.enters(below + name[:-1]):
+            yield from _walk(glob, root, below + name, (*above, here), passed)
+        else:
+            passed(below + name)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder. A link that leads nowhere or round is a file, whose own name says what is wrong."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def explain(error: StoreError, uri: str) -> InputError:
+    """A store's error about one object as a fault of the input."""
+    return InputError(f"cannot read {uri!r}: {error}")

@@ -1,0 +1,245 @@
+"""Which files and objects an input names: paths, globs, folders and URIs, and the order that they are listed in.
+
+Light: a pipeline file imports this through the library.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import urllib.parse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.stages.runtime.errors import InputError
+
+#: What may follow the suffix of a format, and the codec that it stands for.
+CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+#: The window of a zstd frame that is read without being asked to: that of `zstd --long=27`, and of its highest levels.
+WINDOW_BYTES = 128 << 20
+#: The formats that a file's suffix tells apart.
+SUFFIXES = {
+    "jsonl": (".jsonl", ".ndjson", ".json"),
+    "parquet": (".parquet", ".pq"),
+    "warc": (".warc", ".wet"),
+    "files": (".txt", ".md", ".rst"),
+}
+#: The formats that may be compressed as a whole.
+COMPRESSED = ("jsonl", "warc")
+
+#: What stands beside the data in a folder: the card and the terms of a dataset, what no data is called, and what Spark,
+#: Hadoop and Arrow take for their own.
+_BESIDE = re.compile(
+    r"[._].*|(readme|licen[sc]e|copying|changelog|contributing|code_of_conduct)([-_.][^/]*)?", re.IGNORECASE | re.DOTALL
+)
+
+_MAGIC = re.compile(r"[*?\[]")
+#: A query such as `?endpoint=http://...` ends a URI; any other question mark is one of a glob.
+_QUERY = re.compile(r"\?[a-z_]+=.*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a pattern points to: a store and what follows it. `root` is "" for a path of this machine.
+
+    `root` is the URI that opens the store, its query included; `prefix` is what stands before a key in the URI of an
+    object; `path` is the glob, an absolute path or a key.
+    """
+
+    text: str
+    root: str
+    prefix: str
+    path: str
+
+
+def split_patterns(text: str) -> list[str]:
+    """The patterns in a comma list of paths, globs and URIs; paths become absolute.
+
+    A text that names an existing file is that file, whatever commas it holds.
+    """
+    parts = [text] if os.path.exists(text) else [part.strip() for part in text.split(",") if part.strip()]
+    return [part if _is_remote(part) else _absolute(part) for part in parts]
+
+
+def place_of(pattern: str) -> Place:
+    """Where a pattern of `split_patterns` points to."""
+    if not _is_remote(pattern):
+        return Place(pattern, "", "", _absolute(pattern))
+    found = _QUERY.search(pattern)
+    query = found.group() if found else ""
+    plain = pattern[: len(pattern) - len(query)]
+    scheme, _, rest = plain.partition("://")
+    bucket, _, path = rest.partition("/")
+    if not bucket:
+        raise InputError(f"input {plain!r} names no bucket: write {scheme}://bucket/folder/*.jsonl")
+    prefix = f"{scheme}://{bucket}/"
+    return Place(plain, prefix.rstrip("/") + query, prefix, path)
+
+
+def _is_remote(pattern: str) -> bool:
+    scheme, separator, _ = pattern.partition("://")
+    return bool(separator) and scheme.isalnum() and scheme != "file"
+
+
+def _absolute(pattern: str) -> str:
+    if pattern.startswith("file://"):
+        pattern = decode_path(pattern)
+    if "\0" in pattern:
+        raise InputError(f"input {pattern[:80]!r} holds a zero byte, which no path has")
+    return os.path.abspath(os.path.expanduser(pattern))
+
+
+def decode_path(uri: str) -> str:
+    """The path in a `file://` URI."""
+    return os.fsdecode(urllib.parse.unquote_to_bytes(uri.removeprefix("file://")))
+
+
+def format_of(name: str) -> tuple[str, str] | None:
+    """The format that a file's name tells, and the codec of its compression or ""; None for any other name."""
+    codec = next((codec for suffix, codec in CODECS.items() if name.endswith(suffix)), "")
+    bare = name.rpartition(".")[0] if codec else name
+    for kind, suffixes in SUFFIXES.items():
+        if bare.endswith(suffixes) and (not codec or kind in COMPRESSED):
+            return kind, codec
+    return None
+
+
+def codec_of(name: str) -> str:
+    """The codec of a file's compression, by its name; "" for none."""
+    return next((codec for suffix, codec in CODECS.items() if name.endswith(suffix)), "")
+
+
+def globs_of(kind: str) -> tuple[str, ...]:
+    """What a folder stands for, for one format: its files at any depth."""
+    codecs = ("", *CODECS) if kind in COMPRESSED else ("",)
+    return tuple(f"**/*{suffix}{codec}" for suffix in SUFFIXES[kind] if suffix != ".json" for codec in codecs)
+
+
+def check_format(name: str, kind: str) -> None:
+    """Raise InputError unless a file of this name can be read as this format; "" for any that its name tells.
+
+    Plain files are read under any name.
+    """
+    found = format_of(name)
+    if kind == "files" or (found is not None and kind in ("", found[0])):
+        return
+    known = SUFFIXES[kind] if kind else [suffix for suffixes in SUFFIXES.values() for suffix in suffixes]
+    remedy = "decompress or convert other files" if not kind else "read other formats with read(...)"
+    raise InputError(f"{name!r} is not one of {', '.join(known)}: narrow the glob, or {remedy}")
+
+
+def is_beside(name: str) -> bool:
+    """Whether a file or folder of this name is no data of the folder that it lies in."""
+    return _BESIDE.fullmatch(name) is not None
+
+
+def is_glob(text: str) -> bool:
+    """Whether the text has a character that a glob gives a meaning to."""
+    return _MAGIC.search(text) is not None
+
+
+class Glob:
+    """Globs that share a folder; `**` spans folders, and no wildcard matches a name's leading dot."""
+
+    def __init__(self, folder: str, globs: Sequence[str]) -> None:
+        """`folder` is literal and ends in "/", or is empty; each glob is relative to it."""
+        self.folder = folder
+        self._globs = [glob.split("/") for glob in globs]
+        self._pattern = re.compile("|".join(_translate(parts) for parts in self._globs), re.DOTALL)
+
+    @staticmethod
+    def of(path: str) -> Glob:
+        """The glob of a path, from the last folder that is named without a wildcard."""
+        parts = path.split("/")
+        literal = next((index for index, part in enumerate(parts) if is_glob(part)), len(parts) - 1)
+        folder = "/".join(parts[:literal])
+        return Glob(folder + "/" if literal else "", ["/".join(parts[literal:])])
+
+    def matches(self, path: str) -> bool:
+        """Whether a path below the folder, relative to it, is named."""
+        return self._pattern.fullmatch(path) is not None
+
+    def enters(self, folder: str) -> bool:
+        """Whether something named can lie in this folder, relative and without a slash at its end."""
+        return any(_enters(parts, folder.split("/")) for parts in self._globs)
+
+
+class Folder(Glob):
+    """What a folder stands for: files of some suffixes at any depth, but for those beside the data."""
+
+    def matches(self, path: str) -> bool:
+        """Whether a path below the folder, relative to it, is data."""
+        *folders, name = path.split("/")
+        return (
+            super().matches(path)
+            and not is_beside(name)
+            and not any(folder.startswith((".", "_")) for folder in folders)
+        )
+
+    def enters(self, folder: str) -> bool:
+        """Whether data can lie in this folder; one that is called as a card is, is a folder like others."""
+        return super().enters(folder) and not any(name.startswith("_") for name in folder.split("/"))
+
+
+def _enters(parts: Sequence[str], names: Sequence[str]) -> bool:
+    for index, name in enumerate(names):
+        if index < len(parts) and parts[index] == "**":
+            return not any(part.startswith(".") for part in names[index:])
+        if index >= len(parts) - 1:
+            return False
+        if not re.fullmatch(_segment(parts[index]), name, re.DOTALL):
+            return False
+    return True
+
+
+def _translate(parts: Sequence[str]) -> str:
+    """The glob's segments as a regular expression of the whole path."""
+    pieces: list[str] = []
+    for index, part in enumerate(parts):
+        last = index == len(parts) - 1
+        if part == "**":
+            pieces.append(r"(?:(?!\.)[^/]+/)*" + (r"(?!\.)[^/]+" if last else ""))
+        else:
+            pieces.append(_segment(part) + ("" if last else "/"))
+    return "(?:" + "".join(pieces) + ")"
+
+
+@functools.cache
+def _segment(glob: str) -> str:
+    out = "" if glob.startswith(".") else r"(?!\.)"
+    at = 0
+    while at < len(glob):
+        char = glob[at]
+        at += 1
+        if char == "*":
+            out += "[^/]*"
+        elif char == "?":
+            out += "[^/]"
+        elif char == "[" and (end := glob.find("]", at + 1 + (glob[at : at + 1] == "!"))) > 0:
+            out += _one_of(glob[at:end])
+            at = end + 1
+        else:
+            out += re.escape(char)
+    return out
+
+
+def _one_of(inside: str) -> str:
+    """The characters between brackets as a regular expression; a range from high to low is empty."""
+    negated, inside = ("^", inside[1:]) if inside.startswith("!") else ("", inside)
+    parts: list[str] = []
+    at = 0
+    while at < len(inside):
+        low, high = inside[at], inside[at + 2 : at + 3] if inside[at + 1 : at + 2] == "-" else ""
+        at += 3 if high else 1
+        if not high:
+            parts.append(re.escape(low))
+        elif low <= high:
+            parts.append(f"{re.escape(low)}-{re.escape(high)}")
+    chosen = f"[{negated}{''.join(parts)}]" if parts else "[^/]" if negated else "(?!)"
+    return "(?!/)" + chosen
+
+
+def order_of(path: str) -> bytes:
+    """What paths and keys are sorted by: their bytes."""
+    return os.fsencode(path)

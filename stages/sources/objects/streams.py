@@ -1,0 +1,490 @@
+"""The bytes of a fragment's object: opened and checked, from this machine or a store, decompressed on the way."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self
+
+from headrace.stages.runtime.errors import (
+    DamagedInput,
+    DeviceFailed,
+    ForeignInput,
+    InputError,
+    is_device_error,
+    unreadable,
+)
+from headrace.stages.sources.objects.ahead import Span, spans_of
+from headrace.stages.sources.objects.content import Content
+from headrace.stages.sources.objects.file_magic import HEAD_BYTES, misnamed
+from headrace.stages.sources.objects.inputs import Inputs, changed, file_version, gone, to_path
+from headrace.stages.sources.objects.patterns import WINDOW_BYTES, codec_of
+from headrace.stages.sources.objects.unpack import (
+    STEP_BYTES,
+    Gzip,
+    Raw,
+    Truncated,
+    Unpacker,
+    WideZstd,
+    WindowTooLarge,
+    Zstd,
+)
+from headrace.store.errors import ObjectMissing
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.objects import ObjectInfo, ObjectStore, get_with_info
+
+#: Bytes of one request to a store. While a block is read the next one is fetched.
+BLOCK_BYTES = 8 << 20
+#: Bytes of the smallest request where a reader jumps about, as that of Parquet does.
+RANDOM_BYTES_MIN = 64 << 10
+#: Bytes that are fetched from a store for a checksum alone: what lies before the byte from which a fragment is read on.
+FETCHED_BYTES_MAX = 64 << 20
+#: Threads of this process that fetch ahead.
+FETCHERS = 4
+
+_fetchers: list[ThreadPoolExecutor] = []
+
+
+class LocalFile(io.FileIO):
+    """A file of this machine behind a fragment."""
+
+    def __init__(self, inputs: Inputs, fragment: Fragment) -> None:
+        self._fragment = fragment
+        #: What takes the checksum of all that is read, if anything does.
+        self.content: Content | None = None
+        path = to_path(fragment.uri)
+        try:
+            super().__init__(path, "rb", opener=lambda path, _: inputs.open_file(path))
+        except FileNotFoundError as error:
+            raise gone(fragment) from error
+        except OSError as error:
+            if is_device_error(error):
+                raise DeviceFailed(path, 0, error) from error
+            raise unreadable("read", path, error) from error
+
+    def read(self, size: int | None = -1) -> bytes:
+        """As a file does. Raises DeviceFailed, and InputError where the system says no for another reason."""
+        try:
+            if self.content is None:
+                return super().read(-1 if size is None else size)
+            at = self.tell()
+            data = super().read(-1 if size is None else size)
+        except OSError as error:
+            raise self._failed(error) from error
+        self.content.passed(at, data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        """As a file does; raises as `read` does."""
+        try:
+            if self.content is None:
+                return super().readinto(buffer)
+            at, count = self.tell(), super().readinto(buffer)
+        except OSError as error:
+            raise self._failed(error) from error
+        self.content.passed(at, memoryview(buffer).cast("B")[:count])
+        return count
+
+    def readall(self) -> bytes:
+        """As a file does; raises as `read` does."""
+        try:
+            return super().readall()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def expect(self, start: int, size: int) -> None:
+        """Nothing: the system reads ahead."""
+
+    def expect_parts(self, parts: Sequence[tuple[int, int]]) -> None:
+        """Nothing, likewise."""
+
+    def check(self) -> None:
+        """Raise FragmentChanged unless this is still the version that was listed."""
+        try:
+            found = file_version(os.fstat(self.fileno()))
+        except OSError as error:
+            raise self._failed(error) from error
+        if found != self._fragment.version:
+            raise changed(self._fragment, found)
+
+    def _failed(self, error: OSError) -> InputError:
+        path = to_path(self._fragment.uri)
+        return DeviceFailed(path, self.tell(), error) if is_device_error(error) else unreadable("read", path, error)
+
+
+class RemoteFile(io.RawIOBase):
+    """An object of a store behind a fragment, read by ranges. `ahead`: it is read from front to back.
+
+    Each answer says of which version it is, so that nothing is taken from an object that has changed.
+    """
+
+    def __init__(self, store: ObjectStore, key: str, fragment: Fragment, *, ahead: bool, size: int = -1) -> None:
+        super().__init__()
+        self._store, self._key, self._fragment = store, key, fragment
+        #: As of a LocalFile; of what is read ahead.
+        self.content: Content | None = None
+        self._ahead = ahead
+        #: bytes of the object; -1 until an answer, or a listing, has told
+        self._size = size
+        self._at = 0
+        self._block, self._block_at = b"", 0
+        self._next: tuple[int, Future[bytes]] | None = None
+        #: where it begins, behind what it ends, and its bytes
+        self._expected: list[tuple[int, int, Future[bytes]]] = []
+        #: parts that are read in turn
+        self._spans: list[Span] = []
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def tell(self) -> int:
+        """The position in bytes."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a byte; the new position."""
+        base = 0 if whence == io.SEEK_SET else self._at if whence == io.SEEK_CUR else self.size
+        self._at = max(0, base + offset)
+        return self._at
+
+    @property
+    def size(self) -> int:
+        """Bytes of the object."""
+        if self._size < 0:
+            info = self._store.head(self._key)
+            if info is None:
+                raise gone(self._fragment)
+            self._learn(info)
+        return self._size
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to `size` bytes; fewer at the end of a block, none only at the end of the object."""
+        if not self._ahead:
+            left = self.size - self._at
+            wanted = left if size < 0 else min(size, left)
+            return self._read_exactly(wanted) if wanted > 0 else b""
+        start = self._at - self._block_at
+        if not 0 <= start < len(self._block):
+            if size == 0 or 0 <= self._size <= self._at:
+                return b""
+            self._turn_to(self._at)
+            start = 0
+        found = self._block[start:] if size < 0 else self._block[start : start + size]
+        if self.content is not None:
+            self.content.passed(self._at, found)
+        self._at += len(found)
+        return found
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer as far as one read goes."""
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def begin(self) -> None:
+        """Have the first block fetched: someone will read from the front soon."""
+        self._next = (0, _pool().submit(self._fetch, 0, BLOCK_BYTES))
+
+    def expect(self, start: int, size: int) -> None:
+        """Have bytes fetched that will soon be read, in one request, if they are no more than a block.
+
+        The last two of these are held.
+        """
+        if 0 < size <= BLOCK_BYTES and all(begin != start for begin, _, _ in self._expected):
+            coming = _pool().submit(self._fetch, start, size)
+            self._expected = [*self._expected[-1:], (start, start + size, coming)]
+
+    def expect_parts(self, parts: Sequence[tuple[int, int]]) -> None:
+        """Have parts (first byte, bytes) fetched, each a block ahead of where it is read; those of before are over."""
+        self._spans = spans_of(parts, BLOCK_BYTES, lambda at, size: _pool().submit(self._fetch, at, size))
+
+    def check(self) -> None:
+        """Raise FragmentChanged unless this is the version that was listed; what was read has been judged already."""
+        if not self._ahead and self._size < 0:
+            _ = self.size
+
+    def _learn(self, info: ObjectInfo) -> None:
+        """Raises FragmentChanged."""
+        if info.version != self._fragment.version:
+            raise changed(self._fragment, info.version)
+        self._size = info.size
+
+    def _read_exactly(self, wanted: int) -> bytes:
+        for span in self._spans:
+            if span.holds(self._at, wanted):
+                self._at += wanted
+                found = span.read(self._at - wanted, wanted)
+                if self.content is not None:
+                    self.content.passed(self._at - wanted, found)
+                return found
+        start = self._at - self._block_at
+        if not (start >= 0 and start + wanted <= len(self._block)):
+            for begin, end, coming in self._expected:
+                if begin <= self._at and self._at + wanted <= end:
+                    self._block_at, self._block = begin, coming.result()
+                    break
+            else:
+                self._block_at, self._block = self._at, self._fetch(self._at, max(wanted, RANDOM_BYTES_MIN))
+            if self.content is not None:
+                self.content.passed(self._block_at, self._block)
+            start = self._at - self._block_at
+        self._at += wanted
+        return self._block[start : start + wanted]
+
+    def _turn_to(self, at: int) -> None:
+        """Take the block that begins at `at`, and have the one behind it fetched."""
+        ready, self._next = self._next, None
+        if ready is not None and ready[0] == at:
+            self._block = ready[1].result()
+        else:
+            self._block = self._fetch(at, BLOCK_BYTES)
+        self._block_at = at
+        behind = at + len(self._block)
+        if self._block and behind < self._size:
+            self._next = (behind, _pool().submit(self._fetch, behind, BLOCK_BYTES))
+
+    def _fetch(self, at: int, size: int) -> bytes:
+        try:
+            found, info = get_with_info(self._store, self._key, at, size)
+        except ObjectMissing as error:
+            raise gone(self._fragment) from error
+        self._learn(info)
+        if not found and at < info.size:
+            raise changed(self._fragment, f"of {at} bytes")
+        return found
+
+
+def expect(inputs: Inputs, fragment: Fragment) -> None:
+    """Have the beginning of a fragment fetched, if its object is in a store: `open_raw` will ask for it next."""
+    place = inputs.store_of(fragment.uri) if fragment.size else None
+    if place is None or (inputs.coming is not None and inputs.coming[0] == fragment.id):
+        return
+    raw = RemoteFile(*place, fragment, ahead=True)
+    raw.begin()
+    inputs.coming = fragment.id, raw
+
+
+def open_raw(inputs: Inputs, fragment: Fragment, *, ahead: bool, size: int = -1) -> LocalFile | RemoteFile:
+    """The object behind a fragment as it is stored, open and checked; raises InputError, FragmentChanged.
+
+    One of a store whose `size` in bytes is known is checked by the first answer.
+    """
+    coming, inputs.coming = inputs.coming, None
+    if ahead and coming is not None and coming[0] == fragment.id:
+        begun: RemoteFile = coming[1]
+        return begun
+    place = inputs.store_of(fragment.uri)
+    raw = LocalFile(inputs, fragment) if place is None else RemoteFile(*place, fragment, ahead=ahead, size=size)
+    try:
+        raw.check()
+    except BaseException:
+        raw.close()
+        raise
+    return raw
+
+
+def checksum_of(raw: LocalFile | RemoteFile) -> bytes:
+    """The checksum of an open object's fragment, which is to be checked after it. Raises as `read` does.
+
+    Of an object of a store up to FETCHED_BYTES_MAX are fetched for it: it is empty where more has not passed.
+    """
+    content = raw.content
+    if content is None:
+        return b""
+    if isinstance(raw, LocalFile) or content.missing <= FETCHED_BYTES_MAX:
+        for _ in content.rest(raw):
+            pass
+    return content.checksum()
+
+
+class InputStream:
+    """The uncompressed bytes of a fragment's object, from front to back.
+
+    Where the object is compressed, it is one from the fragment's first byte on: positions count from there, as if what
+    lies before it had that many bytes. `seek` reads on to the byte, from the beginning if need be; `skipped` counts
+    what was read only to get there. Frames of zstd with a window above `window_bytes_max` are refused.
+    """
+
+    #: Whether the bytes that are read are not those that are stored.
+    compressed: bool
+
+    def __init__(self, inputs: Inputs, fragment: Fragment, window_bytes_max: int = WINDOW_BYTES) -> None:
+        self._raw = open_raw(inputs, fragment, ahead=True)
+        self._raw.content = Content(fragment, scattered=isinstance(self._raw, RemoteFile))
+        self._window_bytes_max = window_bytes_max
+        self._fragment = fragment
+        self._codec = codec_of(fragment.uri)
+        self.compressed = bool(self._codec)
+        #: The stored bytes, and of an object that is compressed where they and their positions begin.
+        self._stored: Raw = self._raw
+        self._begin = self._told = fragment.start if self._codec else 0
+        self._source: Unpacker | None = None
+        self._data, self._used = b"", 0
+        self._at = self._raw.seek(self._begin) if self._begin else 0
+        self.skipped = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the object."""
+        self._raw.close()
+
+    def check(self) -> None:
+        """Raise FragmentChanged unless this is still the version that was listed."""
+        self._raw.check()
+
+    def checksum(self) -> bytes:
+        """The checksum of the fragment's stored bytes, all of which are read for it if need be; see `checksum_of`."""
+        return checksum_of(self._raw)
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def tell(self) -> int:
+        """The position in uncompressed bytes."""
+        return self._at if self._codec else self._raw.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to `size` bytes (-1: as many as come at once); none only at the end. Raises DamagedInput."""
+        if not self._codec:
+            return self._read_raw(size)
+        if self._used == len(self._data):
+            self._data, self._used = self._step(), 0
+        found = self._data[self._used :] if size < 0 else self._data[self._used : self._used + size]
+        self._used += len(found)
+        self._at += len(found)
+        return found
+
+    def seek(self, position: int) -> int:
+        """Go to an uncompressed byte; the new position, which is less where the stream ends before it."""
+        if not self._codec:
+            return self._raw.seek(position)
+        if position < self._at:
+            back = self._at - position
+            if back <= self._used:
+                self._used -= back
+                self._at = position
+                return position
+            self._restart()
+        while self._at < position:
+            passed = len(self.read(min(STEP_BYTES, position - self._at)))
+            if not passed:
+                break
+            self.skipped += passed
+        self.stored_since()
+        return self._at
+
+    def stored_since(self) -> int:
+        """Bytes of the object, as it is stored, that were read since this was asked or sought last."""
+        at = self._raw.tell()
+        since, self._told = max(0, at - self._told), at
+        return since
+
+    def _read_raw(self, size: int) -> bytes:
+        return self._stored.read(STEP_BYTES if size < 0 else size) or b""
+
+    def _restart(self) -> None:
+        self._at = self._raw.seek(self._begin)
+        self._source, self._data, self._used = None, b"", 0
+
+    def _step(self) -> bytes:
+        try:
+            if self._source is None:
+                self._source = self._unpacker()
+            found = self._source.read()
+            if not found and self._raw.tell() == self._begin:
+                raise Truncated
+            return found
+        except WindowTooLarge as error:
+            self._raw.check()
+            if self._window_bytes_max <= WINDOW_BYTES or isinstance(self._source, WideZstd):
+                raise self._damaged(error) from error
+            return self._step_wide()
+        except OSError as error:
+            self._raw.check()
+            raise self._damaged(error) from error
+
+    def _unpacker(self) -> Unpacker:
+        return Gzip(self._stored, behind=self._begin > 0) if self._codec == "gzip" else Zstd(self._stored)
+
+    def _step_wide(self) -> bytes:
+        """The next piece, from a reader that has the memory for it: it begins anew, and goes on from here."""
+        self._raw.seek(self._begin)
+        self._source = WideZstd(self._stored, self._window_bytes_max)
+        left, found = self._at - self._begin, b""
+        while left >= 0 and (found := self._step()):
+            if left < len(found):
+                return found[left:]
+            left -= len(found)
+        return found
+
+    def _damaged(self, error: OSError) -> DamagedInput:
+        name, codec = to_path(self._fragment.uri), self._codec
+        known = self._at - self._begin
+        if not known:
+            self._raw.seek(self._begin)
+            if what := misnamed(self._raw.read(HEAD_BYTES) or b"", codec):
+                return ForeignInput(name, what, f"{codec} stream")
+        if isinstance(error, WindowTooLarge):
+            what = (
+                f"one with a window above {self._window_bytes_max >> 20} MiB; declare the source with window_bytes_max="
+                "2 << 30, which lets it take as much memory, write it again with zstd --long=27 or less"
+            )
+            return ForeignInput(name, what, "zstd stream that can be read")
+        if isinstance(error, Truncated) and not self._fragment.size:
+            return DamagedInput(name, f"it is empty, where a {codec} stream should be")
+        if isinstance(error, Truncated):
+            return DamagedInput(name, f"the {codec} stream is cut off after about {known} uncompressed bytes")
+        return DamagedInput(name, f"not a sound {codec} stream behind {known} uncompressed bytes ({error})")
+
+
+class EndingStream(InputStream):
+    """The uncompressed bytes of a fragment that ends where its object did, whatever was appended since."""
+
+    #: Bytes that are remembered.
+    TAIL_BYTES = 4
+
+    def __init__(self, inputs: Inputs, fragment: Fragment, window_bytes_max: int = WINDOW_BYTES) -> None:
+        super().__init__(inputs, fragment, window_bytes_max)
+        self._stored = _UpTo(self._raw, fragment.start + fragment.size)
+        if not self.compressed:
+            self._raw.seek(fragment.start)
+        #: The last bytes that were read.
+        self.tail = b""
+
+    def read(self, size: int = -1) -> bytes:
+        """See InputStream."""
+        found = super().read(size)
+        self.tail = (self.tail + found[-self.TAIL_BYTES :])[-self.TAIL_BYTES :]
+        return found
+
+
+class _UpTo:
+    """The stored bytes before `end`."""
+
+    def __init__(self, raw: Raw, end: int) -> None:
+        self.tell = raw.tell
+        self._raw, self._end = raw, end
+
+    def read(self, size: int = STEP_BYTES, /) -> bytes:
+        """Up to `size` bytes, none only at the end."""
+        return self._raw.read(max(0, min(size, self._end - self._raw.tell()))) or b""
+
+
+def _pool() -> ThreadPoolExecutor:
+    if not _fetchers:
+        _fetchers.append(ThreadPoolExecutor(FETCHERS, thread_name_prefix="fetch"))
+    return _fetchers[0]

@@ -1,0 +1,1 @@
+"""Tokenizing: the engines, the comparison between them, vocabularies, and training."""

@@ -1,0 +1,137 @@
+"""gigatoken held against tokenizers on one tokenizer: which records it would encode otherwise."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from headrace.pipeline.errors import PipelineError
+from headrace.stages.runtime.telling import tell
+from headrace.stages.tokenizer.disputed import Disputed
+from headrace.stages.tokenizer.engine_battery import (
+    added_tokens,
+    battery,
+    is_byte_level,
+    probe_of,
+    properties_of,
+    ranges_of,
+    sweep_codes,
+    sweep_text,
+)
+from headrace.stages.tokenizer.engine_choice import TOKENS_MAX, Choice, engine_names, kept
+from headrace.stages.tokenizer.engines import Encoder, Gigatoken, is_fault, tokenizers_encoder
+from headrace.stages.tokenizer.vocabulary import tokenizer_bytes
+
+#: Code points a record of the sweep: where a record differs, each is looked at by itself.
+SWEEP_RECORD = 16
+#: Code points of records that differ, beyond which it is not for the code points that they do.
+SUSPECTS_MAX = 32_768
+#: Records that are encoded together.
+BATCH_RECORDS = 4_096
+#: Characters of a text, or of a reason, in a message.
+_SHOWN = 200
+
+
+class DiffersError(Exception):
+    """gigatoken does not do for this tokenizer what tokenizers does."""
+
+
+def held_against(tokenizer: str, sha256: str) -> Choice:
+    """What was found by comparing them. Raises PipelineError where the file changed, or tokenizers cannot load it."""
+    data = tokenizer_bytes(tokenizer, sha256)
+    # This comes once for a tokenizer, and takes longer than all else in a declaration.
+    tell("comparing gigatoken with tokenizers on this tokenizer, once (some seconds) ...")
+    try:
+        judge = tokenizers_encoder(data)
+    except Exception as error:
+        raise PipelineError(
+            f"tokenizers cannot load {tokenizer} ({error}): give the path of a tokenizer.json"
+        ) from error
+    both, reference = engine_names()
+    try:
+        parsed = orjson.loads(data)
+        quick = Gigatoken(data)
+        ranges = _swept(parsed)
+        return Choice(both, ranges, _disputed_tokens(parsed, ranges, _differing(battery(parsed), quick, judge)))
+    except BaseException as error:
+        if not is_fault(error):
+            raise
+        return Choice(reference, why=" ".join(str(error).split())[:_SHOWN] or type(error).__name__)
+
+
+def _swept(parsed: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    """The code points that the engines do not treat alike."""
+    probe = orjson.dumps(probe_of(parsed), option=orjson.OPT_SORT_KEYS)
+
+    def sweep() -> Choice:
+        return Choice(engine_names()[0], sweep_disputed(Gigatoken(probe), tokenizers_encoder(probe), sweep_codes()))
+
+    # The probe of a vocabulary of bytes is that of many tokenizers; of another it is the tokenizer itself.
+    return (kept(hashlib.sha256(probe).hexdigest(), sweep) if is_byte_level(parsed) else sweep()).ranges
+
+
+def sweep_disputed(
+    quick: Encoder, judge: Encoder, codes: Sequence[int], size: int = SWEEP_RECORD
+) -> tuple[tuple[int, int], ...]:
+    """The ranges of those code points whose `sweep_text` the two do not encode alike; `size` a record at first."""
+    groups = [codes[start : start + size] for start in range(0, len(codes), size)]
+    of_text = {sweep_text(group): group for group in groups}
+    suspects: list[int] = []
+    for text in _differing(of_text, quick, judge):
+        suspects += of_text[text]
+        if len(suspects) > SUSPECTS_MAX:
+            raise DiffersError(f"gigatoken encodes {text[:_SHOWN]!r}, and much else, otherwise than tokenizers")
+    return tuple(ranges_of(suspects)) if size == 1 else sweep_disputed(quick, judge, suspects, 1) if suspects else ()
+
+
+def _disputed_tokens(
+    parsed: Mapping[str, Any], ranges: tuple[tuple[int, int], ...], differing: Iterable[str]
+) -> tuple[str, ...]:
+    """The fewest added tokens of which one stands in each text that differs; raises DiffersError where none does.
+
+    With one that differs go all that match by the same properties.
+    """
+    tokens = {str(token["content"]): properties_of(token) for token in added_tokens(parsed)}
+    known = Disputed(ranges)
+    left = [text for text in differing if not _holds(known, text)]
+    chosen: set[str] = set()
+    while left:
+        counts = {token: sum(token in text for text in left) for token in tokens}
+        best = max(counts, key=lambda token: (counts[token], bool(tokens[token])), default="")
+        if not best or not counts[best]:
+            raise DiffersError(f"gigatoken encodes {left[0][:_SHOWN]!r} otherwise than tokenizers")
+        chosen.add(best)
+        left = [text for text in left if best not in text]
+    properties = {tokens[token] for token in chosen} - {frozenset()}
+    chosen |= {token for token, its in tokens.items() if its in properties}
+    if parsed.get("normalizer") and any("normalized" in tokens[token] for token in chosen):
+        # It is found in text that was normalized, and not in that of the record.
+        raise DiffersError(f"gigatoken matches the added token {min(chosen)!r} otherwise than tokenizers")
+    if len(chosen) > TOKENS_MAX:
+        raise DiffersError(f"gigatoken treats {len(chosen)} added tokens otherwise than tokenizers")
+    return tuple(sorted(chosen))
+
+
+def _holds(disputed: Disputed, text: str) -> bool:
+    data = np.frombuffer(text.encode(), np.uint8)
+    return bool(len(disputed.records(np.array([0, len(data)]), data)))
+
+
+def _differing(texts: Iterable[str], quick: Encoder, judge: Encoder) -> Iterator[str]:
+    """Those that the two do not encode alike."""
+    rest = iter(texts)
+    while batch := list(itertools.islice(rest, BATCH_RECORDS)):
+        column = pa.array(batch, pa.string())
+        (bounds, tokens), (expected_bounds, expected) = quick(column), judge(column)
+        if np.array_equal(bounds, expected_bounds) and np.array_equal(tokens, expected):
+            continue
+        for at, text in enumerate(batch):
+            mine = tokens[bounds[at] : bounds[at + 1]]
+            if not np.array_equal(mine, expected[expected_bounds[at] : expected_bounds[at + 1]]):
+                yield text

@@ -1,0 +1,213 @@
+"""The engines that turn a column of text into token ids: gigatoken in bounded memory, and Hugging Face tokenizers."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.stages.runtime.malloc import heap_bytes
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
+Tokens: TypeAlias = npt.NDArray[np.uint32]
+
+#: What gigatoken may come to remember before it is loaded anew, which takes a third of a second. Of English text it is
+#: reached behind more than a gigabyte.
+CACHE_BYTES_MAX = 96 << 20
+#: Text behind which that is looked at again.
+LOOK_BYTES = 32 << 20
+#: Text for whose words a task makes room when it begins: of English, a table of 32 MiB, as for 84 MiB of it, which
+#: would be made 0.04 s sooner; what lies beside the table need not double then.
+EXPECTED_BYTES = 224 << 20
+#: A pattern of 32 bytes is looked for with vector instructions, a longer one at two thirds of the speed.
+_SEPARATOR = bytes([1]) + bytes(31)
+_BLANK = _SEPARATOR * (1 << 15)
+#: Records of a batch above which they go to gigatoken as one array of awkward, whose import takes 0.13 s and which
+#: costs 0.3 ms a batch; below, as a list, which costs 1.5 microseconds a record.
+LIST_RECORDS_MAX = 512
+
+
+class Encoder(Protocol):
+    """What an engine is asked for."""
+
+    def __call__(self, text: pa.Array[Any], end: int | None = None, /) -> tuple[Offsets, Tokens]:
+        """Where the tokens of each string of a column begin `[records + 1]`, and those of all; `end` ends each."""
+        ...
+
+
+def append_to_each(offsets: Offsets, tokens: Tokens, token: int) -> tuple[Offsets, Tokens]:
+    """The same records, each with `token` behind its last one."""
+    records = len(offsets) - 1
+    longer = offsets + np.arange(records + 1)
+    places = np.ones(len(tokens) + records, dtype=np.bool_)
+    places[longer[1:] - 1] = False
+    joined = np.full(len(places), token, dtype=np.uint32)
+    joined[places] = tokens
+    return longer, joined
+
+
+def join(records: Sequence[Tokens], end: int | None) -> tuple[Offsets, Tokens]:
+    """What an Encoder answers, of the tokens of each record: they are copied once."""
+    sizes = [len(tokens) for tokens in records]
+    if end is not None:
+        sizes = [size + 1 for size in sizes]
+        last = np.array([end], np.uint32)
+        records = [part for tokens in records for part in (tokens, last)]
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets, np.concatenate([np.zeros(0, np.uint32), *records])
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether it is a fault of the engine; a panic of Rust code arrives as a BaseException of its own."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+class Gigatoken:
+    """gigatoken on one thread, in bounded memory.
+
+    It remembers the tokens of each word that it has seen and forgets none. It has no setting for that, and its workers
+    live as long as it does, so when they have grown by CACHE_BYTES_MAX it is loaded anew.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._engine: Any = None
+        self._text_bytes = self._looked_at = 0
+        #: Of this process soon after gigatoken was loaded.
+        self._heap_bytes: int | None = None
+        #: Whether room is made for many words before the first text.
+        self.wants_room = False
+        self._load()
+
+    def __call__(self, text: pa.Array[Any], end: int | None = None, /) -> tuple[Offsets, Tokens]:
+        """As `Encoder` has it; raises RuntimeError where gigatoken panics."""
+        offsets, content = string_buffers(text)
+        if self.wants_room:
+            self.make_room()
+        self._text_bytes += int(offsets[-1] - offsets[0])
+        if self._text_bytes - self._looked_at >= LOOK_BYTES:
+            self._look()
+        few = len(offsets) <= LIST_RECORDS_MAX + 1
+        try:
+            return (self._encode_list if few else self._encode_array)(offsets, content, end)
+        except BaseException as error:
+            if isinstance(error, Exception) or not is_fault(error):
+                raise
+            raise RuntimeError(f"gigatoken panicked: {error}") from error
+
+    def _encode_list(self, offsets: Offsets, content: npt.NDArray[np.uint8], end: int | None) -> tuple[Offsets, Tokens]:
+        """Encode records one Python object each: gigatoken answers with an array of numpy a record."""
+        data = content.data
+        texts = [bytes(data[low:high]) for low, high in itertools.pairwise(offsets.tolist())]
+        with _without("awkward"):
+            # parallel=False: a task is one of as many as there are cores, and keeps to its own.
+            answer: list[Tokens] = self._engine.encode_batch(texts, parallel=False)
+        del texts
+        return join(answer, end)
+
+    def _encode_array(
+        self, offsets: Offsets, content: npt.NDArray[np.uint8], end: int | None
+    ) -> tuple[Offsets, Tokens]:
+        """Encode records as one array, without a Python object a record."""
+        ak: Any = importlib.import_module("awkward")
+        # gigatoken borrows an array of strings only where its offsets are int64.
+        characters = ak.contents.NumpyArray(content, parameters={"__array__": "char"})
+        strings = ak.contents.ListOffsetArray(ak.index.Index64(offsets), characters, parameters={"__array__": "string"})
+        answer: Any = self._engine.encode_batch(ak.Array(strings), parallel=False).layout
+        bounds = np.asarray(answer.offsets.data, dtype=np.int64)
+        tokens: Tokens = np.asarray(answer.content.data, dtype=np.uint32)
+        offsets, tokens = bounds - bounds[0], tokens[bounds[0] : bounds[-1]]
+        return (offsets, tokens) if end is None else append_to_each(offsets, tokens, end)
+
+    def make_room(self) -> None:
+        """Have the worker make its table of words as large as that of much text is, at once and not by doubling.
+
+        It takes the size from the bytes of the first call. These are separators, between which there is no document.
+        """
+        from gigatoken.gigatoken_rs import BPETokenizer, BytesSource
+
+        self.wants_room = False
+        if not isinstance(self._engine, BPETokenizer):
+            return  # The other kind remembers nothing from one call to the next.
+        source = BytesSource([_BLANK] * (EXPECTED_BYTES // len(_BLANK)), _SEPARATOR)
+        with _without("awkward"):
+            self._engine.encode_batch(source, parallel=False)
+
+    def _look(self) -> None:
+        """Load gigatoken anew if what it remembers has become too much."""
+        self._looked_at = self._text_bytes
+        if (held := heap_bytes()) is None:
+            return
+        if self._heap_bytes is None:
+            self._heap_bytes = held
+        elif held - self._heap_bytes > CACHE_BYTES_MAX:
+            self._load()
+            self.make_room()
+
+    def _load(self) -> None:
+        from gigatoken.gigatoken_rs import load_hf_json
+
+        self._engine = None  # freed first
+        self._engine = load_hf_json(self._data)
+        self._text_bytes = self._looked_at = 0
+        self._heap_bytes = None
+
+
+@contextlib.contextmanager
+def _without(module: str) -> Iterator[None]:
+    """What looks for that module meanwhile finds none; gigatoken looks for awkward at each call, and needs none.
+
+    `encode_batch` is the only call that answers with arrays of numpy from the workers whose table `make_room` has made,
+    and it imports awkward if it can. `encode` for each record has a table of its own, is 14 % slower once it is warm
+    (232 for 270 MB/s) and has no room made; `encode_batch_list` imports awkward too, and makes an object a token (79
+    MB/s). Only the thread that runs a task's stages comes here, and it imports nothing meanwhile.
+    """
+    absent = object()
+    before: Any = sys.modules.get(module, absent)
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if before is absent:
+            del sys.modules[module]
+        else:
+            sys.modules[module] = before
+
+
+def string_buffers(text: pa.Array[Any]) -> tuple[Offsets, npt.NDArray[np.uint8]]:
+    """The int64 offsets of a column of strings and its bytes, borrowed."""
+    wide = pa.types.is_large_string(text.type)
+    buffers: Any = text.buffers()
+    _, bounds, content = buffers
+    kind = np.int64 if wide else np.int32
+    if bounds is None or not len(text):
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    offsets = np.frombuffer(bounds, kind)[text.offset : text.offset + len(text) + 1].astype(np.int64)
+    return offsets, np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
+
+
+def tokenizers_encoder(data: bytes) -> Encoder:
+    """The tokenizer.json `data` as tokenizers encodes with it; raises what its library raises, and ImportError."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import tokenizers
+
+    engine = tokenizers.Tokenizer.from_str(data.decode())
+    if getattr(engine.model, "dropout", None):
+        engine.model.dropout = None  # a record's tokens do not change from one reading to the next
+    engine.no_truncation()
+    engine.no_padding()
+
+    def encode(text: pa.Array[Any], end: int | None = None, /) -> tuple[Offsets, Tokens]:
+        encodings = engine.encode_batch_fast(text.to_pylist(), add_special_tokens=False)
+        return join([np.asarray(encoding.ids, dtype=np.uint32) for encoding in encodings], end)
+
+    return encode

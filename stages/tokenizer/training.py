@@ -1,0 +1,98 @@
+"""Trains a byte-level BPE tokenizer on a sample of a source, by Hugging Face `tokenizers`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Stage, StageKind
+from headrace.stages.runtime.build import build_stage
+from headrace.stages.runtime.contract import FragmentEnd, Source
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+
+EOS = "<|endoftext|>"
+SAMPLE_BYTES = 100_000_000
+#: 256 bytes and the end of a text.
+VOCAB_SIZE_MIN = 257
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A tokenizer that was trained, and on what."""
+
+    path: str
+    vocab_size: int
+    records: int
+    sample_bytes: int
+
+
+def train(
+    source: Stage,
+    output: str | os.PathLike[str],
+    *,
+    vocab_size: int = 32_000,
+    sample_bytes: int = SAMPLE_BYTES,
+    eos: str = EOS,
+) -> Trained:
+    """Train on about `sample_bytes` of the source's text and write `output`, a tokenizer.json.
+
+    The sample is every n-th record of the whole source, so the same source gives the same tokenizer. The file beside
+    it, tokenizer_config.json, names `eos`. Raises PipelineError, InputError.
+    """
+    if source.kind is not StageKind.SOURCE:
+        raise PipelineError(f'stage "{source.name}" is no source: train on read_jsonl(...) or the like')
+    if vocab_size < VOCAB_SIZE_MIN:
+        raise PipelineError(f"vocab_size is {vocab_size}; a byte-level vocabulary needs at least {VOCAB_SIZE_MIN}")
+    tokenizers = _library()
+    sample = _Sample(build_stage(source, {}), sample_bytes)
+    engine = tokenizers.Tokenizer(tokenizers.models.BPE())
+    engine.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[eos],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    engine.train_from_iterator(sample.texts(), trainer)
+    if not sample.records:
+        raise PipelineError(f'stage "{source.name}" has no text to train on')
+    path = pathlib.Path(output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    engine.save(str(path))
+    path.with_name("tokenizer_config.json").write_text(json.dumps({"eos_token": eos}) + "\n", encoding="utf-8")
+    return Trained(str(path), engine.get_vocab_size(), sample.records, sample.bytes)
+
+
+class _Sample:
+    def __init__(self, source: Source, wanted_bytes: int) -> None:
+        self.source = source
+        self.fragments = [item for item in source.list() if item is not None]
+        total = sum(fragment.size for fragment in self.fragments)
+        self.stride = max(1, total // max(1, wanted_bytes))
+        self.records = 0
+        self.bytes = 0
+
+    def texts(self) -> Iterator[str]:
+        for fragment in self.fragments:
+            for item in self.source.read(fragment, [Gap(0, UNBOUNDED, 0)]):
+                if isinstance(item, FragmentEnd):
+                    break
+                texts: Any = item.rows.column("text")
+                for text in texts.to_pylist()[:: self.stride]:
+                    self.records += 1
+                    self.bytes += len(text.encode())
+                    yield text
+
+
+def _library() -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise PipelineError("training a tokenizer needs tokenizers: pip install tokenizers") from error
+    return tokenizers

@@ -1,0 +1,1 @@
+"""Datasets: what a ledger tells of them, versions, retraction, collection and verification."""

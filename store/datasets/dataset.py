@@ -1,0 +1,222 @@
+"""A dataset as its ledger tells it: shards, balance, manifest. Reading one changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.store.datasets.manifest import MANIFEST_FORMAT
+from headrace.store.errors import FormatError, NoDataset
+from headrace.store.ledger.core.balance import Balance, balance_of
+from headrace.store.ledger.core.entries import Closed, EntryError, StoredObject
+from headrace.store.ledger.core.fold import FoldError, LedgerState
+from headrace.store.ledger.core.log_state import ForeignLog
+from headrace.store.ledger.folding import fold_log
+from headrace.store.ledger.log import Log
+from headrace.store.objects import ObjectStore, open_store
+from headrace.store.shards.header import read_plain_header
+
+if TYPE_CHECKING:
+    from headrace.store.datasets.verify import Report
+
+#: The roles of a shard's objects (`StoredObject.role`) that the manifest names.
+TOKENS: Final = "tokens"
+DOCUMENTS: Final = "documents"
+VERDICTS: Final = "verdicts"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """A shard that the ledger names; keys are relative to the dataset."""
+
+    #: The number of the entry that names it.
+    number: int
+    closed: Closed
+
+    def object(self, role: str) -> StoredObject | None:
+        """The object of that role, or None where the sink wrote none."""
+        return next((item for item in self.closed.objects if item.role == role), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shard as the manifest names it; `checksum` is that of the tokens, `records` are all that it closes."""
+        objects = {role: self.object(role) for role in (TOKENS, DOCUMENTS, VERDICTS)}
+        tokens, counts = objects[TOKENS], self.closed.counts
+        return {
+            **{role: None if item is None else item.key for role, item in objects.items()},
+            "checksum": None if tokens is None else tokens.checksum,
+            "records": counts.records,
+            "kept": counts.kept,
+            "token_count": counts.tokens,
+            "sequences": counts.sequences,
+            "pipeline": self.closed.version,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the tokens of a dataset mean; None where neither shard nor pipeline tells."""
+
+    #: The hash of the tokenizer's file.
+    tokenizer: str | None
+    #: tokens
+    seq_len: int | None
+    pad_id: int | None
+    eos_id: int | None
+    #: The hash that names the pipeline applied last.
+    pipeline_version: str
+
+
+def fold_ledger(store: ObjectStore, state: LedgerState | None = None) -> LedgerState:
+    """Fold the ledger's entries behind `state` (from the start by default) into it, and return it.
+
+    Raises `FormatError` for an entry that cannot be read or contradicts those before it, `NoDataset` for the log of a
+    cluster.
+    """
+    state = LedgerState() if state is None else state
+    try:
+        return fold_log(Log(store), state)
+    except ForeignLog as error:
+        if state.pipeline_number >= 0:
+            raise FormatError(f"{store.uri}: {error}; restore the entry from a copy") from error
+        raise NoDataset(
+            f"{store.uri} holds the log of a cluster and no dataset ({error}); name a dataset's folder"
+        ) from error
+    except EntryError as error:
+        raise FormatError(str(error)) from error
+    except FoldError as error:
+        number = state.number + 1
+        raise FormatError(f"{store.uri}: ledger entry {number}: {error}; restore the entry from a copy") from error
+
+
+class Dataset:
+    """A dataset up to the ledger's last entry when it was opened."""
+
+    __slots__ = ("_shards", "state", "store")
+
+    def __init__(self, store: ObjectStore, state: LedgerState) -> None:
+        self.store = store
+        self.state = state
+        self._shards = tuple(ShardRecord(shard.number, shard.closed) for shard in state.shards)
+
+    @staticmethod
+    def open(uri: str, *, removed: bool = False) -> Dataset:
+        """Fold the ledger of the dataset at `uri`. Raises `NoDataset` where there is none, and `FormatError`.
+
+        One that was removed is none, unless its remains are asked for by `removed`.
+        """
+        store = open_store(uri)
+        state = fold_ledger(store)
+        if state.number < 0:
+            raise NoDataset(f"{store.uri} holds no dataset (its ledger has no entry); check the URI, or run a pipeline")
+        if state.removed and not removed:
+            raise NoDataset(f"{store.uri} holds no dataset: it was removed; run a pipeline to begin another")
+        return Dataset(store, state)
+
+    @property
+    def uri(self) -> str:
+        """The URI of the dataset's store."""
+        return self.store.uri
+
+    @property
+    def shards(self) -> tuple[ShardRecord, ...]:
+        """Every shard that the ledger names, in its order."""
+        return self._shards
+
+    def describe(self) -> Description:
+        """Read the first shard's header; where there is no shard, what the pipeline declares."""
+        facts = self._facts()
+        tokenizer = next((facts[name] for name in _TOKENIZER_NAMES if facts.get(name) not in (None, "")), None)
+        return Description(
+            tokenizer=None if tokenizer is None else str(tokenizer),
+            seq_len=_integer(facts.get("seq_len")),
+            pad_id=_integer(facts.get("pad_id")),
+            eos_id=_integer(facts.get("eos_id")),
+            pipeline_version=self.state.pipeline_version,
+        )
+
+    def balance(self, sink: str | None = None) -> Balance:
+        """What became of the records, by the word of `sink`; without one, by that of the main sink."""
+        return balance_of(self.state, sink)
+
+    def manifest(self, described: Description | None = None) -> dict[str, Any]:
+        """Return `manifest.json`: the shards of the newest published version, or all where none was published.
+
+        Without `described` the first shard's header is read; with it, nothing is.
+        """
+        described = described or self.describe()
+        shards = [shard for shard in self.of_version().shards if shard.object(TOKENS) is not None]
+        named = {shard.to_dict()[TOKENS] for shard in shards}
+        retracted = [
+            {"version": version, "tokens": key, "documents": rows}
+            for version, key, rows in self.state.retracted
+            if key in named
+        ]
+        newest = self.state.newest
+        return {
+            "format": MANIFEST_FORMAT,
+            "dataset": str(self.state.pipeline.get("name", "")),
+            "version": self.state.version,
+            "entry": -1 if newest is None else newest.number,
+            "complete": self.complete(),
+            "pipeline": shards[-1].closed.version if shards else self.state.pipeline_version,
+            "tokenizer": described.tokenizer or "",
+            "seq_len": described.seq_len or 0,
+            "pad_id": described.pad_id or 0,
+            "eos_id": described.eos_id,
+            "shards": [shard.to_dict() for shard in shards],
+            **({"retracted": retracted} if retracted else {}),
+        }
+
+    def of_version(self, version: int | None = None) -> Dataset:
+        """The dataset with the shards of one published version: of the newest, or with all where none was published.
+
+        What was retracted since is not shown in an older version either. Raises `ValueError` for one that is not known.
+        """
+        published = self.state.published
+        if version is not None and version not in published:
+            known = ", ".join(str(number) for number in sorted(published))
+            raise ValueError(f"{self.uri} has no version {version}; it has {known or 'none yet: run it to its end'}")
+        wanted = published.get(self.state.version if version is None else version)
+        shown = Dataset(self.store, self.state)
+        if wanted is not None:
+            shown._shards = tuple(shard for shard in self._shards if shard.number <= wanted.shows)
+        return shown
+
+    def complete(self, version: int | None = None) -> bool:
+        """Whether a version's input was read to the end: of the newest, which none is before the first is published."""
+        wanted = self.state.published.get(self.state.version if version is None else version)
+        return wanted is not None and wanted.complete
+
+    def retracted(self, tokens: str) -> frozenset[int]:
+        """Rows of the documents table that are shown no more, of the shard whose tokens have this key."""
+        return frozenset(row for _, key, rows in self.state.retracted if key == tokens for row in rows)
+
+    def verify(self) -> Report:
+        """Check every object that the ledger names, and that its tables account for every record that it closes."""
+        # Here, since a controller reads datasets too, and has no other use for numpy and Arrow.
+        from headrace.store.datasets.verify import verify_shards
+
+        return verify_shards(self.store, self.state)
+
+    def _facts(self) -> Mapping[str, Any]:
+        for shard in self._shards:
+            tokens = shard.object(TOKENS)
+            if tokens is not None:
+                return read_plain_header(self.store, tokens.key).metadata
+        facts: dict[str, Any] = {}
+        for stage in self.state.pipeline.get("stages", ()):
+            # Identity holds a tokenizer's hash, and the parameter of the same name only its path.
+            facts = {**stage.get("parameters", {}), **facts}
+            facts.update({name: value for name, value in stage.get("identity", {}).items() if value is not None})
+        return facts
+
+
+_TOKENIZER_NAMES = ("tokenizer_sha256", "tokenizer_hash", "tokenizer")
+
+
+def _integer(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,114 @@
+"""Retraction: which rows and objects of a dataset hold a record, and what stands in their place afterwards.
+
+The tokens of a retracted document stay where they lie, so that every position of the dataset keeps its meaning; the
+manifest names its row, and readers take padding for it. What only serves to be looked at is written anew without it:
+samples lose the row, quarantine loses the raw bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.store.errors import FormatError
+from headrace.store.ledger.core.entries import StoredObject
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.named import put
+from headrace.store.objects import ObjectStore
+from headrace.store.shards.object_keys import quarantine_prefix
+from headrace.store.shards.shard import content_hash, read_table, table_to_parquet
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where the asked records stand."""
+
+    #: Rows of the documents table, by the key of the shard's tokens.
+    documents: tuple[tuple[str, tuple[int, ...]], ...]
+    #: The role and key of each object that holds a beginning or the bytes of one.
+    rewritten: tuple[tuple[str, str], ...]
+    #: Records that were found, by id; those among them that were not kept have a verdict only.
+    ids: frozenset[str]
+    #: What was asked for: ids of records, and URIs of what they were read from.
+    asked: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+
+
+def find_records(store: ObjectStore, state: LedgerState, ids: Collection[str], sources: Collection[str]) -> Found:
+    """Look for records by id (a split record by that of its whole) or by the URI of what they were read from.
+
+    Raises FormatError for a dataset of text, StoreError.
+    """
+    documents: dict[str, set[int]] = {}
+    rewritten: dict[str, tuple[str, str]] = {}
+    seen: set[str] = set()
+    for shard in state.shards:
+        keys = {item.role: item.key for item in shard.closed.objects}
+        for role in ("documents", "verdicts", "samples", "quarantine"):
+            if role not in keys:
+                continue
+            facts = read_table(store, keys[role], ["id", "part", "source"])
+            mask = _matches(facts, ids, sources)
+            if not mask.any():
+                continue
+            seen.update(str(name) for name in facts.column("id").filter(pa.array(mask)).to_pylist())
+            if role == "documents":
+                if "tokens" not in keys:
+                    raise FormatError(f"{store.uri}: {keys[role]} holds text: only datasets of tokens can be retracted")
+                documents.setdefault(keys["tokens"], set()).update(np.flatnonzero(mask).tolist())
+            elif role != "verdicts":
+                rewritten[keys[role]] = (role, keys[role])
+    known = {(name, row) for _, name, rows in state.retracted for row in rows}
+    fresh = {name: tuple(sorted(row for row in rows if (name, row) not in known)) for name, rows in documents.items()}
+    return Found(
+        tuple((name, rows) for name, rows in fresh.items() if rows),
+        tuple(rewritten.values()),
+        frozenset(seen),
+        (frozenset(ids), frozenset(sources)),
+    )
+
+
+def write_rewritten(store: ObjectStore, found: Found, epoch: int) -> tuple[tuple[str, StoredObject], ...]:
+    """Write the objects anew under this epoch: the key of each old one, and what takes its place.
+
+    One of them is in memory at a time. Raises FormatError, StoreError.
+    """
+    made: list[tuple[str, StoredObject]] = []
+    for role, old in found.rewritten:
+        table = read_table(store, old)
+        data = table_to_parquet(_without(role, table, _matches(table, *found.asked)))
+        del table  # before the next one is read
+        digest = content_hash([data])
+        prefix = f"shards/{epoch}/"
+        key = (
+            f"{quarantine_prefix(prefix)}{digest}.parquet"
+            if role == "quarantine"
+            else f"{prefix}{digest}.samples.parquet"
+        )
+        put(store, key, [data])
+        made.append((old, StoredObject(role, key, f"xxh3-128:{digest}", len(data))))
+    return tuple(made)
+
+
+def _matches(table: pa.Table, ids: Collection[str], sources: Collection[str]) -> npt.NDArray[np.bool_]:
+    """`[rows]`: whether a row is of a record that is asked for."""
+    names: Any = table.column("id")
+    whole: Any = pc.if_else(
+        pc.is_valid(table.column("part")), pc.replace_substring_regex(names, pattern="/[0-9]+$", replacement=""), names
+    )
+    wanted = pa.array(sorted(ids), pa.string())
+    found: Any = pc.or_(pc.is_in(names, wanted), pc.is_in(whole, wanted))
+    found = pc.or_(found, pc.is_in(table.column("source"), pa.array(sorted(sources), pa.string())))
+    return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _without(role: str, table: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
+    if role == "samples":
+        return table.filter(pa.array(~mask))
+    raw = pc.if_else(pa.array(mask), pa.scalar(None, pa.binary()), table.column("raw").combine_chunks())
+    return table.set_column(table.schema.get_field_index("raw"), "raw", raw)

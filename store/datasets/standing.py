@@ -1,0 +1,47 @@
+"""How whole a version is: whether its input was read to the end, and what is closed that it does not show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.words import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One version of a dataset; 0 where none is published, and then all that is closed is meant."""
+
+    version: int
+    #: Whether its input was read to the end, and all of it closed or given up.
+    complete: bool
+    #: Shards that are closed and that the newest version does not show; 0 for an older version.
+    unshown: int
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What a reader of the version should know, a sentence each without its stop; none where it is whole."""
+        said: list[str] = []
+        if not self.version:
+            return ("no version is published yet: a run goes on, or ended before it had closed all of its input",)
+        if not self.complete:
+            said.append(
+                f"version {self.version} is incomplete: its run ended before it had closed all of its input; "
+                "the same run again goes on with it"
+            )
+        if self.unshown:
+            shards = counted(self.unshown, "shard is", "shards are")
+            said.append(f"{shards} closed that version {self.version} does not show: a run goes on, or was killed")
+        return tuple(said)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"version": self.version, "version_complete": self.complete, "shards_unshown": self.unshown}
+
+
+def standing_of(ledger: LedgerState, version: int | None = None) -> Standing:
+    """How whole a published version is; the newest one by default."""
+    asked = ledger.version if version is None else version
+    shown = ledger.published.get(asked)
+    return Standing(asked, shown is not None and shown.complete, ledger.unshown if asked == ledger.version else 0)

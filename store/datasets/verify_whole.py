@@ -1,0 +1,175 @@
+"""Checks that take more than one shard: overlaps, the targets of duplicates, and objects that nobody names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.store.errors import StoreError
+from headrace.store.ledger.core.fold import ClosedShard, LedgerState
+from headrace.store.ledger.core.intervals import IntervalSet, OverlapError
+from headrace.store.objects import ObjectInfo, ObjectStore
+from headrace.store.shards.key_files import ROLE
+from headrace.store.shards.object_keys import FOLDERS, epoch_of
+from headrace.store.shards.shard import read_table
+from headrace.store.words import counted
+
+_BROKEN_LEADER = "two shards account for the same records: the leader that wrote the entry is broken, report it"
+_BROKEN_DEDUP = "the stage that decided it is broken, write the dataset again and report it"
+
+_FICKLE = (
+    "that stage let it through when it was read before, so it is not deterministic: mend it and write the dataset again"
+)
+
+
+def whole_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
+    """Yield what is wrong between shards. Tables that cannot be read are passed over: they are told of elsewhere."""
+    yield from overlap_problems(state)
+    yield from target_problems(store, state)
+    yield from key_problems(store, state)
+
+
+def unnamed_objects(store: ObjectStore, state: LedgerState) -> list[ObjectInfo]:
+    """The objects in the folders of sinks that no entry names: harmless, and left by sinks that died."""
+    named = {item.key for shard in state.shards for item in shard.closed.objects}
+    listed = (info for folder in FOLDERS for info in store.list(f"{folder}/"))
+    return [info for info in listed if epoch_of(info.key) is not None and info.key not in named]
+
+
+def overlap_problems(state: LedgerState) -> Iterator[str]:
+    """No record is closed twice for one sink, and what the fold holds as closed is what the shards close."""
+    found: dict[tuple[str, bytes], IntervalSet] = {}
+    for shard in state.shards:
+        for item in shard.closed.ranges:
+            intervals = found.setdefault((shard.closed.sink, item.fragment), IntervalSet())
+            try:
+                intervals.add(item.first, item.end)
+            except OverlapError as error:
+                uri = _uri(state, item.fragment)
+                yield f"entry {shard.number}: of {uri}, {error} that an earlier entry closed; {_BROKEN_LEADER}"
+                intervals.cover(item.first, item.end)
+    for fragment, known in state.fragments.items():
+        for sink, closed in known.closed.items():
+            mine = found.get((sink, fragment), IntervalSet())
+            if mine != closed:
+                runs = f"{list(closed)[:4]} closed for {sink}, its shards {list(mine)[:4]}"
+                yield f"{known.fragment.uri}: the fold has {runs}"
+
+
+def target_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
+    """The target of a duplicate verdict is kept by an entry at or before the one that holds the verdict."""
+    wanted: dict[str, tuple[int, str, str]] = {}
+    for shard in state.shards:
+        if not shard.closed.counts.duplicate:
+            continue
+        for key, name, target in _duplicates(store, shard):
+            if not target:
+                yield f"entry {shard.number}: {key} has record {name} as duplicate of nothing; {_BROKEN_DEDUP}"
+            elif target not in wanted or shard.number < wanted[target][0]:
+                wanted[target] = (shard.number, key, name)
+    kept = _kept_at(store, state, wanted) if wanted else {}
+    if kept is None:
+        return  # a table of documents is broken, which is told of with its shard
+    lost = _lost_as(store, state, wanted.keys() - kept.keys())
+    for target, (number, key, name) in sorted(wanted.items()):
+        place = f"entry {number}: {key} has record {name} as duplicate of {target}"
+        if target not in kept:
+            yield f"{place}, which is not kept{lost.get(target, '; ' + _BROKEN_DEDUP)}"
+        elif kept[target] > number:
+            yield f"{place}, which is kept by entry {kept[target]} only, behind it; {_BROKEN_DEDUP}"
+
+
+def key_problems(store: ObjectStore, state: LedgerState) -> Iterator[str]:
+    """A file of keys has one key of a text for each kept record of its shard, and no two shards have the same."""
+    found: list[npt.NDArray[np.uint64]] = []
+    for shard in state.shards:
+        for item in shard.closed.objects:
+            table = _columns(store, item.key, ["high", "low", "word"]) if item.role == ROLE else None
+            if table is None:
+                continue
+            texts = table.filter(pc.equal(table.column("word"), pa.scalar(0, pa.uint16())))
+            if texts.num_rows != shard.closed.counts.kept:
+                kept = shard.closed.counts.kept
+                yield f"entry {shard.number}: {item.key} has {texts.num_rows} keys of texts, {kept} records are kept"
+            pairs = np.empty((texts.num_rows, 3), np.uint64)
+            pairs[:, 0], pairs[:, 1] = (np.asarray(texts.column(name), np.uint64) for name in ("high", "low"))
+            pairs[:, 2] = shard.number
+            found.append(pairs)
+    keys = np.concatenate([np.zeros((0, 3), np.uint64), *found])
+    keys = keys[np.lexsort((keys[:, 2], keys[:, 1], keys[:, 0]))]
+    same = np.flatnonzero((keys[1:, :2] == keys[:-1, :2]).all(axis=1))
+    if len(same):
+        one, other = (int(keys[same[0] + step, 2]) for step in (0, 1))
+        many = counted(len(same), "kept record")
+        yield (
+            f"entry {other}: of {many} the text is that of another kept record, the first one's of "
+            f"one that entry {one} closes; {_BROKEN_DEDUP}"
+        )
+
+
+def _duplicates(store: ObjectStore, shard: ClosedShard) -> Iterator[tuple[str, str, str]]:
+    for item in shard.closed.objects:
+        if item.role != "verdicts":
+            continue
+        table = _columns(store, item.key, ["id", "verdict", "duplicate_of"])
+        if table is not None:
+            table = table.filter(pc.equal(table.column("verdict"), pa.scalar("duplicate")))
+            for name, target in zip(*(table.column(c).to_pylist() for c in ("id", "duplicate_of")), strict=True):
+                yield item.key, str(name), str(target or "")
+
+
+def _kept_at(store: ObjectStore, state: LedgerState, wanted: dict[str, Any]) -> dict[str, int] | None:
+    """The entry that keeps each of these records, or a part of them; None where a table cannot be read."""
+    found: dict[str, int] = {}
+    values = pa.array(list(wanted), pa.string())
+    for shard in state.shards:
+        for item in shard.closed.objects:
+            if item.role != "documents":
+                continue
+            table = _columns(store, item.key, ["id", "part", "fragment", "row"])
+            if table is None:
+                return None
+            ids: Any = table.column("id")
+            whole: Any = pc.replace_substring_regex(ids, pattern="/[0-9]+$", replacement="")
+            names = pc.if_else(pc.is_valid(table.column("part")), whole, ids)
+            rows: Any = pc.cast(table.column("row"), pa.string())
+            ledger_names = pc.binary_join_element_wise(table.column("fragment"), rows, "#")
+            for column in (ids, names, ledger_names):
+                for name in column.filter(pc.is_in(column, values)).to_pylist():
+                    found.setdefault(str(name), shard.number)
+    return found
+
+
+def _lost_as(store: ObjectStore, state: LedgerState, wanted: Iterable[str]) -> dict[str, str]:
+    """Of these records those that a stage has dropped for a reason of its own, with that, in words."""
+    found: dict[str, str] = {}
+    values = pa.array(sorted(wanted), pa.string())
+    keys = [item.key for shard in state.shards for item in shard.closed.objects if item.role == "verdicts"]
+    for key in keys if len(values) else ():
+        table = _columns(store, key, ["id", "fragment", "row", "stage", "verdict", "reason"])
+        if table is None:
+            continue
+        table = table.filter(pc.not_equal(table.column("verdict"), pa.scalar("duplicate")))
+        rows: Any = pc.cast(table.column("row"), pa.string())
+        for names in (table.column("id"), pc.binary_join_element_wise(table.column("fragment"), rows, "#")):
+            for row in table.set_column(0, "id", names).filter(pc.is_in(names, values)).to_pylist():
+                why = f"{row['verdict']} by stage {row['stage']} for {str(row['reason'])[:100]!r}"
+                found[str(row["id"])] = f" but {why}; {_FICKLE}"
+    return found
+
+
+def _columns(store: ObjectStore, key: str, names: list[str]) -> pa.Table | None:
+    try:
+        return read_table(store, key, names)
+    except (StoreError, KeyError, pa.ArrowException):
+        return None
+
+
+def _uri(state: LedgerState, fragment: bytes) -> str:
+    known = state.fragments.get(fragment)
+    return fragment.hex() if known is None else known.fragment.uri

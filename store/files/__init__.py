@@ -1,0 +1,1 @@
+"""The store in a directory, `file://`, and what survives a power failure."""

@@ -1,0 +1,394 @@
+"""A store in a directory of a local file system: `file://`.
+
+`create` writes a temporary file, syncs it, and links it to its final name. `link` fails where the
+name is taken, so it is both the atomic publication and the race's referee; it needs a file system
+with hard links. A process killed half-way leaves a file under `.tmp`, which no listing shows and
+which a later `open` removes. Directories that are symbolic links are not listed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import io
+import itertools
+import os
+import pathlib
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterator, Sequence
+
+from headrace.store.errors import (
+    InvalidKey,
+    InvalidUri,
+    ObjectMissing,
+    StoreError,
+    StoreRefused,
+    StoreStalled,
+    StoreUnavailable,
+)
+from headrace.store.files import disk
+from headrace.store.files.drafts import Draft
+from headrace.store.files.scratch import Scratch
+from headrace.store.objects import RESERVED_SEGMENT, Buffer, Decide, ObjectInfo, validate_key
+
+#: A temporary file younger than this is left alone: its writer may live in another container or on another host.
+TEMP_AGE_MIN_S = 3600
+#: For one writer of an object to let the next one in; whoever is frozen while it writes keeps the others out.
+LOCK_S_MAX = 10.0
+_LOCK_LOOK_S = 0.01
+#: Linux takes no more buffers in one writev (UIO_MAXIOV).
+WRITEV_PARTS_MAX = 1024
+
+_TEMP_NAME = re.compile(r"(?P<boot>[0-9a-f]{8})\.(?P<pid>\d+)\.\d+\.[0-9a-f]+\.tmp")
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+#: What no waiting mends.
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
+_REMEDIES = {
+    errno.ENOSPC: "free space on the disk, or point the dataset at a larger one",
+    errno.EDQUOT: "raise the disk quota, or free space under it",
+    errno.EACCES: "give this user the right to read and write there",
+    errno.EPERM: "the user lacks the right, or the file system has no hard links: choose ext4, xfs, btrfs or NFS",
+    errno.EOPNOTSUPP: "the file system has no hard links: choose ext4, xfs, btrfs or NFS",
+    errno.EROFS: "the file system is mounted read-only: mount it for writing",
+    errno.EIO: "the device failed: look into the kernel log, then try again",
+    errno.EMFILE: "too many open files: raise `ulimit -n`",
+    errno.ENFILE: "too many open files on this host: raise fs.file-max",
+    errno.EXDEV: "parts of the store lie on different file systems: keep it on one",
+    errno.ENOTDIR: "an object stands where a directory is needed: choose another place for the dataset",
+    errno.ENAMETOOLONG: "the path is too long: choose a shorter one for the dataset",
+}
+
+
+class FileStore:
+    """An `ObjectStore` whose objects are the files under one directory.
+
+    Construct it through `open_store`. The directory is made at the first write.
+    """
+
+    __slots__ = ("_counter", "_durable", "_root", "_temps")
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = os.path.abspath(os.path.expanduser(root))
+        self._temps = os.path.join(self._root, RESERVED_SEGMENT)
+        self._counter = itertools.count()
+        #: Directories that this process knows to survive a power failure, each with all of its parents.
+        self._durable: set[str] = set()
+        if os.path.exists(self._root) and not os.path.isdir(self._root):
+            raise InvalidUri(f"store {self._root!r} is a file, not a directory; name the directory of the dataset")
+        self._remove_leftovers()
+
+    def __repr__(self) -> str:
+        return f"FileStore({self._root!r})"
+
+    @property
+    def uri(self) -> str:
+        """The `file:///` URI of the directory."""
+        return pathlib.Path(self._root).as_uri()
+
+    @property
+    def is_remote(self) -> bool:
+        """See `ObjectStore.is_remote`."""
+        return False
+
+    def create(self, key: str, parts: Sequence[Buffer]) -> bool:
+        """See `ObjectStore.create`."""
+        path = self._path(key)
+        try:
+            if os.path.lexists(path):
+                return self._refuse(key, path)
+            self._make_directory(os.path.dirname(path))
+            with self._temporary() as (descriptor, temp):
+                _write_all(descriptor, parts)
+                disk.sync(descriptor)
+                return self._link(temp, key, path)
+        except OSError as error:
+            raise self._unavailable("create", key, error, size=_size_of(parts)) from error
+
+    @contextlib.contextmanager
+    def draft(self) -> Iterator[Draft]:
+        """A temporary file that becomes an object by `link`: see `headrace.store.files.drafts`."""
+        try:
+            with self._temporary() as (descriptor, temp):
+                scratch = Scratch(os.dup(descriptor))
+
+                def create(key: str) -> bool:
+                    path = self._path(key)
+                    try:
+                        disk.sync(descriptor)
+                        self._make_directory(os.path.dirname(path))
+                        return self._link(temp, key, path)
+                    except OSError as error:
+                        raise self._unavailable("create", key, error, size=scratch.size) from error
+
+                complain = functools.partial(self._unavailable, "create", "an object")
+                yield Draft(scratch, create, complain, stays=True)
+        except OSError as error:
+            raise self._unavailable("create", "an object", error) from error
+
+    def scratch_folder(self) -> str:
+        """Where `headrace.store.files.scratch` may put files. Raises OSError where it cannot be made."""
+        self._make_directory(self._temps)
+        return self._temps
+
+    def replace(self, key: str, parts: Sequence[Buffer]) -> None:
+        """See `ObjectStore.replace`."""
+        path = self._path(key)
+        try:
+            self._make_directory(os.path.dirname(path))
+            with self._temporary() as (descriptor, temp):
+                _write_all(descriptor, parts)
+                disk.sync(descriptor)
+                disk.rename(temp, path)
+        except OSError as error:
+            raise self._unavailable("replace", key, error, size=_size_of(parts)) from error
+
+    def update(self, key: str, decide: Decide) -> bool:
+        """See `ObjectStore.update`. Writers take turns by a lock, which the kernel takes from whoever dies."""
+        path = self._path(key)
+        try:
+            self._make_directory(self._temps)
+            with self._locked(key):
+                try:
+                    with open(path, "rb", buffering=0) as file:
+                        standing: bytes | None = file.readall()
+                except FileNotFoundError:
+                    standing = None
+                parts = decide(standing)
+                if parts is not None:
+                    self.replace(key, parts)
+                return parts is not None
+        except OSError as error:
+            raise self._unavailable("update", key, error) from error
+
+    @contextlib.contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        deadline = time.monotonic() + LOCK_S_MAX
+        descriptor = os.open(os.path.join(self._temps, "update.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() > deadline:
+                        raise StoreStalled(
+                            f"{self.uri}: cannot update {key!r}: another process has been writing it for "
+                            f"{LOCK_S_MAX:.0f} s; end that one if it is frozen, then try again"
+                        ) from error
+                time.sleep(_LOCK_LOOK_S)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        """See `ObjectStore.get`."""
+        if offset < 0 or (length is not None and length < 0):
+            raise ValueError(f"get {key!r}: offset {offset} and length {length} must not be negative")
+        try:
+            # Unbuffered: a big object is read straight into the bytes that are returned.
+            with open(self._path(key), "rb", buffering=0) as file:
+                if offset:
+                    file.seek(offset)
+                return file.readall() if length is None else _read(file, length)
+        except OSError as error:
+            raise self._missing_or_unavailable("get", key, error) from error
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """See `ObjectStore.head`."""
+        try:
+            status = os.stat(self._path(key))
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise self._unavailable("head", key, error) from error
+        return _info(key, status) if stat.S_ISREG(status.st_mode) else None
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`. One directory's names are held at a time, and of each of its parents."""
+        if ".." in prefix.split("/") or prefix.startswith("/") or "\0" in prefix:
+            raise InvalidKey(f"prefix {prefix!r} cannot start a key; prefixes look like 'shards/'")
+        folder, _, _ = prefix.rpartition("/")
+        return self._walk(folder + "/" if folder else "", prefix, after)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        path = self._path(key)
+        try:
+            os.unlink(path)
+            disk.sync_folder(os.path.dirname(path))
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise self._unavailable("delete", key, error) from error
+
+    def open_local(self, key: str) -> pathlib.Path | None:
+        """See `ObjectStore.open_local`."""
+        if self.head(key) is None:
+            raise ObjectMissing(key, self.uri)
+        return pathlib.Path(self._path(key))
+
+    def _path(self, key: str) -> str:
+        validate_key(key)
+        return os.path.join(self._root, key)
+
+    def _link(self, temp: str, key: str, path: str) -> bool:
+        """Give a synced temporary file its name, durably, unless another has it."""
+        try:
+            disk.link(temp, path)
+        except FileExistsError:
+            return self._refuse(key, path)
+        return True
+
+    def _refuse(self, key: str, path: str) -> bool:
+        if os.path.isdir(path):
+            raise StoreUnavailable(
+                f"{self.uri}: cannot create {key!r}: other objects lie below it; a key must not be another's folder"
+            )
+        # The winner may not have synced the directory yet, and our caller may rely on the object from now on.
+        disk.sync_folder(os.path.dirname(path))
+        return False
+
+    def _walk(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        """Yield the objects below `folder` ("" or "a/b/"), in order of their keys."""
+        for name in self._names(folder):
+            key = folder + name
+            if name.endswith("/"):
+                may_match = key.startswith(prefix) or prefix.startswith(key)
+                if may_match and (key > after or after.startswith(key)) and key != RESERVED_SEGMENT + "/":
+                    yield from self._walk(key, prefix, after)
+            elif key > after and key.startswith(prefix) and (info := self._listed(key)) is not None:
+                yield info
+
+    def _listed(self, key: str) -> ObjectInfo | None:
+        try:
+            return self.head(key)
+        except InvalidKey:
+            return None  # a file that someone else put there under a name that is no key
+
+    def _names(self, folder: str) -> Sequence[str]:
+        """Return a directory's entries in key order; directories end in "/", since that is how their keys sort."""
+        try:
+            with os.scandir(os.path.join(self._root, folder)) as entries:
+                return sorted(e.name + "/" if e.is_dir(follow_symlinks=False) else e.name for e in entries)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return ()
+            raise self._unavailable("list", folder, error) from error
+
+    @contextlib.contextmanager
+    def _temporary(self) -> Iterator[tuple[int, str]]:
+        """A temporary file's descriptor and path; it is gone afterwards, unless it was renamed."""
+        self._make_directory(self._temps)
+        name = f"{_boot_id()}.{os.getpid()}.{next(self._counter)}.{secrets.token_hex(4)}.tmp"
+        temp = os.path.join(self._temps, name)
+        descriptor = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            yield descriptor, temp
+        finally:
+            os.close(descriptor)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temp)
+
+    def _make_directory(self, path: str) -> None:
+        """Make `path` and its parents, each durable in its parent, down from the first that is not known to be."""
+        if path in self._durable and os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        outside = len(path) <= len(self._root)
+        if outside and os.path.isdir(parent):
+            # Above the root only the parent is ours to sync: the rest stood before we came.
+            self._durable.add(parent)
+        else:
+            self._make_directory(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+        # Synced even where the directory stood already: another process may have made it and died before its sync.
+        try:
+            disk.sync_folder(parent)
+        except PermissionError:
+            if not outside:
+                raise
+        self._durable.add(path)
+
+    def _remove_leftovers(self) -> None:
+        """Remove what killed processes left under `.tmp`; a failure to do so harms nothing."""
+        with contextlib.suppress(OSError), os.scandir(self._temps) as entries:
+            for entry in entries:
+                match = _TEMP_NAME.fullmatch(entry.name)
+                if match is None or time.time() - entry.stat(follow_symlinks=False).st_mtime < TEMP_AGE_MIN_S:
+                    continue
+                if match["boot"] == _boot_id() and os.path.exists(f"/proc/{match['pid']}"):
+                    continue
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+
+    def _missing_or_unavailable(self, verb: str, key: str, error: OSError) -> StoreError:
+        if error.errno in _ABSENT:
+            return ObjectMissing(key, self.uri)
+        return self._unavailable(verb, key, error)
+
+    def _unavailable(self, verb: str, key: str, error: OSError, size: int | None = None) -> StoreError:
+        amount = "" if size is None else f" ({size} bytes)"
+        remedy = _REMEDIES.get(error.errno or 0, "see that the directory can be read and written, then try again")
+        why = error.strerror or str(error)
+        if error.errno == errno.ENOSPC:
+            why += self._room()
+        said = f"{self.uri}: cannot {verb} {key!r}{amount}: {why}; {remedy}"
+        if error.errno in _DENIED:
+            return StoreRefused(said)
+        return StoreStalled(said) if error.errno in _FULL else StoreUnavailable(said)
+
+    def _room(self) -> str:
+        """What is left on the disk, in words: bytes, or files where those have run out."""
+        try:
+            room = os.statvfs(self._root)
+        except OSError:
+            return ""
+        if room.f_files and not room.f_favail:
+            return " (no more files: the file system has no free inode)"
+        return f" ({room.f_bavail * room.f_frsize} bytes are free)"
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}")
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read(8)
+    except OSError:
+        return "00000000"
+
+
+def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
+    """Write every byte of the parts; the kernel may take fewer than asked (at most 2 GiB a call)."""
+    views = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
+    first = 0
+    while first < len(views):
+        written = os.writev(descriptor, views[first : first + WRITEV_PARTS_MAX])
+        while first < len(views) and written >= views[first].nbytes:
+            written -= views[first].nbytes
+            first += 1
+        if written:
+            views[first] = views[first][written:]
+
+
+def _size_of(parts: Sequence[Buffer]) -> int:
+    return sum(memoryview(part).nbytes for part in parts)
+
+
+def _read(file: io.FileIO, length: int) -> bytes:
+    """Read `length` bytes; fewer only where the file ends."""
+    # A caller may ask for more than there is, and must not be given memory for it.
+    length = min(length, max(os.fstat(file.fileno()).st_size - file.tell(), 0))
+    chunks: list[bytes] = []
+    while length > 0 and (chunk := file.read(length)):
+        chunks.append(chunk)
+        length -= len(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)

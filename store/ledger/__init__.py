@@ -1,0 +1,1 @@
+"""The ledger: the numbered log, its entries, folds and snapshots."""

@@ -1,0 +1,1 @@
+"""Pure: entries, folds, intervals, and the balance of records."""

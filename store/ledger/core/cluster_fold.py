@@ -1,0 +1,133 @@
+"""The fold of the cluster's log: the workers, the pipelines and the spent tokens that a new leader begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.store.ledger.core.cluster_changes import (
+    MemberExpelled,
+    RunBegun,
+    RunChanged,
+    RunEnded,
+    RunPlanned,
+    RunsCleared,
+    RunSteered,
+    RunStopAsked,
+    TokenSpent,
+    WorkerDrainAsked,
+    WorkerJoined,
+    WorkerLeft,
+)
+from headrace.store.ledger.core.entries import Change
+from headrace.store.ledger.core.log_state import FoldError, ForeignLog, LogState
+
+#: Runs that have ended and are still told of.
+ENDED_RUNS_MAX = 64
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """A run as the log knows it. `outcome` is empty as long as it goes on."""
+
+    pipeline: Mapping[str, Any]
+    options: Mapping[str, Any]
+    #: The number of the entry that began it.
+    number: int
+    plan: Mapping[str, Any] | None = None
+    #: Whether somebody asked for its end, and if so, whether at once.
+    stop_asked: bool | None = None
+    outcome: str = ""
+    reason: str = ""
+    #: Whether it is to stand still; what else was wished and came true, merged; and the wishes that wait, in order.
+    paused: bool = False
+    wished: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    waiting: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+
+
+@dataclass(slots=True)
+class ClusterState(LogState):
+    """All that the cluster's log says up to entry `number`."""
+
+    workers: dict[str, WorkerJoined] = field(default_factory=dict[str, WorkerJoined])
+    runs: dict[str, RunRecord] = field(default_factory=dict[str, RunRecord])
+    #: Spent join tokens, by their fingerprint.
+    tokens: dict[str, TokenSpent] = field(default_factory=dict[str, TokenSpent])
+    #: Workers that are to have no task.
+    drained: set[str] = field(default_factory=set[str])
+    #: Members that were expelled, as role/name, and the keys that were let in under that name since.
+    expelled: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def going_on(self) -> dict[str, RunRecord]:
+        """The runs that have not ended."""
+        return {name: run for name, run in self.runs.items() if not run.outcome}
+
+    def _change(self, number: int, change: Change) -> None:
+        match change:
+            case WorkerJoined():
+                self.workers[change.worker] = change
+            case WorkerLeft():
+                self.workers.pop(change.worker, None)
+            case RunBegun():
+                self._begun(number, change)
+            case WorkerDrainAsked():
+                (self.drained.discard if change.back else self.drained.add)(change.worker)
+            case RunPlanned() | RunStopAsked() | RunSteered() | RunChanged() | RunEnded():
+                run = self.runs.get(change.name)
+                # A wish and an end can be on their way together: what comes behind the end moves nothing.
+                if run is not None and not run.outcome:
+                    _move(run, change)
+            case RunsCleared():
+                self.runs = {
+                    name: run for name, run in self.runs.items() if not run.outcome or name not in change.names
+                }
+            case TokenSpent():
+                if change.token in self.tokens:
+                    raise FoldError(f"entry {number} spends join token {change.token} a second time")
+                if not is_of_expelled(self.expelled, self.tokens.values(), change.worker, change.key):
+                    self.expelled.get(f"worker/{change.worker}", []).append(change.key)
+                self.tokens[change.token] = change
+            case MemberExpelled():
+                self.expelled[change.member] = []
+                self.workers.pop(change.member.removeprefix("worker/"), None)
+            case _:
+                raise ForeignLog(f"entry {number}: {type(change).__name__} does not belong into the cluster's log")
+
+    def _begun(self, number: int, change: RunBegun) -> None:
+        if change.name in self.going_on():
+            raise FoldError(f"entry {number} begins {change.name!r}, which has not ended")
+        self.runs.pop(change.name, None)
+        ended = [name for name, run in self.runs.items() if run.outcome]
+        for name in ended[: max(0, len(ended) - ENDED_RUNS_MAX + 1)]:
+            del self.runs[name]
+        self.runs[change.name] = RunRecord(change.pipeline, change.options, number)
+
+
+def is_of_expelled(expelled: Mapping[str, Collection[str]], spent: Iterable[TokenSpent], worker: str, key: str) -> bool:
+    """Whether a key is one that a worker had when it was expelled: no token lets it in again."""
+    let_in = expelled.get(f"worker/{worker}")
+    if let_in is None or key in let_in:
+        return False
+    return any((item.worker, item.key) == (worker, key) for item in spent)
+
+
+def _move(run: RunRecord, change: RunPlanned | RunStopAsked | RunSteered | RunChanged | RunEnded) -> None:
+    match change:
+        case RunPlanned():
+            run.plan = change.plan
+        case RunStopAsked():
+            run.stop_asked = bool(run.stop_asked) or change.cancel
+        case RunSteered():
+            wish = dict(change.wish)
+            pause = wish.pop("pause", None)
+            run.paused = run.paused if pause is None else bool(pause)
+            if any(wish.values()):
+                run.waiting.append(wish)
+        case RunChanged():
+            run.plan = change.plan
+            wish = dict(run.waiting.pop(0)) if run.waiting else {}
+            if change.made:
+                run.wished = {key: {**run.wished.get(key, {}), **wish.get(key, {})} for key in {*run.wished, *wish}}
+        case RunEnded():
+            run.outcome, run.reason, run.plan = change.outcome, change.reason, None

@@ -1,0 +1,1 @@
+"""Parquet that others wrote: decoded in a child of bounded memory."""

@@ -1,0 +1,243 @@
+"""Making the bytes of a token shard (`docs/format.md`): in memory, or into a draft without ever holding them.
+
+The safetensors header is written here and not by its library, so that tokens are copied once, from the documents into
+their sequences, and the bytes follow from the content alone. The tokens come last in the file and the header has its
+length before they are known, so a window of sequences at a time is filled, digested, written and forgotten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from headrace.store.files.drafts import Draft
+from headrace.store.objects import Buffer
+from headrace.store.shards.core.blocks import BLOCKS, HEADER_CHECK, BlockDigests, describe_blocks, seal
+from headrace.store.shards.core.packing import Packing, pack
+from headrace.store.shards.header import HEADER_BYTES_MAX
+from headrace.store.shards.scatter import ArrayTokens, Documents, Scattering
+from headrace.store.shards.shard import DTYPES
+
+#: The version of the token shard's layout, in its header metadata as `format_version`.
+FORMAT_VERSION = 1
+#: Sequences that are on their way into a draft at once; a single one may be larger.
+WINDOW_BYTES = 1 << 20
+
+_ALIGNMENT_BYTES = 8
+_TOKENS = "tokens"
+_DTYPE_NAMES = {np.dtype(kind): name for name, kind in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """What became of the documents. `size` is in bytes of the file, `tokens` do not count padding."""
+
+    packing: Packing
+    size: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardBytes(Built):
+    """A token shard that is ready to be written: its parts concatenated are the file."""
+
+    parts: list[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a shard's bytes follow from, beside its documents.
+
+    `dtype` is uint16 or uint32. `metadata` is what the caller knows of the dataset; the layout's own facts (`seq_len`,
+    `pad_id`, counts) are added to it. With an `overlap` the shard says how many tokens each piece repeats. Without
+    `blocks` it has no checksums of its blocks, as shards of before them.
+    """
+
+    seq_len: int
+    dtype: npt.DTypeLike
+    pad_id: int
+    metadata: Mapping[str, str]
+    overlap: int = 0
+    blocks: bool = True
+
+    @property
+    def kind(self) -> np.dtype[Any]:
+        """The tokens' type. Raises ValueError where a shard cannot hold it, or it cannot hold the padding."""
+        kind: np.dtype[Any] = np.dtype(self.dtype)
+        if kind not in (np.dtype(np.uint16), np.dtype(np.uint32)):
+            raise ValueError(f"tokens of dtype {kind}: a shard holds uint16 or uint32")
+        limit = int(np.iinfo(kind).max)
+        if not 0 <= self.pad_id <= limit:
+            raise ValueError(f"pad_id {self.pad_id} does not fit {kind} (0..{limit})")
+        return kind.newbyteorder("<")
+
+
+def build_tokens(
+    flat_tokens: npt.NDArray[Any] | Sequence[npt.NDArray[Any]],
+    lengths: npt.ArrayLike,
+    *,
+    seq_len: int,
+    dtype: npt.DTypeLike,
+    pad_id: int,
+    metadata: Mapping[str, str],
+    overlap: int = 0,
+    blocks: bool = True,
+) -> ShardBytes:
+    """Pack documents into a token shard that lies in memory.
+
+    `flat_tokens` `[tokens]` are the documents' tokens end to end, or several arrays of whole documents that are such
+    when put together; they are not put together, so that beside the documents there is one copy of them. `lengths`
+    `[documents]` are the tokens of each, in the order of the documents table. For the others see `Layout`. The same
+    arguments give the same bytes. Raises ValueError where they do not fit together.
+    """
+    layout = Layout(seq_len, dtype, pad_id, metadata, overlap, blocks)
+    kind = layout.kind
+    chunks = [flat_tokens] if isinstance(flat_tokens, np.ndarray) else flat_tokens
+    documents = _in_arrays([np.asarray(chunk).reshape(-1) for chunk in chunks], lengths, kind)
+    packing = pack(documents.lengths, seq_len, overlap)
+    tokens = np.empty((packing.sequences, seq_len), dtype=kind)
+    scattering = Scattering(documents, packing, max(packing.sequences, 1))
+    for _, rows in scattering.windows():
+        scattering.fill(0, tokens[:rows].reshape(-1), pad_id)
+    arrays = {**_pieces(packing, overlap), _TOKENS: tokens}
+    parts = safetensors_parts(arrays, _facts(layout, documents, packing), blocks=blocks)
+    size = sum(memoryview(part).nbytes for part in parts)
+    return ShardBytes(packing, size, int(documents.lengths.sum()), parts)
+
+
+def write_tokens(draft: Draft, documents: Documents, layout: Layout) -> Built:
+    """Write the shard of these documents into a draft: the bytes that `build_tokens` gives.
+
+    Holds WINDOW_BYTES of tokens, and what is proportional to the number of documents. Raises ValueError, StoreError.
+    """
+    kind = layout.kind
+    packing = pack(documents.lengths, layout.seq_len, layout.overlap)
+    facts = _facts(layout, documents, packing)
+    pieces = _pieces(packing, layout.overlap)
+    shapes = {name: (array.dtype, array.shape) for name, array in pieces.items()}
+    shapes[_TOKENS] = kind, (packing.sequences, packing.seq_len)
+    digests = BlockDigests(sum(math.prod(shape) * dtype.itemsize for dtype, shape in shapes.values()))
+    draft.append(_header(shapes, facts, digests.describe() if layout.blocks else {}))
+    head_bytes = draft.size
+    for array in (pieces[name] for name in _in_order(shapes) if name in pieces):
+        digests.add(array.data)
+        draft.append(array.data)
+    rows_max = max(1, WINDOW_BYTES // (packing.seq_len * kind.itemsize))
+    buffer = np.empty(min(rows_max, packing.sequences) * packing.seq_len, dtype=kind)
+    scattering = Scattering(documents, packing, rows_max)
+    for window, rows in scattering.windows():
+        line = buffer[: rows * packing.seq_len]
+        scattering.fill(window, line, layout.pad_id)
+        digests.add(line.data)
+        draft.append(line.data)
+    if layout.blocks:
+        head = _header(shapes, facts, digests.describe())
+        if len(head) != head_bytes:
+            raise AssertionError(f"a header of {len(head)} bytes in the place of one of {head_bytes}")
+        draft.patch(head, 0)
+    return Built(packing, draft.size, int(documents.lengths.sum()))
+
+
+def check_fit(tokens: npt.NDArray[Any], kind: np.dtype[Any]) -> None:
+    """Raise ValueError where a token does not fit."""
+    limit = int(np.iinfo(kind).max)
+    if tokens.size and not np.can_cast(tokens.dtype, kind) and not 0 <= int(tokens.min()) <= int(tokens.max()) <= limit:
+        raise ValueError(f"tokens {tokens.min()}..{tokens.max()} do not fit {kind} (0..{limit}); use uint32")
+
+
+def _in_arrays(chunks: Sequence[npt.NDArray[Any]], lengths: npt.ArrayLike, kind: np.dtype[Any]) -> Documents:
+    """Where each document lies in these arrays."""
+    sizes = np.asarray(lengths, dtype=np.int64).reshape(-1)
+    flat = [chunk for chunk in chunks if chunk.size]
+    count = sum(chunk.size for chunk in flat)
+    if int(sizes.sum()) != count:
+        raise ValueError(f"{sizes.size} documents of {int(sizes.sum())} tokens in all, but {count} tokens given")
+    for chunk in flat:
+        check_fit(chunk, kind)
+    ends = np.cumsum([chunk.size for chunk in flat], dtype=np.int64)
+    begins = np.cumsum(sizes) - sizes
+    which = np.searchsorted(ends, begins, side="right")
+    filled = sizes > 0
+    if (begins[filled] + sizes[filled] > ends[which[filled]]).any():
+        raise ValueError("a document reaches from one chunk of tokens into the next: give whole documents")
+    starts = np.append(ends - [chunk.size for chunk in flat], count)
+    return Documents(sizes, [ArrayTokens(chunk) for chunk in flat], which, begins - starts[which])
+
+
+def _pieces(packing: Packing, overlap: int) -> dict[str, npt.NDArray[Any]]:
+    names = ["piece_document", "piece_length", "piece_sequence", "piece_start"]
+    found: dict[str, npt.NDArray[Any]] = {name: getattr(packing, name) for name in names}
+    if overlap:
+        found["piece_repeated"] = packing.piece_repeated
+    return {name: np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")) for name, array in found.items()}
+
+
+def _facts(layout: Layout, documents: Documents, packing: Packing) -> dict[str, str]:
+    """The header's metadata but for the blocks."""
+    own = {
+        **({"overlap": layout.overlap} if layout.overlap else {}),
+        "format_version": FORMAT_VERSION,
+        "seq_len": layout.seq_len,
+        "pad_id": layout.pad_id,
+        "sequences": packing.sequences,
+        "pieces": packing.piece_document.size,
+        "documents": documents.lengths.size,
+        "token_count": int(documents.lengths.sum()),
+        "padding": packing.padding,
+    }
+    facts = {name: str(value) for name, value in own.items()}
+    metadata = layout.metadata
+    wrong = sorted(name for name in facts.keys() & metadata.keys() if metadata[name] != facts[name])
+    wrong += sorted({BLOCKS, HEADER_CHECK} & metadata.keys())
+    if wrong:
+        raise ValueError(f"shard metadata {wrong} contradict what the format says of itself; leave them out")
+    return {**metadata, **facts}
+
+
+_Shapes = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+
+
+def safetensors_parts(
+    arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str], *, blocks: bool
+) -> list[Buffer]:
+    """Return the parts of a safetensors file of these arrays."""
+    shapes = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    bodies: list[Buffer] = []
+    for name in _in_order(shapes):
+        little = np.ascontiguousarray(arrays[name], dtype=arrays[name].dtype.newbyteorder("<"))
+        if little.nbytes:
+            bodies.append(little.reshape(-1).data.cast("B"))
+    return [_header(shapes, metadata, describe_blocks(bodies) if blocks else {}), *bodies]
+
+
+def _in_order(shapes: _Shapes) -> list[str]:
+    """Widest type first and then by name, as the library orders them."""
+    return sorted(shapes, key=lambda name: (-shapes[name][0].itemsize, name))
+
+
+def _header(shapes: _Shapes, metadata: Mapping[str, str], described: Mapping[str, str]) -> bytes:
+    """The file up to its first array. Its length does not follow from the digests in `described`."""
+    header: dict[str, Any] = {"__metadata__": dict(sorted({**metadata, **described}.items()))}
+    offset = 0
+    for name in _in_order(shapes):
+        dtype, shape = shapes[name]
+        end = offset + math.prod(shape) * dtype.itemsize
+        header[name] = {
+            "dtype": _DTYPE_NAMES[dtype.newbyteorder("=")],
+            "shape": list(shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = orjson.dumps(header)
+    text += b" " * (-len(text) % _ALIGNMENT_BYTES)
+    if described:
+        text = seal(text)
+    if len(text) > HEADER_BYTES_MAX:
+        raise ValueError(f"shard header of {len(text)} bytes, the limit is {HEADER_BYTES_MAX}; shorten the metadata")
+    return len(text).to_bytes(8, "little") + text

@@ -1,0 +1,1 @@
+"""Pure: checksums of blocks, packing into sequences, and parts of records."""

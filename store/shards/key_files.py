@@ -1,0 +1,193 @@
+"""The `.keys` file of a shard: which keys its kept records hold, so that a lost index can be made again.
+
+A Parquet file, a row a key, sorted by key, so that each virtual partition (the key's highest eight bits) is one run of
+rows; the file's metadata says where each begins, and by which scheme the keys were made (docs/dedup.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.store.errors import FormatError
+from headrace.store.objects import ObjectStore
+from headrace.store.parquet.gate import try_footer
+from headrace.store.shards.object_keys import KEYS_ROLE
+
+#: The role of the file in a shard, and how its name ends.
+ROLE = KEYS_ROLE
+SUFFIX = ".keys"
+KEYS_FORMAT = 1
+PARTITIONS = 256
+_METADATA = b"headrace.keys"
+_PARTITION_SHIFT = np.uint64(56)
+
+#: `word`: 0 for a key of the whole text, which is `high` and `low`; else the number of a band's word, which is `high`.
+_COLUMNS: dict[str, pa.DataType] = {
+    "high": pa.uint64(),
+    "low": pa.uint64(),
+    "word": pa.uint16(),
+    "fragment": pa.string(),
+    "row": pa.int64(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordName:
+    """A record as the ledger names it; as text, `<fragment in hex>#<row>`."""
+
+    fragment: bytes
+    row: int
+
+    def __str__(self) -> str:
+        return f"{self.fragment.hex()}#{self.row}"
+
+    @staticmethod
+    def parse(text: str) -> RecordName:
+        """The inverse of `str`; ValueError for any other text."""
+        fragment, _, row = text.partition("#")
+        return RecordName(bytes.fromhex(fragment), int(row))
+
+
+@dataclass(frozen=True, slots=True)
+class KeptKeys:
+    """Keys of kept records. `keys` `[keys, 2]` and `words` `[keys]` are of the records `holders` `[keys]`.
+
+    A holder is a place in `records` `[n]`, ordinals of the fragments at `places` `[n]` in `fragments`.
+    """
+
+    fragments: tuple[bytes, ...]
+    places: npt.NDArray[np.int64]
+    records: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.uint64]
+    words: npt.NDArray[np.int64]
+    holders: npt.NDArray[np.int64]
+
+    def name(self, place: int) -> RecordName:
+        """The record at a place."""
+        return RecordName(self.fragments[int(self.places[place])], int(self.records[place]))
+
+
+def encode_keys(
+    parts: Sequence[tuple[bytes, npt.NDArray[np.int64], npt.NDArray[np.uint64]]], scheme: str, exact_words: int = 2
+) -> bytes:
+    """The file of these records' keys: of each part the fragment, ordinals `[n]` and keys `[n, words]`.
+
+    The first two words are the key of the text; a band's word is one, and 0 where there is none.
+    """
+    columns: list[tuple[Any, ...]] = []
+    names: list[str] = []
+    for fragment, rows, keys in parts:
+        code = np.full(len(rows), len(names), np.int32)
+        names.append(fragment.hex())
+        columns.append((keys[:, 0], keys[:, 1], np.zeros(len(rows), np.uint16), code, rows))
+        for word in range(exact_words, keys.shape[1]):
+            there = keys[:, word] != 0
+            held, count = keys[there, word], int(there.sum())
+            columns.append(
+                (held, np.zeros(count, np.uint64), np.full(count, word, np.uint16), code[there], rows[there])
+            )
+    kinds = (np.uint64, np.uint64, np.uint16, np.int32, np.int64)
+    high, low, words, codes, ordinals = (
+        np.concatenate([np.zeros(0, kind), *(np.asarray(column[place], kind) for column in columns)])
+        for place, kind in enumerate(kinds)
+    )
+    fragments = pa.array(names, pa.string()).take(pa.array(codes, pa.int32()))
+    arrays = [pa.array(high), pa.array(low), pa.array(words), fragments, pa.array(ordinals)]
+    return _to_file(pa.Table.from_arrays(arrays, schema=_schema()), scheme)
+
+
+def merge_keys(files: Sequence[tuple[str, bytes]]) -> bytes:
+    """One file with the keys of several, each with a name for errors. FormatError where they are of two schemes."""
+    read = [_from_file(data, what) for what, data in files]
+    schemes = sorted({scheme for _, scheme in read})
+    if len(schemes) != 1:
+        raise FormatError(f"{files[0][0]} and {len(files) - 1} more: keys of schemes {', '.join(schemes)}")
+    return _to_file(pa.concat_tables([table.replace_schema_metadata(None) for table, _ in read]), schemes[0])
+
+
+def _to_file(table: pa.Table, scheme: str) -> bytes:
+    """The rows by key, and of equal ones by record, so that the same keys are the same bytes."""
+    by = [(name, "ascending") for name in ("high", "low", "word", "fragment", "row")]
+    table = table.take(pc.sort_indices(table, sort_keys=cast("Any", by)))
+    partitions = (np.asarray(table.column("high"), np.uint64) >> _PARTITION_SHIFT).astype(np.int64)
+    bounds = np.searchsorted(partitions, np.arange(PARTITIONS + 1))
+    facts = {"format": KEYS_FORMAT, "scheme": scheme, "partitions": bounds.tolist()}
+    table = table.combine_chunks().replace_schema_metadata({_METADATA: json.dumps(facts).encode()})
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table, sink, compression="zstd", compression_level=1, use_dictionary=cast("Any", ["word", "fragment"])
+    )
+    return sink.getvalue().to_pybytes()
+
+
+def _from_file(data: bytes, what: str) -> tuple[pa.Table, str]:
+    """The rows of a file and the scheme of its keys."""
+    try:
+        try_footer(pa.BufferReader(data))
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
+            table = file.read()
+        facts = json.loads((table.schema.metadata or {})[_METADATA])
+        known, scheme = facts["format"], str(facts["scheme"])
+        table = table.select(list(_COLUMNS))
+    except (pa.ArrowException, OSError, LookupError, ValueError, TypeError, RecursionError) as error:
+        raise FormatError(f"{what} is not a readable file of keys: {error}; restore it") from error
+    if known != KEYS_FORMAT:
+        raise FormatError(f"{what}: keys of format {known!r}; this Headrace reads {KEYS_FORMAT}: upgrade it")
+    if table.schema.types != list(_COLUMNS.values()) or any(column.null_count for column in table.columns):
+        raise FormatError(f"{what} is not a readable file of keys: its columns are {table.schema.types}; restore it")
+    return table, scheme
+
+
+def _schema() -> pa.Schema:
+    return pa.schema([pa.field(name, kind) for name, kind in _COLUMNS.items()])
+
+
+def decode_keys(data: bytes, scheme: str, what: str) -> KeptKeys:
+    """The keys of a file. FormatError, naming `what`, for bytes that are none, and for keys of another scheme."""
+    table, made = _from_file(data, what)
+    if made != scheme:
+        raise FormatError(
+            f"{what}: its keys were made by scheme {made}, the pipeline's is {scheme}: keys of the two cannot be "
+            "compared; write a new dataset"
+        )
+    try:
+        return _kept_keys(table)
+    except ValueError as error:
+        raise FormatError(f"{what} names a fragment that is none: {error}; restore it") from error
+
+
+def read_keys(store: ObjectStore, key: str, scheme: str) -> KeptKeys:
+    """The keys of a file in a store. Raises ObjectMissing, FormatError."""
+    return decode_keys(bytes(store.get(key)), scheme, f"{store.uri}: {key!r}")
+
+
+def _kept_keys(table: pa.Table) -> KeptKeys:
+    encoded: Any = table.column("fragment").combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    codes = np.asarray(encoded.indices, np.int64)
+    rows = np.asarray(table.column("row"), np.int64)
+    order = np.lexsort((rows, codes))
+    fresh = np.ones(len(order), np.bool_)
+    fresh[1:] = (np.diff(codes[order]) != 0) | (np.diff(rows[order]) != 0)
+    holders = np.empty(len(order), np.int64)
+    holders[order] = np.cumsum(fresh) - 1
+    first = order[fresh]
+    keys = np.stack([np.asarray(table.column(name), np.uint64) for name in ("high", "low")], axis=1)
+    return KeptKeys(
+        tuple(bytes.fromhex(name) for name in encoded.dictionary.to_pylist()),
+        codes[first],
+        rows[first],
+        keys,
+        np.asarray(table.column("word"), np.int64),
+        holders,
+    )

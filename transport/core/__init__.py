@@ -1,0 +1,1 @@
+"""Pure: frames, credit, control messages, and the table of a relay."""

@@ -1,0 +1,1 @@
+"""Links through a pipe of the kernel."""

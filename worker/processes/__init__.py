@@ -1,0 +1,1 @@
+"""The forkserver, the processes of tasks, and the channel to each."""

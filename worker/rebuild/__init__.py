@@ -1,0 +1,1 @@
+"""Making a shard again from its source."""

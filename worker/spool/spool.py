@@ -1,0 +1,326 @@
+"""A spool: records that are pushed at Headrace, on disk before they are acknowledged, in files that a source reads.
+
+A folder with segments. `<number>.jsonl.open` is the one that grows; sealed, it is called `<number>.jsonl` and never
+changes again, so it is a fragment like any file (`read_jsonl("<folder>/*.jsonl")`). Beside each stands a journal
+`<number>.commits`: a line for each push, with the byte of the segment behind it and the key of the push.
+
+A push is appended, synced, entered in the journal, synced, and then acknowledged. What a crash leaves in a segment
+behind the last entry of its journal was acknowledged to nobody and is cut off. A push whose key is known is
+acknowledged and not written again. So a client that repeats what was not acknowledged, under the same key, has it here
+once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from headrace.stages.sources.spool import CLOSED, PUSH_RECORDS_MAX
+from headrace.store.errors import StoreError
+from headrace.store.files import disk
+from headrace.worker.spool.shed import ShedLog, name_anew
+
+#: Keys of pushes that are remembered; one that comes again later than that is written again.
+KEYS_MAX = 1 << 20
+SEGMENT_BYTES = 64 << 20
+#: Seconds after its first push at which a segment is sealed.
+SEGMENT_AGE_S = 30.0
+#: Journals of segments that are gone which are kept, for the keys in them.
+JOURNALS_KEPT = 1_000
+_SEGMENT = re.compile(r"[0-9]{12,18}\.(?:jsonl|shed)")
+_JOURNAL_NAME = re.compile(r"[0-9]{12,18}\.commits")
+#: Bytes of a segment, at which its journal would be a lie.
+_END_MAX = 1 << 53
+_OPEN, _SEALED, _JOURNAL = ".jsonl.open", ".jsonl", ".commits"
+
+
+class SpoolFullError(Exception):
+    """The spool holds as much as it may; try again when segments are gone."""
+
+
+class SpoolClosedError(Exception):
+    """The spool is closed: nothing comes behind what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The answer to a push: records that are durable, and records of which it is durable that they were shed."""
+
+    records: int
+    shed: int = 0
+
+
+class Spool:
+    """One folder of segments, owned by one process. Its verbs may be called from any thread.
+
+    `limit_bytes` bounds all segments together; `segment_bytes` and `age_s` say when one is sealed. With `sheds`, what a
+    full spool does not take is shed, and written down as that. Raises StoreError where the folder cannot be used, or
+    another process has it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        limit_bytes: int,
+        segment_bytes: int = SEGMENT_BYTES,
+        age_s: float = SEGMENT_AGE_S,
+        sheds: bool = False,
+    ) -> None:
+        self._folder = folder
+        self.limit_bytes, self._segment_bytes, self._age_s = limit_bytes, segment_bytes, age_s
+        self._lock = threading.Lock()
+        self._keys: OrderedDict[str, Taken] = OrderedDict()
+        self._shed, self._sheds = ShedLog(folder), sheds
+        self._segment = self._journal = -1
+        self._number = self._end = 0
+        self._name = ""
+        self._born_at = 0.0
+        #: Whether what the disk holds of the open segment is not known any more.
+        self._broken = False
+        #: Whether a seal of the open segment has begun and was not ended: it may have its last name already.
+        self._sealing = False
+        try:
+            disk.make_folder(folder)
+            self._guard = os.open(folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._recover()
+            except BaseException:
+                os.close(self._guard)  # and with it the lock: nobody has this folder
+                raise
+        except BlockingIOError as error:
+            raise StoreError(f"spool {folder}: another process has it; give each its own folder") from error
+        except OSError as error:
+            raise StoreError(
+                f"spool {folder}: {error.strerror}; it must be a folder that this user can write"
+            ) from error
+
+    def push(self, data: bytes, key: str = "") -> Taken:
+        """Append lines, and return how many records they are once they are durable; blank lines are none.
+
+        Raises SpoolFullError, SpoolClosedError, and OSError where the disk does not take them: nothing was taken then.
+        """
+        lines = [line for line in data.split(b"\n") if line.strip()]
+        with self._lock:
+            if key and key in self._keys:
+                return self._keys[key]
+            if self._broken:
+                raise OSError(
+                    errno.EIO, "an earlier push could be neither written nor taken back; start the spool anew"
+                )
+            if self.closed:
+                raise SpoolClosedError("the spool is closed")
+            if not lines:
+                return Taken(0)
+            body = b"\n".join(lines) + b"\n"
+            if self._sealing:
+                self._seal()
+            if self._used_bytes() + len(body) > self.limit_bytes:
+                return self._refuse(len(lines), len(body), key)
+            taken = Taken(len(lines))
+            self._append(body, key, taken)
+            if self._end >= self._segment_bytes:
+                # What was taken is durable, whatever becomes of the name of its segment: the next push tries again.
+                with contextlib.suppress(OSError):
+                    self._seal()
+            return taken
+
+    def tick(self) -> None:
+        """Seal a segment that has reached its age; to be called every second or so.
+
+        Raises OSError where the disk does not take it: the next call tries again.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if self._segment >= 0 and not self._broken and now >= self._born_at + self._age_s:
+                self._seal()
+            if self._shed.open and now >= self._shed.born_at + self._age_s:
+                self._shed.seal()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more comes, now and after a restart."""
+        return (self._folder / CLOSED).exists()
+
+    def finish(self) -> None:
+        """Take nothing more, for good: a source that reads this spool ends behind what it holds."""
+        with self._lock:
+            self._seal_all()
+            os.close(os.open(self._folder / CLOSED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            disk.sync_folder(self._folder)
+
+    def release(self, segments: Collection[str]) -> int:
+        """Delete sealed segments by their files' names: what they held is closed elsewhere. How many there were."""
+        with self._lock:
+            # The names come out of a ledger: what is no segment of ours is nothing to delete.
+            ours = [name for name in segments if _SEGMENT.fullmatch(name)]
+            gone = [name for name in ours if (self._folder / name).exists()]
+            for name in gone:
+                (self._folder / name).unlink()
+            for journal in sorted(self._folder.glob("*" + _JOURNAL))[:-JOURNALS_KEPT]:
+                if not any(self._folder.glob(journal.name.removesuffix(_JOURNAL) + ".jsonl*")):
+                    journal.unlink()
+            return len(gone)
+
+    def close(self) -> None:
+        """Seal what there is, and let the folder go."""
+        with self._lock:
+            self._seal_all()
+            os.close(self._guard)
+
+    def used_bytes(self) -> int:
+        """Bytes of all segments."""
+        with self._lock:
+            return self._used_bytes()
+
+    def _seal_all(self) -> None:
+        if self._segment >= 0 and not self._broken:
+            self._seal()
+        self._shed.seal()
+
+    def _refuse(self, records: int, size: int, key: str) -> Taken:
+        """There is no room: shed, or have the client hold it."""
+        if not self._sheds:
+            raise SpoolFullError(f"the spool holds its {self.limit_bytes} bytes")
+        if not self._shed.open:
+            self._number += 1
+        self._shed.note(self._number, records, size, key)
+        taken = Taken(0, records)
+        self._remember(key, taken)
+        return taken
+
+    def _append(self, body: bytes, key: str, taken: Taken) -> None:
+        if self._segment < 0:
+            self._begin()
+        entry = {"end": self._end + len(body), "records": taken.records, "key": key}
+        journal_end = os.fstat(self._journal).st_size
+        try:
+            _write(self._segment, body)
+            disk.sync_data(self._segment)
+            _write(self._journal, orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+            disk.sync_data(self._journal)
+        except OSError:
+            # Nothing was acknowledged. The journal goes first: a segment is cut to what its journal says.
+            self._broken = True
+            for descriptor, end in ((self._journal, journal_end), (self._segment, self._end)):
+                os.ftruncate(descriptor, end)
+                disk.sync_data(descriptor)
+            self._broken = False
+            raise
+        self._end += len(body)
+        self._remember(key, taken)
+
+    def _begin(self) -> None:
+        self._number += 1
+        name = f"{self._number:012d}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with contextlib.ExitStack() as undo:
+            journal = os.open(self._folder / (name + _JOURNAL), flags, 0o644)
+            undo.callback(os.close, journal)
+            segment = os.open(self._folder / (name + _OPEN), flags, 0o644)
+            undo.callback(os.close, segment)
+            disk.sync_folder(self._folder)
+            undo.pop_all()
+        self._journal, self._segment, self._name = journal, segment, name
+        self._end, self._born_at = 0, time.monotonic()
+
+    def _seal(self) -> None:
+        """Seal the open segment. After an OSError nothing is appended to it until another call has come through."""
+        self._sealing = True
+        name_anew(self._folder / (self._name + _OPEN), self._folder / (self._name + _SEALED))
+        os.close(self._segment)
+        os.close(self._journal)
+        self._segment = self._journal = -1
+        self._sealing = False
+
+    def _recover(self) -> None:
+        for journal in sorted(self._folder.glob("*" + _JOURNAL)):
+            if not _JOURNAL_NAME.fullmatch(journal.name):
+                continue
+            name = journal.name.removesuffix(_JOURNAL)
+            self._number = max(self._number, int(name))
+            pushes = list(self._pushes(journal))
+            end = pushes[-1][0] if pushes else 0
+            for _, key, taken in pushes:
+                self._remember(key, taken)
+            segment = self._folder / (name + _OPEN)
+            if segment.exists():
+                # Who died before its sync answered nobody; from now on a client that asks again is answered by it.
+                with open(journal, "rb") as file:
+                    disk.sync(file.fileno())
+                self._mend(segment, end)
+        for number, records, key in self._shed.recover():
+            self._number = max(self._number, number)
+            self._remember(key, Taken(0, records))
+
+    def _pushes(self, journal: Path) -> Iterator[tuple[int, str, Taken]]:
+        """The byte behind each push of a journal, its key, and what was taken. Raises StoreError for a damaged one."""
+        end, *lines = 0, *journal.read_bytes().split(b"\n")[:-1]
+        for number, line in enumerate(lines):
+            try:
+                entry = _push_of(line, end)
+            except ValueError as error:
+                if number == len(lines) - 1:
+                    return  # what a power failure leaves of the last one, which was answered to nobody
+                raise StoreError(
+                    f"spool {self._folder}: {journal.name} is damaged in line {number + 1} ({error}): what it held was "
+                    "acknowledged, so nothing is cut off; restore the folder, or start the spool in another"
+                ) from error
+            end = entry[0]
+            yield entry
+
+    def _mend(self, segment: Path, end: int) -> None:
+        """Cut an open segment of an earlier process to what was committed, and seal it. Raises StoreError."""
+        with open(segment, "r+b") as file:
+            if os.fstat(file.fileno()).st_size < end:
+                raise StoreError(
+                    f"spool {self._folder}: {segment.name} has less than the {end} bytes that were acknowledged: "
+                    "restore it, or start the spool in another folder"
+                )
+            file.truncate(end)
+            disk.sync(file.fileno())
+        if end:
+            disk.rename(segment, segment.with_suffix(""))
+        else:
+            segment.unlink()
+
+    def _remember(self, key: str, taken: Taken) -> None:
+        if key:
+            self._keys[key] = taken
+            if len(self._keys) > KEYS_MAX:
+                self._keys.popitem(last=False)
+
+    def _used_bytes(self) -> int:
+        with os.scandir(self._folder) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.name.endswith((_OPEN, _SEALED)))
+
+
+def _push_of(line: bytes, before: int) -> tuple[int, str, Taken]:
+    """What a line of a journal says of a push behind byte `before`. Raises ValueError for anything else."""
+    entry = orjson.loads(line)
+    if not isinstance(entry, dict):
+        raise ValueError(f"{line[:80]!r} is no push")
+    end, records, key = (entry.get(name) for name in ("end", "records", "key"))
+    if type(end) is not int or type(records) is not int or not isinstance(key, str):
+        raise ValueError(f"{line[:80]!r} is no push")
+    if not before < end <= _END_MAX or not 0 < records <= PUSH_RECORDS_MAX:
+        raise ValueError(f"a push of {records} records to byte {end} behind byte {before}")
+    return end, key, Taken(records)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

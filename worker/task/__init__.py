@@ -1,0 +1,1 @@
+"""A task: one process that runs one attempt of a fused chain of stages."""

@@ -1,0 +1,264 @@
+"""The stages of one task, built and timed: a batch goes in at one end and comes out at the other, verdicts and all."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from headrace.pipeline.graph import Pipeline, StageKind
+from headrace.protos import control_pb2 as pb
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.build import build_stage, process_safely
+from headrace.stages.runtime.contract import (
+    Compared,
+    Comparing,
+    Drafting,
+    Elsewhere,
+    Expecting,
+    FragmentEnd,
+    Passing,
+    Shelving,
+    Sink,
+    Source,
+    StatefulTransform,
+    Transform,
+    does_borrow,
+    does_join,
+)
+from headrace.stages.runtime.errors import InputError
+from headrace.stages.runtime.modules import install_modules
+from headrace.stages.runtime.records import Draft
+from headrace.store.ledger.core.entries import Fragment, Range
+from headrace.store.ledger.core.intervals import Gap
+from headrace.store.shards.key_files import RecordName
+from headrace.worker.processes.in_flight import STAGES, Hands
+from headrace.worker.task.isolation import ONE_BY_ONE, Sentences, reading_one_by_one, singly, try_writing
+from headrace.worker.task.merge import ranges_of
+
+#: What a source gives.
+Read = TypeVar("Read", bound=Batch | Draft | FragmentEnd)
+
+
+@dataclass(slots=True)
+class StageStatistics:
+    """What one stage of this task has done. `bytes` are those of the source that the batches cover.
+
+    `busy_s` is the time for which it was at work, and what it waited for among it; `cpu_s` that of a core.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    busy_s: float = 0.0
+    cpu_s: float = 0.0
+    dropped: int = 0
+
+
+class Watch:
+    """Times the work of this thread, and what a stage has had others do (`Elsewhere`)."""
+
+    def __init__(self, stage: object = None) -> None:
+        self._elsewhere = stage if isinstance(stage, Elsewhere) else None
+        self._began_at, self._cpu_at = time.perf_counter(), self._cpu()
+
+    def stop(self, statistics: StageStatistics) -> None:
+        """Add the time since this watch was made."""
+        statistics.busy_s += time.perf_counter() - self._began_at
+        statistics.cpu_s += max(0.0, self._cpu() - self._cpu_at)
+
+    def _cpu(self) -> float:
+        return time.thread_time() + (self._elsewhere.elsewhere_s() if self._elsewhere is not None else 0.0)
+
+
+class Chain:
+    """A fused chain: perhaps a source, then transforms, then perhaps a sink."""
+
+    def __init__(
+        self, pipeline: Pipeline, names: Sequence[str], hands: Hands | None = None, *, alone: bool = False
+    ) -> None:
+        self._hands = hands or Hands.private()
+        #: Set in the solitary task: what it must not touch again.
+        self.sentences = Sentences() if alone else None
+        self.source: Source | None = None
+        self.source_name = ""
+        self.sink: Sink | None = None
+        self.sink_name = ""
+        self.transforms: list[tuple[str, Transform]] = []
+        #: The transform that remembers, if it is one of these.
+        self.dedup: StatefulTransform | None = None
+        self.statistics = {name: StageStatistics() for name in names}
+        self.facts: dict[str, str] = {}
+        for name in names:
+            stage = pipeline.stage(name)
+            if alone and stage.kind is StageKind.SOURCE:
+                install_modules(pipeline.modules)
+                stage = reading_one_by_one(stage)
+            built = build_stage(stage, pipeline.modules)
+            if stage.kind is StageKind.SOURCE:
+                self.source, self.source_name = built, name
+            elif stage.kind is StageKind.SINK:
+                self.sink, self.sink_name = built, name
+            else:
+                self.transforms.append((name, built))
+            if stage.kind is StageKind.STATEFUL:
+                self.dedup = built
+            engine = getattr(built, "engine", None)
+            if engine:
+                self.facts["tokenizer_engine"] = str(engine)
+        self.downstream = pipeline.downstream(names[-1])
+        #: Whether batches may be given to it in memory that is only lent
+        #: (`headrace.stages.runtime.contract.Borrowing`).
+        self.borrows = all(does_borrow(transform) for _, transform in self.transforms) and (
+            self.sink is None or (isinstance(self.sink, Shelving) and does_borrow(self.sink))
+        )
+
+        #: The source, where what it reads may go through all the others in joint batches.
+        self._drafting: Drafting | None = None
+        if isinstance(self.source, Drafting) and self.sink is not None and not alone:
+            every: list[object] = [self.source, *(transform for _, transform in self.transforms), self.sink]
+            self._drafting = self.source if all(map(does_join, every)) and isinstance(self.sink, Shelving) else None
+        #: Of a joint batch, at most; 0 where there is none.
+        self.batch_bytes, self.batch_records = 0, 0
+        if self._drafting is not None:
+            self.batch_bytes, self.batch_records = self._drafting.batch_bytes, self._drafting.batch_records
+        self._expecting: Expecting | None = self.source if isinstance(self.source, Expecting) else None
+
+    def passed_over(self) -> str:
+        """What the source's newest listing passed over, for people; nothing where it has nothing to tell."""
+        return self.source.passed_over() if isinstance(self.source, Passing) else ""
+
+    def expect(self, fragment: Fragment, gaps: Sequence[Gap]) -> None:
+        """What `read` will be called with next. What is wrong with it is said then."""
+        if self._expecting is not None:
+            with contextlib.suppress(InputError):
+                self._expecting.expect(fragment, gaps)
+
+    def read(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | FragmentEnd]:
+        """The source's batches, timed."""
+        assert self.source is not None
+        if self.sentences is None:
+            yield from self._timed(fragment, gaps, self.source.read(fragment, gaps))
+            return
+        for part in self.sentences.around(self.source_name, fragment, gaps):
+            if isinstance(part, Batch):
+                yield part
+            else:
+                yield from singly(self._timed(fragment, (part,), self.source.read(fragment, (part,))))
+
+    def drafts(self, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Batch | Draft | FragmentEnd]:
+        """As `read`, but with drafts where all stages of this task join."""
+        if self._drafting is None:
+            return self.read(fragment, gaps)
+        return self._timed(fragment, gaps, self._drafting.drafts(fragment, gaps))
+
+    def compare(self, fragment: Fragment) -> Iterator[Compared | None]:
+        """As `Comparing.compare`; a source that takes no checksums has none to tell."""
+        if not isinstance(self.source, Comparing):
+            return iter((Compared(b""),))
+        return self.source.compare(fragment)
+
+    def _timed(self, fragment: Fragment, gaps: Sequence[Gap], items: Iterator[Read]) -> Iterator[Read]:
+        statistics = self.statistics[self.source_name]
+        edges = dict(zip((gap.end for gap in gaps), (gap.first for gap in gaps[1:]), strict=False))
+        at, count = gaps[0].first if gaps else 0, 1 if self._one_by_one else 0
+        while True:
+            self._hands.take(STAGES, self.source_name, (Range(fragment.id, at, count),))
+            watch = Watch()
+            item = next(items, None)
+            watch.stop(statistics)
+            self._hands.put_down(STAGES)
+            if item is None:
+                return
+            if not isinstance(item, FragmentEnd):
+                at = edges.get(item.first + item.count, item.first + item.count)
+                lost = item.columns.lost if isinstance(item, Draft) else item.verdicts.num_rows
+                self._count(statistics, item.length, item.count, lost)
+            yield item
+            del item  # before the next one is made
+
+    def process(self, batch: Batch) -> Batch:
+        """The batch behind the last transform."""
+        return self._through(self.transforms, batch)
+
+    def before_dedup(self, batch: Batch) -> Batch:
+        """In the solitary task: the batch as it comes to the dedup stage, which another task is asked for."""
+        batch = self._through(self.transforms[: self._dedup_at], batch)
+        if self.sentences is not None and self.dedup is not None:
+            batch = self.sentences.at(self.dedup.name, batch)
+        return batch
+
+    def from_dedup(self, batch: Batch, match: Any) -> Batch:
+        """The same batch behind the last transform, when it is known what its record is a duplicate of, if of any."""
+        assert self.dedup is not None
+        self.dedup.recall({RecordName(batch.fragment, batch.first): match} if match is not None else {})
+        return self._through(self.transforms[self._dedup_at :], batch)
+
+    @property
+    def _dedup_at(self) -> int:
+        return next((at for at, (_, stage) in enumerate(self.transforms) if stage is self.dedup), len(self.transforms))
+
+    def _through(self, transforms: Sequence[tuple[str, Transform]], batch: Batch) -> Batch:
+        for name, transform in transforms:
+            statistics = self.statistics[name]
+            if self.sentences is not None:
+                batch = self.sentences.at(name, batch)
+            before, lost = batch.rows.num_rows, batch.verdicts.num_rows
+            watch = Watch(transform)
+            self._hands.take(STAGES, name, ranges_of(batch), timed=True)
+            batch = process_safely(transform, batch, name)
+            self._hands.put_down(STAGES)
+            watch.stop(statistics)
+            self._count(statistics, batch.length, before, batch.verdicts.num_rows - lost)
+        return batch
+
+    def taste(self, batch: Batch) -> Batch:
+        """In the solitary task: the batch without what is condemned at the sink, after a trial where one is wanted."""
+        if self.sentences is None or self.sink is None:
+            return batch
+        batch = self.sentences.at(self.sink_name, batch)
+        if self.sentences.on_trial(batch.fragment) and batch.rows.num_rows:
+            self._hands.take(STAGES, self.sink_name, ranges_of(batch))
+            try_writing(self.sink, batch)
+            self._hands.put_down(STAGES)
+        return batch
+
+    def gathered(self, batch: Batch, watch: Watch) -> None:
+        """A batch was handed to the sink."""
+        statistics = self.statistics[self.sink_name]
+        self._count(statistics, batch.length, batch.rows.num_rows, 0)
+        watch.stop(statistics)
+
+    def progress(self, writer: StageStatistics, writing_s: float = 0.0) -> list[pb.StageProgress]:
+        """A row a stage. `writer` is the time of the thread that writes; `writing_s` how long it is at a shard now."""
+        rows: list[pb.StageProgress] = []
+        for name, item in self.statistics.items():
+            row = pb.StageProgress(
+                stage=name,
+                records=item.records,
+                bytes=item.bytes,
+                busy_s=item.busy_s,
+                cpu_s=item.cpu_s,
+                dropped=item.dropped,
+            )
+            if name == self.source_name and self.source is not None:
+                row.bytes, row.skipped_bytes = self.source.bytes_read, self.source.bytes_skipped
+                row.stored_bytes = self.source.stored_read
+            if name == self.sink_name:
+                row.busy_s += writer.busy_s + writing_s
+                row.cpu_s += writer.cpu_s
+                row.at_batch_s = writing_s
+            rows.append(row)
+        return rows
+
+    @property
+    def _one_by_one(self) -> bool:
+        """Whether the source has promised to read one record at a time."""
+        return self.sentences is not None and getattr(self.source, ONE_BY_ONE, 0) == 1
+
+    @staticmethod
+    def _count(statistics: StageStatistics, length: int, records: int, dropped: int) -> None:
+        statistics.records += records
+        statistics.bytes += max(0, length)
+        statistics.dropped += dropped

@@ -1,0 +1,1 @@
+"""Pure: reading, gathering, sweeping and asking, as a task does them."""

@@ -1,0 +1,208 @@
+"""The nursery: a process that has imported what tasks import, and forks one when its worker asks for it.
+
+    python -m headrace.worker.task.forkserver_main --control-fd N
+
+A task that is forked starts without the imports, which are most of the start of a Python process, and shares their
+memory. Of Headrace's stages the nursery has imported the commonest, of the user's none; what they load that is large
+and does not change (`headrace.stages.shipping.preload`) it loads when it is told of it. It has one thread, keeps no
+file open and holds nothing else of any task.
+
+It forks twice. The process between ends at once, and the worker, which has made itself the reaper of orphans
+(prctl(2), PR_SET_CHILD_SUBREAPER), becomes the parent of the task: exit codes reach it as those of any child do, and
+the death of a nursery costs no task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+import setproctitle
+
+from headrace.stages.shipping import preload
+from headrace.worker.processes.channel import Channel, ChannelClosed
+
+#: What is imported before the first task is asked for. What is missing is missed by the task that wants it.
+PRELOADED = (
+    "headrace.worker.task.task",
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "headrace.store.files.store",
+    "headrace.stages.sources.jsonl",
+    "headrace.stages.runtime.samples",
+    "headrace.stages.tokenizer.tokenize",
+    "headrace.stages.sinks.tokens",
+    "gigatoken.gigatoken_rs",
+)
+#: Descriptors that come with an order: the control channel, the page of what is in hand, standard error.
+DESCRIPTORS = 3
+#: Exit code of a task that never came to be its worker's child.
+STRAY = 76
+#: Seconds in which the process between must end.
+ADOPTION_S = 10.0
+_ADOPTION_LOOK_S = 0.0002
+_PID_BYTES = 8
+_PR_SET_PDEATHSIG = 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fork tasks until the worker is gone."""
+    parser = argparse.ArgumentParser(prog="headrace nursery")
+    parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--worker", type=int, default=0, help="the process id of the worker")
+    args = parser.parse_args(argv)
+    worker = args.worker or os.getppid()
+    _die_with_parent()
+    if os.getppid() != worker:
+        return 0  # it is gone already, and nobody else will say so
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    setproctitle.setproctitle("headrace nursery")
+    current = _current_folder()
+    sys.path[:] = [path for path in sys.path if path not in ("", current)]
+    _import_all()
+    if current and not os.environ.get("PYTHONSAFEPATH"):
+        # User code may lie in the folder where the worker was started. Last: it hides nothing that is installed.
+        sys.path.append(current)
+    channel = Channel(socket.socket(fileno=args.control_fd))
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    try:
+        while True:
+            poll.poll(1000)
+            for data in channel.receive():
+                asked = msgpack.unpackb(data)
+                if not isinstance(asked, int):
+                    _preload(*asked)
+                    continue
+                brought = tuple(channel.descriptors.popleft() for _ in range(DESCRIPTORS))
+                pid = _bear(channel, worker, brought)
+                for descriptor in brought:
+                    os.close(descriptor)
+                channel.send(msgpack.packb([asked, pid]))
+    except ChannelClosed:
+        return 0
+
+
+def _current_folder() -> str:
+    """Where the worker was started; empty where that is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _import_all() -> None:
+    """Import what is preloaded. It lives on in every task: to look for garbage in it would copy its pages there.
+
+    Nor is it looked at meanwhile, which is a tenth of the time that imports take.
+    """
+    gc.disable()
+    for name in PRELOADED:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+    gc.freeze()
+    gc.enable()
+
+
+def _preload(module: str, parameters: dict[str, Any]) -> None:
+    """Load what tasks inherit. What cannot be loaded each of them will try itself, and say what is wrong.
+
+    Loading a tokenizer leaves some 17 MiB free in between, which are given back before tasks are born.
+    """
+    try:
+        preload.preload(module, parameters)
+    except BaseException as error:  # noqa: BLE001 - a panic of Rust code is no Exception
+        print(f"nursery: {module} is not preloaded: {error}", file=sys.stderr, flush=True)
+    from headrace.stages.runtime.malloc import give_back  # as late as the others: importing it first would be slower
+
+    give_back()
+    gc.freeze()
+
+
+def _bear(nursery: Channel, worker: int, brought: tuple[int, ...]) -> int:
+    """Start a task; its process id, or 0 if the system would not."""
+    told, tell = os.pipe()
+    between = os.fork()
+    if not between:
+        try:
+            own = os.getpid()
+            pid = os.fork()
+            if pid:
+                os.write(tell, pid.to_bytes(_PID_BYTES, "little"))
+                os._exit(0)
+            os.close(told)
+            os.close(tell)
+            nursery.close()
+            os._exit(_live(own, worker, brought))
+        finally:
+            os._exit(1)
+    os.close(tell)
+    data = os.read(told, _PID_BYTES)
+    os.close(told)
+    os.waitpid(between, 0)
+    return int.from_bytes(data, "little")
+
+
+def _live(between: int, worker: int, brought: tuple[int, ...]) -> int:
+    """Be a task; its exit code."""
+    control, hands, errors = brought
+    os.dup2(errors, sys.stderr.fileno())
+    os.close(errors)
+    try:
+        if not _adopted(between, worker):
+            return STRAY
+        _die_with_parent()
+        if os.getppid() != worker:
+            return STRAY
+        _seed_anew()
+        from headrace.worker.task import task
+
+        code = task.live(control, hands)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException as error:  # noqa: BLE001 - nothing of a task may go on as a nursery
+        traceback.print_exc(file=sys.stderr)
+        sys.stderr.flush()
+        asked = error.code if isinstance(error, SystemExit) else None
+        return asked if isinstance(asked, int) and 0 < asked < 256 else 1
+    # The caller exits without more ado: Arrow's and the writer's threads hold nothing that must be flushed, and the
+    # ring's memory has views on it.
+    return code
+
+
+def _adopted(between: int, worker: int) -> bool:
+    """Wait until the process between is gone; whether the worker is the parent now."""
+    deadline = time.monotonic() + ADOPTION_S
+    while (parent := os.getppid()) == between and time.monotonic() < deadline:
+        time.sleep(_ADOPTION_LOOK_S)
+    return parent == worker
+
+
+def _seed_anew() -> None:
+    """Forked processes share the state of numpy's global generator; Python's own is seeded anew by itself."""
+    generator = sys.modules.get("numpy.random")
+    if generator is not None:
+        generator.seed()
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the worker dies (prctl(2)); a closed channel says so too."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

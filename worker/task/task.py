@@ -1,0 +1,479 @@
+"""A task: one process that runs one attempt of a fused chain of stages, and dies with its worker.
+
+The nursery (worker/task/forkserver_main.py) forks it. It talks to its worker over the control channel alone. One loop
+on one thread takes commands, reads or receives a batch, runs the stages, hands the result to a sink or a link, and
+sleeps when there is nothing to do; only a sink's writes run beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+import setproctitle
+
+from headrace.daemon.log_files import keep_logbook
+from headrace.daemon.log_lines import about, caused_by
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.graph import Pipeline
+from headrace.protos import control_pb2 as pb
+from headrace.stages.runtime.batch import Batch
+from headrace.stages.runtime.contract import InputError
+from headrace.stages.runtime.environment_lock import ENVIRONMENT_OF, unlike
+from headrace.stages.runtime.errors import StageContractError
+from headrace.stages.runtime.malloc import giving_back
+from headrace.store.errors import StoreError, StoreRefused
+from headrace.store.ledger.core.entries import Fragment
+from headrace.store.objects import open_store
+from headrace.transport.contract import LinkEnd, Receiver, Sender
+from headrace.transport.core.frame import Frame, FrameKind
+from headrace.transport.errors import TransportError
+from headrace.worker.core import arrivals
+from headrace.worker.links.inbox import DESCRIPTORS, Attached, Inbox, attach
+from headrace.worker.links.outbox import Outbox
+from headrace.worker.processes.channel import Channel, ChannelClosed
+from headrace.worker.processes.in_flight import Hands
+from headrace.worker.task.chain import Chain, StageStatistics, Watch
+from headrace.worker.task.codec import batch_to_frame, fragment_to, frame_to_batch, gap_to, sweep_frame
+from headrace.worker.task.core.sweep import Sweeping
+from headrace.worker.task.coverage import ConservationError
+from headrace.worker.task.dedup_client import Inquiry, decide
+from headrace.worker.task.dependencies import Leaning, begin_dedup, names_from
+from headrace.worker.task.sink import Sinking, log_proposal, policy_of
+from headrace.worker.task.source import Sourcing
+
+if TYPE_CHECKING:
+    from headrace.worker.links.quic import Remote
+
+logger = logging.getLogger("headrace.task")
+
+#: Seconds between two reports of progress.
+PROGRESS_S = 0.2
+#: Fragments in one page of a listing.
+PAGE_FRAGMENTS = 512
+#: Seconds after which a source that had nothing more to list is asked again.
+LIVE_LOOK_S = 0.5
+#: Seconds that a task which ends gives its worker to take what it has said.
+LAST_WORDS_S = 2.0
+#: What a task says in answer to a command bears the command's cause.
+_ANSWERS = {"ready": "start", "listed": "list", "swept": "sweep"}
+#: Exit code of a task that was told to stop.
+STOPPED = 0
+#: Exit code of a task whose worker is gone.
+ORPHANED = 75
+
+
+class Task:
+    """The shell of one attempt."""
+
+    def __init__(self, channel: Channel, start: pb.TaskCommand, hands: Hands) -> None:
+        order = start.start
+        self._channel = channel
+        self._task, self._attempt = start.task, start.attempt
+        self._epoch = order.epoch
+        pipeline = Pipeline.from_dict(json.loads(order.pipeline_json))
+        #: The cause of the last command of each kind.
+        self._causes = {"start": start.cause}
+        self._hands = hands
+        self._chain = Chain(pipeline, list(order.stages), hands, alone=order.alone)
+        if unlike_here := unlike(pipeline.environment):
+            self._chain.facts[f"{ENVIRONMENT_OF}{self._task}"] = "; ".join(unlike_here)
+        self._sourcing = Sourcing(self._chain)
+        self._sweeping = Sweeping()
+        self._remote = _remote(order)
+        #: Links between workers, and which making of each this task has an end of.
+        self._generations: dict[str, int] = {}
+        self._inbox = Inbox(self._sweeping.closed, self._cut)
+        self._outbox = Outbox(self._chain.downstream, self._cut)
+        self._listing: Iterator[Fragment | None] | None = None
+        self._listing_number = 0
+        #: When a source that had nothing more to list is asked again.
+        self._listing_at = 0.0
+        self._links: dict[str, Attached] = {}
+        self._progress_at = 0.0
+        self._has_read = False
+        self._stopping = False
+        self._sink: Sinking | None = None
+        if self._chain.sink is not None:
+            self._chain.sink.begin(pipeline.name, order.version)
+            self._sink = Sinking(
+                self._chain.sink_name,
+                self._chain.sink,
+                open_store(pipeline.dataset),
+                version=order.version,
+                epoch=order.epoch,
+                policy=policy_of(order, self._chain.sink),
+                hands=hands,
+                leaning=Leaning.of(pipeline, self._chain.sink_name),
+            )
+        self._inquiry: Inquiry | None = None
+        if (dedup := self._chain.dedup) is not None:
+            begin_dedup(dedup, pipeline, order)
+            self._inquiry = Inquiry(self._chain) if order.alone else None
+
+    def run(self) -> int:
+        """Work until told to stop; the exit code."""
+        addresses = self._remote.addresses() if self._remote is not None else []
+        with caused_by(self._causes["start"]):
+            logger.info("is ready", extra=about(**self._chain.facts))
+        self._say(ready=pb.TaskReady(facts=self._chain.facts, addresses=addresses))
+        while not self._stopping:
+            self._take_commands()
+            moved = self._step()
+            self._finish_up()
+            if not moved and not self._stopping:
+                self._sleep()
+        self._outbox.finish()
+        if self._remote is not None:
+            self._remote.close()
+        return STOPPED
+
+    # -- one turn of the loop --
+
+    def _step(self) -> bool:
+        if not self._outbox.empty:
+            return self._outbox.flush()
+        if (sweep := self._sweeping.due()) is not None:
+            # Nothing is read past a marker that waits for room: what came behind it would be counted as lost.
+            return self._sweep(sweep)
+        if self._sink is not None and not self._sink.accepts:
+            return False
+        if self._inquiry is not None and self._inquiry.waiting:
+            return self._inquire(self._inquiry)
+        if self._chain.source is not None:
+            return self._list() or self._read()
+        return self._inbox.receive(self._received)
+
+    def _sweep(self, sweep: int) -> bool:
+        if self._sweeping.halting:
+            self._sourcing.halt()
+            if self._inquiry is not None:
+                self._inquiry.let_go()
+        if self._chain.downstream and not self._outbox.mark(sweep_frame(sweep, self._epoch), sweep):
+            return False
+        self._sweeping.passed(sweep)
+        self._report(time.monotonic())
+        answer = pb.Swept(sweep=sweep)
+        for fragment, gaps in self._sourcing.core.pending():
+            answer.pending.append(pb.PendingFragment(fragment=fragment, gaps=[gap_to(gap) for gap in gaps]))
+        if self._sink is not None:
+            answer.held.append(self._sink.held())
+        self._say(swept=answer)
+        return True
+
+    def _list(self) -> bool:
+        if self._listing is None or time.monotonic() < self._listing_at:
+            return False
+        page = pb.FragmentsListed(stage=self._chain.source_name, listing=self._listing_number)
+        try:
+            for fragment in self._listing:
+                if fragment is None:
+                    self._listing_at = time.monotonic() + LIVE_LOOK_S
+                    if not page.fragments:
+                        return False
+                    break
+                page.fragments.append(fragment_to(fragment))
+                if len(page.fragments) == PAGE_FRAGMENTS:
+                    break
+            else:
+                page.last, self._listing, page.passed_over = True, None, self._chain.passed_over()
+        except InputError as error:
+            page.error, self._listing = str(error), None
+        self._say(listed=page)
+        return True
+
+    def _read(self) -> bool:
+        if self._sourcing.idle:
+            return False
+        batch = self._sourcing.read()
+        if batch is not None:
+            if not self._has_read:
+                # The first is told at once, and not with the others every PROGRESS_S: it ends the start of a run.
+                self._has_read = True
+                self._report(time.monotonic())
+            self._deliver(batch)
+            if self._inquiry is None or not self._inquiry.waiting:
+                self._sourcing.sent(batch)
+        self._tell_reads(all_of_them=False)
+        return True
+
+    def _tell_reads(self, *, all_of_them: bool) -> None:
+        if (reads := self._sourcing.take_reads(all_of_them=all_of_them)) is not None:
+            self._send(reads=reads)
+
+    def _inquire(self, inquiry: Inquiry) -> bool:
+        """Put the question of the record that waits, or take the record on, once it is decided."""
+        if (question := inquiry.due()) is not None:
+            self._say(asked=question)
+        if (batch := inquiry.take()) is None:
+            return False
+        self._gather(batch)
+        self._sourcing.sent(batch)
+        return True
+
+    def _received(self, link: str, frame: Frame) -> None:
+        if fault := arrivals.epoch_fault(link, frame.epoch, self._epoch):
+            raise TransportError(fault)
+        if frame.kind is FrameKind.SWEEP:
+            self._sweeping.arrived(link, frame.first)
+        elif frame.kind is FrameKind.DATA:
+            self._deliver(frame_to_batch(frame, borrow=self._chain.borrows))
+
+    def _deliver(self, batch: Batch) -> None:
+        if self._chain.dedup is not None and self._chain.dedup.fenced:
+            # It is open and held by nobody, and read again when the epoch is raised.
+            return
+        giving_back.meets(batch.rows.nbytes, time.monotonic())
+        if self._inquiry is None:
+            self._gather(self._chain.process(batch))
+            return
+        batch = self._inquiry.begin(batch)
+        if not self._inquiry.waiting:
+            self._gather(batch)
+
+    def _gather(self, batch: Batch) -> None:
+        if self._sink is not None:
+            batch = self._chain.taste(batch)
+            watch = Watch()
+            self._sink.add(batch)
+            self._chain.gathered(batch, watch)
+        else:
+            self._outbox.put(batch_to_frame(batch, self._epoch))
+
+    def _finish_up(self) -> None:
+        """Timers, proposals, progress."""
+        now = time.monotonic()
+        giving_back.tick(now)
+        if self._sink is not None:
+            self._sink.tick()
+            for question in self._sink.take_questions():
+                self._say(needs=question)
+            if self._sink.take_let_go():
+                self._say(let_go=pb.VerdictsLetGo())
+            for proposal in self._sink.take_proposals():
+                self._report(now)
+                with caused_by(self._causes.pop("seal", "")):
+                    log_proposal(proposal)
+                self._say(proposed=proposal)
+        if now >= self._progress_at:
+            self._report(now)
+
+    def _sleep(self) -> None:
+        """Until a command, a frame, credit, the writer or a timer."""
+        now = time.monotonic()
+        deadline = self._progress_at
+        if self._listing is not None and self._listing_at > now:
+            deadline = min(deadline, self._listing_at)
+        for waiting in (self._sink, self._inquiry):
+            if waiting is not None and (wake_at := waiting.wake_at()) is not None:
+                deadline = min(deadline, wake_at)
+        poll = select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN | (select.POLLOUT if self._channel.wants_to_write else 0))
+        ends: list[LinkEnd] = []
+        if not self._outbox.empty or self._sweeping.due() is not None:
+            ends += self._outbox.awaited()
+        elif self._sink is None or self._sink.accepts:
+            ends += self._inbox.receivers()
+        if self._sink is not None:
+            poll.register(self._sink.wake_fd, select.POLLIN)
+        armed: list[LinkEnd] = []
+        try:
+            for end in ends:
+                if not end.arm():
+                    return
+                armed.append(end)
+                poll.register(end.fileno(), select.POLLIN)
+            poll.poll(max(0.0, deadline - now) * 1000)
+        finally:
+            for end in armed:
+                end.disarm()
+            if self._sink is not None:
+                _drain(self._sink.wake_fd)
+
+    # -- the control channel --
+
+    def _take_commands(self) -> None:
+        if self._channel.wants_to_write:
+            self._channel.flush()
+        for data in self._channel.receive():
+            self._command(pb.TaskCommand.FromString(data))
+
+    def _command(self, message: pb.TaskCommand) -> None:
+        self._causes[message.WhichOneof("command") or ""] = message.cause
+        with caused_by(message.cause):
+            self._obey(message)
+
+    def _obey(self, message: pb.TaskCommand) -> None:
+        match message.WhichOneof("command"):
+            case "list":
+                assert self._chain.source is not None
+                self._listing, self._listing_number = self._chain.source.list(), message.list.listing
+                self._listing_at = 0.0
+            case "reads":
+                self._sourcing.give(message.reads)
+            case "sweep":
+                self._sweeping.asked(message.sweep.sweep, halt=message.sweep.halt)
+            case "seal" | "answer" | "needs":
+                if self._sink is not None:
+                    self._sink.obey(message)
+            case "release" | "decide" | "decision" as kind:
+                self._obey_about_claims(kind, message)
+            case "expelled":
+                if self._remote is not None:
+                    self._remote.expel(message.expelled)
+            case "open":
+                self._open_link(message.open)
+            case "close":
+                self._close_link(message.close.link)
+            case "stop":
+                logger.info("ends: %s", message.stop.reason)
+                self._stopping = True
+            case other:
+                raise ValueError(f"a task knows no command {other!r}")
+
+    def _obey_about_claims(self, kind: str, message: pb.TaskCommand) -> None:
+        if kind == "decision" and self._inquiry is not None:
+            self._inquiry.answered(message.decision)
+        elif kind == "decide" and (decided := decide(self._chain, self._hands, message.decide)) is not None:
+            self._say(decided=decided)
+        elif kind == "release" and self._chain.dedup is not None:
+            self._chain.dedup.release(names_from(message.release))
+
+    def _open_link(self, message: pb.OpenLink) -> None:
+        name = message.link.link
+        if message.transport == "quic":
+            self._close_link(name)
+            if self._remote is None:
+                raise TransportError(f"link {name}: this task was started without a certificate, and cannot be reached")
+            attached = Attached(self._remote.attach(message))
+        else:
+            descriptors = [self._channel.descriptors.popleft() for _ in range(DESCRIPTORS[message.transport])]
+            attached = attach(message, tuple(descriptors))
+            self._close_link(name)
+        self._links[name], end = attached, attached.end
+        if message.far or message.transport == "quic":
+            self._generations[name] = message.link.generation
+        logger.info("%s link %s of %s", "sends on" if message.link.sends else "receives on", name, message.transport)
+        if message.link.sends:
+            self._outbox.open(message.link.stage, name, cast("Sender", end))
+        else:
+            self._inbox.open(name, cast("Receiver", end))
+            self._sweeping.opened(name)
+
+    def _close_link(self, name: str) -> None:
+        if name in self._links:
+            self._outbox.close(name)
+            self._inbox.close(name)
+            self._generations.pop(name, None)
+            self._links.pop(name).detach()
+            if self._remote is not None:
+                self._remote.detach(name)
+
+    def _cut(self, name: str, reason: str) -> None:
+        """A link between workers is cut while both tasks live: the controller has it made again."""
+        generation = self._generations.get(name)
+        if generation is not None:
+            unreachable = self._remote is not None and self._remote.unreachable(name)
+            self._close_link(name)
+            logger.warning("link %s is cut: %s", name, reason)
+            self._say(lost=pb.LinkLost(link=name, generation=generation, reason=reason, unreachable=unreachable))
+
+    def _report(self, now: float) -> None:
+        self._progress_at = now + PROGRESS_S
+        progress = pb.Progress()
+        writer = (self._sink.writer, self._sink.writing_s) if self._sink else (StageStatistics(), 0.0)
+        progress.stages.extend(self._chain.progress(*writer))
+        progress.held_bytes = self._sink.held_bytes if self._sink else 0
+        progress.open_ranges = self._sink.open_ranges if self._sink else 0
+        progress.held_records = self._sink.held_records if self._sink else 0
+        progress.pending_fragments = self._sourcing.core.fragments
+        progress.trouble = self._sink.trouble if self._sink else ""
+        for name, attached in self._links.items():
+            seen = attached.end.statistics()
+            progress.links.append(
+                pb.LinkProgress(
+                    link=name,
+                    frames=seen.frames,
+                    bytes=seen.frame_bytes,
+                    in_flight_bytes=seen.in_flight_bytes,
+                    blocked=seen.blocked,
+                    via=self._remote.via(name) if self._remote is not None else "",
+                )
+            )
+        self._say(progress=progress)
+
+    def _say(self, **event: object) -> None:
+        # In the order in which it came to be: an answer to a sweep counts as pending only what is not read.
+        self._tell_reads(all_of_them=True)
+        self._send(**event)
+
+    def _send(self, **event: object) -> None:
+        cause = self._causes.get(_ANSWERS.get(next(iter(event)), ""), "")
+        message = pb.TaskEvent(task=self._task, attempt=self._attempt, cause=cause, **event)  # type: ignore[arg-type]
+        self._channel.send(message.SerializeToString())
+
+
+def _remote(order: pb.StartTask) -> Remote | None:
+    """The endpoint of a task that has links between workers; the others load nothing of QUIC."""
+    if not order.listens or not order.HasField("network"):
+        return None
+    from headrace.worker.links.quic import Remote
+
+    return Remote(order.network)
+
+
+def _drain(descriptor: int) -> None:
+    try:
+        os.eventfd_read(descriptor)
+    except BlockingIOError:
+        return
+
+
+def _first_command(channel: Channel) -> pb.TaskCommand:
+    """Wait for the order that this attempt is born with. The worker is alive or the channel closes."""
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    while not (messages := channel.receive()):
+        poll.poll(1000)
+    channel.put_back(messages[1:])
+    return pb.TaskCommand.FromString(messages[0])
+
+
+def live(control: int, hands: int) -> int:
+    """Run the task that the worker asks for over the control channel; the exit code. Both are descriptors."""
+    channel = Channel(socket.socket(fileno=control))
+    task = attempt = None
+    try:
+        start = _first_command(channel)
+        task, attempt = start.task, start.attempt
+        keep_logbook(task, memory=False)
+        setproctitle.setproctitle(f"headrace task {task} attempt {attempt}")
+        code = Task(channel, start, Hands(hands)).run()
+        channel.write_out(LAST_WORDS_S)
+        return code
+    except ChannelClosed:
+        return ORPHANED
+    except Exception as error:  # noqa: BLE001 (whatever ends a task is told to the controller)
+        traceback.print_exc(file=sys.stderr)
+        _say_failure(channel, task or "", attempt or 0, error)
+        return 1
+
+
+def _say_failure(channel: Channel, task: str, attempt: int, error: Exception) -> None:
+    # What a stage does to a batch it does to it again: another attempt would end the same way.
+    final = isinstance(error, (PipelineError, InputError, StageContractError, ConservationError, StoreRefused))
+    text = str(error) if final or isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+    failed = pb.TaskFailed(error=text if final else f"task {task}: {text}", final=final)
+    try:
+        channel.send(pb.TaskEvent(task=task, attempt=attempt, failed=failed).SerializeToString())
+        channel.write_out(LAST_WORDS_S)
+    except ChannelClosed:
+        return
