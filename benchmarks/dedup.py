@@ -38,10 +38,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.stages.dedup.core.scheme import Scheme
-from headrace.stages.dedup.index import KeyIndex, compile_index
-from headrace.stages.dedup.minhash import Keys, compile_keys, make_keys
-from headrace.store.shards.key_files import decode_keys, encode_keys
+from headrace.stages.dedup import KeyIndex, Keys, Scheme, compile_index, compile_keys, make_keys
+from headrace.store.shards import decode_keys, encode_keys
 
 BATCH = 512
 PAIRS = 12000

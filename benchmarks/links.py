@@ -56,13 +56,10 @@ import numpy as np
 from links_quic import measure_quic
 from quiet import Meanwhile, undisturbed
 
-from headrace.transport.contract import Receiver, Sender
-from headrace.transport.core.frame import Frame, FrameKind
-from headrace.transport.errors import LinkClosed
-from headrace.transport.pipe.pipe import PIPE_BYTES, PipeHandles, PipeReceiver, PipeSender, create_pipe
-from headrace.transport.ring.memory import DEFAULT_SOFT_BYTES
-from headrace.transport.ring.ring import RingHandles, RingReceiver, RingSender, create_ring
-from headrace.transport.wait import wait_any
+from headrace.transport import LinkClosed, Receiver, Sender, wait_any
+from headrace.transport.core import Frame, FrameKind
+from headrace.transport.pipe import PIPE_BYTES, PipeHandles, PipeReceiver, PipeSender, create_pipe
+from headrace.transport.ring import DEFAULT_SOFT_BYTES, RingHandles, RingReceiver, RingSender, create_ring
 
 BATCH_BYTES = 1 << 20
 SLOTS = DEFAULT_SOFT_BYTES // BATCH_BYTES

@@ -27,10 +27,10 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import HandshakeCompleted, StreamDataReceived
 
-from headrace.cluster.certificates import Credentials, Role, create_authority, create_node
-from headrace.transport.core.frame import Frame, FrameKind
-from headrace.transport.quic.endpoint import QuicEndpoint, QuicSettings
-from headrace.transport.wait import wait_any
+from headrace.cluster import Credentials, Role, create_authority, create_node
+from headrace.transport import wait_any
+from headrace.transport.core import Frame, FrameKind
+from headrace.transport.quic import QuicEndpoint, QuicSettings
 
 WINDOW_BYTES = 8 << 20
 BATCH_BYTES = 1 << 20

@@ -145,9 +145,9 @@ def gather(flat: Path, dtype: str, batch_size: int) -> Callable[[], Any]:
 
 
 def local(dataset: str, peers: Path | None) -> dict[str, Any]:
-    from headrace.loader.batch.compiled import KERNELS
-    from headrace.loader.dataset.dataset import open_dataset
-    from headrace.loader.loader import Loader
+    from headrace.loader import Loader
+    from headrace.loader.batch import KERNELS
+    from headrace.loader.dataset import open_dataset
 
     with tempfile.TemporaryDirectory() as folder:
         opened = open_dataset(dataset)
@@ -310,7 +310,7 @@ class Rows:
 
 def sparse_dataset(root: Path) -> None:
     """10^9 samples in sparse shards: one piece a row, tokens that are a hole; files are links to sixteen."""
-    from headrace.loader.dataset.verify import file_checksum
+    from headrace.loader.dataset import file_checksum
 
     pieces = np.arange(RESUME_SHARD, dtype=np.int32)
     fields = [
@@ -413,8 +413,7 @@ def gpu(dataset: str) -> dict[str, Any] | str:
         return "not measured: no torch"
     if not torch.cuda.is_available():
         return "not measured: no CUDA device"
-    from headrace.loader.loader import Loader
-    from headrace.loader.torch import TorchLoader
+    from headrace.loader import Loader, TorchLoader
 
     loader = TorchLoader(Loader(dataset, batch_size=8), "cuda")
     weight = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)

@@ -69,8 +69,8 @@ def read_ahead_kb(device: int) -> int | None:
 
 def read(dataset: str, members: str) -> dict[str, float]:
     """In a process of its own: two passes and a scan."""
-    from headrace.loader.batch.compiled import KERNELS
-    from headrace.loader.loader import Loader
+    from headrace.loader import Loader
+    from headrace.loader.batch import KERNELS
 
     assert KERNELS.wait(60.0), KERNELS.error
     Path(members).write_text(str(os.getpid()))

@@ -22,10 +22,10 @@ def paced(dataset: str, uri: str | None, batch_size: int, link_gbit_s: float | N
     """Waits and processor time of a paced loop over local shards, and over those of a store where one is named."""
     from loader_store import served
 
-    from headrace.loader.batch.compiled import KERNELS
-    from headrace.loader.cache.cache import ShardCache
-    from headrace.loader.dataset.dataset import dataset_in, open_dataset
-    from headrace.store.objects import open_store
+    from headrace.loader.batch import KERNELS
+    from headrace.loader.cache import ShardCache
+    from headrace.loader.dataset import dataset_in, open_dataset
+    from headrace.store import open_store
 
     assert KERNELS.wait(COMPILE_S_MAX), KERNELS.error
     found = {"step_ms": STEP_S * 1e3, "local": one_pass(open_dataset(dataset), batch_size)}
@@ -40,8 +40,7 @@ def paced(dataset: str, uri: str | None, batch_size: int, link_gbit_s: float | N
 
 def one_pass(dataset: Any, batch_size: int) -> dict[str, float]:
     """Of one pass in steps of `STEP_S`: shares of its time and of a step, milliseconds, cores."""
-    from headrace.loader.loader import Loader
-    from headrace.loader.torch import TorchLoader
+    from headrace.loader import Loader, TorchLoader
 
     loader = TorchLoader(Loader(dataset, batch_size=batch_size))
     began = time.perf_counter()

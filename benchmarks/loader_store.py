@@ -46,7 +46,7 @@ class SlowStore:
     is_remote = True
 
     def __init__(self, uri: str) -> None:
-        from headrace.store.objects import open_store
+        from headrace.store import open_store
 
         self.inner = open_store(uri)
 
@@ -74,8 +74,8 @@ def from_store(
     shards: int = SHARDS,
 ) -> dict[str, Any]:
     """Bytes a second of all shards through a cold cache, over those of a plain client that gets whole objects."""
-    from headrace.loader.batch.compiled import KERNELS
-    from headrace.store.objects import open_store
+    from headrace.loader.batch import KERNELS
+    from headrace.store import open_store
 
     # as they are some batches into any job
     assert KERNELS.wait(COMPILE_S_MAX), KERNELS.error
@@ -115,9 +115,9 @@ WORD = np.int32
 
 def one_turn(store: Any, get: Callable[[str], bytes], batch_size: int) -> dict[str, float]:
     """Bytes a second: ours, and of the plain client into memory and into files by its threads."""
-    from headrace.loader.cache.cache import ShardCache
-    from headrace.loader.dataset.dataset import dataset_in
-    from headrace.loader.loader import Loader
+    from headrace.loader import Loader
+    from headrace.loader.cache import ShardCache
+    from headrace.loader.dataset import dataset_in
 
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -181,8 +181,7 @@ def behind_link(gbit_s: float) -> Iterator[list[str]]:
 @contextlib.contextmanager
 def made_dataset(shards: int = SHARDS) -> Iterator[str]:
     """A dataset of random tokens in documents of lengths as the web has them: so many shards of 31 MB each."""
-    from headrace.store.shards.builder import build_tokens
-    from headrace.store.shards.shard import content_hash
+    from headrace.store.shards import build_tokens, content_hash
 
     random = np.random.default_rng(0)
     entries = []
@@ -218,7 +217,7 @@ def served(dataset: str, link_gbit_s: float | None, stack: contextlib.ExitStack)
     """The dataset in a SeaweedFS of our own: its URI, and how the plain minio client gets an object."""
     from minio import Minio
 
-    from headrace.store.objects import open_store
+    from headrace.store import open_store
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support"))
     from s3_server import shared_server

@@ -49,10 +49,10 @@ import pyarrow.parquet as pq
 from bytecode import as_installed
 from quiet import undisturbed
 
-from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read, tokenize, write_tokens
-from headrace.stages.tokenizer.vocabulary import resolve_tokenizer
-from headrace.worker.processes.forkserver_start import environment
+from headrace.pipeline import Pipeline
+from headrace.stages.library import read, tokenize, write_tokens
+from headrace.stages.tokenizer import resolve_tokenizer
+from headrace.worker.processes import environment
 
 EXAMPLE = pathlib.Path(__file__).parents[1] / "examples" / "plain.py"
 LOOP_SCRIPT = pathlib.Path(__file__).with_name("plain_loop.py")

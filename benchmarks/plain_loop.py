@@ -35,11 +35,10 @@ def main() -> int:
 
 def work(declared: dict[str, Any], following: Any, reports: Any) -> None:
     """One process of the loop. What it needs is imported here, and not by the process that only starts it."""
-    from headrace.pipeline.graph import Pipeline
-    from headrace.stages.runtime.batch import Batch
-    from headrace.stages.runtime.build import build_stage
-    from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
-    from headrace.store.objects import open_store
+    from headrace.pipeline import Pipeline
+    from headrace.stages.runtime import Batch, build_stage
+    from headrace.store import open_store
+    from headrace.store.ledger import UNBOUNDED, Gap
 
     pipeline = Pipeline.from_dict(declared)
     source, transform, sink = (build_stage(stage, {}) for stage in pipeline.stages)

@@ -56,10 +56,9 @@ def stages() -> list[Any]:
 
 
 def batches(path: str) -> Iterator[Any]:
-    from headrace.stages.library.stages import read_jsonl
-    from headrace.stages.runtime.build import build_stage
-    from headrace.stages.runtime.contract import FragmentEnd
-    from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+    from headrace.stages.library import read_jsonl
+    from headrace.stages.runtime import FragmentEnd, build_stage
+    from headrace.store.ledger import UNBOUNDED, Gap
 
     source = build_stage(read_jsonl(path), {})
     for fragment in source.list():
@@ -70,7 +69,7 @@ def batches(path: str) -> Iterator[Any]:
 
 def filter_batches(mode: str, read: Iterable[Any], transforms: dict[str, Any]) -> dict[str, Any]:
     """What each stage drops and why; held against every text ("each"), the texts too that C4 leaves, as hashes."""
-    from headrace.stages.runtime.build import process_safely
+    from headrace.stages.runtime import process_safely
 
     lost: dict[str, dict[str, str]] = {name: {} for name in transforms}
     edited: dict[str, str] = {}
@@ -90,8 +89,8 @@ def filter_batches(mode: str, read: Iterable[Any], transforms: dict[str, Any]) -
 
 
 def tokenize_file(mode: str, path: str, tokenizer: str) -> dict[str, Any]:
-    from headrace.stages.library.stages import tokenize
-    from headrace.stages.runtime.build import build_stage
+    from headrace.stages.library import tokenize
+    from headrace.stages.runtime import build_stage
 
     digest, count = hashlib.sha256(), 0
     if mode == "tokenize":
@@ -130,7 +129,7 @@ def work(mode: str, path: str, tokenizer: str) -> None:
     if mode in ("tokenize", "tokenizers"):
         print(json.dumps(tokenize_file(mode, path, tokenizer)), flush=True)
         return
-    from headrace.stages.runtime.build import build_stage, process_safely
+    from headrace.stages.runtime import build_stage, process_safely
 
     chosen = stages()[:1] if mode == "repetition" else stages()
     transforms = {stage.name: build_stage(stage, {}) for stage in chosen}

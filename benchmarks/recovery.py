@@ -46,13 +46,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.chaos.live.checks.timeline import Timeline
-from headrace.chaos.live.clusters.standing_cluster import VICTIMS, Burnt, burn
-from headrace.chaos.live.faults.processes import Marked
-from headrace.cli.ui.progress_lines import input_bytes_read
-from headrace.client.client import ENDED, Client, ControllerSilent, RunOptions
-from headrace.client.pipeline_file import load
-from headrace.daemon.log_lines import as_text
+from headrace.chaos.live.checks import Timeline
+from headrace.chaos.live.clusters import VICTIMS, Burnt, burn
+from headrace.chaos.live.faults import Marked
+from headrace.cli.ui import input_bytes_read
+from headrace.client import ENDED, Client, ControllerSilent, RunOptions, load
+from headrace.daemon import as_text
 from headrace.protos import control_pb2 as pb
 
 LIMIT_S = {"task": 2.0, "worker": 10.0, "controller": 10.0}

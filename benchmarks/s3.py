@@ -31,7 +31,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
 
 from s3_server import S3Server, shared_server
 
-from headrace.store.s3.store import S3Store
+from headrace.store.s3 import S3Store
 
 MIB = 1 << 20
 #: Sizes in bytes: a ledger entry, a small shard, a shard, and the largest that is read in one request.

@@ -73,7 +73,7 @@ def main() -> int:
 
 def work(order: dict[str, Any], following: Any) -> None:
     """One process of the loop."""
-    from headrace.stages.runtime.build import build_stage
+    from headrace.stages.runtime import build_stage
 
     spec = importlib.util.spec_from_file_location("moved", order["pipeline"])
     assert spec is not None
@@ -108,14 +108,14 @@ def work(order: dict[str, Any], following: Any) -> None:
 
 
 def _source(declared: Any, path: str, chain: str) -> Any:
-    from headrace.stages.runtime.build import build_stage
+    from headrace.stages.runtime import build_stage
 
     return build_stage(declared.build(path, "out", chain).stages[0], {})
 
 
 def _batches(source: Any) -> Iterator[Any]:
-    from headrace.stages.runtime.batch import Batch
-    from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+    from headrace.stages.runtime import Batch
+    from headrace.store.ledger import UNBOUNDED, Gap
 
     for fragment in source.list():
         for item in source.read(fragment, [Gap(0, UNBOUNDED, 0)]):

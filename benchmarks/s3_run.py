@@ -50,7 +50,7 @@ import pyarrow.parquet as pq
 from minio import Minio
 from s3_server import S3Server
 
-from headrace.store.objects import open_store
+from headrace.store import open_store
 
 MIB = 1 << 20
 TEXT_BYTES = 4 * MIB

@@ -42,7 +42,7 @@ MIB = 1 << 20
 
 
 def plan_part(rounds: int) -> dict[str, Any]:
-    from headrace.controller.process import look_for_cycles_seldom
+    from headrace.controller import look_for_cycles_seldom
 
     look_for_cycles_seldom()
     rows = [_planned(count, rounds * max(1, 1000 // count)) for count in WORKERS]
@@ -63,9 +63,8 @@ def plan_part(rounds: int) -> dict[str, Any]:
 
 
 def _planned(count: int, rounds: int) -> dict[str, Any]:
-    from headrace.controller.core.plan.locality import WorkerFacts
-    from headrace.controller.core.plan.planner import move, plan
-    from headrace.pipeline.graph import Pipeline, Stage, StageKind
+    from headrace.controller.core.plan import WorkerFacts, move, plan
+    from headrace.pipeline import Pipeline, Stage, StageKind
 
     workers = [
         WorkerFacts(f"w{i:05}", 5, f"h{i}", (f"rack=r{i // 100}", f"zone=z{i // 1000}"), ("x",), 64 << 30)
@@ -112,18 +111,18 @@ def _child(*arguments: str) -> str:
 
 def make_ledger(folder: str) -> dict[str, Any]:
     """Fold a billion records' entries, and put the snapshot into the folder."""
-    from headrace.store.ledger.core.entries import (
+    from headrace.store.ledger import (
         Closed,
         Counts,
         Entry,
         Fragment,
         FragmentsListed,
         Led,
+        LedgerState,
         Range,
         StoredObject,
+        encode_snapshot,
     )
-    from headrace.store.ledger.core.fold import LedgerState
-    from headrace.store.ledger.snapshot import encode_snapshot
 
     state = LedgerState()
     fragments = [
@@ -162,8 +161,7 @@ def make_ledger(folder: str) -> dict[str, Any]:
 
 def open_ledger(folder: str) -> dict[str, Any]:
     started = time.perf_counter()
-    from headrace.store.ledger.core.fold import LedgerState
-    from headrace.store.ledger.snapshot import decode_snapshot
+    from headrace.store.ledger import LedgerState, decode_snapshot
 
     state = decode_snapshot((Path(folder) / "snapshot").read_bytes())
     elapsed = time.perf_counter() - started
@@ -188,14 +186,13 @@ def _served() -> str:
 
 
 async def _commit(uri: str, sinks: int, seconds: float) -> dict[str, Any]:
-    from headrace.controller.core.cluster.leader import Leadership, LeaderState, LogLimits
-    from headrace.controller.core.messages.log import ReadLog, WriteEntry
-    from headrace.controller.core.run.commit import Committer
-    from headrace.controller.logging.logs import Logs
-    from headrace.controller.process import identity
-    from headrace.store.ledger.core.entries import Closed, EpochRaised, Fragment, FragmentsListed, PipelineApplied
-    from headrace.store.ledger.core.fold import LedgerState
-    from headrace.store.objects import open_store
+    from headrace.controller import identity
+    from headrace.controller.core.cluster import Leadership, LeaderState, LogLimits
+    from headrace.controller.core.messages import ReadLog, WriteEntry
+    from headrace.controller.core.run import Committer
+    from headrace.controller.logging import Logs
+    from headrace.store import open_store
+    from headrace.store.ledger import Closed, EpochRaised, Fragment, FragmentsListed, LedgerState, PipelineApplied
 
     uri = open_store(uri).uri
     logs, leadership = Logs(), Leadership(uri, identity(), LedgerState(), limits=LogLimits(1 << 30))
@@ -256,7 +253,7 @@ async def _commit(uri: str, sinks: int, seconds: float) -> dict[str, Any]:
 
 def _offers(fragments: list[Any]) -> Any:
     """A function that gives the next proposal of a sink, decoded from the bytes of its message."""
-    from headrace.controller.convert import task_event
+    from headrace.controller import task_event
     from headrace.protos import control_pb2 as pb
 
     positions = [0] * len(fragments)

@@ -23,16 +23,13 @@ from typing import Any
 
 import setproctitle
 
-from headrace.chaos.gates.impairments import Ill, Storm, Struck, Way
-from headrace.chaos.gates.network import NetworkGates
-from headrace.chaos.gates.sockets import holders
-from headrace.chaos.live.faults.processes import Handle, Process, Role, hold, parent_of
-from headrace.chaos.live.scenario import FAULT_S_MAX
+from headrace.chaos.gates import Ill, NetworkGates, Storm, Struck, Way, holders
+from headrace.chaos.live import FAULT_S_MAX
+from headrace.chaos.live.faults import Handle, Process, Role, hold, parent_of
 from headrace.chaos.process_faults import GRACE_S, PROCESS_KINDS, strike
 from headrace.protos import control_pb2 as pb
-from headrace.worker.membership.addresses import own_addresses
-from headrace.worker.processes.channel import Channel, ChannelClosed
-from headrace.worker.processes.writing import write_on
+from headrace.worker.membership import own_addresses
+from headrace.worker.processes import Channel, ChannelClosed, write_on
 
 #: Faults that are remembered; the oldest is forgotten.
 REMEMBERED_MAX = 4096

@@ -12,8 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from headrace.client.errors import EXIT_INTERRUPTED, EXIT_USAGE
-from headrace.pipeline.masking import SecretShownError, check_arguments
+from headrace.client import EXIT_INTERRUPTED, EXIT_USAGE
+from headrace.pipeline import SecretShownError, check_arguments
 
 #: With these a run starts no processes.
 _ALONE = ("--help", "--limit")
@@ -39,8 +39,7 @@ def _main() -> None:
     # What is imported stays: looking for garbage in it is a tenth of the time that imports take.
     gc.disable()
     if sys.platform == "linux":
-        from headrace.daemon.lifeline import end_with_starter
-        from headrace.daemon.signals import be_interrupted
+        from headrace.daemon import be_interrupted, end_with_starter
 
         end_with_starter()
         be_interrupted()

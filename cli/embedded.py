@@ -27,14 +27,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from headrace.client.errors import CliError, ControllerDied, ProcessDied
-from headrace.daemon.child_processes import Process, fork, may_fork
-from headrace.daemon.control_address import SOCKET, SOCKET_NAME
-from headrace.daemon.private_folder import Nook
-from headrace.stages.shipping.preload import TERSE
+from headrace.client import CliError, ControllerDied, ProcessDied
+from headrace.daemon import SOCKET, SOCKET_NAME, Nook, Process, fork, may_fork
+from headrace.stages.shipping import TERSE
 
 if TYPE_CHECKING:
-    from headrace.stages.shipping.preload import Inherited
+    from headrace.stages.shipping import Inherited
 
 #: Seconds in which the controller must serve, and the worker register.
 START_S = 30.0
@@ -144,7 +142,7 @@ class Embedded:
         """
         if self._address:
             return
-        from headrace.stages.tokenizer.minified import is_for_gigatoken, share, terse
+        from headrace.stages.tokenizer import is_for_gigatoken, share, terse
 
         sooner: list[Inherited] = []
         for _, parameters in wanted:
@@ -306,7 +304,7 @@ class Embedded:
         child = next(child for child in self._children if child.name == name)
         size = os.fstat(child.log.fileno()).st_size
         tail = os.pread(child.log.fileno(), STORY_BYTES, max(0, size - STORY_BYTES))
-        from headrace.daemon.log_lines import as_text
+        from headrace.daemon import as_text
 
         lines = [text for line in tail.splitlines()[-STORY_LINES:] for text in as_text(line).splitlines()]
         return [f"{name}: {line}" for line in lines]

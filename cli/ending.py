@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from headrace.client.errors import EXIT_FAULT, EXIT_INTERRUPTED, CliError, Interrupted, explain
-from headrace.pipeline.masking import mask
+from headrace.client import EXIT_FAULT, EXIT_INTERRUPTED, CliError, Interrupted, explain
+from headrace.pipeline import mask
 
 
 def outcome(call: Callable[[], object], understand: Callable[[Exception], CliError | None] | None = None) -> int:

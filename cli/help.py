@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from headrace.cli.examples import EXAMPLES
-from headrace.client.errors import Interrupted
+from headrace.client import Interrupted
 
 #: The commands in the order in which `headrace --help` and docs/commands.md have them.
 SECTIONS: Mapping[str, Sequence[str]] = {

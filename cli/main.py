@@ -18,11 +18,11 @@ from headrace.cli.arguments import ClusterFolder, ControllerAddress, Json
 from headrace.cli.commands import daemons, dataset_commands, operate
 from headrace.cli.ending import leave, outcome
 from headrace.cli.help import Application
-from headrace.client.errors import EXIT_FAULT, CliError, UsageError
-from headrace.pipeline.masking import SecretShownError, check_arguments
+from headrace.client import EXIT_FAULT, CliError, UsageError
+from headrace.pipeline import SecretShownError, check_arguments
 
 if TYPE_CHECKING:
-    from headrace.client.client import RunOptions
+    from headrace.client import RunOptions
 
 app = Application(
     "Raw text in, token shards out, every record accounted for.",
@@ -115,10 +115,10 @@ def run(
 ) -> int:
     """Run a pipeline on this machine; the same command again goes on where it stopped."""
     if limit is not None:
-        from headrace.cli.commands.preview import preview_file
+        from headrace.cli.commands import preview_file
 
         return preview_file(pipeline, parameter, limit, follow_links=follow_links, as_json=json)
-    from headrace.cli.commands.run import run_file
+    from headrace.cli.commands import run_file
 
     def options() -> RunOptions:
         from headrace.cli.options import make_options
@@ -159,9 +159,9 @@ def apply(
     json: Json = False,
 ) -> int:
     """Give a pipeline to a controller."""
-    from headrace.cli.commands.apply import apply_file
+    from headrace.cli.commands import apply_file
     from headrace.cli.options import make_options
-    from headrace.client.client import controller_at
+    from headrace.client import controller_at
 
     options = make_options(
         amend,
@@ -191,7 +191,7 @@ def quickstart(
     json: Json = False,
 ) -> int:
     """Filter, tokenize and pack the text that is on this machine, and train on it."""
-    from headrace.cli.commands.quickstart_steps import quickstart as start
+    from headrace.cli.commands import quickstart as start
 
     return start(data, fresh=fresh, steps=steps, as_json=json)
 
@@ -207,8 +207,7 @@ def simulate(
     ] = "",
 ) -> int:
     """Run the controller's and the worker's own cores in virtual time, with faults, and check every invariant."""
-    from headrace.chaos.sim.mutants import MUTANTS
-    from headrace.chaos.sim.simulate import main as run_seeds
+    from headrace.chaos.sim import MUTANTS, main as run_seeds
 
     if mutant == "?":
         print("\n".join(sorted(MUTANTS)))
@@ -282,7 +281,7 @@ def chaos_run(
     json: Json = False,
 ) -> int:
     """Run a pipeline without faults and with them, on outputs of its own, and compare record by record."""
-    from headrace.chaos.live.run import Request, chaos_run as start
+    from headrace.chaos.live import Request, chaos_run as start
 
     request = Request(
         scenario=scenario,
@@ -315,7 +314,7 @@ def tokenizer_train(
     json: Json = False,
 ) -> int:
     """Train a byte-level BPE tokenizer on a sample of a source."""
-    from headrace.cli.commands.quality import train_tokenizer
+    from headrace.cli.commands import train_tokenizer
 
     return train_tokenizer(source, output, vocab_size=vocab_size, sample_mb=sample_mb, text_key=text_key, as_json=json)
 

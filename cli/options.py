@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.client.client import RunOptions
-from headrace.client.errors import UsageError
+from headrace.client import RunOptions, UsageError
 
 #: What may become of input that changed since it was read, or vanished while it was open; the first is the default.
 CHANGED_INPUT = ("halt", "drop", "reread")

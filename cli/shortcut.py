@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.client.client import RunOptions
+    from headrace.client import RunOptions
 
 _FLAGS = {"--json": ("json", True), "--fuse": ("fuse", True), "--no-fuse": ("fuse", False), "--amend": ("amend", True)}
 _PARAMETER = ("-p", "--parameter")
@@ -28,7 +28,7 @@ class PlainRun:
 
     def __call__(self) -> int:
         """Run it; the exit code."""
-        from headrace.cli.commands.run import run_file
+        from headrace.cli.commands import run_file
 
         return run_file(self.pipeline, self.parameters, self.options, as_json=self.flags["json"])
 

@@ -1,1 +1,46 @@
 """What commands and scripts use: the client of a controller, pipeline files, a cluster's folder, errors for people."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.client.arguments import (
+        check_address as check_address,
+        check_pairs as check_pairs,
+        check_without_cluster as check_without_cluster,
+    )
+    from headrace.client.client import (
+        ENDED as ENDED,
+        ApplyRefused as ApplyRefused,
+        Client as Client,
+        ControllerAt as ControllerAt,
+        ControllerSilent as ControllerSilent,
+        RunOptions as RunOptions,
+        StreamBroke as StreamBroke,
+        cluster_folder as cluster_folder,
+        controller_at as controller_at,
+        pipeline_of as pipeline_of,
+        plain as plain,
+    )
+    from headrace.client.errors import (
+        EXIT_FAULT as EXIT_FAULT,
+        EXIT_INTERRUPTED as EXIT_INTERRUPTED,
+        EXIT_USAGE as EXIT_USAGE,
+        CliError as CliError,
+        ControllerDied as ControllerDied,
+        Interrupted as Interrupted,
+        ProcessDied as ProcessDied,
+        UsageError as UsageError,
+        explain as explain,
+    )
+    from headrace.client.new_cluster import (
+        init as init,
+        make_cluster as make_cluster,
+        make_token as make_token,
+        operator as operator,
+        token as token,
+    )
+    from headrace.client.pipeline_file import complete as complete, load as load, load_build as load_build
+else:
+    __getattr__ = door(__name__)

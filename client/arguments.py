@@ -20,7 +20,7 @@ def check_address(option: str, address: str, *, host_needed: bool = True) -> Non
 
 def check_without_cluster(option: str, address: str) -> None:
     """Raises UsageError for an address at which nothing is said without mutual TLS."""
-    from headrace.daemon.control_address import AddressError, check_plain
+    from headrace.daemon import AddressError, check_plain
 
     try:
         check_plain(address)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 
 from headrace.client.errors import CliError
-from headrace.daemon.control_address import INSECURE, AddressError, to_call, usual_address
-from headrace.pipeline.graph import Pipeline
+from headrace.daemon import INSECURE, AddressError, to_call, usual_address
+from headrace.pipeline import Pipeline
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
 
 if TYPE_CHECKING:
-    from headrace.cluster.certificates import Credentials
+    from headrace.cluster import Credentials
 
 #: Seconds that the controller has to answer a question.
 ANSWER_S = 15.0
@@ -266,7 +266,7 @@ class Client:
             except (AddressError, OSError) as error:
                 raise ControllerSilent(f"no controller is asked at {address}: {error}") from error
         else:
-            from headrace.cluster.certificates import Role, role_host
+            from headrace.cluster import Role, role_host
 
             tls = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem)
             options.append(("grpc.ssl_target_name_override", role_host(Role.CONTROLLER)))
@@ -330,7 +330,7 @@ def controller_at(address: str, cluster: str) -> ControllerAt:
         for part in found.split(","):
             check_without_cluster("--controller", part.strip())
         return ControllerAt(found)
-    from headrace.cluster.credential_files import read_credentials
+    from headrace.cluster import read_credentials
 
     try:
         credentials = read_credentials(Path(folder), "operator")

@@ -61,12 +61,11 @@ def explain(error: BaseException) -> CliError | None:
 
 
 def _is_ours(error: BaseException) -> bool:
-    from headrace.loader.errors import LoaderError
-    from headrace.pipeline.errors import PipelineError
-    from headrace.stages.runtime.errors import InputError, StageContractError
-    from headrace.store.errors import StoreError
-    from headrace.store.ledger.core.entries import EntryError
-    from headrace.store.ledger.core.fold import FoldError
+    from headrace.loader import LoaderError
+    from headrace.pipeline import PipelineError
+    from headrace.stages.runtime import InputError, StageContractError
+    from headrace.store import StoreError
+    from headrace.store.ledger import EntryError, FoldError
 
     kinds = (PipelineError, InputError, StageContractError, StoreError, LoaderError, EntryError, FoldError)
     return isinstance(error, kinds)

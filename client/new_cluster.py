@@ -12,16 +12,20 @@ from pathlib import Path
 
 from headrace.client.arguments import check_address
 from headrace.client.errors import CliError, UsageError
-from headrace.cluster.certificates import Role, create_authority, create_node, fingerprint
-from headrace.cluster.credential_files import AUTHORITY, write_credentials, write_public, write_secret
-from headrace.cluster.token import IDENTIFIER_BYTES, JoinToken, encode_token
-from headrace.controller.membership.cluster_files import (
-    CLUSTER_KEY_BYTES,
-    CONTROLLER,
-    OPERATOR,
-    ClusterFiles,
-    ClusterFilesError,
+from headrace.cluster import (
+    AUTHORITY,
+    IDENTIFIER_BYTES,
+    JoinToken,
+    Role,
+    create_authority,
+    create_node,
+    encode_token,
+    fingerprint,
+    write_credentials,
+    write_public,
+    write_secret,
 )
+from headrace.controller.membership import CLUSTER_KEY_BYTES, CONTROLLER, OPERATOR, ClusterFiles, ClusterFilesError
 from headrace.store.files import disk
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

@@ -13,16 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.client.errors import CliError, UsageError
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Pipeline
-from headrace.pipeline.masking import mask
-from headrace.pipeline.validation import validate
-from headrace.stages.runtime.environment_lock import environment
-from headrace.stages.runtime.errors import InputError
-from headrace.stages.runtime.modules import forget_modules
-from headrace.stages.runtime.telling import told_to
-from headrace.stages.shipping.shipping import has_user_code, modules_of
-from headrace.stages.sources.objects.within import with_followed_links
+from headrace.pipeline import Pipeline, PipelineError, mask, validate
+from headrace.stages.runtime import InputError, environment, forget_modules, told_to
+from headrace.stages.shipping import has_user_code, modules_of
+from headrace.stages.sources.objects import with_followed_links
 
 #: The name under which a pipeline file is imported, here and in each task.
 MODULE = "pipeline"
@@ -51,7 +45,7 @@ def load(path: Path, given: Sequence[str], *, follow_links: bool = False) -> Pip
             f"{path.name}: build() returned {kind}, not a Pipeline; end it with `return Pipeline.chain(...)`"
         )
     if follow_links:
-        from headrace.stages.sources.objects.preflight_check import SOURCES
+        from headrace.stages.sources.objects import SOURCES
 
         stages = (with_followed_links(stage) if stage.target in SOURCES else stage for stage in pipeline.stages)
         pipeline = replace(pipeline, stages=tuple(stages))
@@ -72,7 +66,7 @@ def complete(pipeline: Pipeline, modules: Mapping[str, str]) -> Pipeline:
         environment=environment(everything=has_user_code(pipeline)),
     )
     validate(whole)
-    from headrace.stages.sources.objects.preflight_check import preflight
+    from headrace.stages.sources.objects import preflight
 
     preflight(whole)
     return whole
@@ -82,7 +76,7 @@ def absolute_uri(uri: str) -> str:
     """The URI in the form that means the same in each process. Raises PipelineError, StoreError."""
     if not uri:
         raise PipelineError("the output is empty: give a folder such as ./data/out, or file:///data/out")
-    from headrace.store.objects import open_store
+    from headrace.store import open_store
 
     return open_store(uri).uri
 

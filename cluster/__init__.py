@@ -1,1 +1,69 @@
 """What makes a cluster: certificates, tokens, tickets, and what a node says when it joins."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.cluster.certificates import (
+        NOBODY as NOBODY,
+        CertificateError as CertificateError,
+        Credentials as Credentials,
+        Expelled as Expelled,
+        Peer as Peer,
+        Role as Role,
+        create_authority as create_authority,
+        create_node as create_node,
+        fingerprint as fingerprint,
+        identity_of as identity_of,
+        issue as issue,
+        new_key as new_key,
+        private_pem as private_pem,
+        public_key_fingerprint as public_key_fingerprint,
+        public_pem as public_pem,
+        read_certificate as read_certificate,
+        role_host as role_host,
+        verify as verify,
+        why_expelled as why_expelled,
+    )
+    from headrace.cluster.clock import utc_now as utc_now
+    from headrace.cluster.credential_files import (
+        AUTHORITY as AUTHORITY,
+        KEY_BYTES_MAX as KEY_BYTES_MAX,
+        read_credentials as read_credentials,
+        write_credentials as write_credentials,
+        write_public as write_public,
+        write_secret as write_secret,
+    )
+    from headrace.cluster.errors import PeerError as PeerError
+    from headrace.cluster.join_wire import (
+        LENGTH as LENGTH,
+        MESSAGE_LIMIT_BYTES as MESSAGE_LIMIT_BYTES,
+        PATIENCE_S as PATIENCE_S,
+        PORT_OFFSET as PORT_OFFSET,
+        Answer as Answer,
+        Greeting as Greeting,
+        Request as Request,
+        body_length as body_length,
+        decode_message as decode_message,
+        encode_message as encode_message,
+    )
+    from headrace.cluster.ticket import (
+        KEY_BYTES_MIN as KEY_BYTES_MIN,
+        Ticket as Ticket,
+        TicketError as TicketError,
+        encode_ticket as encode_ticket,
+        match_ticket as match_ticket,
+    )
+    from headrace.cluster.token import (
+        IDENTIFIER_BYTES as IDENTIFIER_BYTES,
+        PREFIX as PREFIX,
+        TOKEN_LIMIT as TOKEN_LIMIT,
+        JoinToken as JoinToken,
+        TokenSpentError as TokenSpentError,
+        check_token as check_token,
+        encode_token as encode_token,
+        read_token as read_token,
+    )
+else:
+    __getattr__ = door(__name__)

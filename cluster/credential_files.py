@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from headrace.cluster.certificates import Credentials
-from headrace.daemon.private_file import read_private
+from headrace.daemon import read_private
 
 AUTHORITY = "authority"
 #: Bytes of a private key in PEM; one of the curve in use has 241.

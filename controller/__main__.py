@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from headrace.daemon.lifeline import end_with_starter
+from headrace.daemon import end_with_starter
 
 
 def main(argv: Sequence[str] | None = None, word_fd: int = -1) -> int:

@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from headrace.controller.core.cluster.event_checks import TEXT_MAX, Said
+from headrace.controller.core.cluster import TEXT_MAX, Said
 from headrace.controller.core.messages import dedup, messages as core
-from headrace.controller.membership.tickets import Introduction
-from headrace.controller.status.counts import counts_from
+from headrace.controller.membership import Introduction
+from headrace.controller.status import counts_from
 from headrace.protos import control_pb2 as pb
-from headrace.store.ledger.core.entries import CHECKSUM_BYTES, Fragment, Range, StoredObject
-from headrace.store.ledger.core.intervals import Gap
+from headrace.store.ledger import CHECKSUM_BYTES, Fragment, Gap, Range, StoredObject
 
 #: Fragments that a task is told to read in one message.
 READS_MAX = 64

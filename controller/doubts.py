@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from headrace.daemon.log_lines import about
+from headrace.daemon import about
 
 logger = logging.getLogger("headrace.controller")
 

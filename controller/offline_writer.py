@@ -11,23 +11,23 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from headrace.controller.core.cluster.leader import LOST, OVER, Leadership, LeaderState
-from headrace.controller.core.messages.log import (
+from headrace.controller.core.cluster import LOST, OVER, Leadership, LeaderState
+from headrace.controller.core.messages import (
+    Command,
     EntryFailed,
     LogUnreadable,
     ReadLog,
     SnapshotWritten,
+    TimePassed,
     TruncateLog,
     WriteEntry,
     WriteSnapshot,
 )
-from headrace.controller.core.messages.messages import Command, TimePassed
-from headrace.controller.logging.logs import Logs
+from headrace.controller.logging import Logs
 from headrace.controller.process import identity
-from headrace.daemon.threads import OneThread
-from headrace.store.errors import DatasetBusy, StoreError, StoreRefused, StoreUnavailable
-from headrace.store.ledger.core.entries import Change, EntryError
-from headrace.store.ledger.core.fold import LedgerState
+from headrace.daemon import OneThread
+from headrace.store import DatasetBusy, StoreError, StoreRefused, StoreUnavailable
+from headrace.store.ledger import Change, EntryError, LedgerState
 
 #: Seconds in which a command leads the log, or gives up: silence of an unknown leader, and a slow store.
 LEAD_S_MAX = 30.0

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 
 from headrace.controller.core.messages import messages as core
-from headrace.store.errors import StoreError, StoreRefused, StoreStalled
-from headrace.store.ledger.core.entries import EntryError
-from headrace.store.ledger.core.log_state import FoldError, ForeignLog
+from headrace.store import StoreError, StoreRefused, StoreStalled
+from headrace.store.ledger import EntryError, FoldError, ForeignLog
 
 logger = logging.getLogger("headrace.controller")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.controller.core.cluster.controller import Controller
-from headrace.controller.core.messages.messages import PipelineRequested
-from headrace.controller.core.plan.plans import Plan
-from headrace.pipeline.errors import PipelineError
+from headrace.controller.core.cluster import Controller
+from headrace.controller.core.messages import PipelineRequested
+from headrace.controller.core.plan import Plan
+from headrace.pipeline import PipelineError
 from headrace.protos import control_pb2 as pb
 
 

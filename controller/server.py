@@ -23,31 +23,37 @@ import grpc
 import setproctitle
 import uvloop
 
-from headrace.cluster.ticket import KEY_BYTES_MIN
-from headrace.controller.core.cluster.controller import Controller
-from headrace.controller.core.cluster.leader import SNAPSHOT_ENTRIES, LogLimits
+from headrace.cluster import KEY_BYTES_MIN
+from headrace.controller.core.cluster import SNAPSHOT_ENTRIES, Controller, LogLimits
 from headrace.controller.grpc_limits import GrpcLimits, usual_limits
 from headrace.controller.process import identity, look_for_cycles_seldom
 from headrace.controller.servicer import Servicer
 from headrace.controller.shell import Shell
-from headrace.controller.status.status import reply
-from headrace.daemon.arguments import parse_arguments
-from headrace.daemon.control_address import INSECURE, SOCKET, AddressError, default_address, to_listen
-from headrace.daemon.effects import Effects, end_on_surprise
-from headrace.daemon.lifeline import end_with_parent
-from headrace.daemon.log_files import Logbook, keep_logbook
-from headrace.daemon.sd_notify import keep_alive, notify
-from headrace.daemon.signals import end_within, hear_on
+from headrace.controller.status import reply
+from headrace.daemon import (
+    INSECURE,
+    SOCKET,
+    AddressError,
+    Effects,
+    Logbook,
+    default_address,
+    end_on_surprise,
+    end_with_parent,
+    end_within,
+    hear_on,
+    keep_alive,
+    keep_logbook,
+    notify,
+    parse_arguments,
+    to_listen,
+)
 from headrace.protos import control_pb2_grpc as rpc
-from headrace.store.errors import StoreError
-from headrace.store.objects import below, open_store
-from headrace.store.version import release
+from headrace.store import StoreError, below, open_store, release
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
-    from headrace.controller.membership.cluster_files import ClusterFiles
-    from headrace.controller.membership.joining import Door
+    from headrace.controller.membership import ClusterFiles, Door
 
 logger = logging.getLogger("headrace.controller")
 
@@ -158,7 +164,7 @@ def _guards(cluster: ClusterFiles | None, core: Controller, calls_max: int) -> l
     """Who stands before every method; a controller without a cluster imports nothing of certificates."""
     if cluster is None:
         return []
-    from headrace.controller.membership.guard import Guard
+    from headrace.controller.membership import Guard
 
     return [Guard(cluster.authority.certificate(), lambda: core.expelled, calls_max)]
 
@@ -182,7 +188,7 @@ def _take_place(server: grpc.aio.Server, listen: str, cluster: ClusterFiles | No
     if cluster is not None:
         if listen.startswith((SOCKET, INSECURE)):
             raise AddressError(f"a cluster is served at HOST:PORT with mutual TLS, and not at {listen}")
-        from headrace.controller.membership.guard import server_credentials
+        from headrace.controller.membership import server_credentials
 
         port = int(server.add_secure_port(listen, server_credentials(cluster.controller)))
         return _Place(f"{listen.rsplit(':', 1)[0]}:{port}", port, -1)
@@ -198,8 +204,8 @@ def _serve_metrics(address: str, shell: Shell) -> WSGIServer | None:
     """Let Prometheus read this controller, if it is asked for."""
     if not address:
         return None
-    from headrace.controller.status.metrics import families
-    from headrace.daemon.metrics_server import serve_metrics
+    from headrace.controller.status import families
+    from headrace.daemon import serve_metrics
 
     server = serve_metrics(address, lambda: families(reply(shell, release()), shell.commits))
     logger.info("metrics on %s:%d", address.rpartition(":")[0] or "127.0.0.1", server.server_port)
@@ -211,8 +217,8 @@ async def _open_door(service: Service, shell: Shell, port: int) -> Door | None:
     cluster = service.cluster
     if cluster is None:
         return None
-    from headrace.cluster.join_wire import PORT_OFFSET
-    from headrace.controller.membership.joining import Door
+    from headrace.cluster import PORT_OFFSET
+    from headrace.controller.membership import Door
 
     door = Door(cluster, shell.spend)
     joins = await door.open(service.listen.rpartition(":")[0], port + PORT_OFFSET)
@@ -262,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     look_for_cycles_seldom()
     cluster: ClusterFiles | None = None
     if args.cluster:
-        from headrace.controller.membership.cluster_files import ClusterFiles, ClusterFilesError
+        from headrace.controller.membership import ClusterFiles, ClusterFilesError
 
         try:
             cluster = ClusterFiles.read(args.cluster)

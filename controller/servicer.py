@@ -13,21 +13,17 @@ from typing import Any
 import grpc
 
 from headrace.controller.convert import expulsions_to, task_event
-from headrace.controller.core.cluster.event_checks import registration_fault
+from headrace.controller.core.cluster import registration_fault
 from headrace.controller.core.messages import messages as core
-from headrace.controller.core.run.allowance import Allowance
-from headrace.controller.core.run.input.changed import ChangedInput
+from headrace.controller.core.run import Allowance
+from headrace.controller.core.run.input import ChangedInput
 from headrace.controller.planning import dry_run
 from headrace.controller.shell import Session, Shell
-from headrace.controller.status.progress import RunProgress
-from headrace.controller.status.status import reply
-from headrace.daemon.effects import Effects
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.plain import parse_pipeline
+from headrace.controller.status import RunProgress, reply
+from headrace.daemon import Effects
+from headrace.pipeline import PipelineError, parse_pipeline
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
-from headrace.store.errors import StoreError
-from headrace.store.naming import one_name
-from headrace.store.version import release
+from headrace.store import StoreError, one_name, release
 
 logger = logging.getLogger("headrace.controller")
 
@@ -200,7 +196,7 @@ class Servicer(rpc.ControlServicer):
         """
         number, answered = self._shell.expect_answer()
         if request.expel:
-            from headrace.controller.membership.guard import caller
+            from headrace.controller.membership import caller
 
             if request.expel == caller(context):
                 return pb.SteerReply(reason="nobody expels himself: another operator has to")

@@ -18,32 +18,29 @@ from typing import TYPE_CHECKING
 
 from headrace.controller.commits import CommitTimes
 from headrace.controller.convert import add_reads, expulsions_to, said_together, to_worker
-from headrace.controller.core.cluster.controller import Controller
-from headrace.controller.core.cluster.event_checks import Said
-from headrace.controller.core.cluster.fencing import authority
-from headrace.controller.core.cluster.leader import LeaderState
-from headrace.controller.core.cluster.members import ExpelRequested, TokenOffered, why_not_expelled
+from headrace.controller.core.cluster import (
+    Controller,
+    ExpelRequested,
+    LeaderState,
+    Said,
+    TokenOffered,
+    authority,
+    why_not_expelled,
+)
 from headrace.controller.core.messages import messages as core
 from headrace.controller.doubts import Doubts
-from headrace.controller.faults.own import OwnFaults
-from headrace.controller.faults.workers import FaultDesk
-from headrace.controller.logging.causes import Causes
-from headrace.controller.logging.event_log import tell_command, tell_entry, tell_event
-from headrace.controller.logging.logs import Logs
-from headrace.controller.logging.search import LogSearches
-from headrace.controller.membership.tickets import introduce
+from headrace.controller.faults import FaultDesk, OwnFaults
+from headrace.controller.logging import Causes, Logs, LogSearches, tell_command, tell_entry, tell_event
+from headrace.controller.membership import introduce
 from headrace.controller.outcomes import in_words, outcome
-from headrace.controller.status.progress import RunProgress
-from headrace.daemon.effects import Effects
-from headrace.daemon.log_files import Logbook
-from headrace.daemon.log_lines import caused_by, current_cause
+from headrace.controller.status import RunProgress
+from headrace.daemon import Effects, Logbook, caused_by, current_cause
 from headrace.protos import control_pb2 as pb
-from headrace.store.datasets.dataset import Dataset
-from headrace.store.datasets.manifest import bring_forward
-from headrace.store.errors import StoreError
+from headrace.store import StoreError
+from headrace.store.datasets import Dataset, bring_forward
 
 if TYPE_CHECKING:
-    from headrace.controller.membership.cluster_files import ClusterFiles
+    from headrace.controller.membership import ClusterFiles
 
 logger = logging.getLogger("headrace.controller")
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from headrace.pipeline.masking import SecretShownError, check_arguments
+from headrace.pipeline import SecretShownError, check_arguments
 
 
 def parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.pipeline.masking import mask
+from headrace.pipeline import mask
 
 LEVELS = ("debug", "info", "warning", "error")
 #: Bytes of one line; what is longer is cut, and says so.

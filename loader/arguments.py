@@ -6,10 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from headrace.loader.dataset.dataset import TokenDataset
-from headrace.loader.dataset.sources import Source
-from headrace.loader.order.plan import Cut
-from headrace.store.words import counted
+from headrace.loader.dataset import Source, TokenDataset
+from headrace.loader.order import Cut
+from headrace.store import counted
 
 E = TypeVar("E", bound=enum.Enum)
 

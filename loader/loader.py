@@ -20,34 +20,33 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from headrace.loader.arguments import chosen, listed_sources, no_step, whole
-from headrace.loader.batch.buffers import Buffers
-from headrace.loader.batch.fields import Batch, chosen_fields
-from headrace.loader.batch.producer import Made, Share, Task, prefetch_of
-from headrace.loader.dataset.dataset import TokenDataset
-from headrace.loader.dataset.sources import Source, Sources
-from headrace.loader.dataset.verify import WAIT_S_MAX
+from headrace.loader.batch import Batch, Buffers, Made, Share, Task, chosen_fields, prefetch_of
+from headrace.loader.dataset import WAIT_S_MAX, Source, Sources, TokenDataset
 from headrace.loader.errors import LoaderClosed, LoaderError
 from headrace.loader.local import host_ranks
-from headrace.loader.order.mixture import Mixture, Shuffle, period_counts
-from headrace.loader.order.order import BLOCK_ROWS_DEFAULT, WINDOW_BLOCKS_DEFAULT, Order, OrderMode
-from headrace.loader.order.plan import (
+from headrace.loader.order import (
+    BLOCK_ROWS_DEFAULT,
+    WINDOW_BLOCKS_DEFAULT,
     Cut,
     Event,
     Hosted,
     LastBatch,
+    Mixture,
     Offered,
+    Order,
+    OrderMode,
     Recut,
     Revised,
     Reweighted,
+    Shuffle,
     Skipped,
     Timeline,
     pass_max,
+    period_counts,
     recut,
 )
 from headrace.loader.running import Running
-from headrace.loader.state.resumption import Grown, Reading, resume
-from headrace.loader.state.sequence import binding_of, mixture_of
-from headrace.loader.state.state import STATE_FORMAT, journal_to_json
+from headrace.loader.state import STATE_FORMAT, Grown, Reading, binding_of, journal_to_json, mixture_of, resume
 from headrace.loader.statistics import LoaderStatistics, Received, shares_of, statistics_of
 from headrace.loader.world import Place, World, given_world
 

@@ -4,13 +4,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from headrace.loader.batch.fields import Batch
-from headrace.loader.batch.producer import Made, Task, produce
-from headrace.loader.dataset.sources import Sources
-from headrace.loader.order.plan import Hosted
-from headrace.loader.prefetch.ahead import Ahead
-from headrace.loader.prefetch.prefetch import Prefetcher
-from headrace.loader.prefetch.readahead import Readahead
+from headrace.loader.batch import Batch, Made, Task, produce
+from headrace.loader.dataset import Sources
+from headrace.loader.order import Hosted
+from headrace.loader.prefetch import Ahead, Prefetcher, Readahead
 
 T = TypeVar("T")
 

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from headrace.loader.dataset.sources import Sources
-from headrace.loader.order.mixture import Mixture
-from headrace.loader.order.plan import Event, Reweighted
+from headrace.loader.dataset import Sources
+from headrace.loader.order import Event, Mixture, Reweighted
 
 
 @dataclass(frozen=True, slots=True)

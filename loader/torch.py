@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping
 from multiprocessing.context import get_spawning_popen
 from typing import Any, Final, Literal, cast
 
-from headrace.loader.batch.fields import Batch
-from headrace.loader.dataset.verify import WAIT_S_MAX
+from headrace.loader.batch import Batch
+from headrace.loader.dataset import WAIT_S_MAX
 from headrace.loader.errors import LoaderError
-from headrace.loader.loader import Loader, LoaderStatistics
-from headrace.loader.state.state import find_state, packed
+from headrace.loader.loader import Loader
+from headrace.loader.state import find_state, packed
+from headrace.loader.statistics import LoaderStatistics
 
 try:
     import torch
@@ -26,7 +27,7 @@ try:
 except ImportError as error:
     raise ImportError("headrace.loader.torch needs PyTorch: pip install 'headrace[loader]'") from error
 
-from headrace.loader.state.received import Arrived, Sent, listen, new_token
+from headrace.loader.state import Arrived, Sent, listen, new_token
 from headrace.loader.trainers import Counted, check_loop, check_wrapper
 
 #: PyTorch takes indices and labels as int64; what the attention kernels take stays int32

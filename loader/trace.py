@@ -13,16 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.loader.dataset.dataset import TokenDataset, open_dataset
-from headrace.loader.dataset.growth import known_part
-from headrace.loader.dataset.sources import Source, Sources
+from headrace.loader.dataset import Source, Sources, TokenDataset, known_part, open_dataset
 from headrace.loader.errors import Difference, LoaderError, StateMismatch
-from headrace.loader.order.mixture import SCHEDULE, Shuffle
-from headrace.loader.order.order import CONSTRUCTION, OrderMode
-from headrace.loader.order.plan import Timeline, versions_at
-from headrace.loader.state.sequence import mixture_of
-from headrace.loader.state.state import place_of, require_format, unpacked
-from headrace.store.shards.shard import read_table, rows_named
+from headrace.loader.order import CONSTRUCTION, SCHEDULE, OrderMode, Shuffle, Timeline, versions_at
+from headrace.loader.state import mixture_of, place_of, require_format, unpacked
+from headrace.store.shards import read_table, rows_named
 
 
 @dataclass(frozen=True, slots=True)

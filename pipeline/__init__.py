@@ -1,1 +1,28 @@
 """What a user declares: graphs, stages, parameters. Pure."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.pipeline.code import fingerprint as fingerprint
+    from headrace.pipeline.errors import PipelineError as PipelineError
+    from headrace.pipeline.graph import (
+        Pipeline as Pipeline,
+        Stage as Stage,
+        StageKind as StageKind,
+        chain_order as chain_order,
+        difference as difference,
+        recipe_difference as recipe_difference,
+    )
+    from headrace.pipeline.masking import (
+        HIDDEN as HIDDEN,
+        SecretShownError as SecretShownError,
+        check_arguments as check_arguments,
+        mask as mask,
+        secret_in as secret_in,
+    )
+    from headrace.pipeline.plain import parse_pipeline as parse_pipeline
+    from headrace.pipeline.validation import validate as validate
+else:
+    __getattr__ = door(__name__)

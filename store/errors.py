@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.pipeline.masking import mask
+from headrace.pipeline import mask
 
 
 class StoreError(Exception):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import xxhash
 
 from headrace.store.errors import ObjectMissing, StoreRefused, StoreUnavailable
-from headrace.store.files.drafts import Draft
+from headrace.store.files import Draft
 from headrace.store.objects import Buffer, ObjectStore, stream
 
 #: Bytes that are read at once of what stands under a key.

@@ -21,7 +21,7 @@ def one_name(uri: str) -> str:
     if not said.startswith("s3://"):
         path = urllib.parse.unquote(urllib.parse.urlsplit(said).path, errors="surrogateescape")
         return f"folder {os.path.realpath(path)}"
-    from headrace.store.s3.config import resolve
+    from headrace.store.s3 import resolve
 
     target = resolve(said)
     server = "aws"

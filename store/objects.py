@@ -214,7 +214,7 @@ def below(uri: str, folder: str) -> str:
 
 
 def _open_path(path: str) -> ObjectStore:
-    from headrace.store.files.store import FileStore
+    from headrace.store.files import FileStore
 
     # The checker sees this module under two names, store.objects and headrace.store.objects.
     return FileStore(path)  # pyright: ignore[reportReturnType]
@@ -236,7 +236,7 @@ def _open_file_uri(uri: str) -> ObjectStore:
 
 
 def _open_s3(uri: str) -> ObjectStore:
-    from headrace.store.s3.store import S3Store
+    from headrace.store.s3 import S3Store
 
     return S3Store(uri)  # pyright: ignore[reportReturnType]
 

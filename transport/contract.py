@@ -39,7 +39,7 @@ and LinkAborted has met a peer that does not keep to the rules; the caller abort
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.transport.core.frame import Frame
+from headrace.transport.core import Frame
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What can go wrong on a link. Each message says who, what, how much and what to do."""
 
-from headrace.cluster.errors import PeerError
+from headrace.cluster import PeerError
 
 
 class TransportError(PeerError):

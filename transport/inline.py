@@ -10,8 +10,7 @@ from collections import deque
 from enum import Enum
 
 from headrace.transport.contract import LinkStatistics
-from headrace.transport.core.credit import CreditReceiver, CreditSender
-from headrace.transport.core.frame import FRAME_LIMIT_BYTES, Frame, body_view, encoded_size
+from headrace.transport.core import FRAME_LIMIT_BYTES, CreditReceiver, CreditSender, Frame, body_view, encoded_size
 from headrace.transport.errors import FrameOversizeError, LinkAborted, LinkClosed
 from headrace.transport.wake import Wake
 

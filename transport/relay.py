@@ -11,8 +11,8 @@ import time
 from contextlib import suppress
 
 from headrace.daemon import threads
-from headrace.transport.core.relay_table import Address, RelayStatistics, RelayTable
-from headrace.transport.quic.udp import UdpSocket
+from headrace.transport.core import Address, RelayStatistics, RelayTable
+from headrace.transport.quic import UdpSocket
 
 #: System calls of one batch of receiving.
 _RECEIVE_CALLS_MAX = 16

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 import headrace.transport.pipe.pipe
 import headrace.worker.core.watchdog
 import headrace.worker.processes.in_flight  # noqa: F401 - for both
-from headrace.daemon.child_processes import may_fork
-from headrace.daemon.lifeline import end_with_starter
-from headrace.worker.processes.forkserver_start import fork_nursery, hear, start_nursery
+from headrace.daemon import end_with_starter, may_fork
+from headrace.worker.processes import fork_nursery, hear, start_nursery
 
 
 def main(argv: Sequence[str] | None = None, word_fd: int = -1) -> int:

@@ -26,31 +26,33 @@ from typing import TYPE_CHECKING
 import setproctitle
 import uvloop
 
-from headrace.daemon.arguments import parse_arguments
-from headrace.daemon.control_address import AddressError, check_plain, default_address
-from headrace.daemon.effects import Effects, end_on_surprise
-from headrace.daemon.lifeline import end_with_parent
-from headrace.daemon.log_files import Logbook, keep_logbook
-from headrace.daemon.log_lines import about, caused_by, current_cause
-from headrace.daemon.sd_notify import keep_alive, notify
-from headrace.daemon.signals import hear_on
+from headrace.daemon import (
+    AddressError,
+    Effects,
+    Logbook,
+    about,
+    caused_by,
+    check_plain,
+    current_cause,
+    default_address,
+    end_on_surprise,
+    end_with_parent,
+    hear_on,
+    keep_alive,
+    keep_logbook,
+    notify,
+    parse_arguments,
+)
 from headrace.protos import control_pb2 as pb
-from headrace.stages.shipping.preload import Inherited
-from headrace.store.version import release
-from headrace.transport.errors import LinkRefusedError
-from headrace.worker.core import supervisor as core
-from headrace.worker.core.fencing import Obedience
-from headrace.worker.core.roll import Roll
-from headrace.worker.core.watchdog import LOOK_S
+from headrace.stages.shipping import Inherited
+from headrace.store import release
+from headrace.transport import LinkRefusedError
+from headrace.worker.core import LOOK_S, Obedience, Roll, supervisor as core
 from headrace.worker.faults import FaultDesk, FaultError
-from headrace.worker.links.relay import Relaying
+from headrace.worker.links import Relaying
 from headrace.worker.log_desk import LogDesk
-from headrace.worker.membership.addresses import host_id, own_addresses
-from headrace.worker.membership.credentials import membership, network_of
-from headrace.worker.membership.member import JoinError, Membership
-from headrace.worker.membership.session import Attendance
-from headrace.worker.processes.forkserver_start import Nursery
-from headrace.worker.processes.processes import Processes, TaskProcess
+from headrace.worker.membership import Attendance, JoinError, Membership, host_id, membership, network_of, own_addresses
+from headrace.worker.processes import Nursery, Processes, TaskProcess
 from headrace.worker.tally import Tally
 
 if TYPE_CHECKING:
@@ -411,7 +413,7 @@ async def work(
 def _serve_metrics(address: str, daemon: Daemon) -> WSGIServer | None:
     if not address:
         return None
-    from headrace.daemon.metrics_server import serve_metrics
+    from headrace.daemon import serve_metrics
 
     server = serve_metrics(address, daemon.metrics)
     logger.info("metrics on %s:%d", address.rpartition(":")[0] or "127.0.0.1", server.server_port)

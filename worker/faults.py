@@ -18,13 +18,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from headrace.daemon.control_address import INSECURE, SOCKET
+from headrace.daemon import INSECURE, SOCKET
 from headrace.protos import control_pb2 as pb
-from headrace.transport.errors import LinkRefusedError
-from headrace.worker.links.gate import HOST, gate_port
-from headrace.worker.membership.addresses import join_address
-from headrace.worker.processes.channel import Channel, ChannelClosed
-from headrace.worker.processes.writing import write_on
+from headrace.transport import LinkRefusedError
+from headrace.worker.links import HOST, gate_port
+from headrace.worker.membership import join_address
+from headrace.worker.processes import Channel, ChannelClosed, write_on
 
 logger = logging.getLogger("headrace.worker")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.daemon.log_files import LINES_MAX, Logbook, pages
-from headrace.daemon.log_lines import Search
+from headrace.daemon import LINES_MAX, Logbook, Search, pages
 from headrace.protos import control_pb2 as pb
 
 #: Searches that may be followed at once.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from headrace.transport.core.relay_table import RelayStatistics
+from headrace.transport.core import RelayStatistics
 from headrace.worker.tally import Tally, pipeline_of
 
 

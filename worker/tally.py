@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from headrace.protos import control_pb2 as pb
-from headrace.worker.core.watchdog import LOOK_S, Held
+from headrace.worker.core import LOOK_S, Held
 
 #: Proposals whose answers are awaited; older ones are not counted when they are accepted.
 PROPOSALS_MAX = 10_000

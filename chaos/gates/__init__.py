@@ -1,1 +1,19 @@
 """Gates: what stands between two parts of Headrace and lets through what a scenario allows."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.chaos.gates.impairments import Ill as Ill, Storm as Storm, Struck as Struck, Way as Way
+    from headrace.chaos.gates.namespaces import Cables as Cables, require_namespaces as require_namespaces
+    from headrace.chaos.gates.network import NetworkGates as NetworkGates
+    from headrace.chaos.gates.s3 import Fault as Fault, S3Proxy as S3Proxy, Trouble as Trouble
+    from headrace.chaos.gates.sockets import (
+        callers as callers,
+        callers_of_socket as callers_of_socket,
+        holders as holders,
+        holders_of_socket as holders_of_socket,
+    )
+else:
+    __getattr__ = door(__name__)

@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Self
 
-from headrace.client.errors import CliError
+from headrace.client import CliError
 
 #: Seconds that one change of the network may take.
 IP_S_MAX = 60.0

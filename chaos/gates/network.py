@@ -17,11 +17,10 @@ from typing import Any, Self, TypeVar, cast
 
 from headrace.chaos.gates.impairments import Storm, Struck, Way, Weather
 from headrace.chaos.gates.sockets import owner_of, users_of
-from headrace.daemon.control_address import host_and_port
-from headrace.daemon.private_folder import Nook, peer_user, short_path
-from headrace.transport.quic.udp import every_address
-from headrace.worker.links.gate import ASK_BYTES_MAX, HOST
-from headrace.worker.membership.addresses import own_addresses
+from headrace.daemon import Nook, host_and_port, peer_user, short_path
+from headrace.transport.quic import every_address
+from headrace.worker.links import ASK_BYTES_MAX, HOST
+from headrace.worker.membership import own_addresses
 
 #: Seconds that the loop's thread has to do what it is asked.
 ASK_S_MAX = 10.0

@@ -17,14 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.chaos.gates.impairments import Struck
-from headrace.chaos.live.checks.timeline import Commit, Timeline
-from headrace.chaos.live.clusters.test_cluster import House
-from headrace.chaos.live.faults.processes import Handle, Marked, Process, Subjects, hold, matching
-from headrace.chaos.live.faults.remote import Reach
-from headrace.chaos.live.faults.tools import TOOLED, Begun, Tools
+from headrace.chaos.gates import Struck
+from headrace.chaos.live.checks import Commit, Timeline
+from headrace.chaos.live.clusters import House
+from headrace.chaos.live.faults import TOOLED, Begun, Handle, Marked, Process, Reach, Subjects, Tools, hold, matching
 from headrace.chaos.live.scenario import NETWORK, SLOW_RUNS_S, SLOW_TURN_S, Kind, Planned, Unit
-from headrace.store.objects import ObjectStore
+from headrace.store import ObjectStore
 
 LOOK_S = 0.005
 #: Seconds between the end of a command and its next start, doubled up to the second while it fails at once.

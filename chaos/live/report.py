@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.chaos.live.checks.checker import Finding
+from headrace.chaos.live.checks import Finding
 from headrace.chaos.live.conductor import Fired, Outcome, Start
 from headrace.chaos.live.scenario import Planned, Scenario
 

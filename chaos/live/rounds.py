@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headrace.chaos.live.checks.checker import Finding, numb_ways
+from headrace.chaos.live.checks import Finding, numb_ways
 from headrace.chaos.live.conductor import Outcome
 from headrace.chaos.live.scenario import NETWORK, Planned
 

@@ -21,30 +21,30 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from headrace.chaos.gates.namespaces import Cables, require_namespaces
-from headrace.chaos.gates.network import NetworkGates
-from headrace.chaos.live.checks.checker import Finding, check_dataset, check_run, felt_on_network
-from headrace.chaos.live.clusters.attached import Attached
-from headrace.chaos.live.clusters.dataset_place import Place, place_for
-from headrace.chaos.live.clusters.layout import layout_options, places_in
-from headrace.chaos.live.clusters.running_cluster import living, permit
-from headrace.chaos.live.clusters.test_cluster import OWNER, House
+from headrace.chaos.gates import Cables, NetworkGates, require_namespaces
+from headrace.chaos.live.checks import Finding, check_dataset, check_run, felt_on_network
+from headrace.chaos.live.clusters import (
+    OWNER,
+    Attached,
+    House,
+    Place,
+    layout_options,
+    living,
+    permit,
+    place_for,
+    places_in,
+)
 from headrace.chaos.live.conductor import NOTHING_YET, Conductor, Outcome
-from headrace.chaos.live.faults.disk import Disk, enter_namespace
-from headrace.chaos.live.faults.processes import Marked
-from headrace.chaos.live.faults.remote import Reach
-from headrace.chaos.live.faults.tools import Tools
+from headrace.chaos.live.faults import Disk, Marked, Reach, Tools, enter_namespace
 from headrace.chaos.live.report import ChaosReport
 from headrace.chaos.live.rounds import joined, left_over, of_all_rounds
 from headrace.chaos.live.scenario import NETWORK, STORE, Cluster, Planned, Scenario, draw
 from headrace.chaos.live.scenario_file import read_scenario
-from headrace.client.client import controller_at
-from headrace.client.errors import EXIT_FAULT, CliError, UsageError
-from headrace.client.pipeline_file import load
-from headrace.daemon.lifeline import ending_with_this
-from headrace.pipeline.graph import Pipeline, StageKind
-from headrace.store.datasets.dataset import Dataset
-from headrace.store.objects import open_store
+from headrace.client import EXIT_FAULT, CliError, UsageError, controller_at, load
+from headrace.daemon import ending_with_this
+from headrace.pipeline import Pipeline, StageKind
+from headrace.store import open_store
+from headrace.store.datasets import Dataset
 
 #: The run with faults may take this many times the time of the one without, and beside that the seconds below.
 LIMIT_TIMES = 20.0

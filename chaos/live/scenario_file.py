@@ -26,8 +26,8 @@ from headrace.chaos.live.scenario import (
     Span,
     Unit,
 )
-from headrace.client.errors import UsageError
-from headrace.pipeline.masking import secret_in
+from headrace.client import UsageError
+from headrace.pipeline import secret_in
 
 #: Bytes of a scenario's file.
 FILE_BYTES_MAX = 1 << 20

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.chaos.sim.network.frames import MARKER_BYTES, Frame
-from headrace.chaos.sim.network.links import Harm
-from headrace.chaos.sim.nodes.controllers import SimulatedController
-from headrace.chaos.sim.nodes.tasks import SimulatedTask
-from headrace.chaos.sim.storage.log import CALM, TROUBLE
-from headrace.chaos.sim.world.cluster import SimulatedCluster
+from headrace.chaos.sim.network import MARKER_BYTES, Frame, Harm
+from headrace.chaos.sim.nodes import SimulatedController, SimulatedTask
+from headrace.chaos.sim.storage import CALM, TROUBLE
+from headrace.chaos.sim.world import SimulatedCluster
 from headrace.controller.core.messages import messages as core
 from headrace.store.datasets import collection
-from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger import LedgerState
 
 #: How many moments of a seed have faults, and the seconds within which they are: few while the run begins, or many
 #: until it would be over. Never fewer than five, so that three happen even where one finds nobody to happen to.

@@ -15,16 +15,11 @@ from unittest.mock import patch
 import xxhash
 
 from headrace.chaos.sim.network import connections
-from headrace.chaos.sim.nodes.sinks import SimulatedSink
-from headrace.chaos.sim.storage import log
-from headrace.chaos.sim.storage.log import twin
-from headrace.chaos.sim.storage.objects import SHARD
-from headrace.chaos.sim.world.corpus import Part
-from headrace.controller.core.cluster.controller import Controller
-from headrace.controller.core.cluster.leader import Leadership, Turn, Write
-from headrace.controller.core.cluster.members import Members, TokenOffered
-from headrace.controller.core.cluster.steering import Steering
-from headrace.controller.core.messages.messages import (
+from headrace.chaos.sim.nodes import SimulatedSink
+from headrace.chaos.sim.storage import SHARD, log, twin
+from headrace.chaos.sim.world import Part
+from headrace.controller.core.cluster import Controller, Leadership, Members, Steering, TokenOffered, Turn, Write
+from headrace.controller.core.messages import (
     AnswerRequest,
     Command,
     Condemned,
@@ -37,30 +32,29 @@ from headrace.controller.core.messages.messages import (
     SnapshotWritten,
     TruncateLog,
 )
-from headrace.controller.core.run import commit, run_input
-from headrace.controller.core.run.commit import Committer, Judgement
-from headrace.controller.core.run.input.changed import Earlier, Standing
-from headrace.controller.core.run.input.comparison import Comparing
-from headrace.controller.core.run.input.intake import Intake
-from headrace.controller.core.run.input.suspicion import Suspicion
-from headrace.controller.core.run.run import Run
-from headrace.controller.core.run.run_states import RunState
-from headrace.controller.core.run.tasks.run_links import Joints
-from headrace.controller.core.run.tasks.run_tasks import Crew
+from headrace.controller.core.run import Committer, Judgement, Run, RunState, commit, run_input
+from headrace.controller.core.run.input import Comparing, Earlier, Intake, Standing, Suspicion
+from headrace.controller.core.run.tasks import Crew, Joints
 from headrace.stages.dedup import kept
-from headrace.stages.sources.objects.streams import RemoteFile
+from headrace.stages.sources.objects import RemoteFile
+from headrace.store import ObjectInfo
 from headrace.store.datasets import collection, manifest
-from headrace.store.ledger.core.cluster_changes import TokenSpent
-from headrace.store.ledger.core.cluster_fold import ClusterState
-from headrace.store.ledger.core.entries import ClaimsReleased, Closed, Entry, Led, Range, StoredObject
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.ledger.core.intervals import Gap
-from headrace.store.ledger.snapshot import encode_snapshot
-from headrace.store.objects import ObjectInfo
-from headrace.transport.core import frame
-from headrace.transport.core.credit import CreditSender
+from headrace.store.ledger import (
+    ClaimsReleased,
+    Closed,
+    ClusterState,
+    Entry,
+    Gap,
+    Led,
+    LedgerState,
+    Range,
+    StoredObject,
+    TokenSpent,
+    encode_snapshot,
+)
+from headrace.transport.core import CreditSender, frame
 from headrace.worker.core import arrivals
-from headrace.worker.task.core.sink import AskNeeds, Gathering, NeedsAnswered, ShardOverlapped
+from headrace.worker.task import AskNeeds, Gathering, NeedsAnswered, ShardOverlapped
 
 
 def _nothing(*_arguments: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 
 from headrace.chaos.sim.mutants import MUTANTS, planted
 from headrace.chaos.sim.simulator import Outcome, simulate
-from headrace.daemon.lifeline import be_killed_with
+from headrace.daemon import be_killed_with
 
 SEEDS = 1000
 SEEDS_MAX = 10_000_000

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.chaos.sim.faults import Faults
-from headrace.chaos.sim.world.cluster import SimulatedCluster
-from headrace.chaos.sim.world.world import ViolationError
+from headrace.chaos.sim.world import SimulatedCluster, ViolationError
 
 #: Seconds after the last fault within which everything must be closed, and then every task be gone.
 CLOSE_S = 240.0

@@ -10,20 +10,40 @@ from rich.text import Text
 
 from headrace.cli.commands.plan import show_plan
 from headrace.cli.commands.run import Interrupts, catch_signals, watch_to_end
-from headrace.cli.ui.deaths import death_lines, rows_of
-from headrace.cli.ui.page import FAINT, console, facts_page, title
-from headrace.cli.ui.progress_lines import closed_line, input_bytes_read, progress_on
-from headrace.cli.ui.report import read_ledger
-from headrace.cli.ui.status_tables import links_table, tasks_table, workers_table
-from headrace.cli.ui.words import megabytes, number, safe
-from headrace.client.client import ApplyRefused, Client, ControllerAt, RunOptions, pipeline_of, plain
-from headrace.client.errors import EXIT_INTERRUPTED, CliError
-from headrace.client.pipeline_file import load
-from headrace.controller.status.counts import balance_from
-from headrace.pipeline.graph import Pipeline
+from headrace.cli.ui import (
+    FAINT,
+    closed_line,
+    console,
+    death_lines,
+    facts_page,
+    input_bytes_read,
+    links_table,
+    megabytes,
+    number,
+    progress_on,
+    read_ledger,
+    rows_of,
+    safe,
+    tasks_table,
+    title,
+    workers_table,
+)
+from headrace.client import (
+    EXIT_INTERRUPTED,
+    ApplyRefused,
+    Client,
+    CliError,
+    ControllerAt,
+    RunOptions,
+    load,
+    pipeline_of,
+    plain,
+)
+from headrace.controller.status import balance_from
+from headrace.pipeline import Pipeline
 from headrace.protos import control_pb2 as pb
-from headrace.stages.runtime.environment_lock import ENVIRONMENT_OF
-from headrace.store.ledger.core.balance import balance_of
+from headrace.stages.runtime import ENVIRONMENT_OF
+from headrace.store.ledger import balance_of
 
 #: States of a run that the same command again may join.
 GOING_ON = ("opening", "running", "pausing", "paused", "publishing")
@@ -84,7 +104,7 @@ def _wait(client: Client, name: str, interrupts: Interrupts) -> pb.PipelineStatu
 
 
 def _show_end(status: pb.PipelineStatus, *, as_json: bool) -> None:
-    from headrace.cli.ui.page import balance_page
+    from headrace.cli.ui import balance_page
 
     balance = balance_of(read_ledger(status.dataset))
     if as_json:

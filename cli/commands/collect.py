@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import sys
 
-from headrace.cli.ui.page import console, title
-from headrace.cli.ui.words import megabytes, number
-from headrace.client.errors import CliError, UsageError
-from headrace.controller.offline_writer import Pen, with_pen
-from headrace.controller.process import is_alive
-from headrace.store.datasets.collection import Collected, collect
-from headrace.store.datasets.dataset import Dataset
-from headrace.store.datasets.manifest import MANIFEST_KEY, bring_forward, mend, removal
-from headrace.store.datasets.retract import Found, find_records, write_rewritten
-from headrace.store.errors import DatasetBusy
-from headrace.store.ledger.core.entries import EpochRaised, Removed, Retracted, VersionPublished
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.words import counted
+from headrace.cli.ui import console, megabytes, number, title
+from headrace.client import CliError, UsageError
+from headrace.controller import Pen, is_alive, with_pen
+from headrace.store import DatasetBusy, counted
+from headrace.store.datasets import (
+    MANIFEST_KEY,
+    Collected,
+    Dataset,
+    Found,
+    bring_forward,
+    collect,
+    find_records,
+    mend,
+    removal,
+    write_rewritten,
+)
+from headrace.store.ledger import EpochRaised, LedgerState, Removed, Retracted, VersionPublished
 
 #: Keys that are shown to people; `--json` gives all of them.
 KEYS_SHOWN = 10

@@ -13,30 +13,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from headrace.cli.ui.page import console, title
-from headrace.cli.ui.words import megabytes, number
-from headrace.client.errors import CliError, UsageError
-from headrace.controller.offline_writer import Pen, with_pen
-from headrace.pipeline.graph import Pipeline
-from headrace.stages.runtime.errors import InputError
-from headrace.stages.sinks.compaction import groups, left_to_do, merge, retracted_rows, write_retracted
-from headrace.store.datasets.dataset import Dataset
-from headrace.store.datasets.manifest import bring_forward
-from headrace.store.errors import ObjectMissing
-from headrace.store.ledger.core.entries import (
+from headrace.cli.ui import console, megabytes, number, title
+from headrace.client import CliError, UsageError
+from headrace.controller import Pen, with_pen
+from headrace.pipeline import Pipeline
+from headrace.stages.runtime import InputError
+from headrace.stages.sinks import groups, left_to_do, merge, retracted_rows, write_retracted
+from headrace.store import ObjectMissing, ObjectStore, counted, open_store
+from headrace.store.datasets import Dataset, bring_forward
+from headrace.store.ledger import (
     Change,
     ClaimsReleased,
     EpochRaised,
     FragmentEnded,
     FragmentsListed,
+    LedgerState,
     PipelineApplied,
     Retracted,
     StoredObject,
     VersionPublished,
 )
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.objects import ObjectStore, open_store
-from headrace.store.words import counted
 
 #: Fragments in one entry, as in a page of a listing.
 PAGE_FRAGMENTS = 1000

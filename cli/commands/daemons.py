@@ -11,10 +11,8 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.arguments import ClusterFolder, ControllerAddress, Json
-from headrace.cli.help import Application
-from headrace.client.arguments import check_address, check_pairs, check_without_cluster
-from headrace.client.errors import UsageError
+from headrace.cli import Application, ClusterFolder, ControllerAddress, Json
+from headrace.client import UsageError, check_address, check_pairs, check_without_cluster
 
 Metrics = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Serve metrics for Prometheus there; loopback if no host is given.")
@@ -48,9 +46,9 @@ def controller(
     ] = False,
 ) -> int:
     """Serve as the controller: plan pipelines, write ledgers."""
-    from headrace.client.client import cluster_folder
-    from headrace.controller.server import main as serve
-    from headrace.daemon.log_files import logs_folder
+    from headrace.client import cluster_folder
+    from headrace.controller import main as serve
+    from headrace.daemon import logs_folder
 
     folder = cluster_folder(cluster)
     listen = listen or os.environ.get("HEADRACE_LISTEN", "")
@@ -96,11 +94,10 @@ def worker(
     """Serve as a worker: run the tasks that the controller gives it."""
     import socket
 
-    from headrace.cli.embedded import usable_cores
-    from headrace.daemon.control_address import usual_address
-    from headrace.daemon.log_files import logs_folder
-    from headrace.worker.daemon import main as work
-    from headrace.worker.membership.token_file import SHOWN, is_token
+    from headrace.cli import usable_cores
+    from headrace.daemon import logs_folder, usual_address
+    from headrace.worker import main as work
+    from headrace.worker.membership import SHOWN, is_token
 
     if is_token(join):
         raise UsageError(f"--join: {SHOWN}")
@@ -137,7 +134,7 @@ def cluster_init(
     name: Annotated[str, typer.Option(metavar="NAME", help="The cluster's name.")] = "headrace",
 ) -> int:
     """Make a cluster: its authority and keys. Prints a token for the first worker."""
-    from headrace.client.new_cluster import init
+    from headrace.client import init
 
     return init(folder, name, controller)
 
@@ -151,7 +148,7 @@ def cluster_token(
     days: Annotated[int, typer.Option(min=1, metavar="N", help="Days for which the token is good.")] = 1,
 ) -> int:
     """Print a token with which one more worker can join."""
-    from headrace.client.new_cluster import token
+    from headrace.client import token
 
     return token(folder, name, days)
 
@@ -163,7 +160,7 @@ def cluster_operator(
     name: Annotated[str, typer.Option(metavar="NAME", help="What the operator is called.")],
 ) -> int:
     """Make a certificate for one more operator, and the folder with which he asks."""
-    from headrace.client.new_cluster import operator
+    from headrace.client import operator
 
     return operator(folder, out, name)
 
@@ -179,6 +176,6 @@ def cluster_expel(
 ) -> int:
     """Revoke the certificates of a worker or an operator: it is cut off at once and refused from then on."""
     from headrace.cli.commands.expulsion import expel
-    from headrace.client.client import controller_at
+    from headrace.client import controller_at
 
     return expel(controller_at(controller, cluster), name, operator=operator, agreed=yes, as_json=json)

@@ -9,29 +9,29 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace.cli.commands.samples import print_samples
-from headrace.cli.ui.page import (
+from headrace.cli.ui import (
     FAINT,
+    Recipes,
     balance_page,
     console,
     facts_page,
+    megabytes,
+    number,
+    padding,
     place,
     plain_table,
+    ranges_json,
     ranges_page,
     recipes_page,
+    safe,
     title,
 )
-from headrace.cli.ui.recipes import Recipes, ranges_json
-from headrace.cli.ui.words import megabytes, number, padding, safe
-from headrace.client.errors import EXIT_FAULT, CliError
-from headrace.stages.runtime.samples import read_samples
-from headrace.store.datasets.dataset import Dataset
-from headrace.store.datasets.standing import standing_of
-from headrace.store.errors import NoDataset, StoreError
-from headrace.store.ledger.core.balance import balance_of, main_sink
-from headrace.store.ledger.log import Log
-from headrace.store.objects import ObjectStore, below, open_store
-from headrace.store.shards.shard import read_table
-from headrace.store.words import counted
+from headrace.client import EXIT_FAULT, CliError
+from headrace.stages.runtime import read_samples
+from headrace.store import NoDataset, ObjectStore, StoreError, below, counted, open_store
+from headrace.store.datasets import Dataset, standing_of
+from headrace.store.ledger import Log, balance_of, main_sink
+from headrace.store.shards import read_table
 
 #: Quarantined records that `show --quarantine` prints; `--json` gives all of them.
 QUARANTINE_SHOWN = 20

@@ -10,9 +10,8 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.arguments import Json
-from headrace.cli.help import Application
-from headrace.client.errors import UsageError
+from headrace.cli import Application, Json
+from headrace.client import UsageError
 
 Dataset = Annotated[str, typer.Argument(metavar="URI", help="The dataset's URI or folder.")]
 

@@ -6,10 +6,9 @@ import dataclasses
 import json
 import sys
 
-from headrace.cli.ui.page import console, title
-from headrace.cli.ui.words import megabytes
-from headrace.client.errors import CliError, UsageError
-from headrace.store.words import counted
+from headrace.cli.ui import console, megabytes, title
+from headrace.client import CliError, UsageError
+from headrace.store import counted
 
 FORMATS = ("megatron", "mds", "parquet")
 
@@ -18,11 +17,8 @@ def export_dataset(uri: str, out: str, kind: str, version: int | None, *, as_jso
     """Write one version of a dataset to a folder; the exit code."""
     if kind not in FORMATS:
         raise UsageError(f"--format {kind!r}: choose one of {', '.join(FORMATS)}")
-    from headrace.stages.export.mds import export_mds
-    from headrace.stages.export.megatron import export_megatron
-    from headrace.stages.export.parquet import export_parquet
-    from headrace.store.datasets.dataset import Dataset
-    from headrace.store.datasets.standing import standing_of
+    from headrace.stages.export import export_mds, export_megatron, export_parquet
+    from headrace.store.datasets import Dataset, standing_of
 
     whole = Dataset.open(uri)
     try:

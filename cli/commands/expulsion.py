@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-from headrace.cli.ui.words import safe
-from headrace.client.client import Client, ControllerAt
-from headrace.client.errors import UsageError
+from headrace.cli.ui import safe
+from headrace.client import Client, ControllerAt, UsageError
 from headrace.protos import control_pb2 as pb
-from headrace.store.words import counted
+from headrace.store import counted
 
 
 def expel(at: ControllerAt, name: str, *, operator: bool, agreed: bool, as_json: bool) -> int:

@@ -18,13 +18,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.ui.page import ACCENT, BAD, FAINT
-from headrace.cli.ui.words import safe
-from headrace.client.client import Client, ControllerAt, ControllerSilent
-from headrace.client.errors import UsageError
-from headrace.daemon.log_lines import LEVELS, parse, shown
+from headrace.cli.ui import ACCENT, BAD, FAINT, safe
+from headrace.client import Client, ControllerAt, ControllerSilent, UsageError
+from headrace.daemon import LEVELS, parse, shown
 from headrace.protos import control_pb2 as pb
-from headrace.store.words import counted
+from headrace.store import counted
 
 #: Columns of the process's name; a longer one pushes its line aside.
 PROCESS_COLUMNS = 18

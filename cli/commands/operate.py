@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.arguments import ClusterFolder, ControllerAddress, Json
+from headrace.cli import ClusterFolder, ControllerAddress, Json
 
 Name = Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")]
 Maybe = Annotated[str, typer.Argument(metavar="PIPELINE", help="One pipeline; else all.")]
@@ -31,7 +31,7 @@ def status(
 ) -> int:
     """Show workers, pipelines, tasks and links."""
     from headrace.cli.commands.apply import show_status
-    from headrace.client.client import controller_at
+    from headrace.client import controller_at
 
     return show_status(controller_at(controller, cluster), pipeline, as_json=json)
 
@@ -45,7 +45,7 @@ def top(
 ) -> int:
     """Show rates, credit, and who holds whom up, until Ctrl-C."""
     from headrace.cli.commands.top import show_top
-    from headrace.client.client import controller_at
+    from headrace.client import controller_at
 
     return show_top(controller_at(controller, cluster), pipeline, once=once, as_json=json)
 
@@ -74,7 +74,7 @@ def logs(
 ) -> int:
     """Show what the controller, the workers and the tasks say, in the order of time."""
     from headrace.cli.commands.logs import search_for, show_logs
-    from headrace.client.client import controller_at
+    from headrace.client import controller_at
 
     search = search_for(pipeline, stage, task, cause, level, since, follow=follow)
     return show_logs(controller_at(controller, cluster), search, lines_max=lines, as_json=json)
@@ -89,7 +89,7 @@ def pause(
 ) -> int:
     """Have a pipeline stand still; what its sinks hold is committed first."""
     from headrace.cli.commands import reconfigure
-    from headrace.client.client import controller_at
+    from headrace.client import controller_at
 
     return reconfigure.pause(controller_at(controller, cluster), pipeline, wait=wait, as_json=json)
 
@@ -103,7 +103,7 @@ def resume(
 ) -> int:
     """Have a paused pipeline go on."""
     from headrace.cli.commands import reconfigure
-    from headrace.client.client import controller_at
+    from headrace.client import controller_at
 
     return reconfigure.resume(controller_at(controller, cluster), pipeline, wait=wait, as_json=json)
 
@@ -119,7 +119,7 @@ def scale(
 ) -> int:
     """Give a stage, and those that are fused with it, another number of tasks."""
     from headrace.cli.commands import reconfigure
-    from headrace.client.client import controller_at
+    from headrace.client import controller_at
 
     return reconfigure.scale(controller_at(controller, cluster), pipeline, stage, tasks, wait=wait, as_json=json)
 
@@ -135,7 +135,7 @@ def move(
 ) -> int:
     """Bind a stage to a worker, or to those of a label."""
     from headrace.cli.commands import reconfigure
-    from headrace.client.client import controller_at
+    from headrace.client import controller_at
 
     return reconfigure.move(controller_at(controller, cluster), pipeline, stage, place, wait=wait, as_json=json)
 
@@ -153,7 +153,7 @@ def relink(
 ) -> int:
     """Join a stage to the one before it by another transport."""
     from headrace.cli.commands import reconfigure
-    from headrace.client.client import controller_at
+    from headrace.client import controller_at
 
     return reconfigure.relink(controller_at(controller, cluster), pipeline, stage, transport, wait=wait, as_json=json)
 
@@ -168,7 +168,7 @@ def drain(
 ) -> int:
     """Take the tasks of every pipeline off a worker."""
     from headrace.cli.commands import reconfigure
-    from headrace.client.client import controller_at
+    from headrace.client import controller_at
 
     return reconfigure.drain(controller_at(controller, cluster), worker, back=back, wait=wait, as_json=json)
 
@@ -183,7 +183,7 @@ def stop(
 ) -> int:
     """Stop a pipeline; what its sinks hold is committed first."""
     from headrace.cli.commands import reconfigure
-    from headrace.client.client import controller_at
+    from headrace.client import controller_at
 
     return reconfigure.stop(controller_at(controller, cluster), pipeline, cancel=now, wait=wait, as_json=json)
 
@@ -197,7 +197,7 @@ def cancel(
 ) -> int:
     """End a pipeline at once; what its sinks hold is read again by the next run."""
     from headrace.cli.commands import reconfigure
-    from headrace.client.client import controller_at
+    from headrace.client import controller_at
 
     return reconfigure.stop(controller_at(controller, cluster), pipeline, cancel=True, wait=wait, as_json=json)
 
@@ -210,6 +210,6 @@ def clear(
 ) -> int:
     """Take pipelines that have ended out of `status`; their datasets stay as they are."""
     from headrace.cli.commands import reconfigure
-    from headrace.client.client import controller_at
+    from headrace.client import controller_at
 
     return reconfigure.clear(controller_at(controller, cluster), pipeline, as_json=json)

@@ -6,12 +6,11 @@ import json
 import sys
 from collections import Counter
 
-from headrace.cli.ui.page import FAINT, console, plain_table, title
-from headrace.cli.ui.words import number
-from headrace.client.client import plain
-from headrace.controller.core.plan.placement import size
+from headrace.cli.ui import FAINT, console, number, plain_table, title
+from headrace.client import plain
+from headrace.controller.core.plan import size
 from headrace.protos import control_pb2 as pb
-from headrace.store.words import counted
+from headrace.store import counted
 
 #: Workers that the page lists; `--json` has them all.
 WORKERS_SHOWN_MAX = 40

@@ -11,13 +11,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.ui.page import ACCENT, FAINT, GOOD, console, title
-from headrace.cli.ui.words import number, percent, safe
-from headrace.client.errors import UsageError
-from headrace.client.pipeline_file import load
-from headrace.pipeline.graph import Pipeline
-from headrace.stages.shipping.preview_run import Preview, Removed, Sample, preview
-from headrace.store.words import counted
+from headrace.cli.ui import ACCENT, FAINT, GOOD, console, number, percent, safe, title
+from headrace.client import UsageError, load
+from headrace.pipeline import Pipeline
+from headrace.stages.shipping import Preview, Removed, Sample, preview
+from headrace.store import counted
 
 #: Records of a preview; more is a run.
 LIMIT_MAX = 100_000

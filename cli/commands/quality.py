@@ -6,14 +6,14 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from headrace.client.errors import EXIT_FAULT, CliError
-from headrace.store.words import counted
+from headrace.client import EXIT_FAULT, CliError
+from headrace.store import counted
 
 
 def train_tokenizer(source: str, output: str, *, vocab_size: int, sample_mb: int, text_key: str, as_json: bool) -> int:
     """Train a byte-level BPE on a sample of a source; the exit code."""
-    from headrace.stages.library.stages import read
-    from headrace.stages.tokenizer.training import train
+    from headrace.stages.library import read
+    from headrace.stages.tokenizer import train
 
     trained = train(read(source, text_key=text_key), output, vocab_size=vocab_size, sample_bytes=sample_mb << 20)
     if as_json:
@@ -26,7 +26,7 @@ def train_tokenizer(source: str, output: str, *, vocab_size: int, sample_mb: int
 
 def write_card(uri: str, folder: Path) -> int:
     """Write card.md and card.html of a dataset into a folder; the exit code."""
-    from headrace.stages.quality.scorecard.card_page import card
+    from headrace.stages.quality.scorecard import card
 
     markdown, html = card(uri)
     folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def write_card(uri: str, folder: Path) -> int:
 
 def pass_gate(uri: str, path: str) -> int:
     """Hold a dataset against the limits of a gate file; exit code 1 with the rows that it breaks."""
-    from headrace.stages.quality.scorecard.measurement import gate
+    from headrace.stages.quality.scorecard import gate
 
     try:
         broken = gate(uri, path)

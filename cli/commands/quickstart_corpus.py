@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import duplicate_lines, gopher_quality, read_files, tokenize, write_tokens
+from headrace.pipeline import Pipeline
+from headrace.stages.library import duplicate_lines, gopher_quality, read_files, tokenize, write_tokens
 
 SEQ_LEN = 512
 TOKENIZER = "deepseek"

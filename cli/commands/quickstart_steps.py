@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.commands.run import catch_signals, run_embedded
-from headrace.client.errors import EXIT_INTERRUPTED, CliError
+from headrace.client import EXIT_INTERRUPTED, CliError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from headrace.cli.demo.demo import TrainingResult
-    from headrace.cli.ui.report import RunReport
-    from headrace.client.client import RunOptions
-    from headrace.pipeline.graph import Pipeline
+    from headrace.cli.demo import TrainingResult
+    from headrace.cli.ui import RunReport
+    from headrace.client import RunOptions
+    from headrace.pipeline import Pipeline
 
 FOLDER = "quickstart"
 #: Steps at both ends over which a loss is averaged before it is compared.
@@ -41,7 +41,7 @@ def quickstart(data: Path, *, fresh: bool, steps: int | None, as_json: bool) -> 
     with catch_signals() as interrupts:
         report, interrupted = _ingest(dataset, interrupts)
     if not as_json:
-        from headrace.cli.ui.page import console, run_page
+        from headrace.cli.ui import console, run_page
 
         console(sys.stdout).print(run_page(report))
     if interrupted:
@@ -57,12 +57,12 @@ def quickstart(data: Path, *, fresh: bool, steps: int | None, as_json: bool) -> 
 def _ingest(dataset: Path, interrupts: Any) -> tuple[RunReport, bool]:
     def read() -> Pipeline:
         from headrace.cli.commands.quickstart_corpus import quickstart_pipeline
-        from headrace.client.pipeline_file import complete
+        from headrace.client import complete
 
         return complete(quickstart_pipeline(str(dataset)), {})
 
     def options() -> RunOptions:
-        from headrace.client.client import RunOptions
+        from headrace.client import RunOptions
 
         return RunOptions()
 
@@ -112,8 +112,8 @@ def mean(values: list[float]) -> float:
 def _train(dataset: str, steps: int | None, stream: Any) -> TrainingResult:
     from rich.text import Text
 
-    from headrace.cli.demo.demo import train
-    from headrace.cli.ui.page import console
+    from headrace.cli.demo import train
+    from headrace.cli.ui import console
 
     out = console(stream, live=True)
     out.print()
@@ -182,7 +182,7 @@ def _training(result: TrainingResult) -> dict[str, Any]:
 def _goodbye(report: RunReport) -> None:
     from rich.text import Text
 
-    from headrace.cli.ui.page import FAINT, console
+    from headrace.cli.ui import FAINT, console
 
     out = console(sys.stdout)
     out.print()

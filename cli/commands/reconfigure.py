@@ -9,9 +9,8 @@ import json
 import time
 from collections.abc import Callable
 
-from headrace.cli.ui.words import safe
-from headrace.client.client import ENDED, Client, ControllerAt, pipeline_of
-from headrace.client.errors import CliError
+from headrace.cli.ui import safe
+from headrace.client import ENDED, Client, CliError, ControllerAt, pipeline_of
 from headrace.protos import control_pb2 as pb
 
 #: Seconds that `--wait` waits: what is held must be written and committed, and new tasks start.

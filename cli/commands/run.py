@@ -16,18 +16,17 @@ from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.embedded import AGAIN, DEATH_S, START_S, Embedded, begun_or_new, seconds_since_start
-from headrace.cli.ui.deaths import DeathBook, DeathRow
-from headrace.client.errors import EXIT_INTERRUPTED, CliError
-from headrace.daemon.signals import SECOND_S, end_within, hear, restore
-from headrace.stages.shipping.preload import inherited_by
-from headrace.stages.tokenizer.vocabulary import keep_parsed
+from headrace.cli import AGAIN, DEATH_S, START_S, Embedded, begun_or_new, seconds_since_start
+from headrace.cli.ui import DeathBook, DeathRow
+from headrace.client import EXIT_INTERRUPTED, CliError
+from headrace.daemon import SECOND_S, end_within, hear, restore
+from headrace.stages.shipping import inherited_by
+from headrace.stages.tokenizer import keep_parsed
 
 if TYPE_CHECKING:
-    from headrace.cli.ui.progress_lines import Progress
-    from headrace.cli.ui.report import RunReport
-    from headrace.client.client import Client, RunOptions
-    from headrace.pipeline.graph import Pipeline
+    from headrace.cli.ui import Progress, RunReport
+    from headrace.client import Client, RunOptions
+    from headrace.pipeline import Pipeline
     from headrace.protos import control_pb2 as pb
 
 #: Seconds without a word after which a controller counts as frozen.
@@ -62,12 +61,12 @@ def run_file(
 ) -> int:
     """Run a pipeline file; the exit code."""
     if not path.is_file():
-        from headrace.client.pipeline_file import load_build
+        from headrace.client import load_build
 
         load_build(path)
 
     def read() -> Pipeline:
-        from headrace.client.pipeline_file import load
+        from headrace.client import load
 
         return load(path, given, follow_links=follow_links)
 
@@ -92,7 +91,7 @@ def run_embedded(
         parsed.clear()
         embedded.start_controller()
 
-        from headrace.client.client import Client
+        from headrace.client import Client
 
         with Client(embedded.address()) as client, _deaths_explained(embedded):
             client.wait_for_worker(START_S, embedded.check)
@@ -109,7 +108,7 @@ def _carry(
     client: Client, pipeline: Pipeline, options: RunOptions, embedded: Embedded, interrupts: Interrupts
 ) -> Ended:
     """Apply the pipeline and see it through to its end."""
-    from headrace.cli.ui.progress_lines import progress_on
+    from headrace.cli.ui import progress_on
 
     applied_after_s = seconds_since_start()
     warnings = client.apply(pipeline, options)
@@ -137,8 +136,7 @@ def _watch_through_deaths(
 
     The worker's tasks go on meanwhile, and the new controller goes on with them.
     """
-    from headrace.client.client import ControllerSilent
-    from headrace.client.errors import ControllerDied
+    from headrace.client import ControllerDied, ControllerSilent
 
     first: list[pb.PipelineStatus] = []
 
@@ -184,7 +182,7 @@ def watch_to_end(
     What died is said as it comes, and noted in `book`. `first` gets the first status in which a batch was read, if it
     is empty. Raises ControllerSilent.
     """
-    from headrace.client.client import ENDED, ControllerSilent, StreamBroke, pipeline_of
+    from headrace.client import ENDED, ControllerSilent, StreamBroke, pipeline_of
 
     updates = client.watch(name)
     heard_at = time.monotonic()
@@ -236,7 +234,7 @@ def _obey(client: Client, name: str, progress: Progress, interrupts: Interrupts)
 @contextlib.contextmanager
 def _deaths_explained(embedded: Embedded) -> Iterator[None]:
     """A connection that breaks because a process died is told as that death."""
-    from headrace.client.client import ControllerSilent
+    from headrace.client import ControllerSilent
 
     try:
         yield
@@ -270,10 +268,8 @@ def catch_signals() -> Iterator[Interrupts]:
 
 
 def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
-    from headrace.cli.ui.progress_lines import input_bytes_read
-    from headrace.cli.ui.recipes import Recipes
-    from headrace.cli.ui.report import RunReport, passed_unseen, read_ledger, speeds
-    from headrace.store.ledger.core.balance import balance_of
+    from headrace.cli.ui import Recipes, RunReport, input_bytes_read, passed_unseen, read_ledger, speeds
+    from headrace.store.ledger import balance_of
 
     status = ended.status
     first = ended.applied_after_s + status.first_batch_s if status.first_batch_s > 0 else 0.0
@@ -302,6 +298,6 @@ def show(report: RunReport, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(report.to_dict()))
         return
-    from headrace.cli.ui.page import console, run_page
+    from headrace.cli.ui import console, run_page
 
     console(sys.stdout).print(run_page(report))

@@ -8,9 +8,8 @@ from typing import Any
 from rich.text import Text
 
 from headrace.cli.commands.preview import show_samples
-from headrace.cli.ui.page import ACCENT, FAINT, console
-from headrace.cli.ui.words import number, safe
-from headrace.stages.shipping.preview_run import SAMPLE_CHARACTERS_MAX, Sample
+from headrace.cli.ui import ACCENT, FAINT, console, number, safe
+from headrace.stages.shipping import SAMPLE_CHARACTERS_MAX, Sample
 
 
 def print_samples(samples: dict[str, list[dict[str, Any]]], counts: dict[str, int]) -> None:

@@ -20,13 +20,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.ui.page import ACCENT, FAINT, GOOD, title
-from headrace.cli.ui.progress_lines import at_batch, worked_s
-from headrace.cli.ui.report import MB
-from headrace.cli.ui.words import number, safe
-from headrace.client.client import Client, ControllerAt
+from headrace.cli.ui import ACCENT, FAINT, GOOD, MB, at_batch, number, safe, title, worked_s
+from headrace.client import Client, ControllerAt
 from headrace.protos import control_pb2 as pb
-from headrace.store.words import counted
+from headrace.store import counted
 
 #: Seconds between two readings.
 LOOK_S = 1.0

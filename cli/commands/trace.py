@@ -11,15 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.cli.ui.page import console, facts_page, place, title
-from headrace.cli.ui.recipes import Recipes
-from headrace.cli.ui.words import safe
-from headrace.client.errors import EXIT_FAULT, CliError, UsageError
-from headrace.store.datasets.dataset import Dataset
-from headrace.store.ledger.core.fold import ClosedShard
-from headrace.store.shards.key_files import RecordName
-from headrace.store.shards.shard import read_shard, read_table, rows_named
-from headrace.store.words import counted
+from headrace.cli.ui import Recipes, console, facts_page, place, safe, title
+from headrace.client import EXIT_FAULT, CliError, UsageError
+from headrace.store import counted
+from headrace.store.datasets import Dataset
+from headrace.store.ledger import ClosedShard
+from headrace.store.shards import RecordName, read_shard, read_table, rows_named
 
 
 def trace_record(uri: str, name: str, *, as_json: bool) -> int:
@@ -48,7 +45,7 @@ def trace_record(uri: str, name: str, *, as_json: bool) -> int:
 
 def rebuild_shard(uri: str, shard: str, *, restore: bool, trust_code: bool, as_json: bool) -> int:
     """Make a shard again from its source and compare; exit code 1 if it is not the same."""
-    from headrace.worker.rebuild.shard_rebuild import order, rebuild
+    from headrace.worker.rebuild import order, rebuild
 
     work = order(uri, shard)
     code = [f"runs {safe(line)}" for line in work.code()] + [f"reads {safe(line)}" for line in work.places()]

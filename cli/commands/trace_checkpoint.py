@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.ui.words import safe
-from headrace.client.errors import CliError, UsageError
-from headrace.store.objects import open_store
-from headrace.store.words import counted
+from headrace.cli.ui import safe
+from headrace.client import CliError, UsageError
+from headrace.store import counted, open_store
 
 if TYPE_CHECKING:
-    from headrace.loader.dataset.sources import Source
+    from headrace.loader.dataset import Source
 
 
 def trace_checkpoint(
@@ -66,7 +65,7 @@ def _ends(moved: str) -> list[str]:
 def _moved_to(uri: str, moved: Sequence[str], state: dict[str, Any]) -> "list[Source] | None":
     if not uri and not moved:
         return None
-    from headrace.loader.dataset.sources import Source
+    from headrace.loader.dataset import Source
 
     try:
         listed = [(str(one["name"]), str(one["uri"])) for one in state.get("sources") or [_alone(state)]]
@@ -111,7 +110,7 @@ def where_now(listed: Sequence[tuple[str, str]], uri: str, moved: Sequence[str])
 
 
 def _say_step(state: dict[str, Any], step: int, sources: "list[Source] | None", *, as_json: bool) -> int:
-    from headrace.loader.trace import trace_step
+    from headrace.loader import trace_step
 
     try:
         found = trace_step(state, step, sources)
@@ -133,7 +132,7 @@ def _say_step(state: dict[str, Any], step: int, sources: "list[Source] | None", 
 
 
 def _say_document(state: dict[str, Any], document: str, sources: "list[Source] | None", *, as_json: bool) -> int:
-    from headrace.loader.trace import trace_document
+    from headrace.loader import trace_document
 
     uses = [asdict(use) for use in trace_document(state, document, sources)]
     if as_json:
@@ -149,8 +148,8 @@ def _say_document(state: dict[str, Any], document: str, sources: "list[Source] |
 
 def loader_state_in(path: str) -> dict[str, Any]:
     """The loader's state in a file: JSON or a checkpoint that torch wrote, the state itself or somewhere in it."""
-    from headrace.loader.errors import LoaderError
-    from headrace.loader.state.state import find_state
+    from headrace.loader import LoaderError
+    from headrace.loader.state import find_state
 
     try:
         with open(path, "rb") as file:

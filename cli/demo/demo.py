@@ -14,10 +14,10 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.batch.assemble import IGNORED_LABEL
-from headrace.loader.batch.fields import Batch
-from headrace.loader.dataset.dataset import open_dataset
-from headrace.loader.loader import LastBatch, Loader
+from headrace.loader import Loader
+from headrace.loader.batch import IGNORED_LABEL, Batch
+from headrace.loader.dataset import open_dataset
+from headrace.loader.order import LastBatch
 
 #: known tokens and `unknown`, which is the last
 VOCABULARY: Final = 4096

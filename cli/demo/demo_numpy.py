@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.cli.demo.demo import Windows
-from headrace.loader.batch.assemble import IGNORED_LABEL
+from headrace.loader.batch import IGNORED_LABEL
 
 WIDTH: Final = 64
 LEARNING_RATE: Final = 0.01

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from headrace.cli.demo.demo import Windows
-from headrace.loader.batch.assemble import IGNORED_LABEL
+from headrace.loader.batch import IGNORED_LABEL
 
 WIDTH: Final = 128
 HEADS: Final = 4

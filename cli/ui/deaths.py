@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headrace.protos import control_pb2 as pb
-from headrace.store.words import counted
+from headrace.store import counted
 
 #: Lines of a page; `--json` has them all.
 DEATHS_SHOWN = 8

@@ -15,8 +15,8 @@ from headrace.cli.ui.deaths import death_lines
 from headrace.cli.ui.recipes import Recipes
 from headrace.cli.ui.report import MB, REASONS_SHOWN, RunReport, StageSpeed
 from headrace.cli.ui.words import megabytes, number, padding, percent, safe, seconds
-from headrace.store.ledger.core.balance import Balance
-from headrace.store.words import counted
+from headrace.store import counted
+from headrace.store.ledger import Balance
 
 ACCENT = "cyan"
 GOOD = "green"

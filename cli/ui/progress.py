@@ -28,7 +28,7 @@ from headrace.cli.ui.progress_lines import (
 from headrace.cli.ui.report import MB
 from headrace.cli.ui.words import number, percent, safe, seconds
 from headrace.protos import control_pb2 as pb
-from headrace.store.words import counted
+from headrace.store import counted
 
 
 class LivePage:

@@ -13,9 +13,9 @@ from typing import IO, Protocol, Self
 
 from headrace.cli.ui.report import MB
 from headrace.cli.ui.words import megabytes, padding, safe, seconds
-from headrace.controller.status.counts import balance_from
+from headrace.controller.status import balance_from
 from headrace.protos import control_pb2 as pb
-from headrace.store.words import counted
+from headrace.store import counted
 
 #: Variables by which rich takes any stream for a terminal.
 _TERMINAL_VARIABLES = {"FORCE_COLOR", "TTY_COMPATIBLE"}

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.pipeline.graph import recipe_difference
-from headrace.store.datasets.recipes import Recipe, closed_ranges, recipes_of
-from headrace.store.ledger.core.balance import main_sink
-from headrace.store.ledger.core.fold import LedgerState
+from headrace.pipeline import recipe_difference
+from headrace.store.datasets import Recipe, closed_ranges, recipes_of
+from headrace.store.ledger import LedgerState, main_sink
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,9 @@ from typing import Any
 
 from headrace.cli.ui.deaths import DeathRow
 from headrace.protos import control_pb2 as pb
-from headrace.stages.runtime.counters import WITHOUT
-from headrace.store.ledger.core.balance import Balance, main_sink
-from headrace.store.ledger.core.entries import Counts
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.ledger.folding import fold_log
-from headrace.store.ledger.log import Log
-from headrace.store.objects import open_store
+from headrace.stages.runtime import WITHOUT
+from headrace.store import open_store
+from headrace.store.ledger import Balance, Counts, LedgerState, Log, fold_log, main_sink
 
 #: Reasons that the page shows for each verdict; the rest is summed up. `--json` has them all.
 REASONS_SHOWN = 8

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from headrace.cli.ui.page import plain_table
 from headrace.cli.ui.words import number
-from headrace.controller.core.plan.placement import size
+from headrace.controller.core.plan import size
 from headrace.protos import control_pb2 as pb
 
 #: Tasks, and links, that have a row each; `--json` has all of them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.cli.ui.report import MB
-from headrace.store.ledger.core.balance import Balance
+from headrace.store.ledger import Balance
 
 
 def safe(text: str) -> str:

@@ -1,1 +1,17 @@
 """The log of a controller's events, its causes, and the search in logs of a cluster."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.controller.logging.causes import Causes as Causes
+    from headrace.controller.logging.event_log import (
+        tell_command as tell_command,
+        tell_entry as tell_entry,
+        tell_event as tell_event,
+    )
+    from headrace.controller.logging.logs import Logs as Logs
+    from headrace.controller.logging.search import LogSearches as LogSearches
+else:
+    __getattr__ = door(__name__)

@@ -10,11 +10,10 @@ import itertools
 import secrets
 from collections.abc import Iterable
 
-from headrace.controller.core.cluster.members import TokenOffered
-from headrace.controller.core.messages import messages as core
-from headrace.controller.core.messages.dedup import DECISION_EVENTS
-from headrace.controller.core.run.run import Run
-from headrace.daemon.log_lines import current_cause
+from headrace.controller.core.cluster import TokenOffered
+from headrace.controller.core.messages import DECISION_EVENTS, messages as core
+from headrace.controller.core.run import Run
+from headrace.daemon import current_cause
 
 #: The kind of what begins by itself; anything else goes on with the cause that it comes with.
 _BEGINNINGS: dict[type[object], str] = {

@@ -6,11 +6,11 @@ import logging
 from collections import Counter
 from typing import Any
 
-from headrace.controller.core.cluster.members import ExpelRequested
+from headrace.controller.core.cluster import ExpelRequested
 from headrace.controller.core.messages import messages as core
-from headrace.daemon.log_lines import about
-from headrace.store.ledger.core.entries import Beat, Entry
-from headrace.store.words import counted
+from headrace.daemon import about
+from headrace.store import counted
+from headrace.store.ledger import Beat, Entry
 
 logger = logging.getLogger("headrace.controller")
 

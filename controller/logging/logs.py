@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.controller.core.messages.log import (
+from headrace.controller import is_alive
+from headrace.controller.core.messages import (
     EntryOvertaken,
     EntryRefused,
     EntryUnresolved,
@@ -20,24 +21,23 @@ from headrace.controller.core.messages.log import (
     WriteEntry,
     WriteSnapshot,
 )
-from headrace.controller.process import is_alive
-from headrace.daemon.threads import OneThread
-from headrace.store.errors import StoreError, StoreRefused, StoreStalled
-from headrace.store.ledger.core.entries import (
+from headrace.daemon import OneThread
+from headrace.store import ObjectStore, StoreError, StoreRefused, StoreStalled, open_store
+from headrace.store.ledger import (
+    Appended,
     Beat,
     Entry,
     EpochRaised,
     FragmentEnded,
     FragmentsListed,
     Led,
+    Log,
     PipelineApplied,
     decode_entry,
     encode_entry,
+    read_behind,
 )
-from headrace.store.ledger.folding import read_behind
-from headrace.store.ledger.log import Appended, Log
-from headrace.store.objects import ObjectStore, open_store
-from headrace.store.s3.probe import begin_race
+from headrace.store.s3 import begin_race
 
 LogAnswer = EntryWritten | EntryRefused | EntryUnresolved | EntryOvertaken
 #: What a new log may say while the race about its store goes on: nothing is closed by it, and nothing lost with it.
@@ -89,7 +89,7 @@ class Logs:
 
         That raises StoreError.
         """
-        from headrace.store.ledger.snapshot import encode_snapshot
+        from headrace.store.ledger import encode_snapshot
 
         return self._write_snapshot(command, encode_snapshot(command.state))
 

@@ -7,8 +7,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from headrace.daemon.log_files import FILE_BYTES_MAX, LINES_MAX, Logbook, pages
-from headrace.daemon.log_lines import Search
+from headrace.daemon import FILE_BYTES_MAX, LINES_MAX, Logbook, Search, pages
 from headrace.protos import control_pb2 as pb
 
 #: Seconds that workers have to tell what there is.

@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from headrace.cluster.certificates import Credentials
-from headrace.cluster.credential_files import AUTHORITY, KEY_BYTES_MAX, read_credentials, write_secret
-from headrace.controller.core.cluster.members import OLD_KEY, SPENT
-from headrace.daemon.private_file import read_private
+from headrace.cluster import AUTHORITY, KEY_BYTES_MAX, Credentials, read_credentials, write_secret
+from headrace.controller.core.cluster import OLD_KEY, SPENT
+from headrace.daemon import read_private
 from headrace.store.files import disk
-from headrace.store.ledger.core.cluster_changes import TokenSpent
-from headrace.store.ledger.core.cluster_fold import is_of_expelled
+from headrace.store.ledger import TokenSpent, is_of_expelled
 
 CONTROLLER = "controller"
 OPERATOR = "operator"

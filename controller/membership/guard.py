@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 from cryptography import x509
 
-from headrace.cluster.certificates import (
+from headrace.cluster import (
     CertificateError,
     Credentials,
     Expelled,
@@ -22,10 +22,10 @@ from headrace.cluster.certificates import (
     Role,
     identity_of,
     read_certificate,
+    utc_now,
     verify,
     why_expelled,
 )
-from headrace.cluster.clock import utc_now
 from headrace.protos import control_pb2 as pb
 
 _PEOPLE = frozenset({Role.OPERATOR})

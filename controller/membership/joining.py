@@ -15,25 +15,29 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import Any
 
-from headrace.cluster.certificates import CertificateError, issue, public_key_fingerprint
-from headrace.cluster.clock import utc_now
-from headrace.cluster.credential_files import AUTHORITY
-from headrace.cluster.errors import PeerError
-from headrace.cluster.join_wire import (
+from headrace.cluster import (
+    AUTHORITY,
     LENGTH,
     MESSAGE_LIMIT_BYTES,
     PATIENCE_S,
     Answer,
+    CertificateError,
     Greeting,
+    JoinToken,
+    PeerError,
     Request,
+    TokenSpentError,
     body_length,
+    check_token,
     decode_message,
     encode_message,
+    issue,
+    public_key_fingerprint,
+    utc_now,
 )
-from headrace.cluster.token import JoinToken, TokenSpentError, check_token
 from headrace.controller.membership.cluster_files import CONTROLLER, ClusterFiles
 from headrace.controller.membership.strangers import Strangers, Told
-from headrace.daemon.effects import Effects
+from headrace.daemon import Effects
 
 logger = logging.getLogger("headrace.controller")
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.cluster.ticket import Ticket, encode_ticket
-from headrace.controller.core.messages.messages import MakeLink
-from headrace.controller.core.messages.workers import WorkerRegistered
-from headrace.controller.core.run.run import Run
+from headrace.cluster import Ticket, encode_ticket
+from headrace.controller.core.messages import MakeLink, WorkerRegistered
+from headrace.controller.core.run import Run
 
 #: Which end a ticket for a relay is of.
 SENDER, RECEIVER = " sender at a relay", " receiver at a relay"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from headrace.protos import control_pb2 as pb
-from headrace.store.ledger.core.balance import Balance
-from headrace.store.ledger.core.entries import Counts
+from headrace.store.ledger import Balance, Counts
 
 
 def counts_from(message: pb.Counts | pb.Balance) -> Counts:

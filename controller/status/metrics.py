@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from headrace.controller.commits import CommitTimes
+from headrace.controller import CommitTimes
 from headrace.protos import control_pb2 as pb
 
 

@@ -6,15 +6,14 @@ import os
 import time
 from collections.abc import Container
 
-from headrace.controller.core.plan.placement import NOTHING
-from headrace.controller.core.run.run import Run
-from headrace.controller.core.run.tasks.deaths import Deaths
-from headrace.controller.core.run.tasks.task_table import Task, TaskState
-from headrace.controller.shell import Shell
+from headrace.controller import Shell
+from headrace.controller.core.plan import NOTHING
+from headrace.controller.core.run import Run
+from headrace.controller.core.run.tasks import Deaths, Task, TaskState
 from headrace.controller.status.counts import balance_to, counts_to
 from headrace.controller.status.progress import RunProgress
 from headrace.protos import control_pb2 as pb
-from headrace.store.ledger.core.balance import balance_of
+from headrace.store.ledger import balance_of
 
 
 def reply(shell: Shell, version: str, pipeline: str = "") -> pb.StatusReply:

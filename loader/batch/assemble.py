@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from headrace.loader.batch.buffers import Buffers, Wide
 from headrace.loader.batch.fields import ALL_FIELDS, NOTHING, Batch, Bounds, Fields, Placed, small_fields
-from headrace.loader.dataset.segments import Runs, Segments, Shards, find_segments
-from headrace.loader.order.order import I64, distinct
+from headrace.loader.dataset import Runs, Segments, Shards, find_segments
+from headrace.loader.order import I64, distinct
 
 #: what PyTorch's cross entropy ignores by default
 IGNORED_LABEL: Final = -100

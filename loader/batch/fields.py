@@ -7,7 +7,7 @@ from typing import Any, Final, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.order.order import I64
+from headrace.loader.order import I64
 
 I32 = NDArray[np.int32]
 

@@ -17,7 +17,7 @@ from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from headrace.store.files.user_cache import own_cache
+from headrace.store.files import own_cache
 
 #: what numba builds from is no function to a checker of types
 _builtin: Any = intrinsic

@@ -8,17 +8,15 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from headrace.loader import LoaderError
 from headrace.loader.batch.assemble import Assembly
 from headrace.loader.batch.buffers import Buffers
 from headrace.loader.batch.compiled import KERNELS, CompiledAssembly
 from headrace.loader.batch.fields import NOTHING, Batch, Placed
-from headrace.loader.dataset.sources import Sources
-from headrace.loader.errors import LoaderError
-from headrace.loader.order.mixture import Mixture
-from headrace.loader.order.order import I64, distinct
-from headrace.loader.order.plan import Cut, Offered
-from headrace.loader.prefetch.prefetch import Job
-from headrace.store.errors import StoreError
+from headrace.loader.dataset import Sources
+from headrace.loader.order import I64, Cut, Mixture, Offered, distinct
+from headrace.loader.prefetch import Job
+from headrace.store import StoreError
 
 T = TypeVar("T")
 

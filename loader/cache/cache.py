@@ -28,18 +28,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
+from headrace.loader import LoaderError
 from headrace.loader.cache.cached_files import allocate, evict_file, hold_file, lock_file, write_at
 from headrace.loader.cache.fetch import Fetch, FetchCounts, Pool, not_wanted
 from headrace.loader.cache.head import parse_blocks
 from headrace.loader.cache.room import CacheFull, Said, users_of
 from headrace.loader.cache.spans import Spans
 from headrace.loader.cache.sparse import SPARSE, Opened, Sparse, file_bytes
-from headrace.loader.dataset.verify import file_checksum
-from headrace.loader.errors import LoaderError
-from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
-from headrace.store.objects import ObjectStore
-from headrace.store.shards.header import HEADER_BYTES_MAX, data_end
-from headrace.store.shards.object_keys import is_checksum
+from headrace.loader.dataset import file_checksum
+from headrace.store import ChecksumMismatch, FormatError, ObjectMissing, ObjectStore
+from headrace.store.shards import HEADER_BYTES_MAX, data_end, is_checksum
 
 logger = logging.getLogger("headrace.loader")
 

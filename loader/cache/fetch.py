@@ -15,9 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from headrace.loader.errors import LoaderClosed, LoaderError
-from headrace.store.errors import StoreError, StoreStalled, StoreUnavailable
-from headrace.store.objects import ObjectStore
+from headrace.loader import LoaderClosed, LoaderError
+from headrace.store import ObjectStore, StoreError, StoreStalled, StoreUnavailable
 
 PART_BYTES: Final = 8 << 20
 #: threads that read parts, over all objects that one cache fetches at once

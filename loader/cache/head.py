@@ -7,10 +7,8 @@ from typing import Final
 import orjson
 
 from headrace.loader.cache.fetch import ATTEMPTS_MAX
-from headrace.store.errors import FormatError
-from headrace.store.objects import ObjectStore, Stream, stream
-from headrace.store.shards.core.blocks import BlockTable, read_blocks
-from headrace.store.shards.header import HEADER_BYTES_MAX
+from headrace.store import FormatError, ObjectStore, Stream, stream
+from headrace.store.shards import HEADER_BYTES_MAX, BlockTable, read_blocks
 
 #: header and pieces of a shard of the usual size
 HEAD_BYTES: Final = 256 << 10

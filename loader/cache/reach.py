@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from headrace.loader.order.order import I64
+from headrace.loader.order import I64
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from headrace.loader.errors import LoaderError
+from headrace.loader import LoaderError
 
 #: how long to wait for room that others use
 ROOM_S_MAX: Final = 120.0

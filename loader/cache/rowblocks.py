@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.loader.cache.reach import Reach, joined
-from headrace.loader.order.order import I64
-from headrace.store.errors import ChecksumMismatch
-from headrace.store.shards.core.blocks import BlockTable
+from headrace.loader.order import I64
+from headrace.store import ChecksumMismatch
+from headrace.store.shards import BlockTable
 
 
 @dataclass(frozen=True, slots=True)

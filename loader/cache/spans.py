@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 
+from headrace.loader import LoaderError
 from headrace.loader.cache.fetch import (
     ATTEMPTS_MAX,
     HEDGE_EVERY,
@@ -37,11 +38,9 @@ from headrace.loader.cache.head import Head, head_and_rest, read_head
 from headrace.loader.cache.reach import Reach
 from headrace.loader.cache.rowblocks import RowBlocks, wrong_block
 from headrace.loader.cache.sparse import Sparse, runs
-from headrace.loader.errors import LoaderError
-from headrace.loader.order.order import I64
-from headrace.store.errors import ChecksumMismatch, StoreError, StoreStalled, StoreUnavailable
-from headrace.store.objects import ObjectStore, Stream, stream
-from headrace.store.shards.core.blocks import BLOCK_BYTES
+from headrace.loader.order import I64
+from headrace.store import ChecksumMismatch, ObjectStore, StoreError, StoreStalled, StoreUnavailable, Stream, stream
+from headrace.store.shards import BLOCK_BYTES
 
 #: one request asks for at most this; a shard of the usual size is one request
 SPAN_BYTES_MAX: Final = 32 << 20

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.loader.cache.cached_files import write_at
-from headrace.store.objects import Buffer, ObjectInfo, ObjectStore
-from headrace.store.shards.core.blocks import BlockTable
+from headrace.store import Buffer, ObjectInfo, ObjectStore
+from headrace.store.shards import BlockTable
 
 SPARSE: Final = ".sparse"
 #: struct flock of 64-bit Linux: type, whence, start, length, pid

@@ -10,27 +10,30 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.cache.cache import Held, ShardCache
-from headrace.loader.cache.fetch import LOOK_S, never, not_wanted
-from headrace.loader.cache.head import parse_blocks
-from headrace.loader.cache.room import CacheFull, RoomWait
-from headrace.loader.cache.rowblocks import Checking, RowBlocks
-from headrace.loader.cache.spans import Arriving
-from headrace.loader.cache.sparse import Sparse
+from headrace.loader import LoaderError
+from headrace.loader.cache import (
+    LOOK_S,
+    Arriving,
+    CacheFull,
+    Checking,
+    Held,
+    RoomWait,
+    RowBlocks,
+    ShardCache,
+    Sparse,
+    never,
+    not_wanted,
+    parse_blocks,
+)
 from headrace.loader.dataset.manifest import Manifest, ShardEntry, parse_manifest
 from headrace.loader.dataset.mapped import mapped_rows, mapping_of
 from headrace.loader.dataset.shard import Pieces, Shard
 from headrace.loader.dataset.verify import FIRST_BYTES_MAX, WAIT_S_MAX, Verifier
-from headrace.loader.errors import LoaderError
-from headrace.loader.order.order import I64, Layout
-from headrace.store.datasets.manifest import MANIFEST_KEY, doubt as doubt_of
-from headrace.store.errors import FormatError, ObjectMissing
+from headrace.loader.order import I64, Layout
+from headrace.store import FormatError, ObjectMissing, ObjectStore, counted, open_store
+from headrace.store.datasets import MANIFEST_KEY, doubt as doubt_of
 from headrace.store.files import store as _files  # noqa: F401 - imported when the loader is, not when a resume is timed
-from headrace.store.objects import ObjectStore, open_store
-from headrace.store.shards.core.blocks import BlockTable
-from headrace.store.shards.header import malformed, read_plain_header
-from headrace.store.shards.shard import ShardHeader, read_header, read_shard
-from headrace.store.words import counted
+from headrace.store.shards import BlockTable, ShardHeader, malformed, read_header, read_plain_header, read_shard
 
 logger = logging.getLogger("headrace.loader")
 
@@ -339,7 +342,7 @@ def dataset_in(store: ObjectStore, *, verify: bool = True, cache: ShardCache | N
 def _by_ledger(store: ObjectStore, doubt: str) -> Manifest:
     """The newest version as the ledger tells it, where `manifest.json` does not. Raises FormatError."""
     # here, since a loader whose manifest is up to date folds no ledger
-    from headrace.store.datasets.dataset import Dataset, fold_ledger
+    from headrace.store.datasets import Dataset, fold_ledger
 
     state = fold_ledger(store)
     if state.removed or state.newest is None:
@@ -352,7 +355,7 @@ def _by_ledger(store: ObjectStore, doubt: str) -> Manifest:
 def _unfinished(store: ObjectStore) -> str:
     """What is so where there is no manifest."""
     # here, since a loader that finds one reads no ledger
-    from headrace.store.ledger.log import Log
+    from headrace.store.ledger import Log
 
     if store.head(Log(store).key(0)) is None:
         return f"{store.uri}: no {MANIFEST_KEY}, so no dataset was finished here; check the URI, or write it first"

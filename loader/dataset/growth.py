@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from headrace.loader import DatasetGrew, SourceGrew
 from headrace.loader.dataset.dataset import TokenDataset
-from headrace.loader.errors import DatasetGrew, SourceGrew
 
 
 def known_part(dataset: TokenDataset, bound: Mapping[str, Any]) -> TokenDataset | None:

@@ -7,9 +7,9 @@ from typing import Any, Final, overload
 
 import orjson
 
-from headrace.store.datasets.manifest import MANIFEST_FORMAT, MANIFEST_KEY, entry_of
-from headrace.store.errors import FormatError
-from headrace.store.shards.object_keys import is_checksum, is_key
+from headrace.store import FormatError
+from headrace.store.datasets import MANIFEST_FORMAT, MANIFEST_KEY, entry_of
+from headrace.store.shards import is_checksum, is_key
 
 #: sequences, tokens or rows of one shard, and the length of a sequence: what is more is no count
 COUNT_MAX: Final = 1 << 40

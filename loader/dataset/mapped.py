@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.cache.reach import Reach, joined
-from headrace.loader.order.order import I64
+from headrace.loader.cache import Reach, joined
+from headrace.loader.order import I64
 
 
 def mapping_of(array: NDArray[Any]) -> mmap.mmap | None:

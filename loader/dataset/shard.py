@@ -9,12 +9,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.loader.cache.reach import Reach
-from headrace.loader.cache.rowblocks import Checking
-from headrace.loader.cache.spans import Arriving
+from headrace.loader.cache import Arriving, Checking, Reach
 from headrace.loader.dataset.mapped import MappedRows, mapping_of
-from headrace.loader.order.order import I64
-from headrace.store.errors import FormatError
+from headrace.loader.order import I64
+from headrace.store import FormatError
 
 #: so many lookups scan the piece arrays; the index, which sorts them, pays from then on
 SCANS_MAX: Final = 2

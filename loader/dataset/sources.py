@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from headrace.loader import LoaderError
 from headrace.loader.dataset.dataset import SHARDS_OPEN_MAX, TokenDataset, open_dataset
 from headrace.loader.dataset.growth import known_part
 from headrace.loader.dataset.manifest import ShardEntry
 from headrace.loader.dataset.shard import Shard
 from headrace.loader.dataset.verify import WAIT_S_MAX
-from headrace.loader.errors import LoaderError
-from headrace.loader.order.order import Layout
+from headrace.loader.order import Layout
 
 #: of the cache, what may be held at once: what is in use and what comes must fit together
 HELD_SHARE: Final = 0.5

@@ -20,10 +20,9 @@ from typing import Final
 
 import xxhash
 
-from headrace.loader.errors import LoaderError
-from headrace.store.errors import ChecksumMismatch, ObjectMissing, StoreUnavailable
-from headrace.store.objects import ObjectStore
-from headrace.store.shards.shard import verify_object
+from headrace.loader import LoaderError
+from headrace.store import ChecksumMismatch, ObjectMissing, ObjectStore, StoreUnavailable
+from headrace.store.shards import verify_object
 
 #: about a millisecond of reading: a shard up to this size is checked before its first row is given
 FIRST_BYTES_MAX: Final = 8 << 20

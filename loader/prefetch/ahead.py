@@ -16,12 +16,9 @@ from typing import Final
 
 import numpy as np
 
-from headrace.loader.cache.fetch import Pool
-from headrace.loader.cache.reach import AMONG_HOSTS, CROWDED, ROOMY, Reach
-from headrace.loader.dataset.sources import HELD_SHARE, SHARD_BYTES_MIN, TOKEN_BYTES_MAX, Sources
-from headrace.loader.order.mixture import Mixture
-from headrace.loader.order.order import BLOCK_ROWS_DEFAULT, I64, WINDOW_BLOCKS_DEFAULT, distinct
-from headrace.loader.order.plan import Hosted
+from headrace.loader.cache import AMONG_HOSTS, CROWDED, ROOMY, Pool, Reach
+from headrace.loader.dataset import HELD_SHARE, SHARD_BYTES_MIN, TOKEN_BYTES_MAX, Sources
+from headrace.loader.order import BLOCK_ROWS_DEFAULT, I64, WINDOW_BLOCKS_DEFAULT, Hosted, Mixture, distinct
 
 logger = logging.getLogger("headrace.loader")
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from headrace.loader.errors import LoaderClosed, LoaderError
+from headrace.loader import LoaderClosed, LoaderError
 
 T = TypeVar("T")
 

@@ -16,12 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from headrace.loader.cache.reach import ON_DISK
-from headrace.loader.cache.spans import Arriving
-from headrace.loader.dataset.sources import Sources
-from headrace.loader.order.mixture import Mixture
-from headrace.loader.order.order import BLOCK_ROWS_DEFAULT, WINDOW_BLOCKS_DEFAULT
-from headrace.loader.order.plan import Hosted
+from headrace.loader.cache import ON_DISK, Arriving
+from headrace.loader.dataset import Sources
+from headrace.loader.order import BLOCK_ROWS_DEFAULT, WINDOW_BLOCKS_DEFAULT, Hosted, Mixture
 from headrace.loader.prefetch.ahead import needed_by
 
 #: asked for together: a window of the default order, within which every row of a block is read

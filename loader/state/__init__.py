@@ -1,1 +1,26 @@
 """What a checkpoint keeps, and what resuming from it means."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.loader.state.received import (
+        Arrived as Arrived,
+        Sent as Sent,
+        listen as listen,
+        new_token as new_token,
+    )
+    from headrace.loader.state.resumption import Grown as Grown, Reading as Reading, resume as resume
+    from headrace.loader.state.sequence import binding_of as binding_of, mixture_of as mixture_of
+    from headrace.loader.state.state import (
+        STATE_FORMAT as STATE_FORMAT,
+        find_state as find_state,
+        journal_to_json as journal_to_json,
+        packed as packed,
+        place_of as place_of,
+        require_format as require_format,
+        unpacked as unpacked,
+    )
+else:
+    __getattr__ = door(__name__)

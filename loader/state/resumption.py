@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from headrace.loader.dataset.growth import known_parts, refuse_growth
-from headrace.loader.dataset.sources import Source, Sources
-from headrace.loader.errors import Difference, StateMismatch
-from headrace.loader.order.mixture import Mixture, Shuffle
-from headrace.loader.order.plan import Cut, Event, Grew, Recut, Revised, versions_at
+from headrace.loader import Difference, StateMismatch
+from headrace.loader.dataset import Source, Sources, known_parts, refuse_growth
+from headrace.loader.order import Cut, Event, Grew, Mixture, Recut, Revised, Shuffle, versions_at
 from headrace.loader.state.sequence import binding_of, mixture_of, pass_samples_of
 from headrace.loader.state.state import check_state, parse_journal, require_format, unpacked
 

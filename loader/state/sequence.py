@@ -3,11 +3,20 @@
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.loader.dataset.sources import Sources
-from headrace.loader.errors import Difference, LoaderError, StateMismatch
-from headrace.loader.order.mixture import SCHEDULE, Growth, Mixture, Shuffle
-from headrace.loader.order.order import CONSTRUCTION, Layout, OrderMode
-from headrace.loader.order.plan import Event, Grew, Reweighted
+from headrace.loader import Difference, LoaderError, StateMismatch
+from headrace.loader.dataset import Sources
+from headrace.loader.order import (
+    CONSTRUCTION,
+    SCHEDULE,
+    Event,
+    Grew,
+    Growth,
+    Layout,
+    Mixture,
+    OrderMode,
+    Reweighted,
+    Shuffle,
+)
 
 
 def pass_samples_of(layouts: Sequence[Layout], events: Sequence[Event]) -> int:

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from headrace.loader.errors import Difference, LoaderError, StateMismatch
-from headrace.loader.order.plan import (
+from headrace.loader import Difference, LoaderError, StateMismatch
+from headrace.loader.order import (
     POSITION_MAX,
     POSITIONS_MAX,
     Cut,

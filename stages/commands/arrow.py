@@ -18,9 +18,8 @@ import pyarrow as pa
 from headrace.stages.commands.arrow_stream import END_OF_STREAM, MESSAGE_BYTES_MAX
 from headrace.stages.commands.lines import Exchange
 from headrace.stages.commands.process import CommandFailedError
-from headrace.stages.functions.functions import FIELDS
-from headrace.stages.runtime.batch import PART, ROW
-from headrace.stages.runtime.errors import StageContractError
+from headrace.stages.functions import FIELDS
+from headrace.stages.runtime import PART, ROW, StageContractError
 
 #: The kinds of columns of text. What nested ones, and those of a dictionary, unpack to is not bound by their bytes.
 _TEXTS = (pa.string(), pa.large_string(), pa.string_view())

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from headrace.stages.commands.process import CommandFailedError
-from headrace.stages.runtime.arrow_check import METADATA_BYTES_MAX, UnsoundArrow, check_messages, sound
-from headrace.stages.runtime.records import SOURCE_ROWS
+from headrace.stages.runtime import METADATA_BYTES_MAX, SOURCE_ROWS, UnsoundArrow, check_messages, sound
 
 #: Bytes of one message of output.
 MESSAGE_BYTES_MAX = 256 << 20

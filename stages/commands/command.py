@@ -27,17 +27,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.pipeline.errors import PipelineError
+from headrace.pipeline import PipelineError
 from headrace.stages.commands.arrow import ArrowExchange
 from headrace.stages.commands.arrow_stream import ArrowStream
 from headrace.stages.commands.lines import Exchange, LineExchange
 from headrace.stages.commands.process import CommandFailedError, CommandProcess, Keeper
-from headrace.stages.functions.functions import pack_metadata, settle, with_column
-from headrace.stages.runtime.batch import QUARANTINED, ROW, Batch, join_verdicts, make_verdicts, parts_of
-from headrace.stages.runtime.build import as_json
-from headrace.stages.runtime.errors import StageContractError
-from headrace.stages.runtime.records import cut_raw
-from headrace.stages.runtime.text import text_of
+from headrace.stages.functions import pack_metadata, settle, with_column
+from headrace.stages.runtime import (
+    QUARANTINED,
+    ROW,
+    Batch,
+    StageContractError,
+    as_json,
+    cut_raw,
+    join_verdicts,
+    make_verdicts,
+    parts_of,
+    text_of,
+)
 
 GAVE_NO_LINE = "command gave no line"
 #: Seconds without output after which the input of a command is closed, if the end of the batch is not seen yet; or

@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from headrace.stages.commands.arrow_stream import ArrowStream
 from headrace.stages.commands.process import CommandFailedError
-from headrace.stages.functions.functions import FIELDS
-from headrace.stages.runtime.batch import PART, ROW
-from headrace.stages.runtime.errors import StageContractError
+from headrace.stages.functions import FIELDS
+from headrace.stages.runtime import PART, ROW, StageContractError
 
 #: Bytes of one line of output.
 LINE_BYTES_MAX = 256 << 20

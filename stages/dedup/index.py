@@ -15,8 +15,8 @@ import numpy.typing as npt
 from headrace.stages.dedup.core.scheme import Scheme
 from headrace.stages.dedup.minhash import Keys
 from headrace.stages.dedup.table import NOBODY, decide, load, move_all
-from headrace.stages.text.kernels import prepared
-from headrace.store.shards.key_files import KeptKeys, RecordName, decode_keys, encode_keys
+from headrace.stages.text import prepared
+from headrace.store.shards import KeptKeys, RecordName, decode_keys, encode_keys
 
 #: The share of slots that may be in use, and the slots that a table begins with, as a power of two.
 FULL = 0.6

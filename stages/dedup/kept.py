@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.pipeline.errors import PipelineError
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.shards.object_keys import KEYS_ROLE
+from headrace.pipeline import PipelineError
+from headrace.store.ledger import LedgerState
+from headrace.store.shards import KEYS_ROLE
 
 
 def key_files(state: LedgerState, epoch: int, sink: str, uri: str) -> list[str]:

@@ -17,11 +17,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.stages.dedup.core.scheme import EXACT_WORDS, PERMUTATIONS_MAX, Scheme
-from headrace.stages.text import characters
-from headrace.stages.text.characters import PUNCTUATION, SPACE, SYMBOL
-from headrace.stages.text.kernels import compiled, prepared
-from headrace.stages.text.texts import longest, text_bytes
-from headrace.stages.text.utf8 import decode, flags_of
+from headrace.stages.text import (
+    PUNCTUATION,
+    SPACE,
+    SYMBOL,
+    characters,
+    compiled,
+    decode,
+    flags_of,
+    longest,
+    prepared,
+    text_bytes,
+)
 
 Keys = npt.NDArray[np.uint64]
 

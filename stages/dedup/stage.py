@@ -17,13 +17,21 @@ from headrace.stages.dedup.core.scheme import Scheme
 from headrace.stages.dedup.index import KeyIndex, Match, compile_index
 from headrace.stages.dedup.kept import key_files
 from headrace.stages.dedup.minhash import Keys, compile_keys, make_keys
-from headrace.stages.runtime.batch import DUPLICATE, PART, ROW, Batch, join_verdicts, make_verdicts, ordinals_of
-from headrace.stages.runtime.errors import StageContractError
-from headrace.stages.runtime.text import text_of
-from headrace.stages.text.texts import with_column
-from headrace.store.datasets.dataset import fold_ledger
-from headrace.store.objects import ObjectStore
-from headrace.store.shards.key_files import RecordName, read_keys
+from headrace.stages.runtime import (
+    DUPLICATE,
+    PART,
+    ROW,
+    Batch,
+    StageContractError,
+    join_verdicts,
+    make_verdicts,
+    ordinals_of,
+    text_of,
+)
+from headrace.stages.text import with_column
+from headrace.store import ObjectStore
+from headrace.store.datasets import fold_ledger
+from headrace.store.shards import RecordName, read_keys
 
 logger = logging.getLogger("headrace.dedup")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.stages.text.kernels import compiled
+from headrace.stages.text import compiled
 
 #: Nobody's number.
 NOBODY = -1

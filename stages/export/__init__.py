@@ -1,1 +1,12 @@
 """Dataset versions in the formats that others train with."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.stages.export.mds import export_mds as export_mds
+    from headrace.stages.export.megatron import export_megatron as export_megatron
+    from headrace.stages.export.parquet import export_parquet as export_parquet
+else:
+    __getattr__ = door(__name__)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.stages.export.source import Exported, new_folder, read_sequences, summary, token_shards
-from headrace.store.datasets.dataset import Dataset
+from headrace.store.datasets import Dataset
 
 #: Bytes of a shard's samples; MDS counts offsets in 32 bits.
 SHARD_BYTES = 64 << 20

@@ -14,7 +14,7 @@ import struct
 import numpy as np
 
 from headrace.stages.export.source import Exported, new_folder, read_documents, summary, token_shards
-from headrace.store.datasets.dataset import Dataset
+from headrace.store.datasets import Dataset
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.stages.export.source import Exported, new_folder, read_documents, require_shards, summary
-from headrace.stages.runtime.errors import InputError
-from headrace.store.datasets.dataset import Dataset, ShardRecord
-from headrace.store.shards.shard import SCORE_PREFIX, column_names, read_row_groups
+from headrace.stages.runtime import InputError
+from headrace.store.datasets import Dataset, ShardRecord
+from headrace.store.shards import SCORE_PREFIX, column_names, read_row_groups
 
 #: Rows in a row group: what a trainer reads at once.
 ROW_GROUP_ROWS = 1 << 14

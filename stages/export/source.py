@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.stages.runtime.errors import InputError
-from headrace.store.datasets.dataset import Dataset, ShardRecord
+from headrace.stages.runtime import InputError
+from headrace.store.datasets import Dataset, ShardRecord
 from headrace.store.files import disk
-from headrace.store.shards.shard import read_shard, read_table
+from headrace.store.shards import read_shard, read_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,23 +11,24 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.stages.runtime.arrow_check import UnsoundArrow, sound
-from headrace.stages.runtime.batch import (
+from headrace.stages.runtime import (
     FILTERED,
     LINEAGE,
     PART,
     ROW,
     Batch,
+    StageContractError,
+    UnsoundArrow,
     join_verdicts,
+    load_target,
     make_verdicts,
     ordinals_of,
     parts_of,
     row_keys,
+    sound,
+    text_of,
 )
-from headrace.stages.runtime.build import load_target
-from headrace.stages.runtime.errors import StageContractError
-from headrace.stages.runtime.text import text_of
-from headrace.store.shards.core.parts import keys_of, rows_of
+from headrace.store.shards import keys_of, rows_of
 
 FIELDS = ("id", "text", "metadata")
 RETURNED_NONE = "function returned None"

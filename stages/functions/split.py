@@ -17,10 +17,8 @@ import orjson
 import pyarrow as pa
 
 from headrace.stages.functions.functions import FIELDS, MapBatches, MapRecords, pack_metadata, settle, with_column
-from headrace.stages.runtime.batch import PART, ROW, Batch, ordinals_of
-from headrace.stages.runtime.errors import StageContractError
-from headrace.stages.runtime.text import text_of
-from headrace.store.shards.core.parts import PARTS_MAX
+from headrace.stages.runtime import PART, ROW, Batch, StageContractError, ordinals_of, text_of
+from headrace.store.shards import PARTS_MAX
 
 NO_PARTS = "function returned no parts"
 

@@ -1,1 +1,32 @@
 """The stages that a pipeline file declares. Light: nothing is compiled or loaded here."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.stages.library import stages as stages
+    from headrace.stages.library.deduplication import dedup as dedup
+    from headrace.stages.library.filters import (
+        c4_quality as c4_quality,
+        duplicate_lines as duplicate_lines,
+        fineweb_quality as fineweb_quality,
+        gopher_quality as gopher_quality,
+        gopher_repetition as gopher_repetition,
+        language as language,
+        redact_pii as redact_pii,
+        url_filter as url_filter,
+    )
+    from headrace.stages.library.stages import (
+        map_records as map_records,
+        read as read,
+        read_files as read_files,
+        read_jsonl as read_jsonl,
+        read_parquet as read_parquet,
+        read_warc as read_warc,
+        tokenize as tokenize,
+        write_documents as write_documents,
+        write_tokens as write_tokens,
+    )
+else:
+    __getattr__ = door(__name__)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Stage, StageKind
-from headrace.stages.dedup.core.scheme import PERMUTATIONS_MAX, best_bands
-from headrace.stages.runtime.parameters import check_integer, check_number, check_text
+from headrace.pipeline import PipelineError, Stage, StageKind
+from headrace.stages.dedup import PERMUTATIONS_MAX, best_bands
+from headrace.stages.runtime import check_integer, check_number, check_text
 
 _NGRAM_MAX = 64
 _MODULE = "headrace.stages.dedup.stage"

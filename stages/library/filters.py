@@ -11,9 +11,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Stage, StageKind
-from headrace.stages.runtime.parameters import check_integer, check_number, check_text
+from headrace.pipeline import PipelineError, Stage, StageKind
+from headrace.stages.runtime import check_integer, check_number, check_text
 
 #: The words of which Gopher asks for two.
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")

@@ -8,10 +8,9 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Stage, StageKind
+from headrace.pipeline import PipelineError, Stage, StageKind
 from headrace.stages.library.filters import check_switch
-from headrace.stages.runtime.parameters import check_integer, check_number, check_text
+from headrace.stages.runtime import check_integer, check_number, check_text
 
 _ACTIVATIONS = ("none", "softmax", "sigmoid")
 _NUMBER_MAX = 1e300
@@ -119,7 +118,7 @@ def _stage(
 
 
 def _digest(path: str, stage: str) -> str:
-    from headrace.stages.quality.models.model_host import file_digest
+    from headrace.stages.quality.models import file_digest
 
     try:
         return file_digest(path)

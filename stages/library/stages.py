@@ -15,9 +15,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.pipeline.code import fingerprint
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Stage, StageKind
+from headrace.pipeline import PipelineError, Stage, StageKind, fingerprint
 from headrace.stages.library.deduplication import dedup as dedup
 from headrace.stages.library.filters import (
     c4_quality as c4_quality,
@@ -36,11 +34,9 @@ from headrace.stages.library.scores import (
     onnx_classifier as onnx_classifier,
     perplexity as perplexity,
 )
-from headrace.stages.runtime.parameters import check_integer, check_number, check_text
-from headrace.stages.sources.objects.patterns import WINDOW_BYTES, split_patterns
-from headrace.stages.sources.objects.within import with_followed_links
-from headrace.stages.tokenizer.engine_choice import choose_engine
-from headrace.stages.tokenizer.vocabulary import TokenizerFacts, resolve_tokenizer
+from headrace.stages.runtime import check_integer, check_number, check_text
+from headrace.stages.sources.objects import WINDOW_BYTES, split_patterns, with_followed_links
+from headrace.stages.tokenizer import TokenizerFacts, choose_engine, resolve_tokenizer
 
 MIB = 1 << 20
 #: The fact of a `tokenize` stage that says what encodes, with versions. The sink behind it does not ask.

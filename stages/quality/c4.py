@@ -18,13 +18,27 @@ import pyarrow as pa
 
 from headrace.stages.quality.gopher import behind_break, line_end
 from headrace.stages.quality.repetition import stripped
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.text.cutting import ENDS_SENTENCE, IS_PUNCTUATION, KIND
-from headrace.stages.text.kernels import compiled, prepared
-from headrace.stages.text.pointers import pointer
-from headrace.stages.text.texts import ONE_WORD, PADDING, Rule, drop, longest, tag, text_bytes, text_of, with_texts
-from headrace.stages.text.utf8 import space_width
-from headrace.stages.text.words import find_words, pointers_to, room_for
+from headrace.stages.runtime import Batch, text_of
+from headrace.stages.text import (
+    ENDS_SENTENCE,
+    IS_PUNCTUATION,
+    KIND,
+    ONE_WORD,
+    PADDING,
+    Rule,
+    compiled,
+    drop,
+    find_words,
+    longest,
+    pointer,
+    pointers_to,
+    prepared,
+    room_for,
+    space_width,
+    tag,
+    text_bytes,
+    with_texts,
+)
 
 LOREM, SCRIPT, POLICY, CURLY, CITATION = 1, 2, 4, 8, 16
 #: What is looked for in a line: each phrase, what it means, and the rare letter by which it is found.

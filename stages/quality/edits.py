@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.pipeline.errors import PipelineError
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.text.texts import Rule, drop, tag, text_of, with_texts
+from headrace.pipeline import PipelineError
+from headrace.stages.runtime import Batch, text_of
+from headrace.stages.text import Rule, drop, tag, with_texts
 
 EMAIL, ADDRESS, PHONE = "<email>", "<ip-address>", "<phone-number>"
 _EMAIL = r"[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,8}[A-Za-z]{2,24}"

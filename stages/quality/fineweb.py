@@ -11,14 +11,29 @@ from typing import Any
 import numpy as np
 
 from headrace.stages.quality.repetition import add_key, count_characters, slots_for
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.text.characters import LINE_END
-from headrace.stages.text.hashing import hash_span
-from headrace.stages.text.kernels import compiled, prepared
-from headrace.stages.text.pointers import pointer
-from headrace.stages.text.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
-from headrace.stages.text.utf8 import decode, flags_of, space_width
-from headrace.stages.text.words import find_words, pointers_to, room_for, room_size
+from headrace.stages.runtime import Batch, text_of
+from headrace.stages.text import (
+    LINE_END,
+    ONE_WORD,
+    Numbers,
+    Rule,
+    compiled,
+    decode,
+    drop,
+    find_words,
+    flags_of,
+    hash_span,
+    longest,
+    pointer,
+    pointers_to,
+    prepared,
+    room_for,
+    room_size,
+    share,
+    space_width,
+    tag,
+    text_bytes,
+)
 
 _LINES, _PUNCTUATED, _SHORT, _DUPLICATE, _CHARACTERS, _FEEDS, _WORDS = range(7)
 _COLUMNS = 7

@@ -11,15 +11,32 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.stages.quality.repetition import stripped
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.text.characters import LINE_BREAK, flags_table
-from headrace.stages.text.cutting import HAS_LETTER, HAS_NO_SYMBOL, KIND, LENGTH
-from headrace.stages.text.hashing import hash_of
-from headrace.stages.text.kernels import compiled, prepared
-from headrace.stages.text.pointers import pointer
-from headrace.stages.text.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
-from headrace.stages.text.utf8 import decode, flags_of
-from headrace.stages.text.words import find_words, pointers_to, room_for
+from headrace.stages.runtime import Batch, text_of
+from headrace.stages.text import (
+    HAS_LETTER,
+    HAS_NO_SYMBOL,
+    KIND,
+    LENGTH,
+    LINE_BREAK,
+    ONE_WORD,
+    Numbers,
+    Rule,
+    compiled,
+    decode,
+    drop,
+    find_words,
+    flags_of,
+    flags_table,
+    hash_of,
+    longest,
+    pointer,
+    pointers_to,
+    prepared,
+    room_for,
+    share,
+    tag,
+    text_bytes,
+)
 
 #: The words of which Gopher asks for two.
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")

@@ -17,14 +17,29 @@ from typing import Any
 
 import numpy as np
 
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.text.cutting import LENGTH
-from headrace.stages.text.hashing import FOLD, MULTIPLIER, hash_span
-from headrace.stages.text.kernels import compiled, prepared
-from headrace.stages.text.pointers import pointer
-from headrace.stages.text.texts import ONE_WORD, Numbers, Rule, drop, longest, share, tag, text_bytes, text_of
-from headrace.stages.text.utf8 import space_width
-from headrace.stages.text.words import find_words, pointers_to, room_for, room_size
+from headrace.stages.runtime import Batch, text_of
+from headrace.stages.text import (
+    FOLD,
+    LENGTH,
+    MULTIPLIER,
+    ONE_WORD,
+    Numbers,
+    Rule,
+    compiled,
+    drop,
+    find_words,
+    hash_span,
+    longest,
+    pointer,
+    pointers_to,
+    prepared,
+    room_for,
+    room_size,
+    share,
+    space_width,
+    tag,
+    text_bytes,
+)
 
 TOP_LENGTHS = (2, 3, 4)
 DUPLICATE_LENGTHS = (5, 6, 7, 8, 9, 10)

@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import orjson
 
-from headrace.pipeline.errors import PipelineError
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.counters import WITHOUT
-from headrace.stages.text.texts import Rule, drop, tag
+from headrace.pipeline import PipelineError
+from headrace.stages.runtime import WITHOUT, Batch
+from headrace.stages.text import Rule, drop, tag
 
 #: Why a URL is filtered.
 REASONS = ("domain on a list", "URL on a list", "word in the URL")

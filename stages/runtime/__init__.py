@@ -1,1 +1,108 @@
 """What every stage works with: batches, records, the contract, errors, and the building of stages."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.stages.runtime.arrow_check import (
+        METADATA_BYTES_MAX as METADATA_BYTES_MAX,
+        UnsoundArrow as UnsoundArrow,
+        check_messages as check_messages,
+        sound as sound,
+    )
+    from headrace.stages.runtime.batch import (
+        DUPLICATE as DUPLICATE,
+        FILTERED as FILTERED,
+        LINEAGE as LINEAGE,
+        PART as PART,
+        QUARANTINED as QUARANTINED,
+        RAW_BYTES_MAX as RAW_BYTES_MAX,
+        ROW as ROW,
+        VERDICTS as VERDICTS,
+        Batch as Batch,
+        Member as Member,
+        join_verdicts as join_verdicts,
+        make_schema as make_schema,
+        make_verdicts as make_verdicts,
+        no_verdicts as no_verdicts,
+        ordinals_of as ordinals_of,
+        parts_of as parts_of,
+        reason_class as reason_class,
+        row_keys as row_keys,
+        verdict_keys as verdict_keys,
+    )
+    from headrace.stages.runtime.build import (
+        as_json as as_json,
+        build_stage as build_stage,
+        load_target as load_target,
+        process_safely as process_safely,
+    )
+    from headrace.stages.runtime.columns import as_column as as_column
+    from headrace.stages.runtime.contract import (
+        Compared as Compared,
+        Comparing as Comparing,
+        Drafting as Drafting,
+        Elsewhere as Elsewhere,
+        Expecting as Expecting,
+        FragmentEnd as FragmentEnd,
+        Passing as Passing,
+        Relayouting as Relayouting,
+        Shard as Shard,
+        Shelving as Shelving,
+        Sink as Sink,
+        Source as Source,
+        StatefulTransform as StatefulTransform,
+        Transform as Transform,
+        does_borrow as does_borrow,
+        does_join as does_join,
+    )
+    from headrace.stages.runtime.counters import WITHOUT as WITHOUT
+    from headrace.stages.runtime.environment_lock import (
+        ENVIRONMENT_OF as ENVIRONMENT_OF,
+        environment as environment,
+        unlike as unlike,
+    )
+    from headrace.stages.runtime.errors import (
+        DamagedInput as DamagedInput,
+        DeviceFailed as DeviceFailed,
+        ForeignInput as ForeignInput,
+        FragmentChanged as FragmentChanged,
+        InputError as InputError,
+        StageContractError as StageContractError,
+        is_device_error as is_device_error,
+        unreadable as unreadable,
+    )
+    from headrace.stages.runtime.malloc import (
+        give_back as give_back,
+        giving_back as giving_back,
+        heap_bytes as heap_bytes,
+    )
+    from headrace.stages.runtime.modules import (
+        Shipped as Shipped,
+        forget_modules as forget_modules,
+        install_modules as install_modules,
+    )
+    from headrace.stages.runtime.parameters import (
+        check_integer as check_integer,
+        check_number as check_number,
+        check_text as check_text,
+    )
+    from headrace.stages.runtime.records import (
+        SOURCE_ROWS as SOURCE_ROWS,
+        Columns as Columns,
+        Draft as Draft,
+        batch_of as batch_of,
+        cut_raw as cut_raw,
+        uncut as uncut,
+    )
+    from headrace.stages.runtime.samples import (
+        merge as merge,
+        rank as rank,
+        read_samples as read_samples,
+        sampled_of as sampled_of,
+    )
+    from headrace.stages.runtime.telling import tell as tell, told_to as told_to
+    from headrace.stages.runtime.text import text_of as text_of
+else:
+    __getattr__ = door(__name__)

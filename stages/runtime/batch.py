@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.store.files.scratch import Scratch
-from headrace.store.shards.core.parts import keys_of
+from headrace.store.files import Scratch
+from headrace.store.shards import keys_of
 
 
 def make_schema(**columns: pa.DataType) -> pa.Schema:

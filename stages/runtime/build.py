@@ -12,8 +12,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Stage
+from headrace.pipeline import PipelineError, Stage
 from headrace.stages.runtime.batch import (
     QUARANTINED,
     ROW,
@@ -29,7 +28,7 @@ from headrace.stages.runtime.contract import Transform
 from headrace.stages.runtime.errors import InputError, StageContractError
 from headrace.stages.runtime.modules import install_modules
 from headrace.stages.runtime.records import cut_raw
-from headrace.store.shards.core.parts import keys_of, rows_of
+from headrace.store.shards import keys_of, rows_of
 
 #: Characters of an exception's message that go into a verdict.
 MESSAGE_CHARACTERS_MAX = 300

@@ -18,10 +18,9 @@ from headrace.stages.runtime.errors import (
     InputError as InputError,
 )
 from headrace.stages.runtime.records import Draft
-from headrace.store.ledger.core.entries import Counts, Fragment, StoredObject
-from headrace.store.ledger.core.intervals import Gap
-from headrace.store.objects import ObjectStore
-from headrace.store.shards.key_files import RecordName
+from headrace.store import ObjectStore
+from headrace.store.ledger import Counts, Fragment, Gap, StoredObject
+from headrace.store.shards import RecordName
 
 
 @dataclass(frozen=True, slots=True)

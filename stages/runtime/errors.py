@@ -2,7 +2,7 @@
 
 import errno
 
-from headrace.pipeline.masking import mask
+from headrace.pipeline import mask
 
 #: A file that was mended is another object than the one that was listed, and one that is gone is none.
 _THEN = "and run again with --changed-input reread, or drop"

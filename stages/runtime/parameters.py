@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.pipeline.errors import PipelineError
+from headrace.pipeline import PipelineError
 
 
 def check_integer(stage: str, parameter: str, value: Any, least: int, most: int) -> None:

@@ -22,7 +22,7 @@ from headrace.stages.runtime.batch import (
     make_schema,
     make_verdicts,
 )
-from headrace.store.ledger.core.entries import Fragment
+from headrace.store.ledger import Fragment
 
 #: What a source's batches hold.
 SOURCE_ROWS = make_schema(**{ROW: pa.int64()}, id=pa.string(), text=pa.string(), metadata=pa.string())

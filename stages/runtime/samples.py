@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import xxhash
 
 from headrace.stages.runtime.batch import QUARANTINED, Batch, reason_class, row_keys, verdict_keys
-from headrace.store.datasets.dataset import Dataset
-from headrace.store.shards.shard import read_table, samples_schema
+from headrace.store.datasets import Dataset
+from headrace.store.shards import read_table, samples_schema
 
 #: Samples of each stage and reason: in a batch, in a shard, and of a dataset.
 SAMPLES_MAX = 5

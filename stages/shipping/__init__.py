@@ -1,1 +1,19 @@
 """A pipeline's code on its way to the workers, and what is loaded there before a task begins."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.stages.shipping import preload as preload
+    from headrace.stages.shipping.preload import TERSE as TERSE, Inherited as Inherited, inherited_by as inherited_by
+    from headrace.stages.shipping.preview_run import (
+        SAMPLE_CHARACTERS_MAX as SAMPLE_CHARACTERS_MAX,
+        Preview as Preview,
+        Removed as Removed,
+        Sample as Sample,
+        preview as preview,
+    )
+    from headrace.stages.shipping.shipping import has_user_code as has_user_code, modules_of as modules_of
+else:
+    __getattr__ = door(__name__)

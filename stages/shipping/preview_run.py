@@ -9,13 +9,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.pipeline.graph import Pipeline, Stage, StageKind, chain_order
-from headrace.stages.runtime.batch import ROW, Batch, parts_of, reason_class, row_keys, verdict_keys
-from headrace.stages.runtime.build import build_stage, process_safely
-from headrace.stages.runtime.contract import FragmentEnd, Source
-from headrace.stages.runtime.samples import rank
-from headrace.stages.sinks.sidecars import count_fates, fates_of_lost
-from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+from headrace.pipeline import Pipeline, Stage, StageKind, chain_order
+from headrace.stages.runtime import (
+    ROW,
+    Batch,
+    FragmentEnd,
+    Source,
+    build_stage,
+    parts_of,
+    process_safely,
+    rank,
+    reason_class,
+    row_keys,
+    verdict_keys,
+)
+from headrace.stages.sinks import count_fates, fates_of_lost
+from headrace.store.ledger import UNBOUNDED, Gap
 
 #: Samples that are shown of each reason, of what is kept, and characters of each.
 SAMPLES_MAX = 3

@@ -18,9 +18,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Pipeline
-from headrace.stages.runtime.modules import Shipped
+from headrace.pipeline import Pipeline, PipelineError
+from headrace.stages.runtime import Shipped
 
 #: Modules of one pipeline. One that needs more is a package to be installed.
 MODULES_MAX = 500

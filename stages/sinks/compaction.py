@@ -17,19 +17,25 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.stages.runtime.errors import InputError
-from headrace.stages.runtime.samples import merge as merge_samples
+from headrace.stages.runtime import InputError, merge as merge_samples
 from headrace.stages.sinks.sidecars import create_object
-from headrace.store.datasets.dataset import Dataset
-from headrace.store.ledger.core.entries import Closed, Range, StoredObject
-from headrace.store.ledger.core.fold import ClosedShard, LedgerState
-from headrace.store.objects import ObjectStore
-from headrace.store.shards.builder import build_tokens
-from headrace.store.shards.core.blocks import BLOCKS, HEADER_CHECK
-from headrace.store.shards.header import read_plain_header
-from headrace.store.shards.key_files import ROLE, SUFFIX, merge_keys
-from headrace.store.shards.object_keys import quarantine_prefix
-from headrace.store.shards.shard import checksum, read_shard, read_table, table_to_parquet
+from headrace.store import ObjectStore
+from headrace.store.datasets import Dataset
+from headrace.store.ledger import Closed, ClosedShard, LedgerState, Range, StoredObject
+from headrace.store.shards import (
+    BLOCKS,
+    HEADER_CHECK,
+    ROLE,
+    SUFFIX,
+    build_tokens,
+    checksum,
+    merge_keys,
+    quarantine_prefix,
+    read_plain_header,
+    read_shard,
+    read_table,
+    table_to_parquet,
+)
 
 #: What the layout itself writes into a shard's header; everything else there is the sink's.
 _LAYOUT = {

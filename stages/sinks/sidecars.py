@@ -11,31 +11,31 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.stages.runtime.batch import (
+from headrace.stages.runtime import (
     DUPLICATE,
     FILTERED,
     LINEAGE,
     QUARANTINED,
     ROW,
     Batch,
+    StageContractError,
+    as_column,
+    merge,
     ordinals_of,
     parts_of,
     reason_class,
+    sampled_of,
     verdict_keys,
 )
-from headrace.stages.runtime.columns import as_column
-from headrace.stages.runtime.errors import StageContractError
-from headrace.stages.runtime.samples import merge, sampled_of
-from headrace.store.files.drafts import DraftFile, open_draft
-from headrace.store.ledger.core.entries import Counts, StoredObject
-from headrace.store.named import find, put, put_draft
-from headrace.store.objects import Buffer, ObjectStore
-from headrace.store.shards.core.parts import GRAVITY
-from headrace.store.shards.object_keys import quarantine_prefix
-from headrace.store.shards.shard import (
+from headrace.store import Buffer, ObjectStore, find, put, put_draft
+from headrace.store.files import DraftFile, open_draft
+from headrace.store.ledger import Counts, StoredObject
+from headrace.store.shards import (
+    GRAVITY,
     SCORE_PREFIX,
     content_hash,
     documents_schema,
+    quarantine_prefix,
     quarantine_schema,
     samples_schema,
     table_to_parquet,

@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.columns import as_column
-from headrace.store.files.scratch import Scratch, near
-from headrace.store.objects import ObjectStore
+from headrace.stages.runtime import Batch, as_column
+from headrace.store import ObjectStore
+from headrace.store.files import Scratch, near
 
 _Integer = TypeVar("_Integer", np.int32, np.int64)
 

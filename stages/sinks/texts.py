@@ -15,10 +15,7 @@ import numpy as np
 import pyarrow as pa
 import zstandard
 
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.contract import Shard
-from headrace.stages.runtime.errors import StageContractError
-from headrace.stages.runtime.malloc import give_back
+from headrace.stages.runtime import Batch, Shard, StageContractError, give_back
 from headrace.stages.sinks.json_lines import json_lines
 from headrace.stages.sinks.sidecars import (
     count_fates,
@@ -32,11 +29,10 @@ from headrace.stages.sinks.sidecars import (
     write_object,
 )
 from headrace.stages.sinks.spill import Shelf, ShelvedStrings, cut_by_size, shelve_strings, slice_rows
-from headrace.store.files.drafts import DraftFile
-from headrace.store.files.scratch import Scratch
-from headrace.store.ledger.core.entries import StoredObject
-from headrace.store.objects import ObjectStore
-from headrace.store.shards.shard import ROW_GROUP_ROWS, STEP_ROWS, write_parquet
+from headrace.store import ObjectStore
+from headrace.store.files import DraftFile, Scratch
+from headrace.store.ledger import StoredObject
+from headrace.store.shards import ROW_GROUP_ROWS, STEP_ROWS, write_parquet
 
 #: zstd's own default: 3 keeps a core ahead of most disks.
 COMPRESSION_LEVEL = 3

@@ -10,20 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.columns import as_column
-from headrace.stages.runtime.contract import Shard
-from headrace.stages.runtime.errors import StageContractError
+from headrace.stages.runtime import Batch, Shard, StageContractError, as_column
 from headrace.stages.sinks.sidecars import count_fates, documents_table, in_order, write_sidecars
 from headrace.stages.sinks.spill import Shelf, copied
-from headrace.store.files.drafts import open_draft
-from headrace.store.files.scratch import Scratch
-from headrace.store.ledger.core.entries import StoredObject
-from headrace.store.named import put_draft
-from headrace.store.objects import ObjectStore
-from headrace.store.shards.builder import Built, Layout, check_fit, write_tokens
-from headrace.store.shards.scatter import Documents, ScratchTokens
-from headrace.store.shards.shard import content_hash
+from headrace.store import ObjectStore, put_draft
+from headrace.store.files import Scratch, open_draft
+from headrace.store.ledger import StoredObject
+from headrace.store.shards import Built, Documents, Layout, ScratchTokens, check_fit, content_hash, write_tokens
 
 FORMAT = "headrace-tokens/1"
 #: A vocabulary up to this size is stored in two bytes a token.

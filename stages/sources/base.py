@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from headrace.pipeline.errors import PipelineError
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.contract import Compared, FragmentEnd
-from headrace.stages.runtime.errors import InputError
-from headrace.stages.runtime.records import Columns, Draft
-from headrace.stages.sources.objects.content import Content
-from headrace.stages.sources.objects.inputs import InputObject, Inputs, to_path
-from headrace.stages.sources.objects.patterns import WINDOW_BYTES, check_format, globs_of
-from headrace.stages.sources.objects.streams import EndingStream, expect, open_raw
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.intervals import Gap
+from headrace.pipeline import PipelineError
+from headrace.stages.runtime import Batch, Columns, Compared, Draft, FragmentEnd, InputError
+from headrace.stages.sources.objects import (
+    WINDOW_BYTES,
+    Content,
+    EndingStream,
+    InputObject,
+    Inputs,
+    check_format,
+    expect,
+    globs_of,
+    open_raw,
+    to_path,
+)
+from headrace.store.ledger import Fragment, Gap
 
 #: A damaged file ends the run, or is read as far as it goes and the rest quarantined as one record.
 STOP = "stop"

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.contract import FragmentEnd
-from headrace.stages.runtime.records import Columns, Draft
+from headrace.stages.runtime import Batch, Columns, Draft, FragmentEnd
 from headrace.stages.sources.base import FileSource
 from headrace.stages.sources.lines import BOM
-from headrace.stages.sources.objects.content import Content
-from headrace.stages.sources.objects.inputs import to_path
-from headrace.stages.sources.objects.streams import checksum_of, open_raw
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+from headrace.stages.sources.objects import Content, checksum_of, open_raw, to_path
+from headrace.store.ledger import UNBOUNDED, Fragment, Gap
 
 
 class FilesSource(FileSource):

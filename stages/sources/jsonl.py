@@ -10,20 +10,29 @@ from typing import Any
 
 import orjson
 
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.contract import FragmentChanged, FragmentEnd
-from headrace.stages.runtime.errors import DamagedInput, ForeignInput
-from headrace.stages.runtime.malloc import giving_back
-from headrace.stages.runtime.records import Columns, Draft
+from headrace.stages.runtime import (
+    Batch,
+    Columns,
+    DamagedInput,
+    Draft,
+    ForeignInput,
+    FragmentChanged,
+    FragmentEnd,
+    giving_back,
+)
 from headrace.stages.sources.base import STOP, FileSource
 from headrace.stages.sources.fallback_parser import digits_of, reread
 from headrace.stages.sources.lines import BOM, Lines, first_line_from, scan_lines
-from headrace.stages.sources.objects.file_magic import HEAD_BYTES, foreign
-from headrace.stages.sources.objects.inputs import InputObject, to_path
-from headrace.stages.sources.objects.patterns import WINDOW_BYTES, codec_of
-from headrace.stages.sources.objects.streams import InputStream
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+from headrace.stages.sources.objects import (
+    HEAD_BYTES,
+    WINDOW_BYTES,
+    InputObject,
+    InputStream,
+    codec_of,
+    foreign,
+    to_path,
+)
+from headrace.store.ledger import UNBOUNDED, Fragment, Gap
 
 #: In the place of a text where the record has none.
 _ABSENT = object()

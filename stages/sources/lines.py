@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.stages.runtime.batch import RAW_BYTES_MAX
+from headrace.stages.runtime import RAW_BYTES_MAX
 
 BOM = b"\xef\xbb\xbf"
 

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.contract import Compared, FragmentEnd
-from headrace.stages.runtime.errors import InputError
-from headrace.stages.runtime.records import Draft
+from headrace.stages.runtime import Batch, Compared, Draft, FragmentEnd, InputError
 from headrace.stages.sources.base import STOP, FileSource
-from headrace.stages.sources.objects.inputs import Inputs, to_path
-from headrace.stages.sources.objects.patterns import SUFFIXES, WINDOW_BYTES, check_format, format_of, globs_of
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.intervals import Gap
+from headrace.stages.sources.objects import SUFFIXES, WINDOW_BYTES, Inputs, check_format, format_of, globs_of, to_path
+from headrace.store.ledger import Fragment, Gap
 
 
 class MixedSource:

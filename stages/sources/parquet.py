@@ -15,19 +15,36 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.stages.runtime.batch import QUARANTINED, Batch, make_verdicts, no_verdicts
-from headrace.stages.runtime.contract import FragmentChanged, FragmentEnd
-from headrace.stages.runtime.errors import DamagedInput, ForeignInput, InputError
-from headrace.stages.runtime.records import SOURCE_ROWS, Columns, cut_raw
+from headrace.stages.runtime import (
+    QUARANTINED,
+    SOURCE_ROWS,
+    Batch,
+    Columns,
+    DamagedInput,
+    ForeignInput,
+    FragmentChanged,
+    FragmentEnd,
+    InputError,
+    cut_raw,
+    make_verdicts,
+    no_verdicts,
+)
 from headrace.stages.sources.base import STOP, FileSource
-from headrace.stages.sources.objects.content import Content
-from headrace.stages.sources.objects.file_magic import HEAD_BYTES, misnamed
-from headrace.stages.sources.objects.inputs import InputObject, to_path
-from headrace.stages.sources.objects.streams import BLOCK_BYTES, LocalFile, RemoteFile, checksum_of, open_raw
+from headrace.stages.sources.objects import (
+    BLOCK_BYTES,
+    HEAD_BYTES,
+    Content,
+    InputObject,
+    LocalFile,
+    RemoteFile,
+    checksum_of,
+    misnamed,
+    open_raw,
+    to_path,
+)
 from headrace.stages.sources.parquet_values import as_json, kind_within, lifted, to_records
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
-from headrace.store.parquet.gate import Head, ParquetGate, UnsoundParquet, footer_of
+from headrace.store.ledger import UNBOUNDED, Fragment, Gap
+from headrace.store.parquet import Head, ParquetGate, UnsoundParquet, footer_of
 
 
 @dataclass(frozen=True, slots=True)

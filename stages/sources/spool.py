@@ -14,15 +14,10 @@ from pathlib import Path
 
 import orjson
 
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.contract import FragmentEnd
-from headrace.stages.runtime.errors import DamagedInput, FragmentChanged, InputError
-from headrace.stages.runtime.records import Columns
+from headrace.stages.runtime import Batch, Columns, DamagedInput, FragmentChanged, FragmentEnd, InputError
 from headrace.stages.sources.jsonl import JsonlSource
-from headrace.stages.sources.objects.inputs import InputObject, file_at, to_path
-from headrace.stages.sources.objects.streams import open_raw
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+from headrace.stages.sources.objects import InputObject, file_at, open_raw, to_path
+from headrace.store.ledger import UNBOUNDED, Fragment, Gap
 
 #: What a spool's files are called: sealed segments, what was shed, and the mark that no more comes.
 SEALED, SHED, CLOSED = ".jsonl", ".shed", "closed"

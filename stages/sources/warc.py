@@ -13,19 +13,21 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
 from resiliparse.parse.html import HTMLTree
 
-from headrace.stages.runtime.batch import RAW_BYTES_MAX, Batch
-from headrace.stages.runtime.contract import FragmentChanged, FragmentEnd
-from headrace.stages.runtime.errors import DamagedInput, ForeignInput, InputError
-from headrace.stages.runtime.records import Columns
+from headrace.stages.runtime import (
+    RAW_BYTES_MAX,
+    Batch,
+    Columns,
+    DamagedInput,
+    ForeignInput,
+    FragmentChanged,
+    FragmentEnd,
+    InputError,
+)
 from headrace.stages.sources.base import STOP, FileSource
 from headrace.stages.sources.lines import BOM
-from headrace.stages.sources.objects.file_magic import HEAD_BYTES, misnamed
-from headrace.stages.sources.objects.inputs import to_path
-from headrace.stages.sources.objects.patterns import WINDOW_BYTES
-from headrace.stages.sources.objects.streams import EndingStream, InputStream
+from headrace.stages.sources.objects import HEAD_BYTES, WINDOW_BYTES, EndingStream, InputStream, misnamed, to_path
 from headrace.stages.sources.warc_payloads import UndecodablePayload, decode_payload
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+from headrace.store.ledger import UNBOUNDED, Fragment, Gap
 
 #: Records that hold a page or a text; requests, metadata and revisits hold none.
 KINDS = WarcRecordType.response | WarcRecordType.resource | WarcRecordType.conversion

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numba
 import xxhash
 
-from headrace.store.files.user_cache import own_cache
+from headrace.store.files import own_cache
 
 #: How long a process waits for another one that compiles; then it compiles too.
 WAIT_SECONDS_MAX = 120.0

@@ -12,10 +12,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.stages.runtime.batch import LINEAGE, Batch
-from headrace.stages.runtime.text import text_of
-from headrace.store.shards.shard import SCORE_PREFIX
-from headrace.store.words import counted
+from headrace.stages.runtime import LINEAGE, Batch, text_of
+from headrace.store import counted
+from headrace.store.shards import SCORE_PREFIX
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.float64]

@@ -1,1 +1,17 @@
 """Tokenizing: the engines, the comparison between them, vocabularies, and training."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.stages.tokenizer.engine_choice import choose_engine as choose_engine
+    from headrace.stages.tokenizer.minified import is_for_gigatoken as is_for_gigatoken, share as share, terse as terse
+    from headrace.stages.tokenizer.training import train as train
+    from headrace.stages.tokenizer.vocabulary import (
+        TokenizerFacts as TokenizerFacts,
+        keep_parsed as keep_parsed,
+        resolve_tokenizer as resolve_tokenizer,
+    )
+else:
+    __getattr__ = door(__name__)

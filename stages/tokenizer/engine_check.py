@@ -11,8 +11,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from headrace.pipeline.errors import PipelineError
-from headrace.stages.runtime.telling import tell
+from headrace.pipeline import PipelineError
+from headrace.stages.runtime import tell
 from headrace.stages.tokenizer.disputed import Disputed
 from headrace.stages.tokenizer.engine_battery import (
     added_tokens,

@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.stages.runtime.environment_lock import environment
-from headrace.store.files import disk
-from headrace.store.files.user_cache import own_cache
+from headrace.stages.runtime import environment
+from headrace.store.files import disk, own_cache
 
 GIGATOKEN = "gigatoken"
 TOKENIZERS = "tokenizers"

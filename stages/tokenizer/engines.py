@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.stages.runtime.malloc import heap_bytes
+from headrace.stages.runtime import heap_bytes
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 Tokens: TypeAlias = npt.NDArray[np.uint32]

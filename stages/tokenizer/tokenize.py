@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.pipeline.errors import PipelineError
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.columns import as_column
+from headrace.pipeline import PipelineError
+from headrace.stages.runtime import Batch, as_column
 from headrace.stages.tokenizer.disputed import Disputed, Places
 from headrace.stages.tokenizer.engine_choice import Choice, choose_engine, engine_names
 from headrace.stages.tokenizer.engines import (
@@ -25,7 +24,7 @@ from headrace.stages.tokenizer.engines import (
 )
 from headrace.stages.tokenizer.minified import terse_of
 from headrace.stages.tokenizer.vocabulary import tokenizer_bytes
-from headrace.store.words import counted
+from headrace.store import counted
 
 #: Tokens of a batch: the offsets of a column of lists are of 32 bits.
 TOKENS_MAX = (1 << 31) - 1

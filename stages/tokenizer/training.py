@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Stage, StageKind
-from headrace.stages.runtime.build import build_stage
-from headrace.stages.runtime.contract import FragmentEnd, Source
-from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+from headrace.pipeline import PipelineError, Stage, StageKind
+from headrace.stages.runtime import FragmentEnd, Source, build_stage
+from headrace.store.ledger import UNBOUNDED, Gap
 
 EOS = "<|endoftext|>"
 SAMPLE_BYTES = 100_000_000

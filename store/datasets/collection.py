@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.objects import ObjectInfo, ObjectStore
-from headrace.store.shards.object_keys import FOLDERS, epoch_of
+from headrace.store import ObjectInfo, ObjectStore
+from headrace.store.ledger import LedgerState
+from headrace.store.shards import FOLDERS, epoch_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.store import FormatError, NoDataset, ObjectStore, open_store
 from headrace.store.datasets.manifest import MANIFEST_FORMAT
-from headrace.store.errors import FormatError, NoDataset
-from headrace.store.ledger.core.balance import Balance, balance_of
-from headrace.store.ledger.core.entries import Closed, EntryError, StoredObject
-from headrace.store.ledger.core.fold import FoldError, LedgerState
-from headrace.store.ledger.core.log_state import ForeignLog
-from headrace.store.ledger.folding import fold_log
-from headrace.store.ledger.log import Log
-from headrace.store.objects import ObjectStore, open_store
-from headrace.store.shards.header import read_plain_header
+from headrace.store.ledger import (
+    Balance,
+    Closed,
+    EntryError,
+    FoldError,
+    ForeignLog,
+    LedgerState,
+    Log,
+    StoredObject,
+    balance_of,
+    fold_log,
+)
+from headrace.store.shards import read_plain_header
 
 if TYPE_CHECKING:
     from headrace.store.datasets.verify import Report

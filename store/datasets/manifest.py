@@ -13,11 +13,8 @@ from typing import Any, Final
 
 import orjson
 
-from headrace.store.errors import FormatError, ObjectMissing
-from headrace.store.ledger.core.entries import EntryError, Removed, VersionPublished, decode_entry
-from headrace.store.ledger.folding import read_behind
-from headrace.store.ledger.log import NUMBER_MAX, Log
-from headrace.store.objects import Buffer, ObjectStore
+from headrace.store import Buffer, FormatError, ObjectMissing, ObjectStore
+from headrace.store.ledger import NUMBER_MAX, EntryError, Log, Removed, VersionPublished, decode_entry, read_behind
 
 MANIFEST_KEY: Final = "manifest.json"
 #: The version of `manifest.json`; a reader refuses one that it does not know.

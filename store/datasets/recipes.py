@@ -12,8 +12,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from headrace.store.ledger.core.entries import Counts, Fragment
-from headrace.store.ledger.core.fold import ClosedShard, LedgerState
+from headrace.store.ledger import ClosedShard, Counts, Fragment, LedgerState
 
 
 @dataclass(frozen=True, slots=True)

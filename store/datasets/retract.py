@@ -16,13 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.store.errors import FormatError
-from headrace.store.ledger.core.entries import StoredObject
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.named import put
-from headrace.store.objects import ObjectStore
-from headrace.store.shards.object_keys import quarantine_prefix
-from headrace.store.shards.shard import content_hash, read_table, table_to_parquet
+from headrace.store import FormatError, ObjectStore, put
+from headrace.store.ledger import LedgerState, StoredObject
+from headrace.store.shards import content_hash, quarantine_prefix, read_table, table_to_parquet
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.words import counted
+from headrace.store import counted
+from headrace.store.ledger import LedgerState
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,21 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from headrace.store import ChecksumMismatch, FormatError, ObjectMissing, ObjectStore, counted
 from headrace.store.datasets.dataset import Dataset, Description, fold_ledger
 from headrace.store.datasets.manifest import MANIFEST_KEY, doubt, entry_of
 from headrace.store.datasets.verify_whole import unnamed_objects, whole_problems
-from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
-from headrace.store.ledger.core.entries import Closed, StoredObject
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.ledger.folding import snapshot_problems
-from headrace.store.ledger.log import Log
-from headrace.store.objects import ObjectStore
-from headrace.store.shards.core.parts import GRAVITY, Ordinals, broken_rows, keys_of, rows_of
-from headrace.store.shards.shard import read_shard, read_table, verify_object
-from headrace.store.words import counted
+from headrace.store.ledger import Closed, LedgerState, Log, StoredObject, snapshot_problems
+from headrace.store.shards import (
+    GRAVITY,
+    Ordinals,
+    broken_rows,
+    keys_of,
+    read_shard,
+    read_table,
+    rows_of,
+    verify_object,
+)
 
 #: Problems that are told of one shard; the rest of them only repeat the story.
 PROBLEMS_PER_SHARD_MAX = 50

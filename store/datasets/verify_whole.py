@@ -10,14 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.store.errors import StoreError
-from headrace.store.ledger.core.fold import ClosedShard, LedgerState
-from headrace.store.ledger.core.intervals import IntervalSet, OverlapError
-from headrace.store.objects import ObjectInfo, ObjectStore
-from headrace.store.shards.key_files import ROLE
-from headrace.store.shards.object_keys import FOLDERS, epoch_of
-from headrace.store.shards.shard import read_table
-from headrace.store.words import counted
+from headrace.store import ObjectInfo, ObjectStore, StoreError, counted
+from headrace.store.ledger import ClosedShard, IntervalSet, LedgerState, OverlapError
+from headrace.store.shards import FOLDERS, ROLE, epoch_of, read_table
 
 _BROKEN_LEADER = "two shards account for the same records: the leader that wrote the entry is broken, report it"
 _BROKEN_DEDUP = "the stage that decided it is broken, write the dataset again and report it"

@@ -13,10 +13,9 @@ from contextlib import AbstractContextManager
 
 import xxhash
 
-from headrace.store.errors import StoreStalled
+from headrace.store import Buffer, ObjectStore, StoreStalled
 from headrace.store.files.scratch import PIECE_BYTES, Scratch, near
 from headrace.store.files.writeback import begin_writing
-from headrace.store.objects import Buffer, ObjectStore
 
 #: Bytes of a draft on disk behind which the disk is asked to begin with them: the end waits for what is left of it.
 AHEAD_BYTES = 4 << 20

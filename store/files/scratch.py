@@ -12,7 +12,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 
-from headrace.store.objects import Buffer
+from headrace.store import Buffer
 
 #: What `pieces` reads at once: small enough to stay in a processor's cache.
 PIECE_BYTES = 1 << 20

@@ -22,19 +22,23 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 
-from headrace.store.errors import (
+from headrace.store import (
+    RESERVED_SEGMENT,
+    Buffer,
+    Decide,
     InvalidKey,
     InvalidUri,
+    ObjectInfo,
     ObjectMissing,
     StoreError,
     StoreRefused,
     StoreStalled,
     StoreUnavailable,
+    validate_key,
 )
 from headrace.store.files import disk
 from headrace.store.files.drafts import Draft
 from headrace.store.files.scratch import Scratch
-from headrace.store.objects import RESERVED_SEGMENT, Buffer, Decide, ObjectInfo, validate_key
 
 #: A temporary file younger than this is left alone: its writer may live in another container or on another host.
 TEMP_AGE_MIN_S = 3600

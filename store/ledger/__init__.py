@@ -1,1 +1,81 @@
 """The ledger: the numbered log, its entries, folds and snapshots."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.store.ledger.core.balance import Balance as Balance, balance_of as balance_of, main_sink as main_sink
+    from headrace.store.ledger.core.cluster_changes import (
+        MemberExpelled as MemberExpelled,
+        RunBegun as RunBegun,
+        RunChanged as RunChanged,
+        RunEnded as RunEnded,
+        RunPlanned as RunPlanned,
+        RunsCleared as RunsCleared,
+        RunSteered as RunSteered,
+        RunStopAsked as RunStopAsked,
+        TokenSpent as TokenSpent,
+        WorkerDrainAsked as WorkerDrainAsked,
+        WorkerJoined as WorkerJoined,
+        WorkerLeft as WorkerLeft,
+    )
+    from headrace.store.ledger.core.cluster_fold import (
+        ENDED_RUNS_MAX as ENDED_RUNS_MAX,
+        ClusterState as ClusterState,
+        RunRecord as RunRecord,
+        is_of_expelled as is_of_expelled,
+    )
+    from headrace.store.ledger.core.entries import (
+        CHECKSUM_BYTES as CHECKSUM_BYTES,
+        Beat as Beat,
+        Change as Change,
+        ClaimsReleased as ClaimsReleased,
+        Closed as Closed,
+        Counts as Counts,
+        Entry as Entry,
+        EntryError as EntryError,
+        EpochRaised as EpochRaised,
+        Fragment as Fragment,
+        FragmentDropped as FragmentDropped,
+        FragmentEnded as FragmentEnded,
+        FragmentsListed as FragmentsListed,
+        Led as Led,
+        PipelineApplied as PipelineApplied,
+        Range as Range,
+        Removed as Removed,
+        Resigned as Resigned,
+        Retracted as Retracted,
+        StoredObject as StoredObject,
+        VersionPublished as VersionPublished,
+        VersionSeen as VersionSeen,
+        decode_entry as decode_entry,
+        encode_entry as encode_entry,
+    )
+    from headrace.store.ledger.core.fold import (
+        ClosedShard as ClosedShard,
+        FragmentState as FragmentState,
+        LedgerState as LedgerState,
+    )
+    from headrace.store.ledger.core.intervals import (
+        UNBOUNDED as UNBOUNDED,
+        UNKNOWN as UNKNOWN,
+        Gap as Gap,
+        IntervalSet as IntervalSet,
+        OverlapError as OverlapError,
+        still_open as still_open,
+    )
+    from headrace.store.ledger.core.log_state import (
+        FoldError as FoldError,
+        ForeignLog as ForeignLog,
+        LogState as LogState,
+    )
+    from headrace.store.ledger.folding import (
+        fold_log as fold_log,
+        read_behind as read_behind,
+        snapshot_problems as snapshot_problems,
+    )
+    from headrace.store.ledger.log import NUMBER_MAX as NUMBER_MAX, Appended as Appended, Log as Log
+    from headrace.store.ledger.snapshot import decode_snapshot as decode_snapshot, encode_snapshot as encode_snapshot
+else:
+    __getattr__ = door(__name__)

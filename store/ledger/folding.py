@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TypeVar
 
-from headrace.store.errors import FormatError, ObjectMissing
+from headrace.store import FormatError, ObjectMissing
 from headrace.store.ledger.core.entries import decode_entry
 from headrace.store.ledger.core.log_state import LogState
 from headrace.store.ledger.log import Log

@@ -13,8 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from headrace.store.errors import FormatError, ObjectMissing, StoreUnavailable
-from headrace.store.objects import ObjectStore
+from headrace.store import FormatError, ObjectMissing, ObjectStore, StoreUnavailable
 
 NUMBER_DIGITS = 20
 NUMBER_MAX = 2**63 - 1

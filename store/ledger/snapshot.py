@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from headrace.store.errors import FormatError
+from headrace.store import FormatError, misfit
 from headrace.store.ledger.core.cluster_changes import TokenSpent, WorkerJoined
 from headrace.store.ledger.core.cluster_fold import ClusterState, RunRecord
 from headrace.store.ledger.core.entries import (
@@ -34,7 +34,6 @@ from headrace.store.ledger.core.fold import ClosedShard, FragmentState, LedgerSt
 from headrace.store.ledger.core.intervals import IntervalSet
 from headrace.store.ledger.core.log_state import LogState
 from headrace.store.ledger.core.totals import Totals
-from headrace.store.typed import misfit
 
 MAGIC = b"HRSNAP01"
 #: The version of what the header and the arrays hold.

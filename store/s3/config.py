@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from minio.helpers import check_bucket_name
 
-from headrace.pipeline.masking import HIDDEN, mask
-from headrace.store.errors import InvalidKey, InvalidUri
-from headrace.store.objects import validate_key
+from headrace.pipeline import HIDDEN, mask
+from headrace.store import InvalidKey, InvalidUri, validate_key
 
 REGION_DEFAULT = "us-east-1"
 

@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
-from headrace.store.errors import StoreRefused
-from headrace.store.objects import Buffer
+from headrace.store import Buffer, StoreRefused
 
 #: Two for each key: SeaweedFS serves two that meet one behind the other, but has a third come again after a second.
 RACERS = 2

@@ -16,8 +16,20 @@ from collections.abc import Callable, Iterator, Sequence
 
 import xxhash
 
-from headrace.store.errors import ChecksumMismatch, InvalidKey, ObjectMissing, StoreRefused, StoreUnavailable
-from headrace.store.objects import KEY_BYTES_MAX, RESERVED_SEGMENT, Buffer, Decide, ObjectInfo, Stream, validate_key
+from headrace.store import (
+    KEY_BYTES_MAX,
+    RESERVED_SEGMENT,
+    Buffer,
+    ChecksumMismatch,
+    Decide,
+    InvalidKey,
+    ObjectInfo,
+    ObjectMissing,
+    StoreRefused,
+    StoreUnavailable,
+    Stream,
+    validate_key,
+)
 from headrace.store.s3.answers import Meaning
 from headrace.store.s3.backoff import Patience
 from headrace.store.s3.body import Body

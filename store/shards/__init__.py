@@ -1,1 +1,77 @@
 """The bytes of a shard: header, blocks, packing, key files, and the names of its objects."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.store.shards.builder import (
+        Built as Built,
+        Layout as Layout,
+        build_tokens as build_tokens,
+        check_fit as check_fit,
+        write_tokens as write_tokens,
+    )
+    from headrace.store.shards.core.blocks import (
+        BLOCK_BYTES as BLOCK_BYTES,
+        BLOCKS as BLOCKS,
+        HEADER_CHECK as HEADER_CHECK,
+        BlockTable as BlockTable,
+        read_blocks as read_blocks,
+    )
+    from headrace.store.shards.core.parts import (
+        GRAVITY as GRAVITY,
+        PARTS_MAX as PARTS_MAX,
+        Ordinals as Ordinals,
+        broken_rows as broken_rows,
+        keys_of as keys_of,
+        rows_of as rows_of,
+    )
+    from headrace.store.shards.header import (
+        HEADER_BYTES_MAX as HEADER_BYTES_MAX,
+        data_end as data_end,
+        malformed as malformed,
+        read_plain_header as read_plain_header,
+    )
+    from headrace.store.shards.key_files import (
+        ROLE as ROLE,
+        SUFFIX as SUFFIX,
+        KeptKeys as KeptKeys,
+        RecordName as RecordName,
+        decode_keys as decode_keys,
+        encode_keys as encode_keys,
+        merge_keys as merge_keys,
+        read_keys as read_keys,
+    )
+    from headrace.store.shards.object_keys import (
+        FOLDERS as FOLDERS,
+        KEYS_ROLE as KEYS_ROLE,
+        epoch_of as epoch_of,
+        is_checksum as is_checksum,
+        is_key as is_key,
+        quarantine_prefix as quarantine_prefix,
+    )
+    from headrace.store.shards.scatter import Documents as Documents, ScratchTokens as ScratchTokens
+    from headrace.store.shards.shard import (
+        ROW_GROUP_ROWS as ROW_GROUP_ROWS,
+        SCORE_PREFIX as SCORE_PREFIX,
+        STEP_ROWS as STEP_ROWS,
+        ShardHeader as ShardHeader,
+        checksum as checksum,
+        column_names as column_names,
+        content_hash as content_hash,
+        documents_schema as documents_schema,
+        quarantine_schema as quarantine_schema,
+        read_header as read_header,
+        read_row_groups as read_row_groups,
+        read_shard as read_shard,
+        read_table as read_table,
+        rows_named as rows_named,
+        samples_schema as samples_schema,
+        table_to_parquet as table_to_parquet,
+        verdicts_schema as verdicts_schema,
+        verify_object as verify_object,
+        write_parquet as write_parquet,
+    )
+else:
+    __getattr__ = door(__name__)

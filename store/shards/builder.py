@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from headrace.store.files.drafts import Draft
-from headrace.store.objects import Buffer
+from headrace.store import Buffer
+from headrace.store.files import Draft
 from headrace.store.shards.core.blocks import BLOCKS, HEADER_CHECK, BlockDigests, describe_blocks, seal
 from headrace.store.shards.core.packing import Packing, pack
 from headrace.store.shards.header import HEADER_BYTES_MAX

@@ -7,8 +7,7 @@ from typing import Any
 
 import orjson
 
-from headrace.store.errors import FormatError, ObjectMissing
-from headrace.store.objects import ObjectStore
+from headrace.store import FormatError, ObjectMissing, ObjectStore
 
 #: The header of a shard has a few hundred bytes; safetensors allows 100 MB, which no reader should have to allocate.
 HEADER_BYTES_MAX = 1 << 20

@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.store.errors import FormatError
-from headrace.store.objects import ObjectStore
-from headrace.store.parquet.gate import try_footer
+from headrace.store import FormatError, ObjectStore
+from headrace.store.parquet import try_footer
 from headrace.store.shards.object_keys import KEYS_ROLE
 
 #: The role of the file in a shard, and how its name ends.

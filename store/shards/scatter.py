@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headrace.store.files.scratch import Scratch
+from headrace.store.files import Scratch
 from headrace.store.shards.core.packing import Packing
 
 #: What is read of a scratch file at once where the runs that are wanted lie close together.

@@ -18,10 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from headrace.store.errors import ChecksumMismatch, FormatError, ObjectMissing
-from headrace.store.files.drafts import DraftFile
-from headrace.store.objects import Buffer, ObjectStore
-from headrace.store.parquet.gate import UnsoundParquet, try_footer
+from headrace.store import Buffer, ChecksumMismatch, FormatError, ObjectMissing, ObjectStore
+from headrace.store.files import DraftFile
+from headrace.store.parquet import UnsoundParquet, try_footer
 from headrace.store.shards.header import malformed, read_plain_header
 
 #: How much of an object is held at once while it is checked.

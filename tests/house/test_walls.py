@@ -15,48 +15,28 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: The modules of transport/ that are not about links: controllers issue what workers show, and both are daemons
-#: (docs/decisions/0014).
-NO_LINKS = {
-    f"transport.{module}"
-    for module in (
-        "arguments",
-        "certificates",
-        "clock",
-        "control_address",
-        "credential_files",
-        "effects",
-        "errors",
-        "join_wire",
-        "lifeline",
-        "log_lines",
-        "logbook",
-        "masking",
-        "metrics_page",
-        "notify",
-        "private_file",
-        "private_folder",
-        "threads",
-        "signals",
-        "ticket",
-        "token",
-    )
-}
-
-#: What each folder may import of ours, beside itself.
+#: What each folder may import of ours, beside itself. Lower folders first: none imports one below it in this table.
 MAY_IMPORT: dict[str, set[str]] = {
-    # Their errors quote URIs.
-    "pipeline": {"transport.masking"},
-    "transport": set(),
-    "store": {"transport.masking"},
+    "pipeline": set(),
     "protos": set(),
-    "loader": {"store"},
-    # What holds a model is reached by a socket, which lies where the others do.
-    "stages": {"pipeline", "store", "transport.masking", "transport.private_folder"},
-    "controller": {"pipeline", "store", "protos", *NO_LINKS},
-    "worker": {"pipeline", "stages", "transport", "store", "protos"},
-    "cli": {"pipeline", "transport", "store", "protos", "loader", "stages", "controller", "worker", "chaos"},
-    "chaos": {"pipeline", "transport", "store", "protos", "loader", "stages", "controller", "worker", "cli"},
+    "daemon": {"pipeline"},
+    "cluster": {"pipeline", "daemon"},
+    "store": {"pipeline"},
+    "transport": {"pipeline", "daemon", "cluster"},
+    "stages": {"pipeline", "daemon", "store"},
+    "loader": {"pipeline", "store"},
+    "controller": {"pipeline", "protos", "daemon", "cluster", "store"},
+    "worker": {"pipeline", "protos", "daemon", "cluster", "store", "transport", "stages"},
+    # The client of a controller, which reads pipeline files and makes the folder of a cluster.
+    "client": {"pipeline", "protos", "daemon", "cluster", "store", "stages", "loader", "controller"},
+    "chaos": {
+        *("pipeline", "protos", "daemon", "cluster", "store", "transport", "stages"),
+        *("controller", "worker", "client"),
+    },
+    "cli": {
+        *("pipeline", "protos", "daemon", "cluster", "store", "transport", "stages", "loader"),
+        *("controller", "worker", "client", "chaos"),
+    },
 }
 
 #: What a pure module imports neither itself nor through another module of ours: I/O, clocks, randomness.
@@ -73,25 +53,8 @@ IMPURE = {
     "time",
 }
 
-#: The pure files outside the `core/` folders and `pipeline/`.
-PURE_FILES = {
-    "loader/order.py",
-    "stages/dedup/decider.py",
-    "stages/dedup/scheme.py",
-    "store/balance.py",
-    "store/blocks.py",
-    "store/cluster_changes.py",
-    "store/cluster_fold.py",
-    "store/entries.py",
-    "store/fold.py",
-    "store/log_state.py",
-    "store/intervals.py",
-    "store/packing.py",
-    "store/totals.py",
-    "transport/credit.py",
-    "transport/frame.py",
-    "transport/relay_table.py",
-}
+#: The pure folders, beside each that is called `core`.
+PURE_FOLDERS = ("pipeline", "loader/order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +72,11 @@ class House:
         self.root = root
         files = (file for folder in MAY_IMPORT for file in sorted((root / folder).rglob("*.py")))
         self.files = {self.module_of(file): file for file in files if "_pb2" not in file.name}
+        self.doors = {
+            module: door(ast.parse(file.read_text(encoding="utf-8")))
+            for module, file in self.files.items()
+            if file.name == "__init__.py"
+        }
         self.imports = {module: list(self._imports(module, file)) for module, file in self.files.items()}
 
     def module_of(self, file: Path) -> str:
@@ -158,7 +126,7 @@ class House:
 
     def _is_pure(self, module: str) -> bool:
         path = self.path_of(module)
-        return path in PURE_FILES or path.startswith("pipeline/") or "core" in path.split("/")[:-1]
+        return "core" in path.split("/")[:-1] or any(path.startswith(f"{folder}/") for folder in PURE_FOLDERS)
 
     def _loaded_by(self, module: str) -> Iterator[str]:
         """The modules of ours that importing this one runs: what it names, and the `__init__` of every parent."""
@@ -170,6 +138,9 @@ class House:
 
     def _imports(self, module: str, file: Path) -> Iterator[Import]:
         tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
+        if file.name == "__init__.py":
+            # What a door names is loaded when it is asked for: by those who ask.
+            tree.body = [node for node in tree.body if not is_door(node)]
         package = module if file.name == "__init__.py" else module.rpartition(".")[0]
         randoms = {f"{name}.random" for name in _numpy_names(tree)}
         for node in ast.walk(tree):
@@ -178,11 +149,31 @@ class House:
             elif isinstance(node, ast.ImportFrom):
                 base = _absolute(package, node)
                 yield Import(base, node.lineno)
-                yield from (Import(f"{base}.{alias.name}", node.lineno) for alias in node.names)
+                for alias in node.names:
+                    home = self.doors.get(base, {}).get(alias.name)
+                    yield Import(f"{home}.{alias.name}" if home else f"{base}.{alias.name}", node.lineno)
             elif isinstance(node, ast.Call) and (name := _imported_by_call(node)):
                 yield Import(name, node.lineno)
             elif isinstance(node, ast.Attribute) and ast.unparse(node) in randoms:
                 yield Import("numpy.random", node.lineno)
+
+
+#: What an `__init__` imports for its door.
+DOOR_IMPORTS = ("from typing import TYPE_CHECKING", "from headrace.pipeline.door import door")
+
+
+def is_door(node: ast.stmt) -> bool:
+    """Whether a statement of an `__init__` is its door: what type checkers read, and what others may ask for."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def door(tree: ast.Module) -> dict[str, str]:
+    """What a room names for others, as type checkers read it: each name, and the module that has it."""
+    found: dict[str, str] = {}
+    for node in (inner for block in tree.body if is_door(block) for inner in block.body):  # type: ignore[attr-defined]
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.update({alias.name: node.module for alias in node.names})
+    return found
 
 
 def _may(folder: str, parts: list[str]) -> bool:
@@ -231,11 +222,11 @@ def test_no_pure_module_reaches_io_a_clock_or_randomness(house: House) -> None:
 
 
 def test_a_task_starts_without_grpc_and_torch(house: House) -> None:
-    assert house.ways("headrace.worker.task", {"grpc", "torch"}) == []
+    assert house.ways("headrace.worker.task.task", {"grpc", "torch"}) == []
 
 
 def test_the_loader_without_its_torch_edge_needs_no_torch(house: House) -> None:
-    assert house.ways("headrace.loader.batches", {"torch"}) == []
+    assert house.ways("headrace.loader.loader", {"torch"}) == []
 
 
 def test_every_folder_with_code_has_its_line_in_the_table() -> None:
@@ -244,19 +235,25 @@ def test_every_folder_with_code_has_its_line_in_the_table() -> None:
     assert folders - beside == set(MAY_IMPORT)
 
 
-def test_every_pure_file_of_the_table_exists(house: House) -> None:
-    pure = {house.path_of(module) for module in house.pure_modules()}
-    assert pure >= PURE_FILES
-    assert {"controller/core/__init__.py", "worker/core/__init__.py"} <= pure
+def test_every_pure_folder_has_modules(house: House) -> None:
+    pure = [house.path_of(module) for module in house.pure_modules()]
+    assert all(any(path.startswith(f"{folder}/") for path in pure) for folder in PURE_FOLDERS)
+    assert {"controller/core/__init__.py", "worker/core/__init__.py", "store/ledger/core/__init__.py"} <= set(pure)
 
 
-def test_importing_a_folder_runs_no_code(house: House) -> None:
+def test_no_folder_imports_one_that_stands_below_it_in_the_table() -> None:
+    order = list(MAY_IMPORT)
+    assert [name for name in order for other in MAY_IMPORT[name] if order.index(other) >= order.index(name)] == []
+
+
+def test_importing_a_folder_makes_its_door_and_nothing_else(house: House) -> None:
     full: list[str] = []
     for module, file in house.files.items():
         body = ast.parse(file.read_text(encoding="utf-8")).body if file.name == "__init__.py" else []
-        if any(not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)) for node in body):
+        text = [node for node in body if not is_door(node) and ast.unparse(node) not in DOOR_IMPORTS]
+        if any(not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)) for node in text):
             full.append(house.path_of(module))
-    assert full == [], "an __init__.py holds a docstring and nothing else"
+    assert full == [], "an __init__.py holds a docstring and the door of its room"
 
 
 def plant(root: Path, **files: str) -> House:

@@ -1,1 +1,44 @@
 """Pure: frames, credit, control messages, and the table of a relay."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.transport.core import frame as frame
+    from headrace.transport.core.control import (
+        Aborted as Aborted,
+        Closed as Closed,
+        Control as Control,
+        Granted as Granted,
+        Welcomed as Welcomed,
+        decode_control as decode_control,
+        encode_control as encode_control,
+    )
+    from headrace.transport.core.credit import CreditReceiver as CreditReceiver, CreditSender as CreditSender
+    from headrace.transport.core.frame import (
+        FRAGMENT_BYTES as FRAGMENT_BYTES,
+        FRAME_LIMIT_BYTES as FRAME_LIMIT_BYTES,
+        HEADER_BYTES as HEADER_BYTES,
+        Bytes as Bytes,
+        Frame as Frame,
+        FrameKind as FrameKind,
+        body_size as body_size,
+        body_view as body_view,
+        decode as decode,
+        encode as encode,
+        encode_head as encode_head,
+        encode_parts as encode_parts,
+        encoded_size as encoded_size,
+        frame_size as frame_size,
+        let_go as let_go,
+    )
+    from headrace.transport.core.relay_table import (
+        Address as Address,
+        RelayFullError as RelayFullError,
+        RelayStatistics as RelayStatistics,
+        RelayTable as RelayTable,
+        knock as knock,
+    )
+else:
+    __getattr__ = door(__name__)

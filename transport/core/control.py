@@ -6,8 +6,8 @@ FrameError.
 
 from dataclasses import dataclass
 
+from headrace.transport import FrameError, FrameKindError
 from headrace.transport.core.frame import Bytes, Frame, FrameKind, decode, encode
-from headrace.transport.errors import FrameError, FrameKindError
 
 #: A reason is cut to this many bytes of UTF-8.
 REASON_LIMIT_BYTES = 480

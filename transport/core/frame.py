@@ -36,7 +36,7 @@ from typing import NamedTuple, Protocol
 
 import xxhash
 
-from headrace.transport.errors import (
+from headrace.transport import (
     FrameChecksumError,
     FrameCoverageError,
     FrameError,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from headrace.daemon import threads
-from headrace.transport.core.frame import HEADER_BYTES, Bytes, Frame, frame_size
+from headrace.transport.core import HEADER_BYTES, Bytes, Frame, frame_size
 
 #: What one read takes in at most ahead of the frame it belongs to, in bytes.
 READ_AHEAD_BYTES = 64 << 10

@@ -27,11 +27,30 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.transport.contract import LinkStatistics
-from headrace.transport.core.control import Aborted, Closed, Control, Granted, decode_control, encode_control
-from headrace.transport.core.credit import CreditReceiver, CreditSender
-from headrace.transport.core.frame import FRAME_LIMIT_BYTES, Frame, decode, encode_parts, encoded_size, let_go
-from headrace.transport.errors import FrameKindError, FrameOversizeError, LinkAborted, LinkClosed, LinkRefusedError
+from headrace.transport import (
+    FrameKindError,
+    FrameOversizeError,
+    LinkAborted,
+    LinkClosed,
+    LinkRefusedError,
+    LinkStatistics,
+)
+from headrace.transport.core import (
+    FRAME_LIMIT_BYTES,
+    Aborted,
+    Closed,
+    Control,
+    CreditReceiver,
+    CreditSender,
+    Frame,
+    Granted,
+    decode,
+    decode_control,
+    encode_control,
+    encode_parts,
+    encoded_size,
+    let_go,
+)
 from headrace.transport.pipe.io import FrameReader, PipeWriter
 
 #: What is asked of the kernel for the pipe; unprivileged users get it up to /proc/sys/fs/pipe-max-size.

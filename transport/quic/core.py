@@ -42,16 +42,7 @@ from aioquic.quic.packet import (
 )
 from aioquic.quic.retry import QuicRetryTokenHandler
 
-from headrace.cluster.certificates import (
-    NOBODY,
-    CertificateError,
-    Credentials,
-    Expelled,
-    Peer,
-    Role,
-    verify,
-    why_expelled,
-)
+from headrace.cluster import NOBODY, CertificateError, Credentials, Expelled, Peer, Role, verify, why_expelled
 from headrace.transport.quic.congestion import NODE_CUBIC
 from headrace.transport.quic.connection import UNPROVED_BYTES, UNPROVED_STREAM_BYTES, NodeConnection
 

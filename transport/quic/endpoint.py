@@ -23,13 +23,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from headrace.cluster.certificates import Credentials, Expelled, Peer
-from headrace.cluster.clock import utc_now
-from headrace.cluster.errors import PeerError
+from headrace.cluster import Credentials, Expelled, Peer, PeerError, utc_now
 from headrace.daemon import threads
-from headrace.transport.core.control import Aborted, decode_control, encode_control
-from headrace.transport.core.frame import FRAME_LIMIT_BYTES, Frame, FrameKind, decode, encode
-from headrace.transport.errors import LinkRefusedError
+from headrace.transport import LinkRefusedError
+from headrace.transport.core import (
+    FRAME_LIMIT_BYTES,
+    Aborted,
+    Frame,
+    FrameKind,
+    decode,
+    decode_control,
+    encode,
+    encode_control,
+)
 from headrace.transport.quic.core import (
     Address,
     ConnectionEnded,

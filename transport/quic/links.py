@@ -14,14 +14,31 @@ from enum import Enum
 
 import xxhash
 
-from headrace.cluster.certificates import Peer
-from headrace.transport.contract import LinkStatistics
-from headrace.transport.core.control import Control, Granted, Welcomed, decode_control, encode_control
-from headrace.transport.core.credit import CreditReceiver, CreditSender
-from headrace.transport.core.frame import FRAME_LIMIT_BYTES, Frame, decode, encode_parts, encoded_size
-from headrace.transport.errors import FrameOversizeError, LinkAborted, LinkClosed, LinkCorruptError, TransportError
+from headrace.cluster import Peer
+from headrace.transport import (
+    FrameOversizeError,
+    LinkAborted,
+    LinkClosed,
+    LinkCorruptError,
+    LinkStatistics,
+    TransportError,
+    Wake,
+)
+from headrace.transport.core import (
+    FRAME_LIMIT_BYTES,
+    Control,
+    CreditReceiver,
+    CreditSender,
+    Frame,
+    Granted,
+    Welcomed,
+    decode,
+    decode_control,
+    encode_control,
+    encode_parts,
+    encoded_size,
+)
 from headrace.transport.quic.stream_frames import FrameAssembler
-from headrace.transport.wake import Wake
 
 Address = tuple[str, int] | tuple[str, int, int, int]
 #: Judges a ticket: why the link is refused, or None.

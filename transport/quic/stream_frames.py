@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from headrace.transport.core.frame import HEADER_BYTES, frame_size
+from headrace.transport.core import HEADER_BYTES, frame_size
 
 
 class FrameAssembler:

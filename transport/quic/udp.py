@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from headrace.transport.errors import LinkRefusedError
+from headrace.transport import LinkRefusedError
 
 #: An address as `socket` knows it: host and port, and two more for IPv6.
 Address = tuple[str, int] | tuple[str, int, int, int]

@@ -33,8 +33,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from headrace.transport.core.frame import FRAME_LIMIT_BYTES, HEADER_BYTES
-from headrace.transport.errors import LinkAborted, LinkRefusedError
+from headrace.transport import LinkAborted, LinkRefusedError
+from headrace.transport.core import FRAME_LIMIT_BYTES, HEADER_BYTES
 
 HEADER_PAGE_BYTES = 4096
 #: Records start at multiples of this, so that the body of a frame is aligned for Arrow.

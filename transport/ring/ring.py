@@ -43,11 +43,12 @@ import threading
 from collections import deque
 from contextlib import suppress
 
-from headrace.transport.contract import LinkStatistics
-from headrace.transport.core.credit import CreditReceiver, CreditSender
-from headrace.transport.core.frame import (
+from headrace.transport import FrameOversizeError, LinkClosed, LinkCorruptError, LinkRefusedError, LinkStatistics
+from headrace.transport.core import (
     FRAME_LIMIT_BYTES,
     HEADER_BYTES,
+    CreditReceiver,
+    CreditSender,
     Frame,
     body_size,
     body_view,
@@ -56,7 +57,6 @@ from headrace.transport.core.frame import (
     encoded_size,
     let_go,
 )
-from headrace.transport.errors import FrameOversizeError, LinkClosed, LinkCorruptError, LinkRefusedError
 from headrace.transport.ring.memory import (
     HEADER_PAGE_BYTES,
     RECORD_ALIGNMENT_BYTES,

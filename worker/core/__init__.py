@@ -1,1 +1,23 @@
 """The pure state machines of the worker and its tasks: events in, commands out."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.worker.core import arrivals as arrivals, supervisor as supervisor
+    from headrace.worker.core.doubt import Doubt as Doubt
+    from headrace.worker.core.fencing import Obedience as Obedience
+    from headrace.worker.core.roll import Roll as Roll
+    from headrace.worker.core.watchdog import (
+        LOOK_S as LOOK_S,
+        MEMORY_SHARE as MEMORY_SHARE,
+        RECORD_S as RECORD_S,
+        Held as Held,
+        InHand as InHand,
+        Limits as Limits,
+        Memory as Memory,
+        fault as fault,
+    )
+else:
+    __getattr__ = door(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger import Range
 
 #: Seconds that a stage may be at one record, where the run does not say.
 RECORD_S = 60.0

@@ -14,9 +14,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.daemon.private_folder import check_socket, peer_user, short_path
-from headrace.transport.errors import LinkRefusedError
-from headrace.worker.membership.addresses import join_address
+from headrace.daemon import check_socket, peer_user, short_path
+from headrace.transport import LinkRefusedError
+from headrace.worker.membership import join_address
 
 VARIABLE = "HEADRACE_LINK_GATE"
 #: Where gates are, for who asks for them.

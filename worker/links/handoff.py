@@ -26,10 +26,9 @@ from typing import Any
 
 import msgpack
 
-from headrace.cluster.errors import PeerError
-from headrace.cluster.ticket import match_ticket
-from headrace.daemon.private_folder import Nook, check_socket, peer_user, short_path
-from headrace.transport.errors import TransportError
+from headrace.cluster import PeerError, match_ticket
+from headrace.daemon import Nook, check_socket, peer_user, short_path
+from headrace.transport import TransportError
 
 #: One packet at most, in bytes: a ticket, a name and some numbers.
 PACKET_BYTES_MAX = 8 << 10

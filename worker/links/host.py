@@ -15,11 +15,11 @@ from typing import Any
 
 import msgpack
 
-from headrace.daemon.log_lines import current_cause
+from headrace.daemon import current_cause
 from headrace.protos import control_pb2 as pb
-from headrace.transport.errors import LinkRefusedError
-from headrace.transport.pipe.pipe import PipeHandles, create_pipe
-from headrace.transport.ring.memory import Party, RingHandles, RingOwner, create_ring
+from headrace.transport import LinkRefusedError
+from headrace.transport.pipe import PipeHandles, create_pipe
+from headrace.transport.ring import Party, RingHandles, RingOwner, create_ring
 from headrace.worker.links.handoff import Door, Tie, close_all
 
 RING, PIPE = "ring", "pipe"

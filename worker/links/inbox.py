@@ -11,13 +11,11 @@ from itertools import cycle, islice
 import msgpack
 
 from headrace.protos import control_pb2 as pb
-from headrace.stages.runtime.errors import StageContractError
-from headrace.transport.contract import Received, Receiver, Sender
-from headrace.transport.core.frame import Frame
-from headrace.transport.errors import LinkAborted, LinkClosed
-from headrace.transport.pipe.pipe import PipeHandles, PipeReceiver, PipeSender
-from headrace.transport.ring.memory import RingHandles
-from headrace.transport.ring.ring import RingReceiver, RingSender
+from headrace.stages.runtime import StageContractError
+from headrace.transport import LinkAborted, LinkClosed, Received, Receiver, Sender
+from headrace.transport.core import Frame
+from headrace.transport.pipe import PipeHandles, PipeReceiver, PipeSender
+from headrace.transport.ring import RingHandles, RingReceiver, RingSender
 
 
 class Inbox:

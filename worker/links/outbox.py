@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from headrace.transport.contract import Sender
-from headrace.transport.core.frame import Frame
-from headrace.transport.errors import LinkAborted
+from headrace.transport import LinkAborted, Sender
+from headrace.transport.core import Frame
 
 
 class Outbox:

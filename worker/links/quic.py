@@ -10,18 +10,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from headrace.cluster.certificates import Credentials, Expelled, Peer, Role
-from headrace.cluster.ticket import TicketError, match_ticket
+from headrace.cluster import Credentials, Expelled, Peer, Role, TicketError, match_ticket
 from headrace.protos import control_pb2 as pb
-from headrace.transport.contract import Receiver, Sender
-from headrace.transport.core.relay_table import knock
-from headrace.transport.errors import LinkRefusedError
-from headrace.transport.quic.core import Address
-from headrace.transport.quic.endpoint import QuicEndpoint, QuicSettings
-from headrace.transport.quic.links import QuicSender
-from headrace.transport.quic.udp import every_address
+from headrace.transport import LinkRefusedError, Receiver, Sender
+from headrace.transport.core import knock
+from headrace.transport.quic import Address, QuicEndpoint, QuicSender, QuicSettings, every_address
 from headrace.worker.links.gate import found_at
-from headrace.worker.membership.addresses import split_address
+from headrace.worker.membership import split_address
 
 
 class Remote:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 
 from headrace.protos import control_pb2 as pb
-from headrace.transport.core.relay_table import RelayFullError, RelayStatistics
-from headrace.transport.quic.udp import every_address
-from headrace.transport.relay import Relay
-from headrace.worker.membership.addresses import join_address, own_addresses
+from headrace.transport import Relay
+from headrace.transport.core import RelayFullError, RelayStatistics
+from headrace.transport.quic import every_address
+from headrace.worker.membership import join_address, own_addresses
 
 logger = logging.getLogger("headrace.worker")
 

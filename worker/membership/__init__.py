@@ -1,1 +1,19 @@
 """How a worker joins its cluster, proves who it is, and stays connected."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.worker.membership.addresses import (
+        host_id as host_id,
+        join_address as join_address,
+        own_addresses as own_addresses,
+        split_address as split_address,
+    )
+    from headrace.worker.membership.credentials import membership as membership, network_of as network_of
+    from headrace.worker.membership.member import JoinError as JoinError, Membership as Membership
+    from headrace.worker.membership.session import Attendance as Attendance
+    from headrace.worker.membership.token_file import SHOWN as SHOWN, is_token as is_token
+else:
+    __getattr__ = door(__name__)

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from headrace.daemon.control_address import to_call
+from headrace.daemon import to_call
 from headrace.protos import control_pb2 as pb
 from headrace.worker.membership.addresses import own_addresses
 from headrace.worker.membership.member import JoinError, Membership
@@ -42,7 +42,7 @@ def open_channel(address: str, member: Membership | None, options: Sequence[tupl
     """
     if member is None:
         return grpc.aio.insecure_channel(to_call(address), options=options)
-    from headrace.cluster.certificates import Role, role_host
+    from headrace.cluster import Role, role_host
 
     credentials = member.credentials
     tls = grpc.ssl_channel_credentials(credentials.authority_pem, credentials.key_pem, credentials.certificate_pem)

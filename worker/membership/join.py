@@ -15,40 +15,36 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from headrace.cluster.certificates import (
+from headrace.cluster import (
+    AUTHORITY,
+    KEY_BYTES_MAX,
+    LENGTH,
+    PATIENCE_S,
+    PORT_OFFSET,
+    Answer,
     CertificateError,
     Credentials,
+    Greeting,
+    JoinToken,
+    PeerError,
+    Request,
     Role,
+    body_length,
+    decode_message,
+    encode_message,
     fingerprint,
     new_key,
     private_pem,
     public_pem,
     read_certificate,
-    verify,
-)
-from headrace.cluster.clock import utc_now
-from headrace.cluster.credential_files import (
-    AUTHORITY,
-    KEY_BYTES_MAX,
     read_credentials,
+    read_token,
+    utc_now,
+    verify,
     write_public,
     write_secret,
 )
-from headrace.cluster.errors import PeerError
-from headrace.cluster.join_wire import (
-    LENGTH,
-    PATIENCE_S,
-    PORT_OFFSET,
-    Answer,
-    Greeting,
-    Request,
-    body_length,
-    decode_message,
-    encode_message,
-)
-from headrace.cluster.token import JoinToken, read_token
-from headrace.daemon.control_address import AddressError, host_and_port
-from headrace.daemon.private_file import read_private
+from headrace.daemon import AddressError, host_and_port, read_private
 from headrace.store.files import disk
 from headrace.worker.membership.member import JoinError, Membership
 

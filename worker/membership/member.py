@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.cluster.certificates import Credentials
+    from headrace.cluster import Credentials
 
 
 class JoinError(Exception):

@@ -11,8 +11,7 @@ from typing import Any
 
 import grpc
 
-from headrace.daemon.control_address import INSECURE, AddressError
-from headrace.daemon.effects import Effects
+from headrace.daemon import INSECURE, AddressError, Effects
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
 from headrace.worker.membership.credentials import open_channel
 from headrace.worker.membership.member import Membership

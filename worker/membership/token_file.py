@@ -10,8 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from headrace.cluster.token import PREFIX, TOKEN_LIMIT
-from headrace.daemon.private_file import read_private
+from headrace.cluster import PREFIX, TOKEN_LIMIT
+from headrace.daemon import read_private
 from headrace.worker.membership.member import JoinError
 
 VARIABLE = "HEADRACE_JOIN_TOKEN"

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgpack
 
-from headrace.stages.shipping.preload import Inherited
+from headrace.stages.shipping import Inherited
 from headrace.worker.processes.channel import Channel, ChannelClosed
 from headrace.worker.processes.forkserver_start import Nursery, start_nursery
 from headrace.worker.processes.writing import write_on

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgpack
 
-from headrace.daemon.child_processes import Process, fork
+from headrace.daemon import Process, fork
 from headrace.worker.processes.channel import Channel
 
 #: What tasks are born with; who sets a variable otherwise has it so.
@@ -96,7 +96,7 @@ def fork_nursery() -> Nursery:
     def live() -> int:
         ours.detach()
         _be_born_with(environment(os.environ))
-        from headrace.worker.task.forkserver_main import main
+        from headrace.worker.task import main
 
         return main(["--control-fd", str(theirs.detach()), "--worker", str(worker)])
 

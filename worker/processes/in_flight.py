@@ -16,9 +16,8 @@ from typing import Any
 
 import msgpack
 
-from headrace.store.ledger.core.entries import Range
-from headrace.store.ledger.core.intervals import UNBOUNDED
-from headrace.worker.core.watchdog import Held, InHand
+from headrace.store.ledger import UNBOUNDED, Range
+from headrace.worker.core import Held, InHand
 
 #: Slots: the task's thread, and its sink's writer.
 STAGES, WRITER = 0, 1

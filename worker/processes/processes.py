@@ -16,12 +16,11 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from headrace.daemon.log_files import Logbook
-from headrace.daemon.log_lines import LINE_BYTES_MAX, about, current_cause
+from headrace.daemon import LINE_BYTES_MAX, Logbook, about, current_cause
 from headrace.protos import control_pb2 as pb
-from headrace.stages.shipping.preload import Inherited, inherited_by
-from headrace.worker.core.watchdog import MEMORY_SHARE, RECORD_S, Held, Limits, Memory, fault
-from headrace.worker.links.host import HostLinks, Lost
+from headrace.stages.shipping import Inherited, inherited_by
+from headrace.worker.core import MEMORY_SHARE, RECORD_S, Held, Limits, Memory, fault
+from headrace.worker.links import HostLinks, Lost
 from headrace.worker.processes.channel import Channel, ChannelClosed
 from headrace.worker.processes.forkserver import Births
 from headrace.worker.processes.forkserver_start import Nursery

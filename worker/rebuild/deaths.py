@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.pipeline.graph import Pipeline
+from headrace.pipeline import Pipeline
 from headrace.protos import control_pb2 as pb
-from headrace.stages.runtime.batch import QUARANTINED, Batch, reason_class
-from headrace.stages.runtime.records import uncut
-from headrace.store.errors import FormatError, ObjectMissing
-from headrace.store.ledger.core.entries import Closed, Fragment, Range
-from headrace.store.ledger.core.intervals import UNKNOWN, Gap
-from headrace.store.objects import ObjectStore
-from headrace.store.shards.shard import read_table
-from headrace.worker.task.chain import Chain
-from headrace.worker.task.isolation import KILLED
+from headrace.stages.runtime import QUARANTINED, Batch, reason_class, uncut
+from headrace.store import FormatError, ObjectMissing, ObjectStore
+from headrace.store.ledger import UNKNOWN, Closed, Fragment, Gap, Range
+from headrace.store.shards import read_table
+from headrace.worker.task import KILLED, Chain
 
 _COLUMNS = ("fragment", "row", "stage", "verdict", "reason")
 

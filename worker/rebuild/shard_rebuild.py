@@ -19,20 +19,14 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from headrace.pipeline.graph import Pipeline, Stage
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.contract import FragmentEnd, Relayouting, Shelving, Sink
-from headrace.stages.sinks.sidecars import count_fates
-from headrace.store.datasets.dataset import fold_ledger
-from headrace.store.errors import FormatError
-from headrace.store.ledger.core.entries import Closed, Counts, StoredObject
-from headrace.store.ledger.core.fold import ClosedShard, LedgerState
-from headrace.store.named import find, put
-from headrace.store.objects import ObjectStore, open_store
-from headrace.store.words import counted
+from headrace.pipeline import Pipeline, Stage
+from headrace.stages.runtime import Batch, FragmentEnd, Relayouting, Shelving, Sink
+from headrace.stages.sinks import count_fates
+from headrace.store import FormatError, ObjectStore, counted, find, open_store, put
+from headrace.store.datasets import fold_ledger
+from headrace.store.ledger import Closed, ClosedShard, Counts, LedgerState, StoredObject
 from headrace.worker.rebuild.deaths import Deaths
-from headrace.worker.task.chain import Chain
-from headrace.worker.task.dependencies import Leaning, recall_verdicts
+from headrace.worker.task import Chain, Leaning, recall_verdicts
 
 #: Shards that a refusal names where several have what was given in a key.
 CANDIDATES_SHOWN = 10

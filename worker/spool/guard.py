@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headrace.daemon.private_file import read_private
+from headrace.daemon import read_private
 
 #: Clients at once; and bodies that are being received, which are in memory.
 CLIENTS_MAX = 64

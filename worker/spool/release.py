@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.pipeline.graph import Pipeline, StageKind
-from headrace.stages.sources.objects.inputs import to_path
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.ledger.folding import fold_log
-from headrace.store.ledger.log import Log
-from headrace.store.objects import open_store
+from headrace.pipeline import Pipeline, StageKind
+from headrace.stages.sources.objects import to_path
+from headrace.store import open_store
+from headrace.store.ledger import LedgerState, Log, fold_log
 
 
 class Releases:

@@ -31,22 +31,21 @@ from typing import Any
 
 import setproctitle
 
-from headrace.daemon import threads
-from headrace.daemon.arguments import parse_arguments
-from headrace.daemon.control_address import (
+from headrace.daemon import (
     INSECURE,
     SOCKET,
     AddressError,
     check_plain,
+    hear,
     host_and_port,
     loopback,
+    parse_arguments,
+    runtime_folder,
+    threads,
     to_listen,
 )
-from headrace.daemon.private_folder import runtime_folder
-from headrace.daemon.signals import hear
-from headrace.store.errors import FormatError, StoreError
-from headrace.store.ledger.core.entries import EntryError
-from headrace.store.ledger.core.log_state import FoldError
+from headrace.store import FormatError, StoreError
+from headrace.store.ledger import EntryError, FoldError
 from headrace.worker.spool.guard import (
     BODIES_MAX,
     BODY_S_MAX,

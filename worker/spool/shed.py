@@ -14,8 +14,8 @@ from pathlib import Path
 
 import orjson
 
-from headrace.stages.sources.spool import shed_entry
-from headrace.store.errors import StoreError
+from headrace.stages.sources import shed_entry
+from headrace.store import StoreError
 from headrace.store.files import disk
 
 _OPEN, _SEALED = ".shed.open", ".shed"

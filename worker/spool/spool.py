@@ -26,8 +26,8 @@ from pathlib import Path
 
 import orjson
 
-from headrace.stages.sources.spool import CLOSED, PUSH_RECORDS_MAX
-from headrace.store.errors import StoreError
+from headrace.stages.sources import CLOSED, PUSH_RECORDS_MAX
+from headrace.store import StoreError
 from headrace.store.files import disk
 from headrace.worker.spool.shed import ShedLog, name_anew
 

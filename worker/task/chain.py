@@ -8,33 +8,33 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headrace.pipeline.graph import Pipeline, StageKind
+from headrace.pipeline import Pipeline, StageKind
 from headrace.protos import control_pb2 as pb
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.build import build_stage, process_safely
-from headrace.stages.runtime.contract import (
+from headrace.stages.runtime import (
+    Batch,
     Compared,
     Comparing,
+    Draft,
     Drafting,
     Elsewhere,
     Expecting,
     FragmentEnd,
+    InputError,
     Passing,
     Shelving,
     Sink,
     Source,
     StatefulTransform,
     Transform,
+    build_stage,
     does_borrow,
     does_join,
+    install_modules,
+    process_safely,
 )
-from headrace.stages.runtime.errors import InputError
-from headrace.stages.runtime.modules import install_modules
-from headrace.stages.runtime.records import Draft
-from headrace.store.ledger.core.entries import Fragment, Range
-from headrace.store.ledger.core.intervals import Gap
-from headrace.store.shards.key_files import RecordName
-from headrace.worker.processes.in_flight import STAGES, Hands
+from headrace.store.ledger import Fragment, Gap, Range
+from headrace.store.shards import RecordName
+from headrace.worker.processes import STAGES, Hands
 from headrace.worker.task.isolation import ONE_BY_ONE, Sentences, reading_one_by_one, singly, try_writing
 from headrace.worker.task.merge import ranges_of
 

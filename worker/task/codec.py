@@ -9,12 +9,10 @@ import msgpack
 import pyarrow as pa
 
 from headrace.protos import control_pb2 as pb
-from headrace.stages.runtime.arrow_check import check_messages, sound
-from headrace.stages.runtime.batch import ROW, VERDICTS, Batch, no_verdicts
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.intervals import Gap
-from headrace.transport.core.frame import Frame, FrameKind, body_size, body_view
-from headrace.transport.errors import FrameError
+from headrace.stages.runtime import ROW, VERDICTS, Batch, check_messages, no_verdicts, sound
+from headrace.store.ledger import Fragment, Gap
+from headrace.transport import FrameError
+from headrace.transport.core import Frame, FrameKind, body_size, body_view
 
 #: Without them Arrow asks the environment for them at each message.
 _WRITE_OPTIONS = pa.ipc.IpcWriteOptions()

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.stages.runtime.batch import ROW, Batch, ordinals_of, row_keys, verdict_keys
-from headrace.store.ledger.core.entries import Range
-from headrace.store.shards.core.parts import broken_rows
+from headrace.stages.runtime import ROW, Batch, ordinals_of, row_keys, verdict_keys
+from headrace.store.ledger import Range
+from headrace.store.shards import broken_rows
 
 
 class ConservationError(RuntimeError):

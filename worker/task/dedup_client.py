@@ -10,10 +10,10 @@ import logging
 import time
 
 from headrace.protos import control_pb2 as pb
-from headrace.stages.runtime.batch import Batch
-from headrace.store.ledger.core.entries import Range
-from headrace.store.shards.key_files import RecordName
-from headrace.worker.processes.in_flight import STAGES, Hands
+from headrace.stages.runtime import Batch
+from headrace.store.ledger import Range
+from headrace.store.shards import RecordName
+from headrace.worker.processes import STAGES, Hands
 from headrace.worker.task.chain import Chain
 from headrace.worker.task.core.dedup_client import Asking
 
@@ -65,7 +65,7 @@ class Inquiry:
             return None
         self._batch = self._decision = None
         # Here, since it comes with a compiler, which few tasks need.
-        from headrace.stages.dedup.index import Match
+        from headrace.stages.dedup import Match
 
         match = Match(RecordName(decision.fragment, decision.row), decision.near) if decision.duplicate else None
         return self._chain.from_dedup(batch, match)

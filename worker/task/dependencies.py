@@ -8,17 +8,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.pipeline.graph import Pipeline, StageKind
+from headrace.pipeline import Pipeline, StageKind
 from headrace.protos import control_pb2 as pb
-from headrace.stages.dedup.core.scheme import Scheme
-from headrace.stages.runtime.batch import DUPLICATE, FILTERED, QUARANTINED, ROW, Batch, ordinals_of
-from headrace.stages.runtime.contract import StatefulTransform
-from headrace.stages.runtime.errors import StageContractError
-from headrace.store.errors import FormatError
-from headrace.store.ledger.core.entries import Closed, Range, StoredObject
-from headrace.store.objects import ObjectStore, open_store
-from headrace.store.shards.key_files import ROLE, SUFFIX, RecordName, encode_keys
-from headrace.store.shards.shard import read_table
+from headrace.stages.dedup import Scheme
+from headrace.stages.runtime import (
+    DUPLICATE,
+    FILTERED,
+    QUARANTINED,
+    ROW,
+    Batch,
+    StageContractError,
+    StatefulTransform,
+    ordinals_of,
+)
+from headrace.store import FormatError, ObjectStore, open_store
+from headrace.store.ledger import Closed, Range, StoredObject
+from headrace.store.shards import ROLE, SUFFIX, RecordName, encode_keys, read_table
 from headrace.worker.task.chain import Chain
 from headrace.worker.task.isolation import KILLED
 
@@ -46,7 +51,7 @@ class Leaning:
 
     def check(self, batch: Batch) -> None:
         """StageContractError where a stage behind dedup has dropped a record, or its keys."""
-        from headrace.stages.dedup.stage import KEYS
+        from headrace.stages.dedup import KEYS
 
         if batch.rows.num_rows and KEYS not in batch.rows.schema.names:
             raise StageContractError(f'a stage behind "{self.stage}" lost the column {KEYS}: it must keep all columns')
@@ -89,8 +94,8 @@ class Leaning:
 
     def write_keys(self, batches: Iterable[Batch], store: ObjectStore, prefix: str) -> tuple[StoredObject, ...]:
         """Write the keys of what is kept; nothing where nothing is."""
-        from headrace.stages.dedup.stage import keys_of
-        from headrace.stages.sinks.sidecars import create_object
+        from headrace.stages.dedup import keys_of
+        from headrace.stages.sinks import create_object
 
         kept = [batch for batch in batches if batch.rows.num_rows]
         if not kept:
@@ -155,7 +160,7 @@ def recall_verdicts(chain: Chain, store: ObjectStore, closed: Closed) -> None:
     """Have the dedup stage of a chain, if it has one, decide as a shard's verdicts say. Raises StoreError."""
     if chain.dedup is None:
         return
-    from headrace.stages.dedup.stage import matches_of
+    from headrace.stages.dedup import matches_of
 
     keys = [item.key for item in closed.objects if item.role == "verdicts"]
     if not keys and closed.counts.duplicate:

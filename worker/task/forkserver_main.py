@@ -32,7 +32,7 @@ import msgpack
 import setproctitle
 
 from headrace.stages.shipping import preload
-from headrace.worker.processes.channel import Channel, ChannelClosed
+from headrace.worker.processes import Channel, ChannelClosed
 
 #: What is imported before the first task is asked for. What is missing is missed by the task that wants it.
 PRELOADED = (
@@ -127,7 +127,7 @@ def _preload(module: str, parameters: dict[str, Any]) -> None:
         preload.preload(module, parameters)
     except BaseException as error:  # noqa: BLE001 - a panic of Rust code is no Exception
         print(f"nursery: {module} is not preloaded: {error}", file=sys.stderr, flush=True)
-    from headrace.stages.runtime.malloc import give_back  # as late as the others: importing it first would be slower
+    from headrace.stages.runtime import give_back  # as late as the others: importing it first would be slower
 
     give_back()
     gc.freeze()

@@ -12,15 +12,25 @@ from typing import cast
 
 import pyarrow as pa
 
-from headrace.pipeline.graph import Stage
+from headrace.pipeline import Stage
 from headrace.protos import control_pb2 as pb
-from headrace.stages.runtime.batch import QUARANTINED, ROW, Batch, join_verdicts, make_verdicts, no_verdicts, parts_of
-from headrace.stages.runtime.build import as_json, load_target
-from headrace.stages.runtime.contract import FragmentEnd, Sink
-from headrace.stages.runtime.records import SOURCE_ROWS, cut_raw
-from headrace.store.ledger.core.entries import Fragment, Range
-from headrace.store.ledger.core.intervals import UNKNOWN, Gap
-from headrace.store.objects import Buffer, ObjectStore
+from headrace.stages.runtime import (
+    QUARANTINED,
+    ROW,
+    SOURCE_ROWS,
+    Batch,
+    FragmentEnd,
+    Sink,
+    as_json,
+    cut_raw,
+    join_verdicts,
+    load_target,
+    make_verdicts,
+    no_verdicts,
+    parts_of,
+)
+from headrace.store import Buffer, ObjectStore
+from headrace.store.ledger import UNKNOWN, Fragment, Gap, Range
 from headrace.worker.task.coverage import part
 
 #: The parameter by which a source is told to read one record at a time.

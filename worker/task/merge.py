@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.stages.runtime.batch import ROW, Batch, Member, no_verdicts, ordinals_of
-from headrace.stages.runtime.columns import as_column
-from headrace.store.ledger.core.entries import Range
+from headrace.stages.runtime import ROW, Batch, Member, as_column, no_verdicts, ordinals_of
+from headrace.store.ledger import Range
 
 
 def ranges_of(batch: Batch) -> tuple[Range, ...]:

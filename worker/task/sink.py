@@ -13,16 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.daemon.log_lines import about
-from headrace.daemon.threads import OneThread
+from headrace.daemon import OneThread, about
 from headrace.protos import control_pb2 as pb
-from headrace.stages.runtime.batch import QUARANTINED, Batch
-from headrace.stages.runtime.contract import Shard, Shelving, Sink
-from headrace.stages.runtime.malloc import give_back
-from headrace.store.errors import StoreStalled
-from headrace.store.ledger.core.entries import Range
-from headrace.store.objects import ObjectStore
-from headrace.worker.processes.in_flight import STAGES, WRITER, Hands
+from headrace.stages.runtime import QUARANTINED, Batch, Shard, Shelving, Sink, give_back
+from headrace.store import ObjectStore, StoreStalled
+from headrace.store.ledger import Range
+from headrace.worker.processes import STAGES, WRITER, Hands
 from headrace.worker.task.chain import StageStatistics, Watch
 from headrace.worker.task.core import sink as core
 from headrace.worker.task.coverage import fates, join, part

@@ -10,11 +10,17 @@ import time
 from collections.abc import Iterator
 
 from headrace.protos import control_pb2 as pb
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.contract import Compared, DeviceFailed, FragmentChanged, FragmentEnd, InputError
-from headrace.stages.runtime.records import Draft, batch_of
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.intervals import UNKNOWN, Gap
+from headrace.stages.runtime import (
+    Batch,
+    Compared,
+    DeviceFailed,
+    Draft,
+    FragmentChanged,
+    FragmentEnd,
+    InputError,
+    batch_of,
+)
+from headrace.store.ledger import UNKNOWN, Fragment, Gap
 from headrace.worker.task.chain import Chain
 from headrace.worker.task.codec import fragment_from
 from headrace.worker.task.core.source import Reading

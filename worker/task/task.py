@@ -20,27 +20,17 @@ from typing import TYPE_CHECKING, cast
 
 import setproctitle
 
-from headrace.daemon.log_files import keep_logbook
-from headrace.daemon.log_lines import about, caused_by
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Pipeline
+from headrace.daemon import about, caused_by, keep_logbook
+from headrace.pipeline import Pipeline, PipelineError
 from headrace.protos import control_pb2 as pb
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.runtime.contract import InputError
-from headrace.stages.runtime.environment_lock import ENVIRONMENT_OF, unlike
-from headrace.stages.runtime.errors import StageContractError
-from headrace.stages.runtime.malloc import giving_back
-from headrace.store.errors import StoreError, StoreRefused
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.objects import open_store
-from headrace.transport.contract import LinkEnd, Receiver, Sender
-from headrace.transport.core.frame import Frame, FrameKind
-from headrace.transport.errors import TransportError
+from headrace.stages.runtime import ENVIRONMENT_OF, Batch, InputError, StageContractError, giving_back, unlike
+from headrace.store import StoreError, StoreRefused, open_store
+from headrace.store.ledger import Fragment
+from headrace.transport import LinkEnd, Receiver, Sender, TransportError
+from headrace.transport.core import Frame, FrameKind
 from headrace.worker.core import arrivals
-from headrace.worker.links.inbox import DESCRIPTORS, Attached, Inbox, attach
-from headrace.worker.links.outbox import Outbox
-from headrace.worker.processes.channel import Channel, ChannelClosed
-from headrace.worker.processes.in_flight import Hands
+from headrace.worker.links import DESCRIPTORS, Attached, Inbox, Outbox, attach
+from headrace.worker.processes import Channel, ChannelClosed, Hands
 from headrace.worker.task.chain import Chain, StageStatistics, Watch
 from headrace.worker.task.codec import batch_to_frame, fragment_to, frame_to_batch, gap_to, sweep_frame
 from headrace.worker.task.core.sweep import Sweeping
@@ -51,7 +41,7 @@ from headrace.worker.task.sink import Sinking, log_proposal, policy_of
 from headrace.worker.task.source import Sourcing
 
 if TYPE_CHECKING:
-    from headrace.worker.links.quic import Remote
+    from headrace.worker.links import Remote
 
 logger = logging.getLogger("headrace.task")
 
@@ -425,7 +415,7 @@ def _remote(order: pb.StartTask) -> Remote | None:
     """The endpoint of a task that has links between workers; the others load nothing of QUIC."""
     if not order.listens or not order.HasField("network"):
         return None
-    from headrace.worker.links.quic import Remote
+    from headrace.worker.links import Remote
 
     return Remote(order.network)
 

@@ -1,1 +1,18 @@
 """The checker of a run with faults: the evidence, the source, and the findings."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.chaos.live.checks.checker import (
+        Finding as Finding,
+        check_dataset as check_dataset,
+        check_run as check_run,
+        felt_on_network as felt_on_network,
+        numb_ways as numb_ways,
+    )
+    from headrace.chaos.live.checks.evidence import Fates as Fates, compare as compare, read_fates as read_fates
+    from headrace.chaos.live.checks.timeline import Commit as Commit, Timeline as Timeline
+else:
+    __getattr__ = door(__name__)

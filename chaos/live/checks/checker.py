@@ -12,17 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.chaos.gates.impairments import Struck
+from headrace.chaos.gates import Struck
+from headrace.chaos.live import NETWORK, Fired, Outcome
 from headrace.chaos.live.checks.evidence import Fates, compare, read_fates
 from headrace.chaos.live.checks.source_files import Servers
 from headrace.chaos.live.checks.source_records import SourceDamaged, read_source
-from headrace.chaos.live.conductor import Fired, Outcome
-from headrace.chaos.live.scenario import NETWORK
-from headrace.daemon.lifeline import ending_with_this
-from headrace.pipeline.graph import Pipeline
-from headrace.store.datasets.dataset import Dataset
-from headrace.store.errors import StoreError
-from headrace.worker.rebuild.shard_rebuild import own_key
+from headrace.daemon import ending_with_this
+from headrace.pipeline import Pipeline
+from headrace.store import StoreError
+from headrace.store.datasets import Dataset
+from headrace.worker.rebuild import own_key
 
 #: Seconds that making one shard again may take.
 REBUILD_S_MAX = 600.0

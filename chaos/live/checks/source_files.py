@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
-from headrace.pipeline.graph import Pipeline, StageKind
-from headrace.store.objects import ObjectStore, open_store
+from headrace.pipeline import Pipeline, StageKind
+from headrace.store import ObjectStore, open_store
 
 #: Bytes of an object that are asked for at once.
 PIECE_BYTES = 4 << 20

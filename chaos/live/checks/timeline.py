@@ -5,9 +5,8 @@ from __future__ import annotations
 import pathlib
 from dataclasses import dataclass
 
-from headrace.store.errors import StoreError
-from headrace.store.ledger.core.entries import Closed, EpochRaised, decode_entry
-from headrace.store.objects import ObjectStore
+from headrace.store import ObjectStore, StoreError
+from headrace.store.ledger import Closed, EpochRaised, decode_entry
 
 #: Seconds between two looks into a store.
 STORE_LOOK_S = 0.1

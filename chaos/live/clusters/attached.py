@@ -10,11 +10,10 @@ import os
 import signal
 import socket
 
-from headrace.chaos.gates.sockets import callers, callers_of_socket, holders, holders_of_socket
-from headrace.chaos.live.faults.processes import Process, Role, every_process, parent_of
-from headrace.client.client import Client, ControllerAt
-from headrace.client.errors import CliError
-from headrace.daemon.control_address import INSECURE, SOCKET
+from headrace.chaos.gates import callers, callers_of_socket, holders, holders_of_socket
+from headrace.chaos.live.faults import Process, Role, every_process, parent_of
+from headrace.client import Client, CliError, ControllerAt
+from headrace.daemon import INSECURE, SOCKET
 
 #: Generations between a task and its worker that are looked through.
 ANCESTORS_MAX = 8

@@ -8,9 +8,9 @@ import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headrace.chaos.gates.s3 import S3Proxy
-from headrace.client.errors import UsageError
-from headrace.store.objects import below, open_store
+from headrace.chaos.gates import S3Proxy
+from headrace.client import UsageError
+from headrace.store import below, open_store
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.chaos.live.scenario import Cluster
-from headrace.client.errors import UsageError
-from headrace.controller.core.plan.locality import QUIC, places_of
-from headrace.pipeline.graph import Pipeline, chain_order
+from headrace.chaos.live import Cluster
+from headrace.client import UsageError
+from headrace.controller.core.plan import QUIC, places_of
+from headrace.pipeline import Pipeline, chain_order
 
 
 def places_in(shape: Cluster, pipeline: Pipeline) -> dict[str, str]:

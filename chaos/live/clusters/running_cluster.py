@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from headrace.chaos.live import NETWORK, Scenario
 from headrace.chaos.live.clusters.attached import Attached
-from headrace.chaos.live.faults.remote import Reach
-from headrace.chaos.live.scenario import NETWORK, Scenario
-from headrace.client.client import ControllerAt
+from headrace.chaos.live.faults import Reach
+from headrace.client import ControllerAt
 
 
 @contextmanager

@@ -22,13 +22,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from headrace.chaos.live.checks.evidence import Fates, compare, read_fates
-from headrace.chaos.live.checks.timeline import Timeline
-from headrace.chaos.live.faults.processes import Marked, Role
-from headrace.client.client import ENDED, Client, ControllerSilent, RunOptions
-from headrace.daemon.log_lines import as_text
-from headrace.pipeline.graph import Pipeline
-from headrace.stages.library.stages import read, tokenize, write_tokens
+from headrace.chaos.live.checks import Fates, Timeline, compare, read_fates
+from headrace.chaos.live.faults import Marked, Role
+from headrace.client import ENDED, Client, ControllerSilent, RunOptions
+from headrace.daemon import as_text
+from headrace.pipeline import Pipeline
+from headrace.stages.library import read, tokenize, write_tokens
 
 #: What dies, in turn from seed to seed.
 VICTIMS = ("task", "worker", "controller", "worker and controller")

@@ -18,17 +18,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.chaos.gates.namespaces import Cables
-from headrace.chaos.gates.network import NetworkGates
-from headrace.chaos.live.faults.processes import Marked
-from headrace.chaos.live.scenario import Clocks, Cluster
-from headrace.client.client import Client, ControllerSilent, controller_at
-from headrace.client.errors import CliError
-from headrace.client.new_cluster import make_cluster, make_token
-from headrace.cluster.credential_files import write_secret
-from headrace.cluster.join_wire import PORT_OFFSET
-from headrace.controller.membership.cluster_files import ClusterFiles
-from headrace.worker.links.gate import HOST, VARIABLE as LINK_GATE
+from headrace.chaos.gates import Cables, NetworkGates
+from headrace.chaos.live import Clocks, Cluster
+from headrace.chaos.live.faults import Marked
+from headrace.client import Client, CliError, ControllerSilent, controller_at, make_cluster, make_token
+from headrace.cluster import PORT_OFFSET, write_secret
+from headrace.controller.membership import ClusterFiles
+from headrace.worker.links import HOST, VARIABLE as LINK_GATE
 
 #: The variable that names the worker that a process belongs to.
 OWNER = "HEADRACE_CHAOS_OWNER"

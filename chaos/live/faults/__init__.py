@@ -1,1 +1,23 @@
 """Faults that are done to real processes, disks and hosts."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.chaos.live.faults.disk import Disk as Disk, enter_namespace as enter_namespace
+    from headrace.chaos.live.faults.processes import (
+        Handle as Handle,
+        Marked as Marked,
+        Process as Process,
+        Role as Role,
+        Subjects as Subjects,
+        every_process as every_process,
+        hold as hold,
+        matching as matching,
+        parent_of as parent_of,
+    )
+    from headrace.chaos.live.faults.remote import Reach as Reach
+    from headrace.chaos.live.faults.tools import TOOLED as TOOLED, Begun as Begun, Tools as Tools
+else:
+    __getattr__ = door(__name__)

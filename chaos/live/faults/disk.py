@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 
-from headrace.client.errors import CliError
+from headrace.client import CliError
 
 _MS_REMOUNT = 32
 #: The tmpfs may grow to this share of the machine's memory while it is not full.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import IO, Protocol
 
-from headrace.daemon.lifeline import ending_with_this
+from headrace.daemon import ending_with_this
 
 MARK = "HEADRACE_CHAOS_MARK"
 #: Seconds in which processes that were sent SIGKILL must be gone.

@@ -6,12 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.chaos.gates.impairments import Ill, Storm, Struck, Way
-from headrace.chaos.gates.namespaces import Cables
-from headrace.chaos.gates.network import NetworkGates
-from headrace.chaos.gates.s3 import Fault as StoreFault, S3Proxy, Trouble
+from headrace.chaos.gates import Cables, Fault as StoreFault, Ill, NetworkGates, S3Proxy, Storm, Struck, Trouble, Way
+from headrace.chaos.live import NETWORK, STORE, Kind, Planned
 from headrace.chaos.live.faults.disk import Disk
-from headrace.chaos.live.scenario import NETWORK, STORE, Kind, Planned
 
 _TROUBLES = {
     Kind.STORE_ERRORS: (StoreFault.BUSY, ""),

@@ -1,1 +1,10 @@
 """What must hold after each simulated event."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.chaos.sim.checks.invariants import Checker as Checker
+else:
+    __getattr__ = door(__name__)

@@ -11,19 +11,13 @@ from typing import Any
 import orjson
 
 from headrace.chaos.sim.checks.history import History
-from headrace.chaos.sim.storage.log import SimulatedLog
-from headrace.chaos.sim.world.parts import Asked, Folding, Wish
-from headrace.chaos.sim.world.world import ViolationError
-from headrace.controller.core.cluster.leader import LeaderState
-from headrace.controller.core.cluster.members import TokenOffered
-from headrace.controller.core.cluster.records import plan_from_plain
+from headrace.chaos.sim.storage import SimulatedLog
+from headrace.chaos.sim.world import Asked, Folding, ViolationError, Wish
+from headrace.controller.core.cluster import LeaderState, TokenOffered, plan_from_plain
 from headrace.controller.core.messages import messages as core
-from headrace.controller.core.plan.plans import Plan
-from headrace.controller.core.run.run import Run
-from headrace.controller.core.run.run_states import RunState
-from headrace.store.ledger.core.cluster_changes import RunBegun, RunSteered, WorkerDrainAsked
-from headrace.store.ledger.core.cluster_fold import ClusterState, RunRecord
-from headrace.store.ledger.core.entries import Entry
+from headrace.controller.core.plan import Plan
+from headrace.controller.core.run import Run, RunState
+from headrace.store.ledger import ClusterState, Entry, RunBegun, RunRecord, RunSteered, WorkerDrainAsked
 
 
 class Assignments:

@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from headrace.chaos.sim.storage.log import SimulatedLog
-from headrace.chaos.sim.world.parts import Asked, Folding
-from headrace.chaos.sim.world.world import ViolationError
-from headrace.controller.core.messages.messages import WriteEntry
-from headrace.store.ledger.core.entries import Entry, Led
-from headrace.store.ledger.core.fold import FoldError
-from headrace.store.ledger.core.log_state import LogState
+from headrace.chaos.sim.storage import SimulatedLog
+from headrace.chaos.sim.world import Asked, Folding, ViolationError
+from headrace.controller.core.messages import WriteEntry
+from headrace.store.ledger import Entry, FoldError, Led, LogState
 
 S = TypeVar("S", bound=LogState)
 

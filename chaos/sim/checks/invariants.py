@@ -14,20 +14,14 @@ from headrace.chaos.sim.checks.history import History
 from headrace.chaos.sim.checks.provenance import Provenance
 from headrace.chaos.sim.checks.rereading import Rereading
 from headrace.chaos.sim.checks.verdicts import Verdicts
-from headrace.chaos.sim.nodes import dependencies, ghosts
-from headrace.chaos.sim.nodes.sinks import HELD_BYTES, SimulatedSink
-from headrace.chaos.sim.nodes.sources import BATCH_RECORDS_MAX
-from headrace.chaos.sim.storage.objects import SHARD
-from headrace.chaos.sim.world.corpus import CLUSTER, Part
-from headrace.chaos.sim.world.parts import Asked, Cluster, Folding, Wish
-from headrace.chaos.sim.world.texts import Name, Texts
-from headrace.chaos.sim.world.world import ViolationError
-from headrace.controller.core.cluster.fencing import Authority
+from headrace.chaos.sim.nodes import BATCH_RECORDS_MAX, HELD_BYTES, SimulatedSink, dependencies, ghosts
+from headrace.chaos.sim.storage import SHARD
+from headrace.chaos.sim.world import CLUSTER, Asked, Cluster, Folding, Name, Part, Texts, ViolationError, Wish
+from headrace.controller.core.cluster import Authority
 from headrace.controller.core.messages import messages as core
-from headrace.store.ledger.core.entries import ClaimsReleased, Closed, Entry
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.shards.object_keys import KEYS_ROLE, epoch_of
-from headrace.worker.task.core.sink import HELD_TIMES_MAX, NEED_BYTES
+from headrace.store.ledger import ClaimsReleased, Closed, Entry, LedgerState
+from headrace.store.shards import KEYS_ROLE, epoch_of
+from headrace.worker.task import HELD_TIMES_MAX, NEED_BYTES
 
 #: The one batch that a sink lets in below its budget.
 BATCH_BYTES_MAX = BATCH_RECORDS_MAX * HELD_BYTES

@@ -6,12 +6,9 @@ closed under two names unless somebody asked for it, and only what was open of a
 
 from __future__ import annotations
 
-from headrace.chaos.sim.world.corpus import Part
-from headrace.chaos.sim.world.parts import Cluster
-from headrace.chaos.sim.world.world import ViolationError
-from headrace.controller.core.run.input.changed import ChangedInput
-from headrace.store.ledger.core.entries import Fragment, FragmentDropped, FragmentsListed, VersionSeen
-from headrace.store.ledger.core.fold import FragmentState, LedgerState
+from headrace.chaos.sim.world import Cluster, Part, ViolationError
+from headrace.controller.core.run.input import ChangedInput
+from headrace.store.ledger import Fragment, FragmentDropped, FragmentsListed, FragmentState, LedgerState, VersionSeen
 
 
 class Provenance:

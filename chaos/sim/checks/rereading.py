@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.chaos.sim.world.parts import Asked, Cluster
-from headrace.chaos.sim.world.world import ViolationError
-from headrace.controller.core.messages.messages import Command, ReadFragment, SweepTask, TaskSwept
-from headrace.controller.core.run.run import Run
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.intervals import UNBOUNDED, Gap, IntervalSet
+from headrace.chaos.sim.world import Asked, Cluster, ViolationError
+from headrace.controller.core.messages import Command, ReadFragment, SweepTask, TaskSwept
+from headrace.controller.core.run import Run
+from headrace.store.ledger import UNBOUNDED, Fragment, Gap, IntervalSet
 
 #: Sweeps that are looked through for the newest that was not broken off.
 SWEEPS_BACK = 20

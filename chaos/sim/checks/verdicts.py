@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.chaos.sim.world.corpus import Part, ordinals
-from headrace.chaos.sim.world.texts import Name, Texts
-from headrace.chaos.sim.world.world import ViolationError
-from headrace.controller.core.run.needs import Records
+from headrace.chaos.sim.world import Name, Part, Texts, ViolationError, ordinals
+from headrace.controller.core.run import Records
 
 
 class Verdicts:

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.chaos.sim.network.links import SimulatedLink
-from headrace.chaos.sim.world.parts import Cluster, Member
-from headrace.chaos.sim.world.world import ViolationError
-from headrace.cluster.ticket import TicketError, match_ticket
+from headrace.chaos.sim.world import Cluster, Member, ViolationError
+from headrace.cluster import TicketError, match_ticket
 from headrace.controller.core.messages import messages as core
 
 if TYPE_CHECKING:
-    from headrace.chaos.sim.nodes.tasks import SimulatedTask
+    from headrace.chaos.sim.nodes import SimulatedTask
 
 #: Seconds after which an end that hears nothing of the other gives up.
 DIAL_S = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.chaos.sim.world.texts import Name
+from headrace.chaos.sim.world import Name
 
 MARKER_BYTES = 8
 

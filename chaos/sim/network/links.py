@@ -7,23 +7,24 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from headrace.chaos.sim.network.frames import Frame
-from headrace.chaos.sim.world.world import ViolationError, World
-from headrace.transport.core.credit import CreditReceiver, CreditSender
-from headrace.transport.core.frame import (
+from headrace.chaos.sim.world import ViolationError, World
+from headrace.transport import CreditError, TransportError
+from headrace.transport.core import (
     FRAGMENT_BYTES,
     FRAME_LIMIT_BYTES,
     HEADER_BYTES,
+    CreditReceiver,
+    CreditSender,
     Frame as Transported,
     FrameKind,
     decode,
     encode,
     frame_size,
 )
-from headrace.transport.errors import CreditError, TransportError
-from headrace.transport.quic.stream_frames import FrameAssembler
+from headrace.transport.quic import FrameAssembler
 
 if TYPE_CHECKING:
-    from headrace.chaos.sim.nodes.tasks import SimulatedTask
+    from headrace.chaos.sim.nodes import SimulatedTask
 
 
 #: Seconds within which a transport gives up a link on which something never arrives.

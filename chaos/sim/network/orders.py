@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.controller.core.cluster.fencing import Authority
+from headrace.controller.core.cluster import Authority
 from headrace.controller.core.messages import messages as core
 
 

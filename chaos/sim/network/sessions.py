@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.chaos.sim.network.orders import Order
-from headrace.chaos.sim.world.parts import Attendant
+from headrace.chaos.sim.world import Attendant
 from headrace.controller.core.messages import messages as core
 
 if TYPE_CHECKING:
-    from headrace.chaos.sim.nodes.controllers import SimulatedController
+    from headrace.chaos.sim.nodes import SimulatedController
 
 #: Share of messages that are lost; each one takes its session with it.
 LOSS = 0.002

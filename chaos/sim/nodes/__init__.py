@@ -1,1 +1,16 @@
 """The simulated processes: controllers, workers, tasks, deciders, and the operator."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.chaos.sim.nodes import dependencies as dependencies, ghosts as ghosts
+    from headrace.chaos.sim.nodes.controllers import SimulatedController as SimulatedController
+    from headrace.chaos.sim.nodes.operator import Operator as Operator
+    from headrace.chaos.sim.nodes.sinks import HELD_BYTES as HELD_BYTES, SimulatedSink as SimulatedSink
+    from headrace.chaos.sim.nodes.sources import BATCH_RECORDS_MAX as BATCH_RECORDS_MAX
+    from headrace.chaos.sim.nodes.tasks import SimulatedTask as SimulatedTask
+    from headrace.chaos.sim.nodes.workers import SimulatedWorker as SimulatedWorker
+else:
+    __getattr__ = door(__name__)

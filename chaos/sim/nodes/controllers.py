@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
-from headrace.chaos.sim.network.orders import Order
-from headrace.chaos.sim.network.sessions import Session
-from headrace.chaos.sim.storage.log import SimulatedLog
-from headrace.chaos.sim.world.parts import Cluster
-from headrace.chaos.sim.world.world import ViolationError
-from headrace.cluster.ticket import KEY_BYTES_MIN
-from headrace.controller.core.cluster.controller import Controller
-from headrace.controller.core.cluster.fencing import authority
-from headrace.controller.core.cluster.leader import LeaderState
+from headrace.chaos.sim.network import Order, Session
+from headrace.chaos.sim.storage import SimulatedLog
+from headrace.chaos.sim.world import Cluster, ViolationError
+from headrace.cluster import KEY_BYTES_MIN
+from headrace.controller.core.cluster import Controller, LeaderState, authority
 from headrace.controller.core.messages import messages as core
-from headrace.controller.core.run.run import Run
-from headrace.controller.membership.tickets import link_ticket
-from headrace.store.ledger.core.entries import encode_entry
-from headrace.store.ledger.core.fold import FoldError
+from headrace.controller.core.run import Run
+from headrace.controller.membership import link_ticket
+from headrace.store.ledger import FoldError, encode_entry
 
 #: The key that all controllers of a cluster have.
 TICKET_KEY = bytes(KEY_BYTES_MIN)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.chaos.sim.network.frames import Frame
-from headrace.chaos.sim.world.corpus import DATASET, ordinals
-from headrace.chaos.sim.world.parts import Member
-from headrace.chaos.sim.world.texts import Name, Texts
+from headrace.chaos.sim.network import Frame
+from headrace.chaos.sim.world import DATASET, Member, Name, Texts, ordinals
 from headrace.controller.core.messages import dedup
-from headrace.controller.core.run.needs import Records
-from headrace.stages.dedup import kept
-from headrace.stages.dedup.core import decider as core
-from headrace.store.ledger.core.fold import LedgerState
+from headrace.controller.core.run import Records
+from headrace.stages.dedup import decider as core, kept
+from headrace.store.ledger import LedgerState
 
 
 class Index:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.chaos.sim.network.frames import Frame
-from headrace.chaos.sim.world.parts import Member
+from headrace.chaos.sim.network import Frame
+from headrace.chaos.sim.world import Member
 from headrace.controller.core.messages import dedup
-from headrace.worker.task.core.dedup_client import ASK_AGAIN_S, Asking
+from headrace.worker.task import ASK_AGAIN_S, Asking
 
 
 class SimulatedInquiry:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headrace.chaos.sim.world.corpus import Part, ordinals
-from headrace.chaos.sim.world.texts import Name
-from headrace.controller.core.run.needs import Records
-from headrace.store.ledger.core.entries import Range
+from headrace.chaos.sim.world import Name, Part, ordinals
+from headrace.controller.core.run import Records
+from headrace.store.ledger import Range
 
 
 def needs(parts: Sequence[Part]) -> Records:

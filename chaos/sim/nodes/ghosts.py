@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headrace.chaos.sim.storage.log import CALM
-from headrace.chaos.sim.world.corpus import Part
-from headrace.chaos.sim.world.parts import Member
-from headrace.chaos.sim.world.texts import Name
-from headrace.controller.core.messages.messages import ShardProposed
-from headrace.store.ledger.core.entries import Range
+from headrace.chaos.sim.storage import CALM
+from headrace.chaos.sim.world import Member, Name, Part
+from headrace.controller.core.messages import ShardProposed
+from headrace.store.ledger import Range
 
 #: The first number of a ghost's proposals, which asks nobody what is kept.
 FIRST = 1 << 30

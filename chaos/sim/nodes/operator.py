@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.chaos.sim.world.corpus import PIPELINE, make_pipeline
-from headrace.chaos.sim.world.parts import Asked, Cluster, Wish
-from headrace.controller.core.cluster.members import TokenOffered
+from headrace.chaos.sim.world import PIPELINE, Asked, Cluster, Wish, make_pipeline
+from headrace.controller.core.cluster import TokenOffered
 from headrace.controller.core.messages import messages as core
-from headrace.controller.core.run.input.changed import ChangedInput
+from headrace.controller.core.run.input import ChangedInput
 
 #: Seconds before a controller that has no run is asked again.
 ASK_S = 1.5

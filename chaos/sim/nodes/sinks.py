@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.chaos.sim.network.frames import Frame
+from headrace.chaos.sim.network import Frame
 from headrace.chaos.sim.nodes import dependencies, ghosts
-from headrace.chaos.sim.world.corpus import Part
-from headrace.chaos.sim.world.parts import Member
-from headrace.controller.core.messages.messages import (
-    AnswerNeeds,
-    AnswerProposal,
-    Coverage,
-    NeedsAsked,
-    Outcome,
-    ShardProposed,
-    VerdictsLetGo,
-)
-from headrace.store.ledger.core.entries import Counts, Range, StoredObject
-from headrace.store.shards.object_keys import KEYS_ROLE
-from headrace.worker.task.core import sink as core
+from headrace.chaos.sim.world import Member, Part
+from headrace.controller.core.messages import AnswerProposal, Coverage, Outcome, ShardProposed
+from headrace.controller.core.run import AnswerNeeds, NeedsAsked, VerdictsLetGo
+from headrace.store.ledger import Counts, Range, StoredObject
+from headrace.store.shards import KEYS_ROLE
+from headrace.worker.task import sink as core
 
 #: Seals by size, by held bytes and by age all happen within a simulated run.
 POLICY = core.SealPolicy(target_bytes=120, held_bytes_max=200, age_s=2.0)

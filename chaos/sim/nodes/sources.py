@@ -6,16 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from headrace.chaos.sim.network.frames import Frame
-from headrace.chaos.sim.world.corpus import RECORD_BYTES, SOURCE, Part
-from headrace.chaos.sim.world.inputs import InputReader
-from headrace.chaos.sim.world.parts import Member
-from headrace.chaos.sim.world.world import ViolationError
+from headrace.chaos.sim.network import Frame
+from headrace.chaos.sim.world import RECORD_BYTES, SOURCE, InputReader, Member, Part, ViolationError
 from headrace.controller.core.messages import messages as core
-from headrace.stages.runtime.errors import FragmentChanged
-from headrace.store.ledger.core.entries import Fragment, Range
-from headrace.store.ledger.core.intervals import UNKNOWN, Gap
-from headrace.worker.task.core.source import Reading
+from headrace.stages.runtime import FragmentChanged
+from headrace.store.ledger import UNKNOWN, Fragment, Gap, Range
+from headrace.worker.task import Reading
 
 #: Records that a source puts into a batch.
 BATCH_RECORDS_MAX = 8

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from headrace.chaos.sim.network.frames import MARKER_BYTES, Frame
-from headrace.chaos.sim.network.links import SimulatedLink
+from headrace.chaos.sim.network import MARKER_BYTES, Frame, SimulatedLink
 from headrace.chaos.sim.nodes.deciders import SimulatedDecider
 from headrace.chaos.sim.nodes.dedup_clients import SimulatedInquiry
 from headrace.chaos.sim.nodes.sinks import SimulatedSink
 from headrace.chaos.sim.nodes.sources import SimulatedSource
-from headrace.chaos.sim.world.corpus import DEDUP, FILTER, SOURCE, Part
-from headrace.chaos.sim.world.parts import Cluster, Host, Input
+from headrace.chaos.sim.world import DEDUP, FILTER, SOURCE, Cluster, Host, Input, Part
 from headrace.controller.core.messages import dedup, messages as core
-from headrace.pipeline.graph import Pipeline
-from headrace.store.ledger.core.entries import Range
+from headrace.pipeline import Pipeline
+from headrace.store.ledger import Range
 from headrace.worker.core import arrivals
-from headrace.worker.task.core.sweep import Sweeping
+from headrace.worker.task import Sweeping
 
 #: Seconds that a source takes for a batch, and any stage for a step.
 READ_S, STEP_S = (0.05, 0.4), (0.001, 0.05)

@@ -6,15 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from headrace.chaos.sim.network.links import SimulatedLink
-from headrace.chaos.sim.network.orders import Order
-from headrace.chaos.sim.network.sessions import Session
+from headrace.chaos.sim.network import Order, Session, SimulatedLink
 from headrace.chaos.sim.nodes.tasks import SimulatedTask
-from headrace.chaos.sim.world.parts import Cluster, Member
+from headrace.chaos.sim.world import Cluster, Member
 from headrace.controller.core.messages import dedup, messages as core
-from headrace.worker.core import supervisor
-from headrace.worker.core.fencing import Obedience
-from headrace.worker.core.roll import Roll
+from headrace.worker.core import Obedience, Roll, supervisor
 
 #: Seconds that a worker stays with a controller that leads nothing, and of silence that it bears.
 PATIENCE_S = 4.0

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import TypeVar
 
-from headrace.chaos.sim.world.world import ViolationError, World
-from headrace.controller.core.messages.messages import (
+from headrace.chaos.sim.world import ViolationError, World
+from headrace.controller.core.messages import (
     EntryOvertaken,
     EntryRefused,
     EntryUnresolved,
@@ -26,14 +26,19 @@ from headrace.controller.core.messages.messages import (
     WriteEntry,
     WriteSnapshot,
 )
-from headrace.store.errors import FormatError, ObjectMissing
-from headrace.store.ledger.core.cluster_fold import ClusterState
-from headrace.store.ledger.core.entries import Entry, Led, decode_entry
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.ledger.core.log_state import LogState
-from headrace.store.ledger.log import Appended, Log
-from headrace.store.ledger.snapshot import decode_snapshot, encode_snapshot
-from headrace.store.objects import Buffer, Decide, ObjectInfo
+from headrace.store import Buffer, Decide, FormatError, ObjectInfo, ObjectMissing
+from headrace.store.ledger import (
+    Appended,
+    ClusterState,
+    Entry,
+    Led,
+    LedgerState,
+    Log,
+    LogState,
+    decode_entry,
+    decode_snapshot,
+    encode_snapshot,
+)
 
 #: Shares of writes that end in an error before or after they took effect: on a good day, and in trouble.
 CALM, TROUBLE = 0.01, 0.35

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import orjson
 
 from headrace.chaos.sim.storage.log import MemoryStore
-from headrace.chaos.sim.world.world import ViolationError, World
+from headrace.chaos.sim.world import ViolationError, World
 from headrace.store.datasets import manifest
-from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger import LedgerState
 
 #: The share of requests that are given up and take effect late, and when they are given up.
 LATE_SHARE, GIVEN_UP_S = 0.5, 1.0

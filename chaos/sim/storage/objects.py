@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 import xxhash
 
 from headrace.chaos.sim.storage.log import CALM
-from headrace.chaos.sim.world.corpus import Part
-from headrace.chaos.sim.world.world import World
-from headrace.store.ledger.core.entries import StoredObject
-from headrace.store.objects import ObjectInfo
+from headrace.chaos.sim.world import Part, World
+from headrace.store import ObjectInfo
+from headrace.store.ledger import StoredObject
 
 #: The role of the object that holds the records themselves.
 SHARD = "shard"

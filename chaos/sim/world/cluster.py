@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from headrace.chaos.sim.checks.invariants import Checker
-from headrace.chaos.sim.network.connections import Wires
-from headrace.chaos.sim.nodes.controllers import SimulatedController
-from headrace.chaos.sim.nodes.operator import Operator
-from headrace.chaos.sim.nodes.tasks import SimulatedTask
-from headrace.chaos.sim.nodes.workers import SimulatedWorker
-from headrace.chaos.sim.storage.log import SimulatedLog
-from headrace.chaos.sim.storage.manifests import SimulatedManifest
-from headrace.chaos.sim.storage.objects import SimulatedObjects
+from headrace.chaos.sim.checks import Checker
+from headrace.chaos.sim.network import Wires
+from headrace.chaos.sim.nodes import Operator, SimulatedController, SimulatedTask, SimulatedWorker
+from headrace.chaos.sim.storage import SimulatedLog, SimulatedManifest, SimulatedObjects
 from headrace.chaos.sim.world.corpus import CLUSTER, CLUSTER_SHARE, DATASET, TIERS, Corpus
 from headrace.chaos.sim.world.inputs import InputObjects
 from headrace.chaos.sim.world.world import World
-from headrace.controller.core.cluster.leader import CHANGES_MAX, LogLimits
-from headrace.controller.core.run.run import Run
+from headrace.controller.core.cluster import CHANGES_MAX, LogLimits
+from headrace.controller.core.run import Run
 
 
 class SimulatedCluster:

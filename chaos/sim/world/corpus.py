@@ -15,9 +15,9 @@ import xxhash
 
 from headrace.chaos.sim.world.texts import Name, Texts
 from headrace.chaos.sim.world.world import World
-from headrace.controller.core.run.input.changed import ChangedInput
-from headrace.pipeline.graph import Pipeline, Stage, StageKind
-from headrace.store.ledger.core.entries import Fragment, Range
+from headrace.controller.core.run.input import ChangedInput
+from headrace.pipeline import Pipeline, Stage, StageKind
+from headrace.store.ledger import Fragment, Range
 
 #: The bytes of a record in a simulated fragment; offsets follow from it.
 RECORD_BYTES = 10

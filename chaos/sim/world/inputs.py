@@ -15,11 +15,9 @@ import xxhash
 
 from headrace.chaos.sim.world.corpus import RECORD_BYTES, Corpus
 from headrace.chaos.sim.world.world import World
-from headrace.stages.sources.objects.streams import RemoteFile
-from headrace.store.errors import ObjectMissing
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.objects import ObjectInfo, ObjectStore
+from headrace.stages.sources.objects import RemoteFile
+from headrace.store import ObjectInfo, ObjectMissing, ObjectStore
+from headrace.store.ledger import Fragment, LedgerState
 
 #: Objects that a fault touches at once.
 TOUCHED_MAX = 3

@@ -5,29 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.chaos.sim.network.frames import Frame
-from headrace.chaos.sim.network.orders import Order
-from headrace.chaos.sim.storage.log import SimulatedLog
-from headrace.chaos.sim.storage.manifests import SimulatedManifest
-from headrace.chaos.sim.storage.objects import SimulatedObjects
+from headrace.chaos.sim.network import Frame, Order
+from headrace.chaos.sim.storage import SimulatedLog, SimulatedManifest, SimulatedObjects
 from headrace.chaos.sim.world.corpus import Corpus, Part
 from headrace.chaos.sim.world.inputs import InputObjects
 from headrace.chaos.sim.world.world import Clock, World
-from headrace.controller.core.cluster.controller import Controller
-from headrace.controller.core.cluster.leader import LogLimits
-from headrace.controller.core.cluster.members import TokenOffered
+from headrace.controller.core.cluster import Controller, LogLimits, TokenOffered
 from headrace.controller.core.messages import messages as core
-from headrace.store.ledger.core.entries import Range
+from headrace.store.ledger import Range
 
 if TYPE_CHECKING:
-    from headrace.chaos.sim.checks.invariants import Checker
-    from headrace.chaos.sim.network.connections import Wires
-    from headrace.chaos.sim.network.sessions import Session
-    from headrace.chaos.sim.nodes.controllers import SimulatedController
-    from headrace.chaos.sim.nodes.operator import Operator
-    from headrace.chaos.sim.nodes.tasks import SimulatedTask
-    from headrace.chaos.sim.nodes.workers import SimulatedWorker
-    from headrace.controller.core.run.run import Run
+    from headrace.chaos.sim.checks import Checker
+    from headrace.chaos.sim.network import Session, Wires
+    from headrace.chaos.sim.nodes import Operator, SimulatedController, SimulatedTask, SimulatedWorker
+    from headrace.controller.core.run import Run
 
 #: What people ask of a controller, and are answered.
 Wish = core.PipelineRequested | core.SteerRequested | core.DrainRequested | TokenOffered

@@ -8,8 +8,8 @@ from dataclasses import replace
 from headrace.controller.core.cluster import event_checks
 from headrace.controller.core.cluster.claims import Claims
 from headrace.controller.core.cluster.event_checks import Born, Said
-from headrace.controller.core.messages.messages import TaskExited, TaskFailed
-from headrace.controller.core.run.run import Run
+from headrace.controller.core.messages import TaskExited, TaskFailed
+from headrace.controller.core.run import Run
 
 
 class Witness:

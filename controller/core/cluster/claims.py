@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from headrace.controller.core.messages.messages import (
+from headrace.controller.core.messages import (
     LinkLost,
     RunningLink,
     RunningTask,

@@ -17,14 +17,15 @@ from headrace.controller.core.cluster.members import ExpelRequested, Members, To
 from headrace.controller.core.cluster.one_dataset import taken, writer_asked, writer_that_runs
 from headrace.controller.core.cluster.records import options_of, plan_from_plain, plan_to_plain, request_of, wished_of
 from headrace.controller.core.cluster.steering import Steering, turned_away
-from headrace.controller.core.messages.log import LOG_EVENTS, LogEvent
-from headrace.controller.core.messages.messages import (
+from headrace.controller.core.messages import (
+    LOG_EVENTS,
     TASK_EVENTS,
     AnswerRequest,
     ClearRequested,
     Command,
     DrainRequested,
     KillTask,
+    LogEvent,
     ManifestWritten,
     PipelineRequested,
     ReportRun,
@@ -36,21 +37,22 @@ from headrace.controller.core.messages.messages import (
     WorkerLost,
     WorkerRegistered,
 )
-from headrace.controller.core.plan.placement import Need
-from headrace.controller.core.plan.planner import plan
-from headrace.controller.core.plan.plans import Plan, Wished, reserved
-from headrace.controller.core.run.run import Run
-from headrace.controller.core.run.run_states import ENDED, RunState
-from headrace.controller.core.run.tasks.deaths import Deaths
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Pipeline
-from headrace.pipeline.validation import validate
-from headrace.store.ledger.core.cluster_changes import (
+from headrace.controller.core.plan import Need, Plan, Wished, plan, reserved
+from headrace.controller.core.run import ENDED, Run, RunState
+from headrace.controller.core.run.tasks import Deaths
+from headrace.pipeline import Pipeline, PipelineError, validate
+from headrace.store import counted
+from headrace.store.ledger import (
+    ENDED_RUNS_MAX,
+    Beat,
+    ClusterState,
+    Led,
     MemberExpelled,
     RunBegun,
     RunChanged,
     RunEnded,
     RunPlanned,
+    RunRecord,
     RunsCleared,
     RunSteered,
     RunStopAsked,
@@ -59,9 +61,6 @@ from headrace.store.ledger.core.cluster_changes import (
     WorkerJoined,
     WorkerLeft,
 )
-from headrace.store.ledger.core.cluster_fold import ENDED_RUNS_MAX, ClusterState, RunRecord
-from headrace.store.ledger.core.entries import Beat, Led
-from headrace.store.words import counted
 
 #: Seconds for which tasks of a run that this controller does not know may wait for somebody to apply it again.
 ORPHAN_S = 20.0

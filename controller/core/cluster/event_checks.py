@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Protocol
 
-from headrace.controller.core.messages.dedup import DecisionAsked, DecisionMade
-from headrace.controller.core.messages.messages import (
+from headrace.controller.core.messages import (
+    DecisionAsked,
+    DecisionMade,
     FragmentsWereRead,
     FragmentWasRead,
     LinkLost,
-    NeedsAsked,
-    Records,
     RunningLink,
     RunningTask,
     ShardProposed,
@@ -30,14 +29,12 @@ from headrace.controller.core.messages.messages import (
     TaskFailed,
     TaskReady,
     TaskSwept,
-    VerdictsLetGo,
     WorkerRegistered,
 )
-from headrace.controller.core.plan.plans import LinkPlan
-from headrace.store.ledger.core.entries import Fragment, Range
-from headrace.store.ledger.core.fold import FragmentState
-from headrace.store.ledger.core.intervals import UNBOUNDED, Gap, IntervalSet
-from headrace.store.shards.object_keys import epoch_of
+from headrace.controller.core.plan import LinkPlan
+from headrace.controller.core.run import NeedsAsked, Records, VerdictsLetGo
+from headrace.store.ledger import UNBOUNDED, Fragment, FragmentState, Gap, IntervalSet, Range
+from headrace.store.shards import epoch_of
 
 #: Characters of a text that a task or a worker may say, and of a name, an address or a label.
 TEXT_MAX = 64 << 10

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.controller.core.cluster.leader import Leadership
-from headrace.controller.core.run.run import Run
+from headrace.controller.core.run import Run
 
 
 @dataclass(frozen=True, slots=True)

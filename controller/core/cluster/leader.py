@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from headrace.controller.core.messages.messages import (
+from headrace.controller.core.messages import (
     Command,
     EntryFailed,
     EntryOvertaken,
@@ -43,8 +43,7 @@ from headrace.controller.core.messages.messages import (
     WriteEntry,
     WriteSnapshot,
 )
-from headrace.store.ledger.core.entries import Beat, Change, Entry, Led, Resigned
-from headrace.store.ledger.core.log_state import LogState
+from headrace.store.ledger import Beat, Change, Entry, Led, LogState, Resigned
 
 #: Seconds of silence after which a standby takes over: two beats may be late or lost in a slow store.
 TAKEOVER_S = 5.0

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from headrace.controller.core.cluster.leader import Leadership
-from headrace.controller.core.messages.messages import AnswerRequest, Command, SpreadExpulsions
-from headrace.store.ledger.core.cluster_changes import MemberExpelled, TokenSpent
-from headrace.store.ledger.core.cluster_fold import ClusterState, is_of_expelled
+from headrace.controller.core.messages import AnswerRequest, Command, SpreadExpulsions
+from headrace.store.ledger import ClusterState, MemberExpelled, TokenSpent, is_of_expelled
 
 SPENT = "another node has joined with this token; make another with `headrace cluster token`"
 OLD_KEY = "this node was expelled, and shows the key that it had: join with another --state folder, which is empty"

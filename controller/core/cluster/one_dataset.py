@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.controller.core.messages.messages import PipelineRequested
-from headrace.controller.core.run.run import Run
+from headrace.controller.core.messages import PipelineRequested
+from headrace.controller.core.run import Run
 
 
 @dataclass(frozen=True, slots=True)

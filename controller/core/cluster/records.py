@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from headrace.controller.core.messages.messages import PipelineRequested
-from headrace.controller.core.plan.placement import Need
-from headrace.controller.core.plan.plans import Change, LinkPlan, Plan, TaskPlan, Wished
-from headrace.controller.core.run.allowance import Allowance
-from headrace.controller.core.run.input.changed import ChangedInput
-from headrace.store.ledger.core.cluster_fold import RunRecord
+from headrace.controller.core.messages import PipelineRequested
+from headrace.controller.core.plan import Change, LinkPlan, Need, Plan, TaskPlan, Wished
+from headrace.controller.core.run import Allowance
+from headrace.controller.core.run.input import ChangedInput
+from headrace.store.ledger import RunRecord
 
 
 def plan_to_plain(plan: Plan) -> dict[str, Any]:

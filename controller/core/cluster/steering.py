@@ -11,21 +11,21 @@ from typing import Protocol, TypeAlias
 
 from headrace.controller.core.cluster.leader import Leadership
 from headrace.controller.core.cluster.records import wish_to_plain
-from headrace.controller.core.messages.messages import (
+from headrace.controller.core.messages import (
     AnswerRequest,
+    ClearAdmitted,
     ClearRequested,
     Command,
     DrainRequested,
+    SteerAdmitted,
     SteerRequested,
     StopRequested,
     WorkerDrained,
     WorkerRegistered,
 )
-from headrace.controller.core.messages.requests import ClearAdmitted, SteerAdmitted
-from headrace.controller.core.run.run import Run
-from headrace.pipeline.errors import PipelineError
-from headrace.store.ledger.core.cluster_changes import RunsCleared, RunSteered, RunStopAsked, WorkerDrainAsked
-from headrace.store.ledger.core.cluster_fold import ClusterState
+from headrace.controller.core.run import Run
+from headrace.pipeline import PipelineError
+from headrace.store.ledger import ClusterState, RunsCleared, RunSteered, RunStopAsked, WorkerDrainAsked
 
 Wish: TypeAlias = StopRequested | SteerRequested | DrainRequested | ClearRequested
 

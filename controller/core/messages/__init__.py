@@ -1,1 +1,87 @@
 """Pure: the events that enter the core and the commands that leave it."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.controller.core.messages import dedup as dedup, messages as messages
+    from headrace.controller.core.messages.dedup import (
+        DECISION_EVENTS as DECISION_EVENTS,
+        AnswerDecision as AnswerDecision,
+        AskDecision as AskDecision,
+        DecisionAsked as DecisionAsked,
+        DecisionEvent as DecisionEvent,
+        DecisionMade as DecisionMade,
+    )
+    from headrace.controller.core.messages.log import (
+        LOG_EVENTS as LOG_EVENTS,
+        EntryFailed as EntryFailed,
+        EntryOvertaken as EntryOvertaken,
+        EntryRefused as EntryRefused,
+        EntryUnresolved as EntryUnresolved,
+        EntryWritten as EntryWritten,
+        LogEvent as LogEvent,
+        LogRead as LogRead,
+        LogUnreadable as LogUnreadable,
+        ReadLog as ReadLog,
+        SnapshotWritten as SnapshotWritten,
+        TruncateLog as TruncateLog,
+        WriteEntry as WriteEntry,
+        WriteSnapshot as WriteSnapshot,
+    )
+    from headrace.controller.core.messages.messages import (
+        TASK_EVENTS as TASK_EVENTS,
+        AnswerProposal as AnswerProposal,
+        AnswerRequest as AnswerRequest,
+        Command as Command,
+        Condemned as Condemned,
+        Coverage as Coverage,
+        InHand as InHand,
+        KillTask as KillTask,
+        LinkLost as LinkLost,
+        ListSource as ListSource,
+        MakeLink as MakeLink,
+        ManifestWritten as ManifestWritten,
+        OpenRelay as OpenRelay,
+        Outcome as Outcome,
+        PipelineRequested as PipelineRequested,
+        ReadFragment as ReadFragment,
+        ReportRun as ReportRun,
+        SealSink as SealSink,
+        ShardProposed as ShardProposed,
+        SourceListed as SourceListed,
+        StartTask as StartTask,
+        StepDown as StepDown,
+        StopTask as StopTask,
+        SweepTask as SweepTask,
+        TaskExited as TaskExited,
+        TaskFailed as TaskFailed,
+        TaskReady as TaskReady,
+        TaskSwept as TaskSwept,
+        TimePassed as TimePassed,
+        WriteManifest as WriteManifest,
+    )
+    from headrace.controller.core.messages.reads import (
+        FragmentsWereRead as FragmentsWereRead,
+        FragmentWasRead as FragmentWasRead,
+    )
+    from headrace.controller.core.messages.requests import (
+        ClearAdmitted as ClearAdmitted,
+        ClearRequested as ClearRequested,
+        DrainRequested as DrainRequested,
+        ShutdownAsked as ShutdownAsked,
+        SteerAdmitted as SteerAdmitted,
+        SteerRequested as SteerRequested,
+        StopRequested as StopRequested,
+        WorkerDrained as WorkerDrained,
+    )
+    from headrace.controller.core.messages.workers import (
+        RunningLink as RunningLink,
+        RunningTask as RunningTask,
+        SpreadExpulsions as SpreadExpulsions,
+        WorkerLost as WorkerLost,
+        WorkerRegistered as WorkerRegistered,
+    )
+else:
+    __getattr__ = door(__name__)

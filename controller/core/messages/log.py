@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.store.ledger.core.entries import Entry
-from headrace.store.ledger.core.log_state import LogState
+from headrace.store.ledger import Entry, LogState
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,18 +47,18 @@ from headrace.controller.core.messages.workers import (
     WorkerLost as WorkerLost,
     WorkerRegistered as WorkerRegistered,
 )
-from headrace.controller.core.run.allowance import ANY_LOSS, Allowance
-from headrace.controller.core.run.input.changed import ChangedInput
-from headrace.controller.core.run.needs import (
+from headrace.controller.core.run import (
+    ANY_LOSS,
     NEEDS_EVENTS,
+    Allowance,
     AnswerNeeds as AnswerNeeds,
     NeedsAsked as NeedsAsked,
     Records as Records,
     ReleaseClaims as ReleaseClaims,
     VerdictsLetGo as VerdictsLetGo,
 )
-from headrace.store.ledger.core.entries import Counts, Fragment, Range, StoredObject
-from headrace.store.ledger.core.intervals import Gap
+from headrace.controller.core.run.input import ChangedInput
+from headrace.store.ledger import Counts, Fragment, Gap, Range, StoredObject
 
 # ---- what workers and tasks report ----
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.controller.core.plan.plans import Change
+from headrace.controller.core.plan import Change
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.controller.core.plan.locality import WorkerFacts
+from headrace.controller.core.plan import WorkerFacts
 
 
 @dataclass(frozen=True, slots=True)

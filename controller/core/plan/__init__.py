@@ -1,1 +1,20 @@
 """Pure: which tasks a pipeline becomes, where they run, and by which links they meet."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.controller.core.plan.locality import QUIC as QUIC, WorkerFacts as WorkerFacts, places_of as places_of
+    from headrace.controller.core.plan.placement import NOTHING as NOTHING, Need as Need, size as size
+    from headrace.controller.core.plan.planner import move as move, plan as plan
+    from headrace.controller.core.plan.plans import (
+        Change as Change,
+        LinkPlan as LinkPlan,
+        Plan as Plan,
+        TaskPlan as TaskPlan,
+        Wished as Wished,
+        reserved as reserved,
+    )
+else:
+    __getattr__ = door(__name__)

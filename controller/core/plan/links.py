@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from headrace.controller.core.plan.locality import WorkerFacts, fallback_of, transport_of
 from headrace.controller.core.plan.plans import LinkPlan, Plan, TaskPlan
-from headrace.pipeline.graph import Pipeline
+from headrace.pipeline import Pipeline
 
 #: Tasks of one other group, on other workers, that one task feeds, unless more are needed for each to be fed.
 LINKS_A_TASK_MAX = 64

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Pipeline, chain_order
+from headrace.pipeline import Pipeline, PipelineError, chain_order
 
 RING = "ring"
 PIPE = "pipe"

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.controller.core.plan.locality import WorkerFacts, eligible
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Pipeline
-from headrace.store.words import counted
+from headrace.pipeline import Pipeline, PipelineError
+from headrace.store import counted
 
 #: Workers that an error or a reason names; the others are counted.
 NAMED_MAX = 5

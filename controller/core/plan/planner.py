@@ -18,8 +18,7 @@ from headrace.controller.core.plan.links import edges, rejoined
 from headrace.controller.core.plan.locality import INLINE, WorkerFacts, check_forced, places_of
 from headrace.controller.core.plan.placement import NOTHING, Need, Stock, need_of, place, total
 from headrace.controller.core.plan.plans import Plan, TaskPlan
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Pipeline, chain_order
+from headrace.pipeline import Pipeline, PipelineError, chain_order
 
 #: Tasks that one worker may be given for one pipeline.
 TASKS_A_WORKER_MAX = 512

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.controller.core.plan.locality import QUIC, RING
 from headrace.controller.core.plan.placement import NOTHING, Need, total
-from headrace.store.words import counted
+from headrace.store import counted
 
 
 @dataclass(frozen=True, slots=True)

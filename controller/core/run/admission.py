@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.pipeline.graph import Pipeline, StageKind, difference
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.words import counted
+from headrace.pipeline import Pipeline, StageKind, difference
+from headrace.store import counted
+from headrace.store.ledger import LedgerState
 
 
 @dataclass(frozen=True, slots=True)

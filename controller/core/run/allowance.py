@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.words import counted
+from headrace.store import counted
+from headrace.store.ledger import LedgerState
 
 #: Closed records from which on a share means something.
 SHARE_RECORDS_MIN = 1000

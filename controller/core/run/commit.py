@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.controller.core.messages.messages import Coverage, Outcome, ShardProposed
+from headrace.controller.core.messages import Coverage, Outcome, ShardProposed
 from headrace.controller.core.run.needs import first_of, unmet
-from headrace.store.ledger.core.entries import Closed, Range
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.ledger.core.intervals import IntervalSet
-from headrace.store.shards.object_keys import epoch_of, is_checksum, is_key
+from headrace.store.ledger import Closed, IntervalSet, LedgerState, Range
+from headrace.store.shards import epoch_of, is_checksum, is_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.store.ledger.core.fold import LedgerState
+from headrace.store.ledger import LedgerState
 
 #: Records by fragment: their ordinals, ascending.
 Records = tuple[tuple[bytes, tuple[int, ...]], ...]

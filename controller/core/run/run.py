@@ -6,11 +6,12 @@ is `handle(event, now)`; what it has learned comes out as commands, and time com
 
 from __future__ import annotations
 
-from headrace.controller.core.cluster.leader import LOST, LeaderState
-from headrace.controller.core.messages.dedup import DecisionAsked, DecisionMade
-from headrace.controller.core.messages.log import LOG_EVENTS
-from headrace.controller.core.messages.messages import (
+from headrace.controller.core.cluster import LOST, LeaderState
+from headrace.controller.core.messages import (
+    LOG_EVENTS,
     Command,
+    DecisionAsked,
+    DecisionMade,
     EntryUnresolved,
     FragmentsWereRead,
     FragmentWasRead,
@@ -18,7 +19,6 @@ from headrace.controller.core.messages.messages import (
     LogRead,
     LogUnreadable,
     ManifestWritten,
-    NeedsAsked,
     Outcome,
     ShardProposed,
     SourceListed,
@@ -30,19 +30,19 @@ from headrace.controller.core.messages.messages import (
     TaskReady,
     TaskSwept,
     TimePassed,
-    VerdictsLetGo,
     WorkerDrained,
     WorkerLost,
     WriteManifest,
 )
-from headrace.controller.core.plan.locality import WorkerFacts
+from headrace.controller.core.plan import WorkerFacts
+from headrace.controller.core.run.needs import NeedsAsked, VerdictsLetGo
 from headrace.controller.core.run.run_base import OPENING_S_MAX, WORKING
 from headrace.controller.core.run.run_changes import Changes
 from headrace.controller.core.run.run_ending import Ending
 from headrace.controller.core.run.run_input import Input
 from headrace.controller.core.run.run_states import RunState, RunTurn
 from headrace.controller.core.run.run_tasks import WORKER_AWAY_S_MAX
-from headrace.store.ledger.core.entries import (
+from headrace.store.ledger import (
     Closed,
     Entry,
     FragmentDropped,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.controller.core.messages.messages import Command, KillTask, WorkerLost
-from headrace.controller.core.plan.plans import Change, Plan
+from headrace.controller.core.messages import Command, KillTask, WorkerLost
+from headrace.controller.core.plan import Change, Plan
 from headrace.controller.core.run.run_base import WORKING
 from headrace.controller.core.run.run_tasks import Tasks
-from headrace.controller.core.run.tasks.task_table import TaskState
+from headrace.controller.core.run.tasks import TaskState
 
 #: Seconds that the workers of an inherited plan have to come back before their tasks are planned elsewhere.
 REJOIN_S = 8.0

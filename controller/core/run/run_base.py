@@ -5,37 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from headrace.controller.core.cluster.claims import Claims
-from headrace.controller.core.cluster.leader import (
+from headrace.controller.core.cluster import (
     LOG_LIMITS,
     OVER,
+    Claims,
     InvalidTransitionError,
     Leadership,
     LeaderState,
     LogLimits,
 )
-from headrace.controller.core.messages.messages import (
-    AnswerProposal,
-    AnswerRequest,
-    Command,
-    Outcome,
-    ReportRun,
-)
-from headrace.controller.core.plan.locality import WorkerFacts
-from headrace.controller.core.plan.placement import Need
-from headrace.controller.core.plan.plans import Change, LinkPlan, Plan, Wished
+from headrace.controller.core.messages import AnswerProposal, AnswerRequest, Command, Outcome, ReportRun
+from headrace.controller.core.plan import Change, LinkPlan, Need, Plan, Wished, WorkerFacts
 from headrace.controller.core.run.allowance import ANY_LOSS, Allowance
 from headrace.controller.core.run.commit import Committer, Waiter
-from headrace.controller.core.run.input.changed import ChangedInput
-from headrace.controller.core.run.input.comparison import Compared
-from headrace.controller.core.run.input.intake import Intake
-from headrace.controller.core.run.input.listing import Listing
+from headrace.controller.core.run.input import ChangedInput, Compared, Intake, Listing
 from headrace.controller.core.run.run_states import ENDED, TRANSITIONS, RunState, RunTurn
-from headrace.controller.core.run.tasks.deaths import Deaths
-from headrace.controller.core.run.tasks.run_tasks import Crew
-from headrace.pipeline.graph import Pipeline, StageKind
-from headrace.store.ledger.core.entries import Range
-from headrace.store.ledger.core.fold import FragmentState, LedgerState
+from headrace.controller.core.run.tasks import Crew, Deaths
+from headrace.pipeline import Pipeline, StageKind
+from headrace.store.ledger import FragmentState, LedgerState, Range
 
 #: Seconds that a run may wait for a store that does not take its first entry. One that is full is waited for without
 #: end, and so is any once the run leads.

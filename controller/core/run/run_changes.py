@@ -11,21 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from headrace.controller.core.messages.messages import (
-    AnswerRequest,
-    Command,
-    SteerAdmitted,
-    SteerRequested,
-    WorkerDrained,
-)
-from headrace.controller.core.plan.planner import move
-from headrace.controller.core.plan.plans import Change, Plan
+from headrace.controller.core.messages import AnswerRequest, Command, SteerAdmitted, SteerRequested, WorkerDrained
+from headrace.controller.core.plan import Change, Plan, move
 from headrace.controller.core.run.run_base import WORKING
 from headrace.controller.core.run.run_opening import Opening
 from headrace.controller.core.run.run_states import RunState, RunTurn
-from headrace.pipeline.errors import PipelineError
-from headrace.store.ledger.core.entries import EpochRaised
-from headrace.store.words import counted
+from headrace.pipeline import PipelineError
+from headrace.store import counted
+from headrace.store.ledger import EpochRaised
 
 
 class Changes(Opening):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.controller.core.run.input.changed import ChangedInput
-from headrace.controller.core.run.input.comparison import Compared, Finding, said_of
+from headrace.controller.core.run.input import ChangedInput, Compared, Finding, said_of
 from headrace.controller.core.run.run_base import RunBase
-from headrace.store.ledger.core.entries import FragmentsListed, VersionSeen
-from headrace.store.words import counted
+from headrace.store import counted
+from headrace.store.ledger import FragmentsListed, VersionSeen
 
 #: Objects that are named at the end of a run.
 ALTERED_SHOWN = 5

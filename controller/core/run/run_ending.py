@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.controller.core.messages.messages import (
-    Command,
-    ManifestWritten,
-    ReportRun,
-    StopRequested,
-    WriteManifest,
-)
+from headrace.controller.core.messages import Command, ManifestWritten, ReportRun, StopRequested, WriteManifest
 from headrace.controller.core.run.allowance import kept_nothing
 from headrace.controller.core.run.run_base import RunBase
 from headrace.controller.core.run.run_states import RunState, RunTurn
-from headrace.store.ledger.core.entries import (
-    VersionPublished,
-)
+from headrace.store.ledger import VersionPublished
 
 #: Seconds before a manifest is written again that the store took not, but may take later.
 MANIFEST_AGAIN_S = 2.0

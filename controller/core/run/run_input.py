@@ -4,41 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.controller.core.messages.dedup import (
+from headrace.controller.core.messages import (
     AnswerDecision,
     AskDecision,
+    Command,
     DecisionAsked,
     DecisionEvent,
     DecisionMade,
-)
-from headrace.controller.core.messages.messages import (
-    AnswerNeeds,
-    Command,
     FragmentsWereRead,
     FragmentWasRead,
-    NeedsAsked,
     ReadFragment,
-    ReleaseClaims,
     ShardProposed,
     SourceListed,
     TaskSwept,
-    VerdictsLetGo,
 )
 from headrace.controller.core.run.commit import Waiter
-from headrace.controller.core.run.input.changed import ChangedInput
-from headrace.controller.core.run.needs import Records, unmet
+from headrace.controller.core.run.input import ChangedInput
+from headrace.controller.core.run.needs import AnswerNeeds, NeedsAsked, Records, ReleaseClaims, VerdictsLetGo, unmet
 from headrace.controller.core.run.run_base import HALTING
 from headrace.controller.core.run.run_comparing import Altered
 from headrace.controller.core.run.run_states import RunState
-from headrace.controller.core.run.tasks.run_tasks import Crew
-from headrace.controller.core.run.tasks.task_table import Task, TaskState
-from headrace.store.ledger.core.entries import (
-    ClaimsReleased,
-    FragmentDropped,
-    FragmentEnded,
-    FragmentsListed,
-)
-from headrace.store.words import counted
+from headrace.controller.core.run.tasks import Crew, Task, TaskState
+from headrace.store import counted
+from headrace.store.ledger import ClaimsReleased, FragmentDropped, FragmentEnded, FragmentsListed
 
 #: Changed fragments that are named at the end of a run.
 CHANGED_SHOWN = 5

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.controller.core.cluster.leader import LeaderState
-from headrace.controller.core.messages.messages import (
-    AnswerRequest,
-    Command,
-    ReportRun,
-)
-from headrace.controller.core.plan.planner import plan
-from headrace.controller.core.plan.plans import Plan
+from headrace.controller.core.cluster import LeaderState
+from headrace.controller.core.messages import AnswerRequest, Command, ReportRun
+from headrace.controller.core.plan import Plan, plan
 from headrace.controller.core.run.admission import admit
 from headrace.controller.core.run.run_adoption import REJOIN_S, Adoption, without_solitary
 from headrace.controller.core.run.run_states import RunState, RunTurn
-from headrace.controller.core.run.tasks.run_tasks import Crew
-from headrace.pipeline.errors import PipelineError
-from headrace.store.ledger.core.balance import balance_of
-from headrace.store.ledger.core.entries import (
-    EpochRaised,
-    PipelineApplied,
-    Removed,
-)
+from headrace.controller.core.run.tasks import Crew
+from headrace.pipeline import PipelineError
+from headrace.store.ledger import EpochRaised, PipelineApplied, Removed, balance_of
 
 
 class Opening(Adoption):

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.controller.core.messages.messages import (
-    Command,
-    KillTask,
-    LinkLost,
-    TaskExited,
-    TaskFailed,
-    WorkerLost,
-)
-from headrace.controller.core.run.input.suspicion import VAIN_MAX
+from headrace.controller.core.messages import Command, KillTask, LinkLost, TaskExited, TaskFailed, WorkerLost
+from headrace.controller.core.run.input import VAIN_MAX
 from headrace.controller.core.run.run_base import WORKING, RunBase
-from headrace.controller.core.run.tasks.task_table import DEATHS_MAX, Task
-from headrace.pipeline.errors import PipelineError
-from headrace.store.ledger.core.entries import Range
-from headrace.store.ledger.core.intervals import UNBOUNDED, IntervalSet
-from headrace.store.words import counted
+from headrace.controller.core.run.tasks import DEATHS_MAX, Task
+from headrace.pipeline import PipelineError
+from headrace.store import counted
+from headrace.store.ledger import UNBOUNDED, IntervalSet, Range
 
 #: Seconds that tasks wait for a worker when theirs is lost and no other may have them.
 WORKER_AWAY_S_MAX = 60.0

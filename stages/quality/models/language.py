@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from headrace.pipeline.errors import PipelineError
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.text.texts import Rule, drop, tag, text_of
+from headrace.pipeline import PipelineError
+from headrace.stages.runtime import Batch, text_of
+from headrace.stages.text import Rule, drop, tag
 
 _LABEL = "__label__"
 _BREAKS = re.compile(r"[\n\r\x00]+")

@@ -30,7 +30,7 @@ import numpy as np
 import setproctitle
 import xxhash
 
-from headrace.daemon.private_folder import claim, peer_user, short_path
+from headrace.daemon import claim, peer_user, short_path
 from headrace.stages.quality.models.models import Model, load_model
 
 #: Seconds without a task after which a host ends.

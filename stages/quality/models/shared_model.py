@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.daemon.private_folder import NotPrivateError, check_socket, runtime_folder, short_path
-from headrace.pipeline.errors import PipelineError
+from headrace.daemon import NotPrivateError, check_socket, runtime_folder, short_path
+from headrace.pipeline import PipelineError
 from headrace.stages.quality.models.model_host import file_digest, is_ours, receive, send
 from headrace.stages.quality.models.models import PACKAGES
-from headrace.stages.runtime.batch import Batch
-from headrace.stages.text.texts import Rule, drop, tag, text_of
+from headrace.stages.runtime import Batch, text_of
+from headrace.stages.text import Rule, drop, tag
 
 #: Seconds that a model may take to load, and a batch to be scored.
 LOAD_S_MAX = 600.0

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from headrace.pipeline.graph import Stage
-from headrace.stages.runtime.batch import make_schema
-from headrace.stages.runtime.build import build_stage
-from headrace.stages.text.texts import scores_of
-from headrace.store.datasets.dataset import Dataset
-from headrace.store.shards.shard import read_table
+from headrace.pipeline import Stage
+from headrace.stages.runtime import build_stage, make_schema
+from headrace.stages.text import scores_of
+from headrace.store.datasets import Dataset
+from headrace.store.shards import read_table
 
 DECISIONS = make_schema(id=pa.string(), fragment=pa.string(), row=pa.int64(), stage=pa.string(), reason=pa.string())
 

@@ -15,11 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.pipeline.graph import Stage
-from headrace.stages.runtime.batch import Batch, no_verdicts
-from headrace.stages.runtime.build import build_stage, process_safely
-from headrace.stages.runtime.records import SOURCE_ROWS
-from headrace.stages.text.texts import scores_of
+from headrace.pipeline import Stage
+from headrace.stages.runtime import SOURCE_ROWS, Batch, build_stage, no_verdicts, process_safely
+from headrace.stages.text import scores_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,12 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from headrace.pipeline.graph import recipe_difference
-from headrace.stages.runtime.samples import read_samples
-from headrace.store.datasets.dataset import Dataset
-from headrace.store.datasets.recipes import Recipe, recipes_of
-from headrace.store.ledger.core.balance import Balance, balance_of, main_sink
-from headrace.store.shards.shard import SCORE_PREFIX, read_table
-from headrace.store.words import counted
+from headrace.pipeline import recipe_difference
+from headrace.stages.runtime import read_samples
+from headrace.store import counted
+from headrace.store.datasets import Dataset, Recipe, recipes_of
+from headrace.store.ledger import Balance, balance_of, main_sink
+from headrace.store.shards import SCORE_PREFIX, read_table
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 #: Languages and reasons that are shown one by one; the rest are summed.

@@ -1,1 +1,42 @@
 """Objects of an input: which there are, how they are opened, unpacked and compared."""
+
+from typing import TYPE_CHECKING
+
+from headrace.pipeline.door import door
+
+if TYPE_CHECKING:
+    from headrace.stages.sources.objects.content import Content as Content
+    from headrace.stages.sources.objects.file_magic import (
+        HEAD_BYTES as HEAD_BYTES,
+        foreign as foreign,
+        misnamed as misnamed,
+    )
+    from headrace.stages.sources.objects.inputs import (
+        InputObject as InputObject,
+        Inputs as Inputs,
+        file_at as file_at,
+        to_path as to_path,
+    )
+    from headrace.stages.sources.objects.patterns import (
+        SUFFIXES as SUFFIXES,
+        WINDOW_BYTES as WINDOW_BYTES,
+        check_format as check_format,
+        codec_of as codec_of,
+        format_of as format_of,
+        globs_of as globs_of,
+        split_patterns as split_patterns,
+    )
+    from headrace.stages.sources.objects.preflight_check import SOURCES as SOURCES, preflight as preflight
+    from headrace.stages.sources.objects.streams import (
+        BLOCK_BYTES as BLOCK_BYTES,
+        EndingStream as EndingStream,
+        InputStream as InputStream,
+        LocalFile as LocalFile,
+        RemoteFile as RemoteFile,
+        checksum_of as checksum_of,
+        expect as expect,
+        open_raw as open_raw,
+    )
+    from headrace.stages.sources.objects.within import with_followed_links as with_followed_links
+else:
+    __getattr__ = door(__name__)

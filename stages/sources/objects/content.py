@@ -14,8 +14,7 @@ from typing import IO, Protocol
 
 import xxhash
 
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.intervals import UNBOUNDED, IntervalSet
+from headrace.store.ledger import UNBOUNDED, Fragment, IntervalSet
 
 #: Bytes that are read at a time where they are read for the checksum alone.
 STEP_BYTES = 1 << 20

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.stages.runtime.errors import FragmentChanged, InputError, unreadable
+from headrace.stages.runtime import FragmentChanged, InputError, unreadable
 from headrace.stages.sources.objects.patterns import (
     Folder,
     Glob,
@@ -29,9 +29,8 @@ from headrace.stages.sources.objects.patterns import (
 )
 from headrace.stages.sources.objects.skipped import PassedOver
 from headrace.stages.sources.objects.within import LeadsOutError, open_below
-from headrace.store.errors import StoreError
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.objects import ObjectInfo, ObjectStore, open_store
+from headrace.store import ObjectInfo, ObjectStore, StoreError, open_store
+from headrace.store.ledger import Fragment
 
 #: Files that a folder holds instead of what was looked for, which are named.
 OTHERS_SHOWN = 3

@@ -12,7 +12,7 @@ import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.stages.runtime.errors import InputError
+from headrace.stages.runtime import InputError
 
 #: What may follow the suffix of a format, and the codec that it stands for.
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}

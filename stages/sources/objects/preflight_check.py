@@ -6,8 +6,7 @@ import inspect
 import itertools
 from collections.abc import Callable
 
-from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.graph import Pipeline, Stage, StageKind
+from headrace.pipeline import Pipeline, PipelineError, Stage, StageKind
 
 #: Files of each input pattern whose names are looked at; a listing of all of them is the run's.
 FILES_LOOKED_AT = 1000
@@ -52,8 +51,7 @@ def _check_tokenizer(stage: Stage, pipeline: Pipeline) -> None:
 
 
 def _check_function(stage: Stage, pipeline: Pipeline) -> None:
-    from headrace.stages.runtime.build import load_target
-    from headrace.stages.runtime.modules import install_modules
+    from headrace.stages.runtime import install_modules, load_target
 
     install_modules(pipeline.modules)
     function = stage.parameters["function"]
@@ -98,7 +96,7 @@ def _check_sink(stage: Stage, pipeline: Pipeline) -> None:
 
 def _before(stage: Stage, pipeline: Pipeline) -> list[Stage]:
     """The stage and all from which records come to it, in declared order."""
-    from headrace.pipeline.graph import chain_order
+    from headrace.pipeline import chain_order
 
     before = {stage.name}
     for other in reversed(chain_order(pipeline.stages)):

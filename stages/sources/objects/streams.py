@@ -8,14 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
-from headrace.stages.runtime.errors import (
-    DamagedInput,
-    DeviceFailed,
-    ForeignInput,
-    InputError,
-    is_device_error,
-    unreadable,
-)
+from headrace.stages.runtime import DamagedInput, DeviceFailed, ForeignInput, InputError, is_device_error, unreadable
 from headrace.stages.sources.objects.ahead import Span, spans_of
 from headrace.stages.sources.objects.content import Content
 from headrace.stages.sources.objects.file_magic import HEAD_BYTES, misnamed
@@ -31,9 +24,8 @@ from headrace.stages.sources.objects.unpack import (
     WindowTooLarge,
     Zstd,
 )
-from headrace.store.errors import ObjectMissing
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.objects import ObjectInfo, ObjectStore, get_with_info
+from headrace.store import ObjectInfo, ObjectMissing, ObjectStore, get_with_info
+from headrace.store.ledger import Fragment
 
 #: Bytes of one request to a store. While a block is read the next one is fetched.
 BLOCK_BYTES = 8 << 20

@@ -13,8 +13,8 @@ import stat
 from contextlib import suppress
 from dataclasses import replace
 
-from headrace.pipeline.graph import Stage
-from headrace.stages.runtime.errors import InputError
+from headrace.pipeline import Stage
+from headrace.stages.runtime import InputError
 
 #: How the command line and the sources call the leave to follow links.
 OPTION, PARAMETER = "--follow-links", "follow_links"

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.store import counted
 from headrace.store.ledger.core.entries import Counts
 from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.words import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias, cast
 import msgpack
 import xxhash
 
+from headrace.store import NUMBER_MAX, misfit
 from headrace.store.ledger.core.cluster_changes import CLUSTER_CHANGES, ClusterChange
-from headrace.store.shards.object_keys import is_checksum, is_key
-from headrace.store.typed import NUMBER_MAX, misfit
+from headrace.store.shards import is_checksum, is_key
 
 #: Characters around one that cannot be encoded which are shown.
 _SHOWN = 80

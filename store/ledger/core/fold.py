@@ -32,7 +32,7 @@ from headrace.store.ledger.core.entries import (
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap, IntervalSet
 from headrace.store.ledger.core.log_state import FoldError, ForeignLog, LogState
 from headrace.store.ledger.core.totals import Totals
-from headrace.store.shards.object_keys import epoch_of
+from headrace.store.shards import epoch_of
 
 __all__ = ["ClosedShard", "FoldError", "FragmentState", "LedgerState", "Published"]
 

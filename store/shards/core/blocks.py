@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import xxhash
 
-from headrace.store.errors import FormatError
+from headrace.store import FormatError
 
 #: As in `headrace.store.objects`, which reaches a network.
 Buffer: TypeAlias = bytes | bytearray | memoryview

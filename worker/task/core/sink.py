@@ -22,9 +22,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from headrace.store.ledger.core.entries import Range
-from headrace.store.ledger.core.intervals import IntervalSet
-from headrace.worker.core.doubt import Doubt
+from headrace.store.ledger import IntervalSet, Range
+from headrace.worker.core import Doubt
 
 #: Seconds without an answer after which a proposal is made again; the same proposal gets the same answer.
 PROPOSE_AGAIN_S = 2.0

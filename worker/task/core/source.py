@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.intervals import UNKNOWN, Gap
+from headrace.store.ledger import UNKNOWN, Fragment, Gap
 
 #: A fragment's name, and the version under which it is to be compared; None: it is to be read.
 _Order = tuple[bytes, str | None]

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.fold import FragmentState, LedgerState
-from headrace.store.ledger.core.intervals import IntervalSet
+from headrace.store.ledger import Fragment, FragmentState, IntervalSet, LedgerState
 
 
 class ChangedInput(Enum):

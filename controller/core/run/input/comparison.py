@@ -14,11 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from headrace.controller.core.messages.messages import Command, FragmentWasRead, ReadFragment
+from headrace.controller.core.messages import Command, FragmentWasRead, ReadFragment
 from headrace.controller.core.run.input.changed import part_of
-from headrace.controller.core.run.tasks.task_table import Task, TaskState
-from headrace.store.ledger.core.entries import Fragment, VersionSeen
-from headrace.store.ledger.core.fold import FragmentState
+from headrace.controller.core.run.tasks import Task, TaskState
+from headrace.store.ledger import Fragment, FragmentState, VersionSeen
 
 #: Fragments that one task is asked to compare ahead of what it compares.
 COMPARE_AHEAD = 16

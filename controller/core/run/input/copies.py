@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.store.ledger.core.entries import Fragment
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.words import counted
+from headrace.store import counted
+from headrace.store.ledger import Fragment, LedgerState
 
 
 class Copies:

@@ -19,13 +19,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.controller.core.messages.messages import TaskSwept
+from headrace.controller.core.messages import TaskSwept
+from headrace.controller.core.run import Records
 from headrace.controller.core.run.input.solitary import Solitary
 from headrace.controller.core.run.input.suspicion import Suspicion
-from headrace.controller.core.run.needs import Records
-from headrace.store.ledger.core.entries import Fragment, Range
-from headrace.store.ledger.core.fold import FragmentState, LedgerState
-from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, Gap, IntervalSet, still_open
+from headrace.store.ledger import (
+    UNBOUNDED,
+    UNKNOWN,
+    Fragment,
+    FragmentState,
+    Gap,
+    IntervalSet,
+    LedgerState,
+    Range,
+    still_open,
+)
 
 #: Bytes and fragments that a source task is given ahead of what it reads, so that it never waits for an answer; and how
 #: much more while there is plenty, so that it goes on while a standby takes over: half of an even share of what waits.

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.controller.core.messages.messages import Command, ListSource, SourceListed
+from headrace.controller.core.messages import Command, ListSource, SourceListed
 from headrace.controller.core.run.input.changed import Earlier, Standing
 from headrace.controller.core.run.input.comparison import Compared, Comparing
 from headrace.controller.core.run.input.copies import Copies
-from headrace.controller.core.run.tasks.task_table import Task, TaskState
-from headrace.store.ledger.core.entries import Fragment, VersionSeen
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.words import counted
+from headrace.controller.core.run.tasks import Task, TaskState
+from headrace.store import counted
+from headrace.store.ledger import Fragment, LedgerState, VersionSeen
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.controller.core.run.input.suspicion import Suspicion
-from headrace.pipeline.graph import Pipeline
-from headrace.store.ledger.core.entries import Fragment, Range
-from headrace.store.ledger.core.fold import LedgerState
-from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, Gap, IntervalSet, still_open
+from headrace.pipeline import Pipeline
+from headrace.store.ledger import UNBOUNDED, UNKNOWN, Fragment, Gap, IntervalSet, LedgerState, Range, still_open
 
 #: The part of a solitary task's name behind the pipeline's.
 NAME = "solitary"

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headrace.controller.core.messages.messages import Condemned, InHand
-from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, IntervalSet
+from headrace.controller.core.messages import Condemned, InHand
+from headrace.store.ledger import UNBOUNDED, UNKNOWN, IntervalSet
 
 #: Records that a source may have been at when it died, if it did not say how many.
 SOURCE_WINDOW = 4096

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.controller.core.messages.messages import LinkLost, MakeLink, OpenRelay, RunningLink
-from headrace.controller.core.plan.locality import QUIC, WorkerFacts
-from headrace.controller.core.plan.plans import LinkPlan, Plan
+from headrace.controller.core.messages import LinkLost, MakeLink, OpenRelay, RunningLink
+from headrace.controller.core.plan import QUIC, LinkPlan, Plan, WorkerFacts
 from headrace.controller.core.run.tasks.task_table import Roster, Task, TaskState
 
 #: Seconds before a link that was cut is made again, doubled for each time in a row up to REMAKE_S_MAX.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from headrace.controller.core.cluster.event_checks import Born
-from headrace.controller.core.messages.messages import (
+from headrace.controller.core.cluster import Born
+from headrace.controller.core.messages import (
     Command,
     RunningTask,
     SealSink,
@@ -16,14 +16,11 @@ from headrace.controller.core.messages.messages import (
     TaskFailed,
     TaskReady,
 )
-from headrace.controller.core.plan.locality import WorkerFacts
-from headrace.controller.core.plan.placement import Need
-from headrace.controller.core.plan.planner import move
-from headrace.controller.core.plan.plans import Plan, TaskPlan
-from headrace.controller.core.run.input.solitary import NAME as SOLITARY, Path, way
+from headrace.controller.core.plan import Need, Plan, TaskPlan, WorkerFacts, move
+from headrace.controller.core.run.input import NAME as SOLITARY, Path, way
 from headrace.controller.core.run.tasks.run_links import Joints
 from headrace.controller.core.run.tasks.task_table import START_S_MAX, Roster, Task, TaskState, TaskTurn
-from headrace.pipeline.graph import Pipeline
+from headrace.pipeline import Pipeline
 
 _ALIVE = (TaskState.STARTING, TaskState.READY)
 #: Attempts of one task whose workers are remembered, the newest: the dead may have last words.

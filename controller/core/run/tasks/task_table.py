@@ -6,8 +6,8 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from headrace.controller.core.cluster.leader import InvalidTransitionError
-from headrace.controller.core.plan.plans import Plan, TaskPlan
+from headrace.controller.core.cluster import InvalidTransitionError
+from headrace.controller.core.plan import Plan, TaskPlan
 
 #: Seconds before a task that died starts again, doubled for each death in a row up to RESTART_S_MAX.
 RESTART_S = 0.1
