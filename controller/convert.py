@@ -1,54 +1,19 @@
-"""Between the control protocol's messages and the core's own: one function for each, and no decisions."""
+"""Messages of workers as events of the core, and its commands as messages. It decides nothing."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace.controller.core.cluster import TEXT_MAX, Said
 from headrace.controller.core.messages import dedup, messages as core
 from headrace.controller.membership import Introduction
-from headrace.controller.status import counts_from
-from headrace.protos import control_pb2 as pb
-from headrace.store.ledger import CHECKSUM_BYTES, Fragment, Gap, Range, StoredObject
+from headrace.protos import codec, control_pb2 as pb
+from headrace.store.ledger import CHECKSUM_BYTES
 
 #: Fragments that a task is told to read in one message.
 READS_MAX = 64
-
-
-def fragment_from(message: pb.Fragment) -> Fragment:
-    """A fragment as the ledger names it."""
-    m = message
-    return Fragment(m.id, m.stage, m.uri, m.version, m.start, m.end, m.reader, m.size)
-
-
-def fragment_to(fragment: Fragment) -> pb.Fragment:
-    """A fragment for the wire."""
-    f = fragment
-    return pb.Fragment(
-        id=f.id, stage=f.stage, uri=f.uri, version=f.version, start=f.start, end=f.end, reader=f.reader, size=f.size
-    )
-
-
-def range_from(message: pb.Range) -> Range:
-    """A range without its coverage."""
-    return Range(message.fragment, message.first, message.count, message.offset, message.length)
-
-
-def range_to(item: Range) -> pb.Range:
-    """A range for the wire, without coverage."""
-    return pb.Range(fragment=item.fragment, first=item.first, count=item.count, offset=item.offset, length=item.length)
-
-
-def gaps_to(gaps: Iterable[Gap]) -> list[pb.Gap]:
-    """Gaps for the wire."""
-    return [pb.Gap(first=gap.first, end=gap.end, offset=gap.offset) for gap in gaps]
-
-
-def expulsions_to(expelled: Mapping[str, Iterable[str]]) -> pb.Expulsions:
-    """Who was expelled, and whom that does not concern, for the wire."""
-    return pb.Expulsions(members=[pb.Expelled(member=member, keys=keys) for member, keys in expelled.items()])
 
 
 def task_event(message: pb.TaskEvent) -> Said | None:
@@ -63,7 +28,7 @@ def task_event(message: pb.TaskEvent) -> Said | None:
             return core.TaskFailed(task, attempt, message.failed.error[:TEXT_MAX], message.failed.final)
         case "listed":
             listed = message.listed
-            fragments = tuple(fragment_from(item) for item in listed.fragments)
+            fragments = tuple(codec.fragment_from(item) for item in listed.fragments)
             error, passed_over = listed.error[:TEXT_MAX], listed.passed_over[:TEXT_MAX]
             return core.SourceListed(
                 task, attempt, listed.stage, fragments, listed.last, error, listed.listing, passed_over
@@ -75,7 +40,7 @@ def task_event(message: pb.TaskEvent) -> Said | None:
             return _proposed(task, attempt, message.proposed)
         case "needs":
             needs = message.needs
-            return core.NeedsAsked(task, attempt, needs.proposal, needs.sink, _records_from(needs.records))
+            return core.NeedsAsked(task, attempt, needs.proposal, needs.sink, codec.records_from(needs.records))
         case "let_go":
             return core.VerdictsLetGo(task, attempt)
         case "asked":
@@ -104,7 +69,7 @@ def _decided(task: str, attempt: int, m: pb.DecisionMade) -> dedup.DecisionMade:
 
 
 def _exited(task: str, attempt: int, m: pb.TaskExited) -> core.TaskExited:
-    in_hand = tuple(core.InHand(item.stage, range_from(item.range)) for item in m.in_hand)
+    in_hand = tuple(core.InHand(item.stage, *codec.ranges_from((item.range,))) for item in m.in_hand)
     return core.TaskExited(task, attempt, m.code, m.story[-TEXT_MAX:], in_hand, m.killed_for[:TEXT_MAX])
 
 
@@ -123,28 +88,18 @@ def _proposed(task: str, attempt: int, m: pb.Proposed) -> core.ShardProposed:
         sink=m.sink,
         version=m.version,
         epoch=m.epoch,
-        ranges=tuple(range_from(item) for item in m.ranges),
+        ranges=codec.ranges_from(m.ranges),
         coverage=tuple(core.Coverage(item.kept, item.verdicts) for item in m.ranges),
-        objects=tuple(StoredObject(item.role, item.key, item.checksum, item.size) for item in m.objects),
-        counts=counts_from(m.counts),
-        needs=_records_from(m.needs),
-        released=_records_from(m.released),
+        objects=codec.objects_from(m.objects),
+        counts=codec.counts_from(m.counts),
+        needs=codec.records_from(m.needs),
+        released=codec.records_from(m.released),
     )
-
-
-def _records_from(items: Iterable[pb.Records]) -> core.Records:
-    return tuple((item.fragment, tuple(item.rows)) for item in items)
-
-
-def _records_to(records: core.Records) -> list[pb.Records]:
-    return [pb.Records(fragment=fragment, rows=rows) for fragment, rows in records]
 
 
 def _swept(task: str, attempt: int, m: pb.Swept) -> core.TaskSwept:
-    pending = tuple(
-        (item.fragment, tuple(Gap(gap.first, gap.end, gap.offset) for gap in item.gaps)) for item in m.pending
-    )
-    held = tuple((item.sink, tuple(range_from(inner) for inner in item.ranges)) for item in m.held)
+    pending = tuple((item.fragment, codec.gaps_from(item.gaps)) for item in m.pending)
+    held = tuple((item.sink, codec.ranges_from(item.ranges)) for item in m.held)
     return core.TaskSwept(task, attempt, m.sweep, pending, held)
 
 
@@ -249,14 +204,14 @@ def _fill(message: pb.TaskCommand, command: core.Command) -> None:
         case core.AnswerProposal():
             message.answer.proposal = command.proposal
             message.answer.outcome = _OUTCOMES[command.outcome]
-            message.answer.overlaps.extend(range_to(item) for item in command.overlaps)
+            message.answer.overlaps.extend(codec.range_to(item) for item in command.overlaps)
             message.answer.reason = command.reason
         case core.AnswerNeeds():
             message.needs.proposal = command.proposal
-            message.needs.open.extend(_records_to(command.open))
-            message.needs.gone.extend(_records_to(command.gone))
+            message.needs.open.extend(codec.records_to(command.open))
+            message.needs.gone.extend(codec.records_to(command.gone))
         case core.ReleaseClaims():
-            message.release.records.extend(_records_to(command.records))
+            message.release.records.extend(codec.records_to(command.records))
         case dedup.AskDecision(question=asked):
             message.decide.asker, message.decide.asker_attempt = command.asker, command.asker_attempt
             question = pb.DecisionAsked(number=asked.number, fragment=asked.fragment, row=asked.row, keys=asked.keys)
@@ -271,7 +226,9 @@ def _fill(message: pb.TaskCommand, command: core.Command) -> None:
 
 
 def _add_read(message: pb.ReadFragments, command: core.ReadFragment) -> None:
-    read = message.reads.add(fragment=fragment_to(command.fragment), gaps=gaps_to(command.gaps), trial=command.trial)
+    read = message.reads.add(
+        fragment=codec.fragment_to(command.fragment), gaps=codec.gaps_to(command.gaps), trial=command.trial
+    )
     for item in command.condemned:
         read.condemned.add(ordinal=item.ordinal, stage=item.stage, story=item.story)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from headrace.controller.convert import expulsions_to, task_event
+from headrace.controller.convert import task_event
 from headrace.controller.core.cluster import registration_fault
 from headrace.controller.core.messages import messages as core
 from headrace.controller.core.run import Allowance
@@ -22,7 +22,7 @@ from headrace.controller.shell import Session, Shell
 from headrace.controller.status import RunProgress, reply
 from headrace.daemon import Effects
 from headrace.pipeline import PipelineError, parse_pipeline
-from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
+from headrace.protos import codec, control_pb2 as pb, control_pb2_grpc as rpc
 from headrace.store import StoreError, one_name, release
 
 logger = logging.getLogger("headrace.controller")
@@ -79,7 +79,7 @@ class Servicer(rpc.ControlServicer):
         session = Session(register.worker, allows_chaos=register.allows_chaos)
         self._shell.sessions[register.worker] = session
         welcome = pb.Welcome(term=self._shell.term, controller=str(os.getpid()), heartbeat_s=HEARTBEAT_S)
-        welcome.expelled.CopyFrom(expulsions_to(self._shell.core.expelled))
+        welcome.expelled.CopyFrom(codec.expulsions_to(self._shell.core.expelled))
         reader: asyncio.Task[None] | None = None
         try:
             yield pb.ToWorker(term=self._shell.term, welcome=welcome)

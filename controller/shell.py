@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.controller.commits import CommitTimes
-from headrace.controller.convert import add_reads, expulsions_to, said_together, to_worker
+from headrace.controller.convert import add_reads, said_together, to_worker
 from headrace.controller.core.cluster import (
     Controller,
     ExpelRequested,
@@ -35,7 +35,7 @@ from headrace.controller.membership import introduce
 from headrace.controller.outcomes import in_words, outcome
 from headrace.controller.status import RunProgress
 from headrace.daemon import Effects, Logbook, caused_by, current_cause
-from headrace.protos import control_pb2 as pb
+from headrace.protos import codec, control_pb2 as pb
 from headrace.store import StoreError
 from headrace.store.datasets import Dataset, bring_forward
 
@@ -301,7 +301,7 @@ class Shell:
             self.doubts.forget(name)
             self.post(core.WorkerLost(name, "it was expelled from the cluster"))
         for worker in self.sessions:
-            self.tell_worker(worker, pb.ToWorker(expelled=expulsions_to(self.core.expelled)))
+            self.tell_worker(worker, pb.ToWorker(expelled=codec.expulsions_to(self.core.expelled)))
 
     def _send_away(self, reason: str) -> None:
         refusal = pb.Refusal(reason=reason, elsewhere=True, leader=str(self.core.leader.get("address", "")))

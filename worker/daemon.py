@@ -19,7 +19,6 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +42,7 @@ from headrace.daemon import (
     notify,
     parse_arguments,
 )
-from headrace.protos import control_pb2 as pb
+from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.shipping import Inherited
 from headrace.store import release
 from headrace.transport import LinkRefusedError
@@ -278,7 +277,7 @@ class Daemon:
         logger.log(level, "process %d ended with %s", item.pid, ending, extra={"facts": {**item.facts, "code": code}})
         for held in item.hands.read():
             for inner in held.items:
-                exited.in_hand.add(stage=inner.stage, range=pb.Range(**asdict(inner.range)))
+                exited.in_hand.add(stage=inner.stage, range=codec.range_to(inner.range))
         self._stories[item.task, item.attempt] = exited
         self._roll.exited(item.task, item.attempt)
         self.tally.ended(item.task, item.attempt, code, item.killed_for)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.daemon import LINES_MAX, Logbook, Search, pages
-from headrace.protos import control_pb2 as pb
+from headrace.daemon import LINES_MAX, Logbook, pages
+from headrace.protos import codec, control_pb2 as pb
 
 #: Searches that may be followed at once.
 FOLLOWED_MAX = 64
@@ -30,7 +30,7 @@ class LogDesk:
             self._book.leave(number)
             self._waiting.pop(number, None)
             return
-        search, lines_max = search_of(message.search), message.search.lines_max or LINES_MAX
+        search, lines_max = codec.search_from(message.search), message.search.lines_max or LINES_MAX
         if message.search.follow and len(self._waiting) < FOLLOWED_MAX:
             loop = asyncio.get_running_loop()
             self._waiting[number] = ([], 0)
@@ -66,9 +66,3 @@ class LogDesk:
         self._waiting[number] = ([], 0)
         for index, page in enumerate(pages(lines)):
             self._say(pb.LogPage(number=number, lines=page, lost=0 if index else lost))
-
-
-def search_of(message: pb.LogSearch) -> Search:
-    """What is wanted."""
-    m = message
-    return Search(m.pipeline, m.stage, m.task, m.cause, m.level, m.since)

@@ -39,9 +39,8 @@ from headrace.client import (
     pipeline_of,
     plain,
 )
-from headrace.controller.status import balance_from
 from headrace.pipeline import Pipeline
-from headrace.protos import control_pb2 as pb
+from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime import ENVIRONMENT_OF
 from headrace.store.ledger import balance_of
 
@@ -173,7 +172,8 @@ def _show_pipeline(status: pb.PipelineStatus) -> None:
         ("fragments", f"{number(status.fragments_done)} of {number(status.fragments)} closed"),
         ("ledger", closed_line(status)),
     ]
-    facts += [("open", words) for words in (balance_from(status.balance).open_words,) if words and status.fragments]
+    open_words = codec.balance_from(status.balance).open_words
+    facts += [("open", open_words)] if open_words and status.fragments else []
     facts += [("to change", words) for words in status.changes]
     facts += [("not changed", status.refused_change)] if status.refused_change else []
     facts += [("environment", words) for words in environments(status)]

@@ -13,8 +13,7 @@ from typing import IO, Protocol, Self
 
 from headrace.cli.ui.report import MB
 from headrace.cli.ui.words import megabytes, padding, safe, seconds
-from headrace.controller.status import balance_from
-from headrace.protos import control_pb2 as pb
+from headrace.protos import codec, control_pb2 as pb
 from headrace.store import counted
 
 #: Variables by which rich takes any stream for a terminal.
@@ -189,7 +188,7 @@ def share(done: int, whole: int) -> str:
 
 def closed_line(status: pb.PipelineStatus) -> str:
     """What the ledger holds by now."""
-    balance = balance_from(status.balance)
+    balance = codec.balance_from(status.balance)
     counts = balance.counts
     found = ((balance.records_closed, "record"), (counts.tokens, "token"), (balance.shards, "shard"))
     line = ", ".join(counted(count, word) for count, word in found)

@@ -7,8 +7,8 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 
-from headrace.daemon import FILE_BYTES_MAX, LINES_MAX, Logbook, Search, pages
-from headrace.protos import control_pb2 as pb
+from headrace.daemon import FILE_BYTES_MAX, LINES_MAX, Logbook, pages
+from headrace.protos import codec, control_pb2 as pb
 
 #: Seconds that workers have to tell what there is.
 ANSWER_S = 5.0
@@ -41,7 +41,7 @@ class LogSearches:
         queue = self._waiting[number] = asyncio.Queue(WAITING_PAGES_MAX)
         self._asked[number] = {"", *asked}
         loop = asyncio.get_running_loop()
-        search = Search(wanted.pipeline, wanted.stage, wanted.task, wanted.cause, wanted.level, wanted.since)
+        search = codec.search_from(wanted)
 
         def come(line: bytes) -> None:
             loop.call_soon_threadsafe(self.told, "", pb.LogPage(number=number, lines=[line]))

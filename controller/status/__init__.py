@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.controller.status.counts import balance_from as balance_from, counts_from as counts_from
     from headrace.controller.status.metrics import families as families
     from headrace.controller.status.progress import RunProgress as RunProgress
     from headrace.controller.status.status import reply as reply

@@ -10,9 +10,8 @@ from headrace.controller import Shell
 from headrace.controller.core.plan import NOTHING
 from headrace.controller.core.run import Run
 from headrace.controller.core.run.tasks import Deaths, Task, TaskState
-from headrace.controller.status.counts import balance_to, counts_to
 from headrace.controller.status.progress import RunProgress
-from headrace.protos import control_pb2 as pb
+from headrace.protos import codec, control_pb2 as pb
 from headrace.store.ledger import balance_of
 
 
@@ -87,12 +86,12 @@ def _pipeline(run: Run, progress: RunProgress) -> pb.PipelineStatus:
         refused_change=run.refused_change,
         waits=_waits(run, progress),
         notes=run.listing.notes(),
-        balance=balance_to(balance_of(run.ledger)),
+        balance=codec.balance_to(balance_of(run.ledger)),
         held_by_dead=progress.held_by_dead(living),
         deaths=_deaths(run.deaths),
     )
     for sink, counts in run.ledger.counts.items():
-        status.counts[sink].CopyFrom(counts_to(counts))
+        status.counts[sink].CopyFrom(codec.counts_to(counts))
     for task in run.crew or ():
         status.tasks.append(_task(task, progress))
     if run.crew is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from core_kit import Stand, fragment, of
 
-from headrace.controller.convert import fragment_to, task_event
+from headrace.controller.convert import task_event
 from headrace.controller.core.cluster import event_checks
 from headrace.controller.core.cluster.event_checks import (
     BROUGHT_MAX,
@@ -24,6 +24,7 @@ from headrace.controller.core.cluster.event_checks import (
 from headrace.controller.core.messages import messages as m
 from headrace.controller.core.run.run_states import RunState
 from headrace.protos import control_pb2 as pb
+from headrace.protos.codec import fragment_to
 from headrace.store.ledger.core.intervals import UNBOUNDED
 
 OURS, THEIRS = fragment(1), fragment(2)

@@ -24,7 +24,7 @@ from mutations import within_msgpack
 
 from headrace.controller import convert
 from headrace.controller.core.messages import messages as core
-from headrace.protos import control_pb2 as pb
+from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime.batch import ROW, VERDICTS, Batch, no_verdicts
 from headrace.store.errors import StoreError
 from headrace.store.ledger.core.entries import Range
@@ -135,7 +135,7 @@ def run_hands(data: bytes) -> object | None:
     for held in found:
         assert abs(held.since) + abs(held.spent_s) < float("inf")
         for item in held.items:
-            told.in_hand.add(stage=item.stage, range=convert.range_to(item.range))
+            told.in_hand.add(stage=item.stage, range=codec.range_to(item.range))
     told.SerializeToString()
     return repr(found) if any(held.items for held in found) else None
 

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from headrace.cli.ui.page import balance_page
 from headrace.client.client import plain
-from headrace.controller.status.counts import balance_from, balance_to
 from headrace.protos import control_pb2 as pb
+from headrace.protos.codec import balance_from, balance_to
 from headrace.stages.quality.scorecard.measurement import collect, to_markdown
 from headrace.store.files.store import FileStore
 from headrace.store.ledger.core.balance import Balance, balance_of, sinks_of

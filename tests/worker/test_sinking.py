@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.controller.status.counts import counts_from, counts_to
+from headrace.protos.codec import counts_from, counts_to
 from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
 from headrace.stages.runtime.records import Columns, Draft, batch_of
 from headrace.stages.sinks.texts import DocumentSink, JsonlSink

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.protos import control_pb2 as pb
+from headrace.protos.codec import fragment_to
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.contract import Compared, FragmentChanged, FragmentEnd
 from headrace.stages.runtime.records import Columns, Draft
@@ -15,7 +16,6 @@ from headrace.store.ledger.core.entries import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, Gap
 from headrace.worker.task import source as sourcing
 from headrace.worker.task.chain import Chain
-from headrace.worker.task.codec import fragment_to
 from headrace.worker.task.source import JOINT_BYTES, JOINT_DRAFTS, SMALL_BYTES, TOLD_BYTES, TOLD_FRAGMENTS, Sourcing
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from headrace.cluster import Credentials, Expelled, Peer, Role, TicketError, match_ticket
-from headrace.protos import control_pb2 as pb
+from headrace.cluster import Credentials, Peer, Role, TicketError, match_ticket
+from headrace.protos import codec, control_pb2 as pb
 from headrace.transport import LinkRefusedError, Receiver, Sender
 from headrace.transport.core import knock
 from headrace.transport.quic import Address, QuicEndpoint, QuicSender, QuicSettings, every_address
@@ -24,7 +24,7 @@ class Remote:
 
     def __init__(self, network: pb.Network) -> None:
         self._credentials = Credentials(network.certificate, network.key, network.authority)
-        self._expelled = _expelled(network.expelled)
+        self._expelled = codec.expulsions_from(network.expelled)
         self._endpoint = self._open()
         self._hosts, self._gates = tuple(network.addresses), network.gates
         self._links: dict[str, _Link] = {}
@@ -75,7 +75,7 @@ class Remote:
 
     def expel(self, expulsions: pb.Expulsions) -> None:
         """Cut the links with members that were expelled, and those that they relay, and take none of them again."""
-        self._expelled = _expelled(expulsions)
+        self._expelled = codec.expulsions_from(expulsions)
         self._endpoint.expel(self._expelled)
         for link, known in list(self._links.items()):
             if known.own is not None:
@@ -106,10 +106,6 @@ class _Link:
     own: QuicEndpoint | None
     #: Which worker relays at which address.
     relays: dict[Address, str]
-
-
-def _expelled(expulsions: pb.Expulsions) -> Expelled:
-    return {item.member: frozenset(item.keys) for item in expulsions.members}
 
 
 def _addresses(texts: Iterable[str]) -> list[Address]:

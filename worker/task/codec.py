@@ -1,4 +1,4 @@
-"""Batches as frames: Arrow IPC for the rows, msgpack for the rest; and what goes to the controller, as messages."""
+"""Batches as frames: Arrow IPC for the rows, msgpack for the rest."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 
-from headrace.protos import control_pb2 as pb
 from headrace.stages.runtime import ROW, VERDICTS, Batch, check_messages, no_verdicts, sound
-from headrace.store.ledger import Fragment, Gap
 from headrace.transport import FrameError
 from headrace.transport.core import Frame, FrameKind, body_size, body_view
 
@@ -143,20 +141,3 @@ def _is_plain(kind: pa.DataType) -> bool:
         or is_.is_binary(kind)
         or is_.is_large_binary(kind)
     )
-
-
-def gap_to(gap: Gap) -> pb.Gap:
-    """A gap for the worker."""
-    return pb.Gap(first=gap.first, end=gap.end, offset=gap.offset)
-
-
-def fragment_to(f: Fragment) -> pb.Fragment:
-    """A fragment for the worker."""
-    return pb.Fragment(
-        id=f.id, stage=f.stage, uri=f.uri, version=f.version, start=f.start, end=f.end, reader=f.reader, size=f.size
-    )
-
-
-def fragment_from(m: pb.Fragment) -> Fragment:
-    """The inverse of `fragment_to`."""
-    return Fragment(m.id, m.stage, m.uri, m.version, m.start, m.end, m.reader, m.size)

@@ -171,13 +171,3 @@ def recall_verdicts(chain: Chain, store: ObjectStore, closed: Closed) -> None:
 def names_from(message: pb.ReleaseClaims) -> list[RecordName]:
     """The records whose claims are released."""
     return [RecordName(item.fragment, row) for item in message.records for row in item.rows]
-
-
-def records_to(rows: Rows) -> list[pb.Records]:
-    """Records for the wire."""
-    return [pb.Records(fragment=fragment, rows=sorted(found)) for fragment, found in sorted(rows.items())]
-
-
-def records_from(items: Iterable[pb.Records]) -> Rows:
-    """The inverse of `records_to`."""
-    return {item.fragment: set(item.rows) for item in items}

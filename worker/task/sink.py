@@ -8,13 +8,12 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.daemon import OneThread, about
-from headrace.protos import control_pb2 as pb
+from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime import QUARANTINED, Batch, Shard, Shelving, Sink, give_back
 from headrace.store import ObjectStore, StoreStalled
 from headrace.store.ledger import Range
@@ -22,7 +21,7 @@ from headrace.worker.processes import STAGES, WRITER, Hands
 from headrace.worker.task.chain import StageStatistics, Watch
 from headrace.worker.task.core import sink as core
 from headrace.worker.task.coverage import fates, join, part
-from headrace.worker.task.dependencies import Leaning, records_from, records_to
+from headrace.worker.task.dependencies import Leaning, Rows
 from headrace.worker.task.merge import apart, ranges_of
 
 logger = logging.getLogger("headrace.task")
@@ -182,8 +181,7 @@ class Sinking:
         if answer.outcome == pb.Answer.ACCEPTED:
             self._do(core.ShardAccepted(answer.proposal))
         elif answer.outcome == pb.Answer.OVERLAPS:
-            overlaps = tuple(Range(item.fragment, item.first, item.count) for item in answer.overlaps)
-            self._do(core.ShardOverlapped(answer.proposal, overlaps))
+            self._do(core.ShardOverlapped(answer.proposal, codec.ranges_from(answer.overlaps)))
         else:
             raise RuntimeError(f"sink {self.name}: the controller refused a shard: {answer.reason}")
 
@@ -192,8 +190,8 @@ class Sinking:
         held = [batch for batch, _ in self._parts.get(answer.proposal, ())]
         if self._leaning is None or not held:
             return
-        waiting = self._leaning.leaning_on(held, records_from(answer.open))
-        void = self._leaning.leaning_on(held, records_from(answer.gone))
+        waiting = self._leaning.leaning_on(held, _rows_from(answer.open))
+        void = self._leaning.leaning_on(held, _rows_from(answer.gone))
         if self._core.asks(answer.proposal):
             parts = _by_fragment(self._parts[answer.proposal])
             for item in waiting:
@@ -216,7 +214,7 @@ class Sinking:
         """What is in this sink's hands, for a sweep."""
         message = pb.HeldRanges(sink=self.name)
         for item in self._core.held():
-            message.ranges.append(_range(item))
+            message.ranges.append(codec.range_to(item))
         return message
 
     def take_proposals(self) -> list[pb.Proposed]:
@@ -248,7 +246,7 @@ class Sinking:
         assert self._leaning is not None
         needs = self._leaning.needs(batch for batch, _ in self._taken(command.shard, command.ranges))
         if needs:
-            self._questions.append(pb.NeedsAsked(proposal=command.shard, sink=self.name, records=records_to(needs)))
+            self._questions.append(pb.NeedsAsked(proposal=command.shard, sink=self.name, records=_records_of(needs)))
         else:
             self._do(core.NeedsAnswered(command.shard))
 
@@ -290,28 +288,24 @@ class Sinking:
 
     def _proposal(self, number: int) -> pb.Proposed:
         shard = self._written[number]
-        message = pb.Proposed(proposal=number, sink=self.name, version=self._version, epoch=self._epoch)
+        message = pb.Proposed(
+            proposal=number,
+            sink=self.name,
+            version=self._version,
+            epoch=self._epoch,
+            objects=codec.objects_to(shard.objects),
+            counts=codec.counts_to(shard.counts),
+        )
         covered = [
             (Range(batch.fragment, batch.first, batch.count, batch.offset, batch.length), mask)
             for batch, mask in self._parts[number]
         ]
         for item, kept, verdicts in join(covered):
-            message.ranges.append(_range(item, kept=kept, verdicts=verdicts))
-        for stored in shard.objects:
-            message.objects.append(
-                pb.StoredObject(role=stored.role, key=stored.key, checksum=stored.checksum, size=stored.size)
-            )
-        counts = shard.counts
-        for field in ("kept", "filtered", "duplicate", "quarantined", "tokens", "sequences", "padding"):
-            setattr(message.counts, field, getattr(counts, field))
-        message.counts.filtered_by.update(counts.filtered_by)
-        message.counts.quarantined_by.update(counts.quarantined_by)
-        message.counts.edited.update(counts.edited)
-        message.counts.counters.update(counts.counters)
+            message.ranges.append(codec.range_to(item, kept, verdicts))
         if self._leaning is not None:
             batches = [batch for batch, _ in self._parts[number]]
-            message.needs.extend(records_to(self._leaning.needs(batches)))
-            message.released.extend(records_to(self._leaning.released(batches)))
+            message.needs.extend(_records_of(self._leaning.needs(batches)))
+            message.released.extend(_records_of(self._leaning.released(batches)))
         return message
 
 
@@ -341,10 +335,12 @@ def _holder(held: Mapping[bytes, Sequence[_Held]], item: Range) -> _Held:
     )
 
 
-def _range(item: Range, **bits: Any) -> pb.Range:
-    return pb.Range(
-        fragment=item.fragment, first=item.first, count=item.count, offset=item.offset, length=item.length, **bits
-    )
+def _records_of(rows: Rows) -> list[pb.Records]:
+    return codec.records_to((fragment, sorted(found)) for fragment, found in sorted(rows.items()))
+
+
+def _rows_from(messages: Iterable[pb.Records]) -> Rows:
+    return {fragment: set(rows) for fragment, rows in codec.records_from(messages)}
 
 
 def policy_of(order: pb.StartTask, sink: Sink) -> core.SealPolicy:

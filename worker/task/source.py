@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from headrace.protos import control_pb2 as pb
+from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime import (
     Batch,
     Compared,
@@ -20,9 +20,8 @@ from headrace.stages.runtime import (
     InputError,
     batch_of,
 )
-from headrace.store.ledger import UNKNOWN, Fragment, Gap
+from headrace.store.ledger import UNKNOWN, Fragment
 from headrace.worker.task.chain import Chain
-from headrace.worker.task.codec import fragment_from
 from headrace.worker.task.core.source import Reading
 
 #: Bytes of a draft up to which it may share a batch, and bytes and drafts with which a batch is full, if it is not
@@ -61,8 +60,7 @@ class Sourcing:
         for item in message.reads:
             if self._chain.sentences is not None:
                 self._chain.sentences.learn(item)
-            gaps = [Gap(gap.first, gap.end, gap.offset) for gap in item.gaps]
-            self.core.give(fragment_from(item.fragment), gaps)
+            self.core.give(codec.fragment_from(item.fragment), codec.gaps_from(item.gaps))
 
     def halt(self) -> None:
         """Let go of what has not been sent."""

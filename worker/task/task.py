@@ -22,7 +22,7 @@ import setproctitle
 
 from headrace.daemon import about, caused_by, keep_logbook
 from headrace.pipeline import Pipeline, PipelineError
-from headrace.protos import control_pb2 as pb
+from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime import ENVIRONMENT_OF, Batch, InputError, StageContractError, giving_back, unlike
 from headrace.store import StoreError, StoreRefused, open_store
 from headrace.store.ledger import Fragment
@@ -32,7 +32,7 @@ from headrace.worker.core import arrivals
 from headrace.worker.links import DESCRIPTORS, Attached, Inbox, Outbox, attach
 from headrace.worker.processes import Channel, ChannelClosed, Hands
 from headrace.worker.task.chain import Chain, StageStatistics, Watch
-from headrace.worker.task.codec import batch_to_frame, fragment_to, frame_to_batch, gap_to, sweep_frame
+from headrace.worker.task.codec import batch_to_frame, frame_to_batch, sweep_frame
 from headrace.worker.task.core.sweep import Sweeping
 from headrace.worker.task.coverage import ConservationError
 from headrace.worker.task.dedup_client import Inquiry, decide
@@ -153,7 +153,7 @@ class Task:
         self._report(time.monotonic())
         answer = pb.Swept(sweep=sweep)
         for fragment, gaps in self._sourcing.core.pending():
-            answer.pending.append(pb.PendingFragment(fragment=fragment, gaps=[gap_to(gap) for gap in gaps]))
+            answer.pending.append(pb.PendingFragment(fragment=fragment, gaps=codec.gaps_to(gaps)))
         if self._sink is not None:
             answer.held.append(self._sink.held())
         self._say(swept=answer)
@@ -170,7 +170,7 @@ class Task:
                     if not page.fragments:
                         return False
                     break
-                page.fragments.append(fragment_to(fragment))
+                page.fragments.append(codec.fragment_to(fragment))
                 if len(page.fragments) == PAGE_FRAGMENTS:
                     break
             else:
