@@ -172,7 +172,7 @@ def door(tree: ast.Module) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in (inner for block in tree.body if is_door(block) for inner in block.body):  # type: ignore[attr-defined]
         if isinstance(node, ast.ImportFrom) and node.module:
-            found.update({alias.name: node.module for alias in node.names})
+            found.update({alias.asname or alias.name: node.module for alias in node.names})
     return found
 
 

@@ -6,7 +6,7 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.worker.task.chain import Chain as Chain
-    from headrace.worker.task.core import sink as sink
+    from headrace.worker.task.core import sink as sink_core  # noqa: F401 - `sink` is the shell of it
     from headrace.worker.task.core.dedup_client import ASK_AGAIN_S as ASK_AGAIN_S, Asking as Asking
     from headrace.worker.task.core.sink import (
         HELD_TIMES_MAX as HELD_TIMES_MAX,

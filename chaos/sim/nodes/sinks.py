@@ -11,7 +11,7 @@ from headrace.controller.core.messages import AnswerProposal, Coverage, Outcome,
 from headrace.controller.core.run import AnswerNeeds, NeedsAsked, VerdictsLetGo
 from headrace.store.ledger import Counts, Range, StoredObject
 from headrace.store.shards import KEYS_ROLE
-from headrace.worker.task import sink as core
+from headrace.worker.task import sink_core as core
 
 #: Seals by size, by held bytes and by age all happen within a simulated run.
 POLICY = core.SealPolicy(target_bytes=120, held_bytes_max=200, age_s=2.0)
