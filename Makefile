@@ -58,10 +58,10 @@ protos: $(VENV)/.dev  ## the stubs of protos/control.proto
 		--grpc_python_out=.typing headrace/protos/control.proto
 
 diagrams: $(VENV)/.dev  ## the state diagrams in docs/architecture.md, from the transition tables
-	$(BIN)/python -m headrace.cli.diagrams docs/architecture.md docs/dedup.md
+	$(BIN)/python -m headrace.cli.diagrams docs/architecture.md docs/guide/dedup.md
 
-reference: $(VENV)/.dev  ## docs/commands.md, from what --help says
-	$(BIN)/python -m headrace.cli.help docs/commands.md
+reference: $(VENV)/.dev  ## docs/reference/commands.md, from what --help says
+	$(BIN)/python -m headrace.cli.help docs/reference/commands.md
 
 clean:  ## remove .venv and what the tools keep; ./data stays
 	rm -rf $(VENV) build dist headrace.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz

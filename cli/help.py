@@ -1,4 +1,4 @@
-"""What `--help` prints: one layout for every command, with examples, and docs/commands.md from the same facts.
+"""What `--help` prints: one layout for every command, with examples; docs/reference/commands.md from the same facts.
 
 Every command of the application is made of `application()`, so that none looks otherwise.
 """
@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from headrace.cli.examples import EXAMPLES
 from headrace.client import Interrupted
 
-#: The commands in the order in which `headrace --help` and docs/commands.md have them.
+#: The commands in the order in which `headrace --help` and docs/reference/commands.md have them.
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Run on this machine": ("quickstart", "run"),
     "Serve": ("controller", "worker", "cluster"),
@@ -91,7 +91,7 @@ def help_of(command: Any, path: str, columns: int) -> str:
     if examples:
         lines += ["", "Examples:", *(f"  {line}" for example in examples for line in example.splitlines())]
     if path == "headrace":
-        lines += ["", "`headrace COMMAND --help` says more of each, with examples; docs/cli.md says the rest."]
+        lines += ["", "`headrace COMMAND --help` says more of each, with examples; docs/guide/cli.md says the rest."]
     return "\n".join(lines)
 
 
@@ -116,12 +116,11 @@ def tables_of(command: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 
 def reference(command: Any) -> str:
-    """docs/commands.md."""
+    """docs/reference/commands.md."""
     parts = [
         (
             "# Every command\n\n"
-            "What `--help` says of each, made by `make reference` and held to the code by a test; [cli.md](cli.md)\n"
-            "tells what they are for.\n"
+            "What `--help` prints, written by `make reference`. [The guide](../guide/cli.md) says what each is for.\n"
         )
     ]
     for title, names in SECTIONS.items():

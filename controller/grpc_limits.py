@@ -2,8 +2,8 @@
 
 grpcio has no limit by the address of a peer, and cannot send the oldest half-open connection away for a new one: a
 flood can fill `connections_max` until `handshake_s` is over, again and again. Then nobody new is let in while it lasts;
-sessions that stand go on, and the process keeps the descriptors that its store and logs need. docs/security.md says
-what stands in that place.
+sessions that stand go on, and the process keeps the descriptors that its store and logs need.
+docs/reference/security.md says what stands in that place.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def loopback(address: str) -> str:
     if beyond or not found:
         raise AddressError(
             f"plain text is allowed on loopback only, and {host} is {', '.join(beyond) or 'nowhere'}: "
-            "make or join a cluster (docs/cluster.md)"
+            "make or join a cluster (docs/guide/cluster.md)"
         )
     return f"[{found[0]}]:{port}" if ":" in found[0] else f"{found[0]}:{port}"
 

@@ -3,8 +3,8 @@
     headrace run examples/dedup.py -p input='corpus/*.jsonl' -p output=file://$PWD/data/dedup
 
 Texts that are equal but for white space are duplicates, and with `-p near=true` (the default) those that share one of
-14 bands of 8 MinHash values over 5-grams of words (docs/dedup.md); `-p threshold=0.8` takes the bands that err least
-about that similarity. What may drop records stands before dedup; behind it are only stages that keep each record.
+14 bands of 8 MinHash values over 5-grams of words (docs/guide/dedup.md); `-p threshold=0.8` takes the bands that err
+least about that similarity. What may drop records stands before dedup; behind it are only stages that keep each record.
 """
 
 from headrace.pipeline import Pipeline

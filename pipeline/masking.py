@@ -42,7 +42,7 @@ def check_arguments(arguments: Iterable[str], environment: Mapping[str, str]) ->
             raise SecretShownError(
                 f"{what} carries a secret in a URI, {mask(text)!r}: every user of a host reads command lines, and URIs "
                 "stand in logs, in status and in ledgers; give credentials in files or in variables of their own "
-                "(docs/store.md)"
+                "(docs/guide/store.md)"
             )
 
 

@@ -48,7 +48,7 @@ def _validate_secrets(pipeline: Pipeline) -> None:
     if found := secret_in(given):
         raise PipelineError(
             f"{found} carries a secret, and a pipeline stands in its ledger, in status and in logs: give credentials "
-            "in files or in the environment of the workers (docs/store.md)"
+            "in files or in the environment of the workers (docs/guide/store.md)"
         )
 
 

@@ -74,4 +74,4 @@ class InvalidKey(StoreError):  # noqa: N818 - named after what is so
 
 
 class FormatError(StoreError):
-    """Stored bytes or names do not follow the format of `docs/format.md`."""
+    """Stored bytes or names do not follow the format of `docs/reference/format.md`."""

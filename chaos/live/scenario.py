@@ -1,6 +1,6 @@
 """A scenario: what is to go wrong, to whom and when; and the schedule that one seed draws from it.
 
-A scenario is a TOML file (docs/chaos.md; `scenario_file.py` reads it). Numbers may be given as a range `[low, high]`;
+A scenario is a TOML file (docs/guide/chaos.md; `scenario_file.py` reads it). A number may be a range `[low, high]`;
 `draw` turns every range and every choice into one value, so that a scenario and a seed name one schedule.
 """
 

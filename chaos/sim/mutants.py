@@ -1,6 +1,6 @@
 """Defects planted into the cores, to see that the simulator finds them: a checker that finds nothing proves nothing.
 
-Each mutant breaks one rule that docs/ledger.md states. `planted(name)` puts it in for the time of a `with` block.
+Each mutant breaks one rule that docs/design/ledger.md states. `planted(name)` plants it for a `with` block.
 """
 
 from __future__ import annotations

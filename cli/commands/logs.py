@@ -1,6 +1,6 @@
 """`headrace logs`: what the controller, its workers and their tasks say, as one story in the order of time.
 
-The controller gathers the lines (docs/logs.md). Clocks of different hosts differ, so lines of two hosts that are closer
+The controller gathers the lines (docs/guide/logs.md). Clocks of hosts differ, so lines of two hosts that are closer
 than that may stand the wrong way round; a cause tells what led to what.
 """
 

@@ -33,9 +33,10 @@ have unrelated orders, and windows of equal size too.
 
 What it is not
 --------------
-It is not encryption: six rounds of a fast mixer mix well by the measures in `docs/order.md` and resist nobody. Of five
-or six values not every permutation comes equally often over the keys, though each value does in each place. And a
-window shuffles only its own blocks: rows of one block stay within `window_blocks * block_rows` positions of each other.
+It is not encryption: six rounds of a fast mixer mix well by the measures of `docs/design/order.md` and resist nobody.
+Of five or six values not every permutation comes equally often over the keys, though each value does in each place.
+And a window shuffles only its own blocks: rows of one block stay within `window_blocks * block_rows` positions of each
+other.
 
 Prior art: Luby and Rackoff (1988) for the network; Black and Rogaway, "Ciphers with arbitrary finite domains" (2002),
 for the network on Z_a x Z_b and for cycle walking; Steele, Lea and Flood (2014) for splitmix64.

@@ -1,4 +1,4 @@
-"""Making the bytes of a token shard (`docs/format.md`): in memory, or into a draft without ever holding them.
+"""Making the bytes of a token shard (`docs/reference/format.md`): in memory, or into a draft without ever holding them.
 
 The safetensors header is written here and not by its library, so that tokens are copied once, from the documents into
 their sequences, and the bytes follow from the content alone. The tokens come last in the file and the header has its

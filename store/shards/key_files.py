@@ -1,7 +1,7 @@
 """The `.keys` file of a shard: which keys its kept records hold, so that a lost index can be made again.
 
 A Parquet file, a row a key, sorted by key, so that each virtual partition (the key's highest eight bits) is one run of
-rows; the file's metadata says where each begins, and by which scheme the keys were made (docs/dedup.md).
+rows; the file's metadata says where each begins, and by which scheme the keys were made (docs/guide/dedup.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bytes of a shard: a safetensors file of tokens and its Parquet sidecars (`docs/format.md`).
+"""The bytes of a shard: a safetensors file of tokens and its Parquet sidecars (`docs/reference/format.md`).
 
 What writes one is `headrace.store.shards.builder`; here they are read, named and checked.
 """

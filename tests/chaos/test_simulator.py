@@ -1,4 +1,4 @@
-"""The simulator: what it promises of itself, and that the cores hold what docs/ledger.md says on some hundred seeds."""
+"""The simulator: its own promises, and the invariants of docs/design/ledger.md on some hundred seeds."""
 
 import subprocess
 import sys

@@ -64,4 +64,4 @@ def test_no_line_but_an_example_is_longer_than_the_terminal(path: str, columns: 
 
 
 def test_the_reference_is_what_help_says() -> None:
-    assert (ROOT / "docs/commands.md").read_text() == reference(TOP), "make reference"
+    assert (ROOT / "docs/reference/commands.md").read_text() == reference(TOP), "make reference"

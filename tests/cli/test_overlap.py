@@ -56,7 +56,7 @@ def shard_of(dataset: Path) -> Path:
 
 
 def documents_of(dataset: Path) -> list[list[int]]:
-    """The documents as docs/format.md says to read them."""
+    """The documents as docs/reference/format.md says to read them."""
     arrays = load_file(shard_of(dataset))
     repeated = arrays.get("piece_repeated", np.zeros_like(arrays["piece_start"]))
     (shard,) = json.loads((dataset / "manifest.json").read_text())["shards"]

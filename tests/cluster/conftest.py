@@ -23,7 +23,7 @@ RECORDS = 1500
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a corpus in four files, one broken line in each."""
     folder = tmp_path_factory.mktemp("texts")
-    source = (ROOT / "docs" / "ledger.md").read_text()
+    source = (ROOT / "docs" / "design" / "ledger.md").read_text()
     for part in range(4):
         lines = [
             json.dumps({"id": f"r{number}", "text": f"{number} {source[number % 5000 : number % 5000 + 1500]}"})

@@ -43,7 +43,7 @@ def wait_for(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) 
 
 
 class Net(Cables):
-    """Hosts with the addresses of docs/cluster.md, which may be kept from each other."""
+    """Hosts with the addresses of docs/guide/cluster.md, which may be kept from each other."""
 
     def __init__(self) -> None:
         super().__init__("10.77.0")

@@ -1,4 +1,4 @@
-"""docs/cluster.md brings up three nodes from nothing: its commands are run as they stand, each on its node."""
+"""docs/guide/cluster.md brings up three nodes from nothing: its commands are run as they stand, each on its node."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from netns_kit import Cluster, Host, Net, wait_for
 from headrace.cluster.credential_files import write_secret
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "cluster.md"
+PAGE = ROOT / "docs" / "guide" / "cluster.md"
 DAEMONS = {"controller": "serves on", "worker": ""}
 
 

@@ -10,7 +10,7 @@ from headrace.cli.diagrams import diagram, main, redraw, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
-PAGES = (PAGE, ROOT / "docs" / "dedup.md")
+PAGES = (PAGE, ROOT / "docs" / "guide" / "dedup.md")
 
 
 class Lamp(Enum):

@@ -12,7 +12,7 @@ from headrace.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 DECISIONS = ROOT / "docs/decisions"
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *DECISIONS.glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SHOWN = re.compile(r"^(?:\$ )?headrace .*(?:\\\n.*)*|`headrace [^`]*`", re.MULTILINE)
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)

@@ -65,7 +65,7 @@ def unused(house: House) -> list[str]:
     files = [*house.files.values(), *(file for user in USERS for file in (house.root / user).rglob("*.py"))]
     for file in files:
         taken |= {f"{base}.{name}" for _, base, name in imports_of(file)}
-    for page in (house.root / "README.md", *(house.root / "docs").glob("*.md")):
+    for page in (house.root / "README.md", *(house.root / "docs").rglob("*.md")):
         for base, names in _SAID.findall(page.read_text(encoding="utf-8") if page.exists() else ""):
             taken |= {f"{base}.{name.strip()}" for name in names.split(",")}
     return [f"{room}: {name}" for room, names in house.doors.items() for name in names if f"{room}.{name}" not in taken]

@@ -85,7 +85,7 @@ def test_three_sources_feed_one_stage_and_two_sinks_each_get_every_record(
 
 
 def test_the_pipeline_file_of_the_documentation_runs(tmp_path: pathlib.Path) -> None:
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "stages.md").read_text()
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "guide" / "stages.md").read_text()
     (tmp_path / "pages.py").write_text(page.split("```python pages.py\n")[1].split("```")[0])
     long = [{"id": "long", "text": "word " * 60}, {"id": "short", "text": "word"}]
     files.write_parquet(tmp_path / "in" / "hub" / "train-00000-of-00001.parquet", pa.Table.from_pylist(long))

@@ -1,4 +1,4 @@
-"""What a death does (docs/deaths.md): each part dies while the rest runs, and any two at once, on a real cluster.
+"""What a death does (docs/design/deaths.md): each part dies while the rest runs, and any two at once.
 
 Two controllers, two workers and an S3 server; the tasks are joined by QUIC. The dataset is compared record by record
 with that of a run without faults, whatever died.

@@ -257,7 +257,7 @@ def test_a_layout_keeps_eight_bytes_a_shard():
 
 
 def spread_of_batch_means(order: Order, batch: int) -> float:
-    """Standard deviation of the mean row of a batch, over that of independent draws (docs/order.md)."""
+    """Standard deviation of the mean row of a batch, over that of independent draws (docs/design/order.md)."""
     samples = order.layout.samples // batch * batch
     means = rows_of(order, np.arange(samples)).reshape(-1, batch).mean(axis=1) / order.layout.samples
     return float(means.std() * np.sqrt(12 * batch))

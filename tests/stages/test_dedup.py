@@ -327,5 +327,5 @@ def test_parameters_that_cannot_be_are_named(parameters: dict[str, int], words: 
 
 
 def test_the_diagram_in_the_documentation_is_that_of_the_table() -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "dedup.md").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "dedup.md").read_text(encoding="utf-8")
     assert text == redraw(text), "a table has changed: run `make diagrams`"

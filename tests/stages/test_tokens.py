@@ -61,7 +61,7 @@ def by_role(objects: tuple[StoredObject, ...], folder: pathlib.Path) -> dict[str
 
 
 def documents_of(path: pathlib.Path) -> list[list[int]]:
-    """Each document's tokens, by what docs/format.md says and nothing else."""
+    """Each document's tokens, by what docs/reference/format.md says and nothing else."""
     shard = load_file(path)
     documents: dict[int, list[int]] = {}
     for sequence, start, length, document in zip(

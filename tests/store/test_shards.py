@@ -30,7 +30,7 @@ def _build(documents: list[list[int]], seq_len: int = 8, dtype: Any = np.uint16,
 
 
 def _documents(arrays: dict[str, np.ndarray], count: int) -> list[list[int]]:
-    """Put the documents together again as docs/format.md says, with nothing of ours."""
+    """Put the documents together again as docs/reference/format.md says, with nothing of ours."""
     documents: list[list[int]] = [[] for _ in range(count)]
     pieces = zip(*(arrays[f"piece_{name}"] for name in ("document", "sequence", "start", "length")), strict=True)
     for document, sequence, start, length in pieces:

@@ -1,4 +1,4 @@
-"""The solitary task's stages: one record at a time, so that what kills the process is known (`docs/solitary.md`).
+"""The solitary task's stages: one record at a time, so that a killer is known (`docs/design/solitary.md`).
 
 A record that has killed its process is not given to that stage again: it is quarantined with the story.
 """

@@ -1,7 +1,7 @@
 """A dataset as someone sees it who has no Headrace: JSON, safetensors, Parquet, and a hash.
 
 Nothing here imports a stage or a reader, and of the store no more than plain reads: what the checker compares must not
-come from the code that it checks (docs/format.md is all that is needed to write this again).
+come from the code that it checks (docs/reference/format.md is all that is needed to write this again).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _ARCHIVES = (".warc", ".wet")
 _TABLES = (".parquet", ".pq")
 _TEXTS = (".txt", ".md", ".rst")
 _ZSTD = (".zst", ".zstd")
-#: Records of an archive that hold a page or a text (docs/inputs.md).
+#: Records of an archive that hold a page or a text (docs/guide/inputs.md).
 _PAGES = ("response", "resource", "conversion")
 _PIECE_BYTES = 1 << 20
 #: What the libraries raise for bytes that are not what a name promises.

@@ -1,4 +1,4 @@
-"""What must hold of every log, whatever it is about: invariants 1 to 3 of docs/ledger.md.
+"""What must hold of every log, whatever it is about: invariants 1 to 3 of docs/design/ledger.md.
 
 One history for each log of a simulated cluster. It folds what is durable by itself, and compares with that whatever a
 controller writes, or has folded.

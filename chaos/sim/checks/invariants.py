@@ -1,4 +1,4 @@
-"""What must hold after each event, by the numbers of docs/ledger.md.
+"""What must hold after each event, by the numbers of docs/design/ledger.md.
 
 The checker folds the log by itself, from the bytes that are durable, and compares all that anybody says or holds with
 that fold. It looks into the cores and changes nothing.

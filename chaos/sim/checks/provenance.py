@@ -1,4 +1,4 @@
-"""What must hold of input that changes while it is read: invariant 6 of docs/ledger.md, and what DESIGN.md says of it.
+"""What must hold of input that changes while it is read: invariant 6 of docs/design/ledger.md.
 
 A record has its ordinal in one version of its object. So what is closed was read under that version, no record is
 closed under two names unless somebody asked for it, and only what was open of an object that changed is given up.

@@ -1,4 +1,4 @@
-"""What is read again after a death: invariant 19 of docs/ledger.md, asked of each order to read.
+"""What is read again after a death: invariant 19 of docs/design/ledger.md, asked of each order to read.
 
 No source is told to read what the ledger says is closed at every sink, what the sinks of living tasks hold, or what
 another living source has in front of it. So what is read again is at most what is open less what sinks hold.

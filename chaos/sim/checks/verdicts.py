@@ -1,4 +1,4 @@
-"""What must hold of duplicates: invariants 9, 10 and 11 of docs/ledger.md, after each entry and each answer.
+"""What must hold of duplicates: invariants 9, 10 and 11 of docs/design/ledger.md, after each entry and each answer.
 
 Which records are kept is the checker's own knowledge, from the shards that entries name; what an index should hold
 follows from that, and from what its decider was seen to let through.

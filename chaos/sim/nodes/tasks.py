@@ -88,7 +88,7 @@ class SimulatedTask:
         """The process is gone; the worker learns of it a little later."""
         if self.alive:
             self.alive = False
-            # That a solitary task is killed by others at the same record twice is a known weakness (docs/solitary.md).
+            # A solitary task that others kill twice at one record is a known weakness (docs/design/solitary.md).
             if self.sink is not None and not self.in_hand and not self.alone:
                 self.in_hand = tuple(core.InHand(self.sink.name, item) for item in self.sink.in_hand())
             self.cluster.world.note(self.label, f"dies with {code}:", story)

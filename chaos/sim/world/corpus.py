@@ -1,7 +1,7 @@
 """The input of a simulated run: fragments of so many records, and what becomes of each record.
 
 A verdict follows from (pipeline version, fragment, ordinal) alone, so any run must come to the same ones. In some seeds
-there are records that kill the task whose stage touches them: they must be quarantined, each alone (docs/solitary.md).
+some records kill the task whose stage touches them: each must be quarantined alone (docs/design/solitary.md).
 Some of them kill at some times only, and are kept or quarantined: one sink may hold such a record as kept while another
 closes it as quarantined.
 """

@@ -23,7 +23,7 @@ _ROUNDING_S = 1e-6
 
 
 class ViolationError(AssertionError):
-    """An invariant does not hold. `number` is that of docs/ledger.md."""
+    """An invariant does not hold. `number` is that of docs/design/ledger.md."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(f"invariant {number}: {text}")

@@ -1,7 +1,7 @@
 """The controller's machine: the workers that there are, and the runs that they carry.
 
 `handle(event, now)` is its door. It routes an event to the run that it concerns and keeps the registry of workers. With
-a cluster's log it acts only while it leads that log (docs/failover.md): what people ask for is an entry before it is
+a cluster's log it acts only while it leads that log (docs/design/failover.md): a request is an entry before it is
 done, and who leads next goes on with the runs that have not ended. Without one it leads for itself and forgets.
 """
 

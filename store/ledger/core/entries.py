@@ -2,8 +2,8 @@
 
 An entry is one object of the log: a term and a list of changes. Everything durable is a change here; a reader that
 folds the entries in order knows all that Headrace knows. The codec is msgpack with the change's name first, so an
-entry can be read by anyone with a msgpack library (docs/format.md). Decoding is total: any bytes give an entry or
-an EntryError.
+entry can be read by anyone with a msgpack library (docs/reference/format.md). Decoding is total: any bytes
+give an entry or an EntryError.
 """
 
 from __future__ import annotations

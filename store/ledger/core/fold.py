@@ -1,7 +1,7 @@
 """The fold of a dataset's ledger: what a reader knows after entry n, and nothing that it learned elsewhere.
 
 Controller, loader, `dataset verify` and the simulator use this one class. `apply` refuses an entry that breaks an
-invariant of the ledger (docs/ledger.md numbers them as DESIGN does), because every reader will fold what was
+invariant of the ledger (docs/design/ledger.md numbers them), because every reader will fold what was
 written: a bad entry is worse than a stopped pipeline.
 """
 

@@ -1,8 +1,8 @@
 """Input that changed or vanished: what a run does about it, and which versions are held back.
 
 An object is recorded with its version when it is listed. One that is not the same any more cannot be read on: its
-records have other ordinals. So what is open of it halts, and the run's choice says what follows (docs/inputs.md). One
-that was read to its end is compared with what was read, before anything of it is read again (`comparing.py`).
+records have other ordinals. What is open of it halts, and the run's choice says what follows (docs/guide/inputs.md).
+One that was read to its end is compared with what was read, before anything of it is read again (`comparing.py`).
 """
 
 from __future__ import annotations
