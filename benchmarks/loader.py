@@ -42,7 +42,7 @@ Last result, on two cores of an AMD EPYC that other work shared outside of the t
              not summed 2,220 MB/s: 0.56; into files 1,539 MB/s: 0.81
     gpu      not measured: no device
 
-And on two cores of an Intel Xeon (docs/guide/loader.md, What depends on the processor):
+And on two cores of an Intel Xeon (docs/performance.md):
 
     local    limit 1,328 M tokens/s
              as it comes: every field 877 M, ratio 0.63; tokens alone 1,272 M, ratio 0.94
