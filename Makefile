@@ -29,13 +29,13 @@ check: $(VENV)/.dev  ## ruff, mypy, pyright and the walls between the folders
 	$(BIN)/python -m pytest -q tests/house
 
 mutants: $(VENV)/.dev  ## 200 changes of the cores, one at a time, and whether a test or the simulator notices; half an hour
-	$(BIN)/python tests/support/mutate.py
+	$(BIN)/python -m tests.mutants.mutate
 
 kill: $(VENV)/.dev  ## the long suites: all seeds of the kills, and what is marked slow
 	$(BIN)/python -m pytest -m "slow or kill" $(PYTEST_ARGS)
 
 fuzz: $(VENV)/.dev  ## every decoder under a fuzzer, FUZZ_SECONDS each (600), FUZZ_JOBS at a time (2), with a report
-	$(BIN)/python tests/fuzz/run.py all --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS)
+	$(BIN)/python -m tests.fuzz.run all --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS)
 
 search: $(VENV)/.dev  ## the property tests on fresh examples, ten times as many as the suite's
 	$(BIN)/python -m pytest -m "not slow and not trainers" --hypothesis-profile=search $$(grep -rlE '^(from|import) hypothesis' tests --include='test_*.py') $(PYTEST_ARGS)
@@ -87,12 +87,12 @@ $(VENV)/.quickstart: $(VENV)/.made $(FACTS)
 	@touch $@
 
 # torch first and by itself: where a CPU build lies behind the pin it is taken, and the rest finds it there.
-$(VENV)/.dev: $(VENV)/.made $(FACTS) tests/support/readers.py
+$(VENV)/.dev: $(VENV)/.made $(FACTS) tests/kits/inputs/readers.py
 	@echo "installing torch into $(VENV) (once)"
 	@$(INSTALL) torch==2.13.0
 	@echo "installing headrace, its tests and its checkers into $(VENV) (once; a minute or two)"
 	@$(INSTALL) -e '.[dev,loader,quickstart]'
-	@$(BIN)/python tests/support/readers.py
+	@$(BIN)/python tests/kits/inputs/readers.py
 	@touch $@
 
 $(VENV)/.trainers: $(VENV)/.dev

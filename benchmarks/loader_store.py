@@ -219,8 +219,8 @@ def served(dataset: str, link_gbit_s: float | None, stack: contextlib.ExitStack)
 
     from headrace.store import open_store
 
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support"))
-    from s3_server import shared_server
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.kits.store.s3_server import shared_server
 
     server = shared_server(*stack.enter_context(behind_link(link_gbit_s))) if link_gbit_s else shared_server()
     uri = server.uri("bench")

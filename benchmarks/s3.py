@@ -27,11 +27,10 @@ from typing import Any
 import urllib3
 from minio import Minio
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
-
-from s3_server import S3Server, shared_server
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 from headrace.store.s3 import S3Store
+from tests.kits.store.s3_server import S3Server, shared_server
 
 MIB = 1 << 20
 #: Sizes in bytes: a ledger entry, a small shard, a shard, and the largest that is read in one request.

@@ -48,9 +48,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from minio import Minio
-from s3_server import S3Server
 
 from headrace.store import open_store
+from tests.kits.store.s3_server import S3Server
 
 MIB = 1 << 20
 TEXT_BYTES = 4 * MIB

@@ -179,8 +179,8 @@ def commit_part(uri: str, sinks: int, seconds: float) -> dict[str, Any]:
 
 def _served() -> str:
     """A place in a real S3 server that is started here and ends with this process."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-    from s3_server import shared_server
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.kits.store.s3_server import shared_server
 
     return shared_server().uri("scale")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 #: Folders whose tests start whole runs and clusters, those that take longest first.
-WHOLE_RUNS = ("tests/live/", "tests/run/", "tests/cluster/", "tests/inputs/", "tests/cli/")
+WHOLE_RUNS = ("tests/live/", "tests/run/", "tests/hosts/", "tests/cli/")
 
 #: Signals that tests send to programs which they have started.
 SENT = (signal.SIGINT, signal.SIGTERM)

@@ -2,8 +2,8 @@
 
 The bytes of a file are durable behind `sync`, its name behind a sync of the folder that the name stands in. So a
 promise takes both, in this order: first the bytes, then the name. Tests put a recording layer in the place of these
-functions and look what a power failure would leave (`tests/support/power_cut.py`); a test of the house finds who goes
-around them. All raise OSError.
+functions and look what a power failure would leave (`tests/kits/store/power_cut.py`); a test of the house finds who
+goes around them. All raise OSError.
 """
 
 from __future__ import annotations

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from core_kit import Stand, changes, fragment, of
-
 from headrace.controller.convert import READS_MAX, add_reads, said_together, task_event, to_worker
 from headrace.controller.core.messages import messages as m
 from headrace.protos import control_pb2 as pb
 from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+from tests.kits.controller.core import Stand, changes, fragment, of
 
 WHOLE = (Gap(0, UNBOUNDED, 0),)
 A, B, C = (fragment(number) for number in range(3))

@@ -6,9 +6,7 @@ import contextlib
 import os
 import socket
 import struct
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +15,7 @@ import msgpack
 import numpy as np
 import orjson
 import pyarrow as pa
-from fuzz_files import empty_folder
 from google.protobuf.message import DecodeError
-from harness import Target
-from mutations import within_msgpack
 
 from headrace.controller import convert
 from headrace.controller.core.messages import messages as core
@@ -38,10 +33,10 @@ from headrace.worker.spool.guard import Clients, Tokens
 from headrace.worker.spool.server import _Handler
 from headrace.worker.spool.spool import Spool
 from headrace.worker.task.codec import batch_to_frame, frame_to_batch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "controller"))
-
-from test_hostile_workers import CASES, House
+from tests.controller.core.cluster.test_hostile_workers import CASES, House
+from tests.fuzz.fuzz_files import empty_folder
+from tests.fuzz.harness import Target
+from tests.fuzz.mutations import within_msgpack
 
 # -- a spool --
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness import Target
+from tests.fuzz.harness import Target
 
 SECRET = b"HRF1\x01\x63"
 

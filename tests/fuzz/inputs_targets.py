@@ -14,8 +14,6 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-from fuzz_files import empty_folder, fates, file_of, fragment_of
-from harness import Target
 
 from headrace.stages.quality import urls
 from headrace.stages.runtime.batch import RAW_BYTES_MAX
@@ -25,6 +23,8 @@ from headrace.stages.sources.jsonl import JsonlSource
 from headrace.stages.sources.objects import file_magic, patterns, unpack
 from headrace.stages.sources.spool import SHED, SHED_REASON, SpoolSource
 from headrace.stages.sources.warc import NESTING_MAX, WarcSource, nesting
+from tests.fuzz.fuzz_files import empty_folder, fates, file_of, fragment_of
+from tests.fuzz.harness import Target
 
 #: Bytes of a payload, or of a stream, when it is decompressed.
 PLAIN_BYTES_MAX = 1 << 20

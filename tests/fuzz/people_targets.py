@@ -5,16 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import orjson
-from fuzz_files import file_of, folder_of_process
-from harness import Target
-from mutations import within_json
 
 from headrace.chaos.live.scenario_file import read_scenario
 from headrace.cli.commands.logs import line_text, since_of
@@ -45,10 +41,10 @@ from headrace.pipeline.validation import validate
 from headrace.protos import control_pb2 as pb
 from headrace.store.errors import FormatError
 from headrace.store.ledger.log import NUMBER_MAX
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "loader"))
-
-from shards_kit import write_dataset
+from tests.fuzz.fuzz_files import file_of, folder_of_process
+from tests.fuzz.harness import Target
+from tests.fuzz.mutations import within_json
+from tests.kits.loader.shards import write_dataset
 
 DATASET = str(write_dataset(folder_of_process() / "data"))
 

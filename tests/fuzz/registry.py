@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from harness import Target
+from tests.fuzz.harness import Target
 
 HERE = Path(__file__).parent
 
@@ -17,7 +17,7 @@ def areas() -> list[str]:
 
 def targets_of(area: str) -> list[Target]:
     """The targets of one of them."""
-    found: list[Target] = importlib.import_module(area).TARGETS
+    found: list[Target] = importlib.import_module(f"tests.fuzz.{area}").TARGETS
     return found
 
 

@@ -1,4 +1,4 @@
-"""Fuzz decoders: `python tests/fuzz/run.py TARGET...|all [--seconds N] [--jobs N] [--json] [--canary]`.
+"""Fuzz decoders: `python -m tests.fuzz.run TARGET...|all [--seconds N] [--jobs N] [--json] [--canary]`.
 
 Each target runs in a process of its own under atheris (libFuzzer), led by the coverage of all of headrace, with a limit
 of memory and of time for one input. The report says how often it ran, how often the interesting state was reached and
@@ -25,11 +25,7 @@ from random import Random
 
 import atheris
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-sys.path.insert(0, str(HERE.parent / "support"))
-
-import harness  # noqa: E402 - found by the path above
+from tests.fuzz import harness
 
 #: Wall time for each second of processor time that a target was given, and besides: then it hangs.
 WALL_FACTOR, WALL_S_MORE = 20, 600
@@ -100,12 +96,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def instrumented(module: str) -> list[harness.Target]:
     """The targets of a module, or all; what they import of headrace tells of its branches."""
+    own = [f"tests.fuzz.{module}"] if module else []
     with (
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stderr(nowhere),
-        atheris.instrument_imports(include=["headrace", *([module] if module else [])], exclude=EXCLUDED),
+        atheris.instrument_imports(include=["headrace", *own], exclude=EXCLUDED),
     ):
-        import registry
+        from tests.fuzz import registry
 
         return registry.targets_of(module) if module else registry.all_targets()
 

@@ -12,14 +12,14 @@ from typing import Any
 from unittest.mock import patch
 
 import orjson
-from fuzz_files import folder_of_process
-from harness import Target
-from mutations import within_json
 
 from headrace.store import naming, objects
 from headrace.store.errors import InvalidKey, InvalidUri, StoreUnavailable
 from headrace.store.s3 import answers, config, credentials, listing, upload, wire, xml
 from headrace.store.s3.wire import Answer
+from tests.fuzz.fuzz_files import folder_of_process
+from tests.fuzz.harness import Target
+from tests.fuzz.mutations import within_json
 
 TARGET = config.resolve("s3://bucket/data?endpoint=http://127.0.0.1:9000", {"HOME": "/nonexistent"})
 

@@ -13,8 +13,6 @@ from unittest.mock import patch
 import msgpack
 import orjson
 import pyarrow as pa
-from fuzz_files import empty_folder
-from harness import Target
 
 from headrace.pipeline.errors import PipelineError
 from headrace.stages.commands.arrow import ArrowExchange
@@ -28,6 +26,8 @@ from headrace.stages.runtime.batch import PART, ROW
 from headrace.stages.runtime.errors import StageContractError
 from headrace.stages.runtime.records import SOURCE_ROWS
 from headrace.stages.tokenizer import engine_choice, minified, vocabulary
+from tests.fuzz.fuzz_files import empty_folder
+from tests.fuzz.harness import Target
 
 GIVEN = pa.record_batch(
     [

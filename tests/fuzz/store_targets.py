@@ -13,8 +13,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
-from harness import Target
-from mutations import changed_tree, within_json, within_msgpack
 
 from headrace.store.datasets import manifest
 from headrace.store.errors import FormatError
@@ -28,6 +26,8 @@ from headrace.store.objects import ObjectInfo
 from headrace.store.parquet import gate
 from headrace.store.shards import builder, header, key_files, object_keys, shard
 from headrace.store.shards.core import blocks
+from tests.fuzz.harness import Target
+from tests.fuzz.mutations import changed_tree, within_json, within_msgpack
 
 # -- ledgers --
 

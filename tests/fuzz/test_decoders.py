@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import registry
-from fuzz_kit import fuzz
-from harness import Target
+
+from tests.fuzz import registry
+from tests.fuzz.harness import Target
+from tests.fuzz.runner import fuzz
 
 #: Processor time of each target, in seconds.
 GLIMPSE_S = 1.0

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz_kit import fuzz
+
+from tests.fuzz.runner import fuzz
 
 FLAWED = ("--from", "flawed", "--executions", "20000")
 #: The fall is found in some seconds of processor time.

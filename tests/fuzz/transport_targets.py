@@ -9,9 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from harness import Target
-from mutations import within_json
-
 from headrace.daemon import control_address, log_lines
 from headrace.pipeline import masking
 from headrace.transport import errors
@@ -19,6 +16,8 @@ from headrace.transport.core import control, credit, frame, relay_table
 from headrace.transport.pipe import pipe
 from headrace.transport.quic import bulk, stream_frames
 from headrace.transport.ring import memory as ring_memory, ring
+from tests.fuzz.harness import Target
+from tests.fuzz.mutations import within_json
 
 HEAD = frame._HEADER
 

@@ -10,10 +10,10 @@ from random import Random
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from harness import Target
-from mutations import within_msgpack
 
 from headrace.cluster import certificates, join_wire, ticket, token
+from tests.fuzz.harness import Target
+from tests.fuzz.mutations import within_msgpack
 
 KEY = b"k" * ticket.KEY_BYTES_MIN
 

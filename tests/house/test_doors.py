@@ -9,15 +9,12 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from test_walls import DOOR_IMPORTS, ROOT, House, is_door, plant
+from tests.house.test_walls import DOOR_IMPORTS, ROOT, House, is_door, plant
 
 #: What may use names of rooms without being one, beside tests.
 USERS = ("benchmarks", "examples", "api")

@@ -1,14 +1,10 @@
 """A folder with pipeline and corpus, and the dataset that a run without faults makes of them."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-# The tests have no packages: this is how their modules find the kit beside them.
-sys.path.append(str(Path(__file__).parent))
-
-from live_kit import RECORDS, call, inputs, line, pipeline
+from tests.kits.run.live import RECORDS, call, inputs, line, pipeline
 
 
 @pytest.fixture(scope="session")

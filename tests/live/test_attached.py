@@ -7,17 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_kit import call, inputs
-
-sys.path.append(str(Path(__file__).parents[1] / "run"))
-
-from cluster_kit import Cluster, cluster, until
 
 from headrace.chaos.live.clusters.attached import Attached
 from headrace.chaos.live.faults.processes import Role
 from headrace.cli.main import invoke
 from headrace.client.client import ControllerAt
 from headrace.client.errors import CliError
+from tests.kits.run.daemons import Cluster, cluster, until
+from tests.kits.run.live import call, inputs
 
 SCENARIO = """
 name = "a living cluster loses a task, a worker and its leader"

@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from live_kit import RECORDS, call, line
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-sys.path.append(str(Path(__file__).parents[1] / "inputs"))
-
-import files_kit as files
-from s3_server import shared_server
 
 from headrace.chaos.gates.impairments import Struck
 from headrace.chaos.live.checks.checker import Finding, _same_fates, check_dataset, check_run, felt_on_network
@@ -29,6 +21,9 @@ from headrace.chaos.live.scenario import Kind, Planned, Unit, draw
 from headrace.chaos.live.scenario_file import scenario_of
 from headrace.client.pipeline_file import load
 from headrace.store.objects import below, open_store
+from tests.kits.inputs import files
+from tests.kits.run.live import RECORDS, call, line
+from tests.kits.store.s3_server import shared_server
 
 FATES, ONCE, SOURCE, SOUND = range(4)
 

@@ -5,17 +5,14 @@ with that of a run without faults, whatever died.
 """
 
 import json
-import sys
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
 
 import pytest
-from live_kit import call, inputs
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-
-from s3_server import shared_server
+from tests.kits.run.live import call, inputs
+from tests.kits.store.s3_server import shared_server
 
 #: Seconds for which links are cut: longer than their idle timeout, so that both ends give them up.
 CUT_S = 12.0

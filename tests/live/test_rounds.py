@@ -6,8 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from live_kit import call, inputs
-
 from headrace.chaos.gates.impairments import Struck
 from headrace.chaos.live.checks.checker import Finding
 from headrace.chaos.live.conductor import NOTHING_YET, Conductor, Fired, Outcome
@@ -15,6 +13,7 @@ from headrace.chaos.live.faults.processes import Marked
 from headrace.chaos.live.rounds import joined, left_over, of_all_rounds
 from headrace.chaos.live.scenario import Planned, draw
 from headrace.chaos.live.scenario_file import scenario_of
+from tests.kits.run.live import call, inputs
 
 #: A command that closes records in so many entries; it then waits for what is to come, until it is started again.
 SCRIPT = """

@@ -2,16 +2,13 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-from live_kit import call, inputs
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-
-from rights import VARIABLE, need_mounts, need_namespaces
-from s3_server import shared_server
+from tests.kits.host.rights import VARIABLE, need_mounts, need_namespaces
+from tests.kits.run.live import call, inputs
+from tests.kits.store.s3_server import shared_server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "chaos"
 #: Run with every test; the others take longer.

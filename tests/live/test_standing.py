@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from small_tokenizer import small_tokenizer
-
 from headrace.chaos.live.clusters.standing_cluster import VICTIMS, burn
+from tests.kits.run.small_tokenizer import small_tokenizer
 
 SEEDS = 20
 #: Seconds from a kill until records are closed again, whoever dies, on a machine that may be busy with other things

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
-EXITS = Path(__file__).parent / "exits.py"
+EXITS = "tests.kits.loader.exits"
 TIMEOUT_S = 120
 #: how a script ends: (its exit status, the last line that it says)
 ENDS = {
@@ -38,7 +38,7 @@ def test_a_script_that_ends_while_batches_are_made_ends_as_it_would_without(
 ):
     if via == "stateful":
         pytest.importorskip("torchdata")
-    command = [sys.executable, "-W", "ignore", str(EXITS), via, end, thousand_dataset]
+    command = [sys.executable, "-W", "ignore", "-m", EXITS, via, end, thousand_dataset]
     with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
         script = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
         try:

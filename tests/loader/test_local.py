@@ -1,7 +1,6 @@
 """Which ranks share a host, and that a host fetches from a remote store what these read and little else."""
 
 import copy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,8 @@ from headrace.loader.cache.cache import ShardCache
 from headrace.loader.dataset.dataset import dataset_in
 from headrace.loader.loader import Loader
 from headrace.loader.local import local_ranks_of
-
-sys.path.insert(0, str(Path(__file__).parent))
-from shards_kit import write_dataset
-from store_kit import RemoteStore
+from tests.kits.loader.shards import write_dataset
+from tests.kits.loader.store import RemoteStore
 
 TOLD = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}
 

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}; make trainers installs them"),
 ]
 
-RUNS = Path(__file__).parent / "trainer_runs.py"
+RUNS = Path(__file__).parents[1] / "kits" / "loader" / "trainer_runs.py"
 #: Trainers, and by what they get their batches, whose resume is exact.
 WAYS = [
     ("lightning", "bare"),

@@ -2,17 +2,12 @@
 
 import json
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
 
-# The tests have no packages: this is how their modules find the kit beside them.
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-
-from run_kit import DEADLINE_S, pipeline, run_command
+from tests.kits.run.command import DEADLINE_S, pipeline, run_command
 
 #: Bytes of text of the corpus that the tests run on.
 CORPUS_BYTES = 12 << 20

@@ -5,8 +5,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from kill_kit import headrace
-from run_kit import DEADLINE_S
+from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.kill import headrace
 
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from dataset_kit import fates
-from kill_kit import Marked, count_entries
-from run_kit import DEADLINE_S, run_command
+
+from tests.kits.run.command import DEADLINE_S, run_command
+from tests.kits.run.dataset import fates
+from tests.kits.run.kill import Marked, count_entries
 
 #: Longer than the silence after which a session is given up.
 FROZEN_S = 12.0

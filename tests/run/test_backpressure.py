@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import until
-from kill_kit import Marked, headrace
 
 from headrace.transport.ring.memory import DEFAULT_WINDOW_BYTES
+from tests.kits.run.daemons import until
+from tests.kits.run.kill import Marked, headrace
 
 DEADLINE_S = 180.0
 #: Seconds in which throughput is back.

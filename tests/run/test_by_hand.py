@@ -5,9 +5,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from dataset_kit import fates
-from kill_kit import Marked, headrace
-from run_kit import DEADLINE_S
+
+from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.dataset import fates
+from tests.kits.run.kill import Marked, headrace
 
 
 def call(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

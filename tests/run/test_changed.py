@@ -2,18 +2,14 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from kill_kit import headrace
 
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.objects import ObjectStore, open_store
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
-
-from s3_server import shared_server
+from tests.kits.run.kill import headrace
+from tests.kits.store.s3_server import shared_server
 
 DEADLINE_S = 120.0
 RECORDS = 50

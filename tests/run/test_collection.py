@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import until
-from dataset_kit import fates
-from kill_kit import Marked, count_entries, dies_behind, headrace, kill_after_entries
-from run_kit import DEADLINE_S, run_command
 
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command import DEADLINE_S, run_command
+from tests.kits.run.daemons import until
+from tests.kits.run.dataset import fates
+from tests.kits.run.kill import Marked, count_entries, dies_behind, headrace, kill_after_entries
 
 
 def gc(dataset: Path, *arguments: str) -> dict[str, Any]:

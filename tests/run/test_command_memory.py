@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from test_poison import verdicts
+from tests.run.test_poison import verdicts
 
 RECORDS = 20
 GROWS = 7

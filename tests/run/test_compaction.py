@@ -4,14 +4,10 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dataset_kit import fates
-from kill_kit import Marked, count_entries, dies_behind, headrace, kill_after_entries
-from run_kit import DEADLINE_S, run_command
 
 from headrace.cli.commands import compaction
 from headrace.cli.main import invoke
@@ -20,10 +16,10 @@ from headrace.store.errors import InvalidUri
 from headrace.store.ledger.core.entries import Closed, Counts, EpochRaised, Range, Removed
 from headrace.store.ledger.core.fold import FoldError, LedgerState
 from headrace.store.objects import open_store
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
-
-from s3_server import shared_server
+from tests.kits.run.command import DEADLINE_S, run_command
+from tests.kits.run.dataset import fates
+from tests.kits.run.kill import Marked, count_entries, dies_behind, headrace, kill_after_entries
+from tests.kits.store.s3_server import shared_server
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:

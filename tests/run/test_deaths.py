@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from cluster_kit import until
-from dataset_kit import fates
-from house_kit import write_paced
-from kill_kit import Marked, count_entries, headrace, kill_after_entries
-from run_kit import DEADLINE_S, run_command
 
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command import DEADLINE_S, run_command
+from tests.kits.run.daemons import until
+from tests.kits.run.dataset import fates
+from tests.kits.run.kill import Marked, count_entries, headrace, kill_after_entries
+from tests.kits.run.operators import write_paced
 
 LOOK_S = 0.005
 #: The last kill is to come when this share of the records is closed: more closes before it is noticed.

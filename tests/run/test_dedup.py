@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cluster_kit import until
-from dedup_kit import PIPELINE, check, epochs, fates_of, write_corpus
-from kill_kit import Marked, headrace
-from run_kit import DEADLINE_S
-from small_tokenizer import small_tokenizer
 
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.daemons import until
+from tests.kits.run.dedup import PIPELINE, check, epochs, fates_of, write_corpus
+from tests.kits.run.kill import Marked, headrace
+from tests.kits.run.small_tokenizer import small_tokenizer
 
 
 class Place:

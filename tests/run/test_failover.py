@@ -6,26 +6,22 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_kit import Cluster, cluster, until
-from dataset_kit import fates
-from kill_kit import Marked, headrace
-from run_kit import DEADLINE_S, run_command
 
 from headrace.chaos.gates.s3 import Fault, S3Proxy, Trouble
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.ledger.core.entries import Led, Resigned, decode_entry
 from headrace.store.ledger.log import Log
 from headrace.store.objects import open_store
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
-
-from s3_server import S3Server, shared_server
+from tests.kits.run.command import DEADLINE_S, run_command
+from tests.kits.run.daemons import Cluster, cluster, until
+from tests.kits.run.dataset import fates
+from tests.kits.run.kill import Marked, headrace
+from tests.kits.store.s3_server import S3Server, shared_server
 
 TERM = 1 << 20
 #: Seconds without a byte after which a source counts as standing still; tasks report several times a second.

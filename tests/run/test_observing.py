@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from house_kit import House, a_house, begin
-from kill_kit import headrace
 from prometheus_client.parser import text_string_to_metric_families
-from run_kit import DEADLINE_S
+
+from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.kill import headrace
+from tests.kits.run.operators import House, a_house, begin
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from cluster_kit import Cluster, until
-from kill_kit import headrace
+from tests.kits.run.daemons import Cluster, until
+from tests.kits.run.kill import headrace
 
 DEADLINE_S = 120.0
 #: A run of it does not end: nobody closes the spool.

@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kill_kit import headrace
-from run_kit import DEADLINE_S, pipeline
+
+from tests.kits.run.command import DEADLINE_S, pipeline
+from tests.kits.run.kill import headrace
 
 
 @pytest.fixture

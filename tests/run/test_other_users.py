@@ -18,9 +18,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from house_kit import write_paced
-from kill_kit import Marked, headrace
-from rights import need_other_users, open_way
+
+from tests.kits.host.rights import need_other_users, open_way
+from tests.kits.run.kill import Marked, headrace
+from tests.kits.run.operators import write_paced
 
 PATIENCE_S = 60.0
 NOBODY = 65534

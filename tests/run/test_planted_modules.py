@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from kill_kit import headrace
+from tests.kits.run.kill import headrace
 
 #: Modules that every process of a run imports, or tries to: of Python, of what is installed, and of Headrace.
 PLANTED = ("json", "random", "numpy", "pyarrow", "orjson", "msgpack", "torch", "headrace", "sitecustomize")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from kill_kit import Marked, headrace
 
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.kill import Marked, headrace
 
 DEADLINE_S = 120.0
 RECORDS = 500

@@ -8,11 +8,10 @@ import subprocess
 import time
 from pathlib import Path
 
-from dedup_kit import epochs, fates_of
-from kill_kit import Marked, headrace
-from run_kit import DEADLINE_S
-
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.dedup import epochs, fates_of
+from tests.kits.run.kill import Marked, headrace
 
 PIPELINE = '''"""Records that kill the stage that their text names; a copy with another space in it does no harm."""
 

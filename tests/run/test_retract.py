@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from dataset_kit import fates
-from kill_kit import headrace
-from run_kit import DEADLINE_S
 
 from headrace.loader.dataset.dataset import open_dataset
 from headrace.stages.export.source import read_documents, token_shards
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.dataset import fates
+from tests.kits.run.kill import headrace
 
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:

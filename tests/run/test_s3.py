@@ -3,20 +3,16 @@
 import json
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from dataset_kit import fates
-from kill_kit import Marked, headrace, kill_after_entries
-from run_kit import DEADLINE_S
 
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.objects import open_store
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
-
-from s3_server import S3Server, shared_server
+from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.dataset import fates
+from tests.kits.run.kill import Marked, headrace, kill_after_entries
+from tests.kits.store.s3_server import S3Server, shared_server
 
 #: The last kill is to come when this share of the records is closed: an entry of a slow store may close many.
 LAST_KILL_SHARE = 0.5

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from cluster_kit import Cluster
-from kill_kit import headrace
 
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.daemons import Cluster
+from tests.kits.run.kill import headrace
 
 DEADLINE_S = 120.0
 RECORDS = 200

@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from dataset_kit import fates
-from kill_kit import Marked, count_entries, headrace, kill_after_entries
-from run_kit import DEADLINE_S
-from small_tokenizer import small_tokenizer
 
 from headrace.store.datasets.dataset import Dataset
+from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.dataset import fates
+from tests.kits.run.kill import Marked, count_entries, headrace, kill_after_entries
+from tests.kits.run.small_tokenizer import small_tokenizer
 
 FILES = 2000
 KILLS = 4

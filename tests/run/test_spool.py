@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from cluster_kit import until
-from kill_kit import headrace
 
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.errors import StoreError
 from headrace.worker.spool.spool import Spool, SpoolFullError
+from tests.kits.run.daemons import until
+from tests.kits.run.kill import headrace
 
 PATIENCE_S = 60.0
 KILLS, PUSHES, RECORDS = 5, 60, 7

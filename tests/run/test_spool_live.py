@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import until
-from kill_kit import Marked, headrace
-from run_kit import DEADLINE_S
-from test_spool import PATIENCE_S, RECORDS, Server, lines
 
 from headrace.client.client import Client, RunOptions
 from headrace.client.pipeline_file import load
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.errors import StoreError
 from headrace.store.ledger.core.fold import LedgerState
+from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.daemons import until
+from tests.kits.run.kill import Marked, headrace
+from tests.run.test_spool import PATIENCE_S, RECORDS, Server, lines
 
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline

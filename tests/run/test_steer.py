@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dataset_kit import fates
-from house_kit import House, a_house, begin
-from kill_kit import count_entries
+
+from tests.kits.run.dataset import fates
+from tests.kits.run.kill import count_entries
+from tests.kits.run.operators import House, a_house, begin
 
 
 @pytest.fixture

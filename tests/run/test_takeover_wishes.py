@@ -4,10 +4,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from cluster_kit import Cluster, cluster, until
-from dataset_kit import fates
-from house_kit import write_paced
-from kill_kit import count_entries
 
 from headrace.client.client import Client, RunOptions
 from headrace.client.pipeline_file import load
@@ -16,6 +12,10 @@ from headrace.store.ledger.core.cluster_fold import ClusterState
 from headrace.store.ledger.folding import fold_log
 from headrace.store.ledger.log import Log
 from headrace.store.objects import open_store
+from tests.kits.run.daemons import Cluster, cluster, until
+from tests.kits.run.dataset import fates
+from tests.kits.run.kill import count_entries
+from tests.kits.run.operators import write_paced
 
 
 def states(made: Cluster) -> dict[str, str]:

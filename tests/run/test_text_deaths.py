@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from kill_kit import Marked, count_entries, headrace, kill_after_entries
-from run_kit import DEADLINE_S
 
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.files.store import TEMP_AGE_MIN_S
 from headrace.store.objects import open_store
+from tests.kits.run.command import DEADLINE_S
+from tests.kits.run.kill import Marked, count_entries, headrace, kill_after_entries
 
 PIPELINE = """
 from headrace.pipeline.graph import Pipeline

@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from kill_kit import headrace
-from rights import need_other_users
-from users import as_user
+
+from tests.kits.host.rights import need_other_users
+from tests.kits.host.users import as_user
+from tests.kits.run.kill import headrace
 
 CONTROLLER, WORKER, GROUP = 60_101, 60_102, 60_100
 PATIENCE_S = 60.0

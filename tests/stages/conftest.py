@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
-import sys
 from collections.abc import Callable, Sequence
 
 import orjson
@@ -11,8 +10,6 @@ import pytest
 
 from headrace.stages.runtime.batch import Batch, no_verdicts
 from headrace.stages.runtime.records import SOURCE_ROWS
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")

@@ -1,18 +1,11 @@
 """A real S3 server for the tests that ask for one, started once."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-# The tests have no packages: this is how their modules find the kits that all of them share.
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from s3_server import S3Server, shared_server
-
 from headrace.chaos.gates.s3 import S3Proxy
+from tests.kits.store.s3_server import S3Server, shared_server
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, strategies as st
-from s3_server import shared_server
 
 from headrace.store.errors import InvalidKey, InvalidUri, ObjectMissing
 from headrace.store.objects import (
@@ -20,6 +19,7 @@ from headrace.store.objects import (
     stream,
     validate_key,
 )
+from tests.kits.store.s3_server import shared_server
 
 RACERS = 8
 RACE_DEADLINE_S = 60

@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,13 +15,8 @@ from headrace.transport.pipe.pipe import PipeReceiver, PipeSender, create_pipe
 from headrace.transport.quic.endpoint import QuicEndpoint
 from headrace.transport.relay import Relay
 from headrace.transport.ring.ring import RingHandles, RingReceiver, RingSender, create_ring
-
-# The tests have no packages: this is how their modules find the kit beside them.
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from link_kit import PATIENCE_S, MakePair, MakeRing, SettledPair, Spawn
-from quic_kit import LOOPBACK, Cluster, opened
+from tests.kits.transport.links import PATIENCE_S, MakePair, MakeRing, SettledPair, Spawn
+from tests.kits.transport.quic import LOOPBACK, Cluster, opened
 
 LINKS = itertools.count()
 
@@ -110,11 +104,11 @@ def endpoints(cluster: Cluster) -> Iterator[tuple[QuicEndpoint, QuicEndpoint]]:
 
 @pytest.fixture
 def spawn_peer() -> Iterator[Spawn]:
-    """Start `ring_peer.py` in the role of the sender or the receiver of a ring."""
+    """Start the kit `ring_peer` in the role of the sender or the receiver of a ring."""
     started: list[subprocess.Popen[str]] = []
 
     def spawn(role: str, handles: RingHandles, *, frames: int = 0) -> "subprocess.Popen[str]":
-        command = [sys.executable, str(Path(__file__).with_name("ring_peer.py")), role]
+        command = [sys.executable, "-m", "tests.kits.transport.ring_peer", role]
         process = subprocess.Popen(
             [*command, json.dumps(handles.describe()), str(frames)],
             pass_fds=handles.descriptors(),

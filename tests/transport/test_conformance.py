@@ -4,11 +4,22 @@ import threading
 
 import pyarrow as pa
 import pytest
-from link_kit import PATIENCE_S, Later, MakePair, bare, becomes_readable, fill, frame_of, readable, take, take_frame
 
 from headrace.transport.core.frame import Frame, FrameKind, encoded_size
 from headrace.transport.errors import FrameOversizeError, LinkAborted, LinkClosed
 from headrace.transport.wait import wait_any
+from tests.kits.transport.links import (
+    PATIENCE_S,
+    Later,
+    MakePair,
+    bare,
+    becomes_readable,
+    fill,
+    frame_of,
+    readable,
+    take,
+    take_frame,
+)
 
 
 def test_frames_arrive_whole_and_in_the_order_of_sending(make_pair: MakePair) -> None:

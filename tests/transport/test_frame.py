@@ -4,7 +4,6 @@ import struct
 
 import pytest
 from hypothesis import example, given, strategies as st
-from link_kit import Later
 
 from headrace.transport.core.frame import (
     BODY_ALIGNMENT_BYTES,
@@ -30,6 +29,7 @@ from headrace.transport.errors import (
     FrameTruncatedError,
     FrameVersionError,
 )
+from tests.kits.transport.links import Later
 
 U64 = st.integers(0, 2**64 - 1)
 FRAMES = st.builds(

@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from link_kit import PATIENCE_S, frame_of
-from quic_kit import LOOPBACK, Cluster, opened
 
 from headrace.transport.core.relay_table import BURST_S, IDLE_S, SILENT_S, RelayFullError, RelayTable, knock
 from headrace.transport.errors import LinkAborted
 from headrace.transport.quic.endpoint import QuicEndpoint, QuicSettings
 from headrace.transport.relay import Relay
 from headrace.transport.wait import wait_any
+from tests.kits.transport.links import PATIENCE_S, frame_of
+from tests.kits.transport.quic import LOOPBACK, Cluster, opened
 
 NEAR, FAR, OTHER = ("10.0.0.1", 1), ("10.0.0.2", 2), ("10.0.0.3", 3)
 TICKETS = (b"the sender's", b"the receiver's")

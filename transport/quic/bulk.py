@@ -13,7 +13,7 @@ are made and read here by the batch, and all else goes the long way, through the
   peer that breaks them is refused, in one place.
 
 Ciphers: AES (the default); with ChaCha20 everything goes the long way. It reaches behind underscores of aioquic;
-`tests/transport/test_quic_connection.py` says at once if a release has moved what is used.
+`tests/transport/quic/test_quic_connection.py` says at once if a release has moved what is used.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """aioquic's connection, with the eight things that Headrace needs and aioquic keeps private. Pure, as its base is.
 
-Whatever reaches behind an underscore of aioquic stands here, and `tests/transport/test_quic_connection.py` says at
+Whatever reaches behind an underscore of aioquic stands here, and `tests/transport/quic/test_quic_connection.py` says at
 once if a release has moved it.
 
 - A server asks for the client's certificate, and the peer's certificate can be seen. aioquic checks the signature that

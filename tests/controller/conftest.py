@@ -1,7 +1,0 @@
-"""The tests have no packages: this is how their modules find the kit beside them."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))

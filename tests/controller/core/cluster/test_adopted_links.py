@@ -1,0 +1,147 @@
+"""What the simulator found in take-overs: links that go on, runs that were accepted and not planned, orphans."""
+
+from headrace.controller.core.cluster.fencing import Authority, authority
+from headrace.controller.core.cluster.leader import TAKEOVER_S
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.run_adoption import REJOIN_S
+from headrace.controller.core.run.tasks.run_links import MAKINGS_A_TERM, REMAKE_S_MAX
+from headrace.worker.core.fencing import Obedience
+from tests.kits.controller.cluster_log import Bench, Store
+from tests.kits.controller.core import LOG, make_pipeline, of
+
+PLACES = {"read": "w1", "write": "w2"}
+
+
+def join(bench: Bench, worker: str, tasks: tuple[m.RunningTask, ...] = (), generation: int = 0) -> list[m.Command]:
+    """A worker registers, with its tasks and, where it has one, the link that has an end there."""
+    links = (m.RunningLink("run/read.0->write.0", 1048577, 1048577, generation),) if generation else ()
+    return bench.tell(m.WorkerRegistered(worker, worker, 1, 1 << 30, tasks=tasks, links=links, addresses=(worker,)))
+
+
+def succeeded() -> tuple[Bench, dict[str, m.RunningTask]]:
+    """A leader's run on two workers with a link between them, and the next leader, to whom nobody has come yet."""
+    store = Store()
+    first = Bench(store, "a")
+    join(first, "w1")
+    join(first, "w2")
+    request = m.PipelineRequested(1, make_pipeline().to_dict(), replicas=1, places=PLACES)
+    starts = of(m.StartTask, first.tell(request))
+    made = of(m.MakeLink, first.tell(*(m.TaskReady(start.task, start.attempt) for start in starts)))
+    assert [link.generation for link in made] == [1, 1]
+    second = Bench(store, "b")
+    second.later(TAKEOVER_S)
+    tasks = {
+        start.worker: m.RunningTask(start.task, start.attempt, start.version, start.epoch, True) for start in starts
+    }
+    return second, tasks
+
+
+def test_a_link_of_an_earlier_leader_that_is_cut_is_made_again_with_a_number_of_this_one() -> None:
+    leader, tasks = succeeded()
+    said = [*join(leader, "w1", (tasks["w1"],), 1), *join(leader, "w2", (tasks["w2"],), 1)]
+    assert of(m.StartTask, said) == []
+    assert of(m.MakeLink, said) == [], "what stands is not made again"
+    task = tasks["w1"]
+    leader.tell(m.LinkLost(task.task, task.attempt, "run/read.0->write.0", 1, "cut"))
+    again = of(m.MakeLink, leader.later(REMAKE_S_MAX))
+    assert [(link.worker, link.generation) for link in again] == [
+        ("w1", 2 * MAKINGS_A_TERM + 1),
+        ("w2", 2 * MAKINGS_A_TERM + 1),
+    ]
+
+
+def test_a_link_that_is_cut_before_its_other_end_is_back_is_made_when_that_is() -> None:
+    leader, tasks = succeeded()
+    join(leader, "w1", (tasks["w1"],), 1)
+    leader.tell(m.LinkLost(tasks["w1"].task, tasks["w1"].attempt, "run/read.0->write.0", 1, "cut"))
+    made = of(m.MakeLink, join(leader, "w2", (tasks["w2"],)))
+    assert {link.generation for link in made} == {2 * MAKINGS_A_TERM + 1}
+
+
+def test_of_two_makings_that_ends_speak_of_the_newer_one_is_taken_up() -> None:
+    leader, tasks = succeeded()
+    join(leader, "w1", (tasks["w1"],), 2)
+    assert of(m.MakeLink, join(leader, "w2", (tasks["w2"],), 1)) == []
+    leader.tell(m.LinkLost(tasks["w1"].task, tasks["w1"].attempt, "run/read.0->write.0", 2, "nobody is there"))
+    assert len(of(m.MakeLink, leader.later(REMAKE_S_MAX))) == 2
+
+
+def test_tasks_of_a_worker_that_the_plan_does_not_name_are_killed_though_it_came_before_the_run_was_open() -> None:
+    leader, tasks = succeeded()
+    opening = Bench(leader.store, "c")
+    stray = m.RunningTask(tasks["w1"].task, 1048578, tasks["w1"].version, tasks["w1"].epoch, True)
+    for worker, task in (("w1", tasks["w1"]), ("w2", tasks["w2"]), ("w3", stray)):
+        opening.core.workers[worker] = m.WorkerRegistered(worker, worker, 1, 1 << 30, tasks=(task,))
+        opening.core._claims.register(opening.core.workers[worker])
+    killed = of(m.KillTask, opening.later(TAKEOVER_S))
+    assert [(kill.worker, kill.attempt) for kill in killed] == [("w3", 1048578)]
+
+
+def unplanned() -> Bench:
+    """The next leader of a run that an earlier one accepted and had no time to plan."""
+    store = Store()
+    first = Bench(store, "a")
+    join(first, "w1")
+    join(first, "w2")
+    request = m.PipelineRequested(1, make_pipeline().to_dict(), replicas=1, places=PLACES)
+    for command in first.core.handle(request, first.now):
+        assert isinstance(command, m.WriteEntry)
+        store.logs[command.log].append(command.entry)
+    second = Bench(store, "b")
+    second.later(TAKEOVER_S)
+    return second
+
+
+def test_a_run_that_was_accepted_and_not_planned_waits_for_the_workers_that_the_log_knows() -> None:
+    leader = unplanned()
+    assert of(m.ReportRun, join(leader, "w1")) == [], "the stage that is placed on w2 has no place yet"
+    assert len(of(m.StartTask, join(leader, "w2"))) == 2
+
+
+def test_workers_that_do_not_come_back_are_not_waited_for_for_ever() -> None:
+    leader = unplanned()
+    assert join(leader, "w1") == []
+    assert leader.core.runs["run"].wake_at() is not None
+    (report,) = of(m.ReportRun, leader.later(REJOIN_S))
+    assert report.outcome == "failed"
+    assert "w2" in report.reason
+
+
+def test_where_the_last_worker_leaves_meanwhile_no_moment_that_has_passed_is_waited_for() -> None:
+    leader = unplanned()
+    join(leader, "w1")
+    leader.tell(m.WorkerLost("w1", "gone"))
+    leader.later(REJOIN_S)
+    wake_at = leader.core.runs["run"].wake_at()
+    assert wake_at is None or wake_at > leader.now
+
+
+def test_a_worker_that_obeyed_a_leader_obeys_when_what_that_left_behind_is_to_be_killed() -> None:
+    leader, _ = succeeded()
+    (run,) = leader.core.runs.values()
+    obedience = Obedience()
+    assert obedience.obeys(1, LOG, 1)
+    run.leadership.term = 0
+    given = authority(leader.core.log, run)
+    assert given == Authority(2)
+    assert obedience.obeys(given.term, given.log, given.log_term)
+    run.leadership.term = 2
+    assert authority(leader.core.log, run) == Authority(2, LOG, 2)
+
+
+class Stuck(Bench):
+    """A controller whose writes to the dataset's log have no answer."""
+
+    def _written(self, command: m.WriteEntry) -> object:
+        if command.log == LOG:
+            return m.EntryUnresolved(command.log, command.number, "no answer")
+        return super()._written(command)
+
+
+def test_tasks_of_a_run_that_ends_before_it_could_go_on_are_killed() -> None:
+    leader, tasks = succeeded()
+    third = Stuck(leader.store, "c")
+    third.later(TAKEOVER_S)
+    assert of(m.KillTask, join(third, "w1", (tasks["w1"],))) == []
+    killed = of(m.KillTask, third.tell(m.StopRequested("run", cancel=True)))
+    assert [(kill.worker, kill.task) for kill in killed] == [("w1", tasks["w1"].task)]

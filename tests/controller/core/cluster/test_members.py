@@ -1,0 +1,140 @@
+"""Who is expelled: durable before it is done, known to who leads next, and back by a new key with a token alone."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from headrace.client.new_cluster import make_cluster
+from headrace.controller.core.cluster.controller import Controller
+from headrace.controller.core.cluster.members import EXPELLED_MAX, OLD_KEY, SPENT, ExpelRequested, TokenOffered
+from headrace.controller.core.messages import messages as m
+from headrace.controller.membership.cluster_files import ClusterFiles
+from tests.kits.controller.cluster_log import Bench, Store, succeeded
+from tests.kits.controller.core import of
+
+ONE = "worker/one"
+
+
+def leader(store: Store, name: str = "a") -> Bench:
+    bench = Bench(store, name)
+    while not bench.core.leads:
+        bench.later(1.0)
+    return bench
+
+
+def answers(commands: list[m.Command]) -> list[str]:
+    """For each answer: empty if it is a yes, else why not."""
+    return [answer.reason if not answer.accepted else "" for answer in of(m.AnswerRequest, commands)]
+
+
+def test_an_expulsion_is_in_the_log_before_anybody_is_cut_off() -> None:
+    store = Store()
+    bench = leader(store)
+    asked = bench.core.handle(ExpelRequested(1, ONE), bench.now)
+    assert of(m.SpreadExpulsions, asked) == of(m.AnswerRequest, asked) == []
+    done = bench.do(asked)
+    assert of(m.SpreadExpulsions, done) == [m.SpreadExpulsions(ONE)]
+    assert answers(done) == [""]
+    assert store.fold().expelled == {ONE: []}
+
+
+def test_who_leads_next_knows_who_was_expelled_and_so_does_who_only_watches() -> None:
+    store = Store()
+    leader(store).tell(ExpelRequested(1, ONE))
+    watcher = Bench(store, "c")
+    assert not watcher.core.leads
+    assert dict(watcher.core.expelled) == {ONE: []}
+    assert dict(succeeded(store).core.expelled) == {ONE: []}
+
+
+def test_the_worker_of_an_expelled_name_attends_no_more_by_the_word_of_the_log() -> None:
+    store = Store()
+    bench = leader(store)
+    bench.join("one")
+    bench.tell(ExpelRequested(1, ONE))
+    assert store.fold().workers == {}
+
+
+@pytest.mark.parametrize(
+    ("expelled", "token", "key", "why"),
+    [
+        (False, "t", "old", ""),
+        (False, "t", "new", SPENT),
+        (False, "u", "old", ""),
+        (True, "t", "old", OLD_KEY),
+        (True, "t", "new", SPENT),
+        (True, "u", "old", OLD_KEY),
+        (True, "u", "new", ""),
+    ],
+)
+@pytest.mark.parametrize("logged", [True, False], ids=["log", "folder"])
+def test_a_token_is_judged_by_its_key_and_by_whether_the_name_was_expelled_since(
+    tmp_path: Path, *, expelled: bool, token: str, key: str, why: str, logged: bool
+) -> None:
+    if logged:
+        bench = leader(Store())
+        bench.tell(TokenOffered(1, "t", "one", "old"), *([ExpelRequested(2, ONE)] if expelled else []))
+        assert answers(bench.tell(TokenOffered(3, token, "one", key))) == [why]
+        assert (bench.core.expelled.get(ONE) == [key]) == (expelled and not why)
+        return
+    files = make_cluster(tmp_path / "cluster", "test", ["127.0.0.1:7420"])
+    asyncio.run(files.spend("t", "one", "old"))
+    if expelled:
+        asyncio.run(files.expel(ONE))
+    assert asyncio.run(files.spend(token, "one", key)) == why
+    assert (ClusterFiles.read(files.folder).expelled().get(ONE) == [key]) == (expelled and not why)
+
+
+def test_a_key_that_was_let_in_again_is_expelled_with_the_name_the_second_time() -> None:
+    bench = leader(Store())
+    bench.tell(ExpelRequested(1, ONE), TokenOffered(2, "t", "one", "new"))
+    bench.tell(ExpelRequested(3, ONE))
+    assert answers(bench.tell(TokenOffered(4, "t", "one", "new"), TokenOffered(5, "u", "one", "new"))) == [OLD_KEY] * 2
+    assert dict(bench.core.expelled) == {ONE: []}
+
+
+def test_a_token_that_is_spent_while_the_expulsion_is_on_its_way_lets_no_old_key_in() -> None:
+    store = Store()
+    bench = leader(store)
+    bench.tell(TokenOffered(1, "t", "one", "old"))
+    both = bench.core.handle(ExpelRequested(2, ONE), bench.now)
+    both += bench.core.handle(TokenOffered(3, "u", "one", "old"), bench.now)
+    assert answers(bench.do(both)) == ["", OLD_KEY]
+    assert store.fold().expelled == {ONE: []}
+
+
+def test_other_names_are_as_they_were() -> None:
+    bench = leader(Store())
+    bench.tell(TokenOffered(1, "t", "two", "key"), ExpelRequested(2, ONE))
+    assert answers(bench.tell(TokenOffered(3, "t", "two", "key"))) == [""]
+
+
+@pytest.mark.parametrize("member", ["", "one", "worker/", "controller/controller", "worker/" + "x" * 65])
+def test_what_is_no_member_is_expelled_neither(member: str) -> None:
+    store = Store()
+    (why,) = answers(leader(store).tell(ExpelRequested(1, member)))
+    assert "is no member that can be expelled" in why
+    assert store.fold().expelled == {}
+
+
+def test_names_that_can_be_expelled_are_limited() -> None:
+    core = Controller({}, expelled={f"worker/{number}": [] for number in range(EXPELLED_MAX)})
+    assert answers(core.handle(ExpelRequested(1, "worker/0"), 0.0)) == [""]
+    (why,) = answers(core.handle(ExpelRequested(2, ONE), 0.0))
+    assert "which is the limit" in why
+
+
+def test_what_the_clusters_folder_had_noted_stands_in_the_log_of_who_leads_with_one() -> None:
+    store = Store()
+    bench = Bench(store, "a", expelled={ONE: ["key"]})
+    while not bench.core.leads:
+        bench.later(1.0)
+    assert store.fold().expelled == {ONE: []}
+
+
+def test_without_a_log_a_new_key_is_told_of_and_what_was_noted_is_refused() -> None:
+    core = Controller({}, expelled={ONE: []})
+    commands = core.handle(TokenOffered(1, "t", "one", "key"), 0.0)
+    assert of(m.SpreadExpulsions, commands) == [m.SpreadExpulsions()]
+    assert dict(core.expelled) == {ONE: ["key"]}

@@ -1,0 +1,198 @@
+"""What people wished of a run or a worker is an entry of the cluster's log, and outlives the leader that took it up."""
+
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.run_states import RunState
+from headrace.store.ledger.core.cluster_changes import RunBegun, RunEnded, RunsCleared
+from headrace.store.ledger.core.cluster_fold import ClusterState
+from headrace.store.ledger.core.entries import Entry
+from tests.kits.controller.cluster_log import CLUSTER, Bench, Store, living, succeeded
+from tests.kits.controller.core import Stand, make_pipeline, of
+
+
+def steer(bench: Bench, **wish: object) -> m.AnswerRequest:
+    (answer,) = of(m.AnswerRequest, bench.tell(m.SteerRequested(7, "run", **wish)))  # type: ignore[arg-type]
+    return answer
+
+
+def drain(bench: Bench, worker: str, *, back: bool = False) -> m.AnswerRequest:
+    (answer,) = of(m.AnswerRequest, bench.tell(m.DrainRequested(7, worker, back)))
+    return answer
+
+
+def test_a_paused_run_stays_paused_under_the_next_leader_until_it_is_resumed() -> None:
+    store = Store()
+    start = (first := Bench(store, "a")).begun()
+    assert steer(first, pause=True).accepted
+    second = succeeded(store)
+    commands = second.join("w1", living(start))
+    (sweep,) = of(m.SweepTask, commands)
+    assert sweep.halt, "sources let go"
+    run = second.core.runs["run"]
+    second.tell(m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep))
+    assert run.state is RunState.PAUSED
+    assert steer(second, pause=False).accepted
+    assert run.state is RunState.RUNNING
+    third = succeeded(store)
+    third.join("w1", living(start))
+    assert third.core.runs["run"].state is RunState.RUNNING
+
+
+def test_a_drained_worker_gets_no_task_under_the_next_leader_until_it_may() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    first.join("w1")
+    assert drain(first, "w1").accepted
+    second = succeeded(store)
+    second.join("w1")
+    second.join("w2")
+    (start,) = of(m.StartTask, second.apply())
+    assert start.worker == "w2"
+    assert drain(second, "w1", back=True).accepted
+    assert succeeded(store).core.drained == set()
+
+
+def test_a_drain_that_was_under_way_is_seen_to() -> None:
+    store = Store()
+    start = (first := Bench(store, "a")).begun()
+    first.join("w2")
+    assert drain(first, "w1").accepted
+    second = succeeded(store)
+    second.join("w2")
+    commands = second.join("w1", living(start))
+    (sweep,) = of(m.SweepTask, commands)
+    moved = of(m.StartTask, second.tell(m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep)))
+    assert [task.worker for task in moved] == ["w2"]
+
+
+def test_a_change_that_was_asked_for_and_not_made_is_made_by_the_next_leader_once() -> None:
+    store = Store()
+    start = (first := Bench(store, "a")).begun()
+    assert steer(first, replicas={"read": 3}).accepted
+    assert store.fold().runs["run"].waiting == [{"replicas": {"read": 3, "keep": 3, "write": 3}} | NOWHERE]
+    second = succeeded(store)
+    (sweep,) = of(m.SweepTask, second.join("w1", living(start)))
+    second.tell(m.TaskSwept(sweep.task, sweep.attempt, sweep.sweep))
+    run = second.core.runs["run"]
+    assert run.crew is not None
+    assert len(run.crew.plan.tasks) == 3
+    record = store.fold().runs["run"]
+    assert record.waiting == []
+    assert record.wished["replicas"]["read"] == 3
+    third = succeeded(store)
+    third.join("w1", living(start))
+    assert third.core.runs["run"].changes == []
+    assert third.core.runs["run"]._counts["read"] == 3, "a plan that is made later has as many"
+
+
+NOWHERE: dict[str, dict[str, str]] = {"places": {}, "transports": {}}
+
+
+def test_what_no_plan_can_hold_is_refused_and_no_entry() -> None:
+    store = Store()
+    (bench := Bench(store, "a")).begun()
+    before = len(store.logs[CLUSTER])
+    assert "no stage 'nothing'" in steer(bench, replicas={"nothing": 2}).reason
+    assert "no worker 'w9'" in drain(bench, "w9").reason
+    assert len(store.logs[CLUSTER]) == before
+
+
+def test_a_wish_on_its_way_is_answered_when_its_leader_steps_down() -> None:
+    store = Store()
+    (first := Bench(store, "a")).begun()
+    succeeded(store)
+    answer = steer(first, pause=True)
+    assert not answer.accepted
+    assert not first.core.leads
+
+
+def test_a_standby_turns_wishes_away_and_says_who_leads() -> None:
+    store = Store()
+    Bench(store, "a").begun()
+    standby = Bench(store, "b")
+    assert "the one at a:1 leads" in steer(standby, pause=True).reason
+    assert "the one at a:1 leads" in drain(standby, "w1").reason
+
+
+def request(token: str, number: int = 1) -> m.PipelineRequested:
+    return m.PipelineRequested(number, make_pipeline().to_dict(), replicas=1, token=token)
+
+
+def test_an_apply_that_is_asked_again_of_the_next_leader_is_the_same_one() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    first.join("w1")
+    first.tell(request("t1"))
+    second = succeeded(store)
+    (answer,) = of(m.AnswerRequest, second.tell(request("t1", 2)))
+    assert (answer.request, answer.accepted) == (2, True)
+    (early,) = of(m.AnswerRequest, second.tell(request("t2", 3)))
+    assert "of 1 worker none is back" in early.reason
+    assert second.core.gathers("run", ""), "whoever asks is told to ask again"
+    second.join("w1")
+    (other,) = of(m.AnswerRequest, second.tell(request("t2", 3)))
+    assert "stop it first" in other.reason
+    assert len(store.fold().runs) == 1
+
+
+def test_an_apply_that_is_asked_again_after_its_run_has_failed_is_told_why() -> None:
+    store = Store()
+    first = Bench(store, "a")
+    first.join("w1")
+    (start,) = of(m.StartTask, first.tell(request("t1")))
+    first.tell(m.TaskFailed(start.task, start.attempt, "the tokenizer is not there", final=True))
+    second = succeeded(store)
+    (answer,) = of(m.AnswerRequest, second.tell(request("t1", 2)))
+    assert not answer.accepted
+    assert "the tokenizer is not there" in answer.reason
+
+
+def clear(bench: Bench, pipeline: str = "") -> m.AnswerRequest:
+    (answer,) = of(m.AnswerRequest, bench.tell(m.ClearRequested(7, pipeline)))
+    return answer
+
+
+def test_a_run_that_has_ended_is_cleared_in_the_log_and_a_successor_knows_nothing_of_it() -> None:
+    store = Store()
+    (first := Bench(store, "a")).begun()
+    refused = clear(first, "run")
+    assert not refused.accepted
+    assert refused.reason == "pipeline 'run' is running: stop it first; those that have ended: none"
+    first.tell(m.StopRequested("run", cancel=True))
+    assert store.fold().runs["run"].outcome == "cancelled"
+    cleared = clear(first, "run")
+    assert (cleared.accepted, cleared.warnings) == (True, ("run",))
+    assert first.core.runs == {}
+    assert store.fold().runs == {}
+    assert succeeded(store).core.runs == {}
+
+
+def test_a_run_that_ended_under_an_earlier_leader_is_cleared_too_and_all_at_once() -> None:
+    store = Store()
+    (first := Bench(store, "a")).begun()
+    first.tell(m.StopRequested("run", cancel=True))
+    second = succeeded(store)
+    assert second.core.runs == {}
+    assert store.fold().runs["run"].outcome == "cancelled"
+    assert clear(second).warnings == ("run",)
+    assert store.fold().runs == {}
+    assert clear(second) == m.AnswerRequest(7, accepted=True), "there is nothing left to clear"
+    assert clear(second, "run").reason == "pipeline 'run' is not here; those that have ended: none"
+
+
+def test_a_run_that_was_begun_again_before_its_clearing_was_durable_goes_on() -> None:
+    begun = RunBegun("run", {"name": "run"}, {})
+    state = ClusterState()
+    changes = (begun, RunEnded("run", "failed", "out of luck"), begun, RunsCleared(("run",)))
+    for number, change in enumerate(changes):
+        state.apply(number, Entry(0, (change,)))
+    assert state.going_on().keys() == {"run"}
+
+
+def test_without_a_log_a_run_that_was_refused_is_cleared_at_once() -> None:
+    stand = Stand()
+    stand.apply()
+    stand.tell(m.StopRequested("run", cancel=True))
+    assert stand.run.over
+    (answer,) = of(m.AnswerRequest, stand.tell(m.ClearRequested(7, "run")))
+    assert answer.accepted
+    assert stand.core.runs == {}

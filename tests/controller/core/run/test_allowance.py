@@ -1,0 +1,71 @@
+"""How much a run may lose to quarantine, and that one that loses more is ended with the reason."""
+
+import pytest
+
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.allowance import Allowance
+from headrace.controller.core.run.run_states import RunState
+from headrace.store.ledger.core.entries import Counts, Range
+from headrace.store.ledger.core.fold import LedgerState
+from tests.kits.controller.core import Stand, fragment, make_pipeline, of, proposal
+
+
+@pytest.mark.parametrize(
+    ("allowance", "kept", "quarantined", "at_end", "ended"),
+    [
+        (Allowance(), 0, 500, True, False),
+        (Allowance(records=3), 10, 3, True, False),
+        (Allowance(records=3), 10, 4, False, True),
+        (Allowance(records=0), 5000, 1, False, True),
+        (Allowance(share=0.01), 990, 10, True, False),
+        (Allowance(share=0.01), 989, 11, True, True),
+        (Allowance(share=0.01), 989, 11, False, True),
+        (Allowance(share=0.01), 5, 5, False, False),
+        (Allowance(share=0.01), 5, 5, True, True),
+        (Allowance(share=0.0), 0, 0, True, False),
+        (Allowance(share=1.0), 0, 5000, True, False),
+    ],
+)
+def test_a_loss_is_judged_by_count_at_once_and_by_share_when_it_means_something(
+    allowance: Allowance, kept: int, quarantined: int, at_end: bool, ended: bool
+) -> None:
+    ledger = LedgerState(counts={"write": Counts(kept=kept, quarantined=quarantined)})
+    assert bool(allowance.excess(ledger, "file:///out", at_end=at_end)) is ended
+
+
+def test_what_ended_a_run_says_how_much_was_lost_to_whom_and_what_to_do() -> None:
+    counts = Counts(kept=1, quarantined=3, quarantined_by={"read/malformed JSON": 2, "map/KeyError": 1})
+    excess = Allowance(records=2).excess(LedgerState(counts={"write": counts}), "file:///out", at_end=False)
+    assert excess == (
+        "3 of 4 records closed by sink write are quarantined, more than the 2 allowed; most of them by "
+        "read/malformed JSON; see `headrace dataset show file:///out --quarantine`, then mend the input or raise "
+        "--max-quarantined and run it again"
+    )
+
+
+def test_a_run_that_loses_too_much_fails_and_keeps_what_is_closed() -> None:
+    stand, item = Stand(), fragment(0)
+    stand.join("w1")
+    plain = make_pipeline().to_dict()
+    commands = stand.tell(m.PipelineRequested(1, plain, allowance=Allowance(records=0)))
+    commands = stand.read(item, 10) if stand.listed(stand.ready(commands), item) else []
+    stand.swept(commands, Range(item.id, 0, 10))
+    task, attempt = stand.task()
+    shard = proposal(
+        [Range(item.id, 0, 10)],
+        kept=[b"\xff\x01".ljust(8, b"\0")],
+        other=[b"\0\x02".ljust(8, b"\0")],
+        version=stand.run.version,
+        epoch=stand.run.ledger.epoch,
+        task=task,
+        attempt=attempt,
+    )
+    counts = Counts(kept=9, quarantined=1, quarantined_by={"read/malformed JSON": 1})
+    said = stand.tell(
+        m.ShardProposed(
+            task, attempt, 0, "write", shard.version, shard.epoch, shard.ranges, shard.coverage, shard.objects, counts
+        )
+    )
+    assert stand.run.state is RunState.FAILED
+    assert of(m.ReportRun, said)[0].reason.startswith("1 of 10 records closed by sink write is quarantined")
+    assert len(stand.run.ledger.shards) == 1

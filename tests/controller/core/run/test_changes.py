@@ -1,0 +1,294 @@
+"""A run that is paused, resumed, scaled or drained: sealed before anything moves, and nothing read twice."""
+
+from dataclasses import replace
+
+import pytest
+
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.run.run_states import RunState
+from headrace.pipeline.graph import Pipeline
+from headrace.store.ledger.core.entries import Range
+from tests.kits.controller.core import Stand, fragment, make_pipeline, of
+
+A, B = fragment(0), fragment(1)
+COUNT = 10
+
+
+def steer(stand: Stand, **wish: object) -> tuple[m.AnswerRequest, list[m.Command]]:
+    commands = stand.tell(m.SteerRequested(7, "run", **wish))  # type: ignore[arg-type]
+    (answer,) = of(m.AnswerRequest, commands)
+    return answer, commands
+
+
+def paused(stand: Stand) -> None:
+    """A run that has read four records of one fragment and of the other none, and stands still."""
+    stand.begin(A, B)
+    _, commands = steer(stand, pause=True)
+    assert [ask.halt for ask in of(m.SweepTask, commands)] == [True]
+    assert of(m.SealSink, stand.swept(commands, Range(A.id, 0, 4)))[0].reason == "pause"
+    assert stand.run.state is RunState.PAUSING
+    stand.propose(Range(A.id, 0, 4))
+    assert stand.run.state is RunState.PAUSED
+
+
+def running(stand: Stand, *workers: str, cores: int = 1) -> list[m.Command]:
+    """A run on these workers, its input listed: the orders to read."""
+    stand.join(*workers, cores=cores)
+    return stand.listed(stand.ready(stand.apply()), A, B)
+
+
+def workers_of(stand: Stand) -> list[str]:
+    assert stand.run.crew is not None
+    return [task.plan.worker for task in stand.run.crew]
+
+
+def test_a_paused_run_has_committed_what_it_held_and_reads_nothing() -> None:
+    stand = Stand()
+    paused(stand)
+    assert of(m.ReadFragment, stand.later(5.0)) == []
+
+
+def test_a_resumed_run_reads_what_is_open_and_that_alone() -> None:
+    stand = Stand()
+    paused(stand)
+    answer, commands = steer(stand, pause=False)
+    assert answer.accepted
+    orders = {order.fragment.id: [(gap.first) for gap in order.gaps] for order in of(m.ReadFragment, commands)}
+    assert orders == {A.id: [4], B.id: [0]}
+    assert stand.run.state is RunState.RUNNING
+
+
+def test_the_tasks_of_a_paused_run_live_on() -> None:
+    stand = Stand()
+    paused(stand)
+    before = stand.task()
+    _, commands = steer(stand, pause=False)
+    assert of(m.StartTask, commands) == of(m.StopTask, commands) == []
+    assert stand.task() == before
+
+
+def test_a_death_during_a_pause_delays_the_resumption_until_its_marker_is_through() -> None:
+    stand = Stand()
+    paused(stand)
+    stand.tell(m.TaskExited(*stand.task(), -9))
+    started = stand.later(1.0)
+    sweep = stand.ready(started)
+    assert [ask.halt for ask in of(m.SweepTask, sweep)] == [True]
+    _, commands = steer(stand, pause=False)
+    assert of(m.ReadFragment, commands) == [], "a marker that lets sources go would meet what is handed out"
+    orders = {order.fragment.id for order in of(m.ReadFragment, stand.swept(sweep))}
+    assert orders == {A.id, B.id}
+
+
+def test_a_paused_run_is_stopped_and_published() -> None:
+    stand = Stand()
+    paused(stand)
+    commands = stand.tell(m.StopRequested("run", cancel=False))
+    commands = [*commands, *stand.swept(commands)]
+    assert of(m.ReportRun, commands) == [m.ReportRun("run", "stopped")]
+
+
+def test_a_run_that_went_on_after_a_pause_is_sealed_again_before_it_stops() -> None:
+    stand = Stand()
+    paused(stand)
+    steer(stand, pause=False)
+    commands = stand.tell(m.StopRequested("run", cancel=False))
+    assert [ask.halt for ask in of(m.SweepTask, commands)] == [True]
+    sealed = stand.swept(commands, Range(A.id, 4, 2))
+    assert [order.reason for order in of(m.SealSink, sealed)] == ["stop"]
+    assert of(m.ReportRun, sealed) == [], "a sink holds something"
+
+
+def test_a_paused_run_is_cancelled() -> None:
+    stand = Stand()
+    paused(stand)
+    assert of(m.ReportRun, stand.tell(m.StopRequested("run", cancel=True)))[0].outcome == "cancelled"
+
+
+def test_a_run_that_is_scaled_up_keeps_its_task_and_starts_others_beside_it() -> None:
+    stand = Stand()
+    running(stand, "w1")
+    before = stand.task()
+    answer, commands = steer(stand, replicas={"keep": 3})
+    assert answer.warnings == ("read to 3 tasks, keep to 3 tasks, write to 3 tasks",), "fused stages go together"
+    commands = stand.swept(commands)
+    assert [start.task for start in of(m.StartTask, commands)] == ["run/read.1", "run/read.2"]
+    assert of(m.StopTask, commands) == []
+    assert stand.task() == before
+    assert stand.run.state is RunState.RUNNING
+
+
+def test_a_run_that_is_scaled_down_ends_what_is_too_many_and_reads_the_rest() -> None:
+    stand = Stand()
+    running(stand, "w1", cores=3)
+    _, commands = steer(stand, replicas={"read": 1})
+    commands = stand.swept(commands)
+    assert {stop.task for stop in of(m.StopTask, commands)} == {"run/read.1", "run/read.2"}
+    assert {order.task for order in of(m.ReadFragment, commands)} == {"run/read.0"}
+    assert {order.fragment.id for order in of(m.ReadFragment, commands)} == {A.id, B.id}
+
+
+def test_a_task_that_comes_again_has_a_higher_attempt() -> None:
+    stand = Stand()
+    running(stand, "w1", cores=2)
+    (_, first) = stand.task(1)
+    stand.swept(steer(stand, replicas={"read": 1})[1])
+    commands = stand.swept(steer(stand, replicas={"read": 2})[1])
+    (start,) = of(m.StartTask, commands)
+    assert (start.task, start.attempt) == ("run/read.1", first + 1)
+
+
+def test_news_of_an_ended_task_moves_nothing() -> None:
+    stand = Stand()
+    running(stand, "w1", cores=2)
+    ended = stand.task(1)
+    stand.swept(steer(stand, replicas={"read": 1})[1])
+    assert stand.tell(m.TaskExited(*ended, 0)) == []
+    assert stand.run.state is RunState.RUNNING
+
+
+def test_stages_of_different_numbers_get_tasks_and_links_of_their_own() -> None:
+    stand = Stand()
+    stand.fuse = False
+    running(stand, "w1")
+    commands = stand.swept(steer(stand, replicas={"keep": 2})[1])
+    assert [start.task for start in of(m.StartTask, commands)] == ["run/keep.1"]
+    links = of(m.MakeLink, stand.ready(commands))
+    assert {(link.sender, link.receiver) for link in links} == {
+        ("run/read.0", "run/keep.1"),
+        ("run/keep.1", "run/write.0"),
+    }, "links that stand are not made again"
+
+
+def test_a_change_keeps_the_transports_that_were_asked_for_before() -> None:
+    stand = Stand()
+    stand.fuse = False
+    running(stand, "w1")
+    commands = stand.swept(steer(stand, transports={"write": "pipe"})[1])
+    assert {link.transport for link in of(m.MakeLink, commands)} == {"pipe"}
+    stand.swept(steer(stand, replicas={"read": 2})[1])
+    assert stand.run.crew is not None
+    joined = {(link.sender, link.transport) for link in stand.run.crew.plan.links}
+    assert joined == {("run/read.0", "ring"), ("run/read.1", "ring"), ("run/keep.0", "pipe")}
+
+
+def test_a_change_that_no_worker_can_hold_is_refused_at_once_with_the_reason() -> None:
+    stand = Stand()
+    running(stand, "w1")
+    answer, commands = steer(stand, places={"read": "disk=ssd"})
+    assert not answer.accepted
+    assert "no worker has that name or label" in answer.reason
+    assert of(m.SweepTask, commands) == []
+    assert stand.run.state is RunState.RUNNING
+
+
+@pytest.mark.parametrize(("wish", "words"), [({"nope": 2}, "has no stage 'nope'"), ({"read": 0}, "headrace pause")])
+def test_a_scale_that_makes_no_sense_is_refused(wish: dict[str, int], words: str) -> None:
+    stand = Stand()
+    running(stand, "w1")
+    answer, _ = steer(stand, replicas=wish)
+    assert words in answer.reason
+
+
+def test_a_pipeline_that_is_not_here_cannot_be_steered() -> None:
+    stand = Stand()
+    answer, _ = steer(stand, pause=True)
+    assert answer.reason == "pipeline 'run' is not here; there are: none"
+
+
+def test_a_change_waits_for_the_seal_and_is_dropped_with_its_reason_where_workers_have_gone_since() -> None:
+    stand = Stand()
+    running(stand, "w1", "w2")
+    steer(stand, places={"read": "w2"})
+    stand.tell(m.WorkerLost("w2", "gone"))
+    started = stand.later(1.0)
+    stand.swept(stand.ready(started))
+    assert "no worker has that name" in stand.run.refused_change
+    assert stand.run.state is RunState.RUNNING
+
+
+def test_a_moved_stage_ends_where_it_was_and_starts_where_it_is_wanted() -> None:
+    stand = Stand()
+    running(stand, "w1", "w2")
+    commands = stand.swept(steer(stand, places={"read": "w2"})[1])
+    assert workers_of(stand) == ["w2"]
+    assert {stop.worker for stop in of(m.StopTask, commands)} == {"w1"}
+    assert of(m.StartTask, commands) == [], "the task of w2 stays"
+
+
+# -- drains --
+
+
+def drained(stand: Stand, worker: str, *, back: bool = False) -> tuple[m.AnswerRequest, list[m.Command]]:
+    commands = stand.tell(m.DrainRequested(8, worker, back))
+    (answer,) = of(m.AnswerRequest, commands)
+    return answer, commands
+
+
+def test_the_tasks_of_a_drained_worker_go_to_the_others() -> None:
+    stand = Stand()
+    running(stand, "w1", "w2")
+    answer, commands = drained(stand, "w1")
+    assert answer.accepted
+    commands = stand.swept(commands)
+    assert workers_of(stand) == ["w2", "w2"]
+    assert [(stop.worker, stop.task) for stop in of(m.StopTask, commands)] == [("w1", "run/read.0")]
+    assert [(start.worker, start.task) for start in of(m.StartTask, commands)] == [("w2", "run/read.0")]
+
+
+def test_a_drained_worker_gets_no_task_until_it_is_taken_back() -> None:
+    stand = Stand()
+    stand.join("w1", "w2")
+    drained(stand, "w1")
+    stand.apply()
+    assert workers_of(stand) == ["w2"]
+    drained(stand, "w1", back=True)
+    stand.swept(stand.ready(steer(stand, replicas={"read": 2})[1]))
+    stand.apply(make_pipeline(name="other"))
+    assert "w1" not in stand.core.drained
+
+
+def test_the_only_worker_of_a_run_cannot_be_drained() -> None:
+    stand = Stand()
+    running(stand, "w1")
+    answer, _ = drained(stand, "w1")
+    assert "pipeline 'run': 1 task has nowhere else to go, such as run/read.0" in answer.reason
+    assert stand.run.state is RunState.RUNNING
+
+
+def test_a_worker_that_is_not_here_cannot_be_drained() -> None:
+    stand = Stand()
+    stand.join("w1")
+    answer, _ = drained(stand, "w9")
+    assert answer.reason == "no worker 'w9'; there are: w1"
+
+
+# -- several pipelines --
+
+
+def hungry(name: str) -> Pipeline:
+    """A pipeline of one task that takes two cores."""
+    made = make_pipeline(name=name)
+    first, *rest = (replace(stage, replicas=1) for stage in made.stages)
+    return Pipeline(name, f"file:///{name}", (replace(first, cores=2.0), *rest))
+
+
+def test_two_pipelines_share_what_a_worker_has() -> None:
+    stand = Stand()
+    stand.join("w1", "w2", cores=3)
+    stand.apply(hungry("one"))
+    stand.apply(hungry("two"))
+    places = {name: [task.plan.worker for task in run.crew or ()] for name, run in stand.core.runs.items()}
+    assert places == {"one": ["w1"], "two": ["w2"]}
+    (answer,) = of(m.AnswerRequest, stand.apply(hungry("three")))
+    assert not answer.accepted
+    assert "w1: 1 cores" in answer.reason
+
+
+def test_what_an_ended_pipeline_reserved_is_free_again() -> None:
+    stand = Stand()
+    stand.join("w1", cores=3)
+    stand.apply(hungry("one"))
+    stand.tell(m.StopRequested("one", cancel=True))
+    (answer,) = of(m.AnswerRequest, stand.apply(hungry("two")))
+    assert answer.accepted

@@ -1,0 +1,74 @@
+"""What kills in a pipeline with dedup: its solitary task asks the decider by way of the controller."""
+
+from headrace.controller.core.messages import messages as m
+from headrace.controller.core.messages.dedup import (
+    AnswerDecision,
+    AskDecision,
+    Decision,
+    DecisionAsked,
+    DecisionMade,
+    Question,
+)
+from headrace.store.ledger.core.entries import Range
+from tests.controller.core.run.test_needs import DEDUP, READ, begun, swept
+from tests.kits.controller.core import Stand, fragment, of
+
+A = fragment(0)
+QUESTION = Question(1, A.id, 3, b"keys")
+ANSWER = Decision(1, (A.id, 2))
+
+
+def solitary(stand: Stand) -> m.StartTask:
+    """A record of a run with a decider hung in its source; the solitary task that takes it up."""
+    begun(stand)
+    hand = m.InHand("read", Range(A.id, 3, 1))
+    stand.tell(m.TaskExited(*stand.task(READ), -9, in_hand=(hand,), killed_for="it did not return"))
+    looked = swept(stand, stand.ready(stand.later(1.0)))
+    (start,) = of(m.StartTask, [*looked, *stand.later(0.1)])
+    assert start.alone
+    assert start.stages == ("read", "dedup", "write")
+    assert not start.fenced
+    orders = of(m.ReadFragment, stand.tell(m.TaskReady(start.task, start.attempt)))
+    assert [(order.task, order.fragment.id) for order in orders] == [(start.task, A.id)]
+    return start
+
+
+def test_a_question_goes_to_the_decider_and_its_answer_to_who_asked() -> None:
+    stand = Stand()
+    start = solitary(stand)
+    asker, decider = (start.task, start.attempt), stand.task(DEDUP)
+    assert stand.tell(DecisionAsked(*asker, QUESTION)) == [AskDecision("w1", *decider, *asker, QUESTION)]
+    assert stand.tell(DecisionMade(*decider, *asker, ANSWER)) == [AnswerDecision("w1", *asker, ANSWER)]
+
+
+def test_what_the_dead_ask_or_answer_is_not_passed_on() -> None:
+    stand = Stand()
+    start = solitary(stand)
+    (name, attempt), decider = (start.task, start.attempt), stand.task(DEDUP)
+    assert stand.tell(DecisionAsked(name, attempt + 1, QUESTION)) == []
+    assert stand.tell(DecisionMade(*decider, name, attempt + 1, ANSWER)) == []
+    stand.tell(m.TaskExited(*decider, -9))
+    assert stand.tell(DecisionAsked(name, attempt, QUESTION)) == []
+    assert stand.tell(DecisionMade(*decider, name, attempt, ANSWER)) == []
+
+
+def test_a_solitary_task_is_no_index_whose_death_raises_the_epoch() -> None:
+    stand = Stand()
+    start = solitary(stand)
+    epoch = stand.run.ledger.epoch
+    stand.tell(m.TaskExited(start.task, start.attempt, -11, in_hand=(m.InHand("write", Range(A.id, 3, 1)),)))
+    (again,) = of(m.StartTask, stand.later(1.0))
+    assert (again.task, again.fenced) == (start.task, False)
+    assert stand.run.crew is not None
+    assert (stand.run.crew.index_lost, stand.run.ledger.epoch) == (False, epoch)
+
+
+def test_a_decider_that_dies_of_the_record_it_is_asked_for_has_it_condemned() -> None:
+    stand = Stand()
+    solitary(stand)
+    hand = m.InHand("dedup", Range(A.id, 3, 1))
+    for death in (1, 2):
+        stand.tell(m.TaskExited(*stand.task(DEDUP), -11, in_hand=(hand,)))
+        condemned = stand.run.intake.suspicion.condemned(A.id)
+        assert [(item.ordinal, item.stage) for item in condemned] == [(3, "dedup")] * (death - 1)
+        stand.ready(stand.later(5.0))

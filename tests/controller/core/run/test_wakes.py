@@ -1,0 +1,22 @@
+"""When a run wants to be woken: never again and again at a moment that has passed."""
+
+import pytest
+
+from headrace.controller.core.messages.messages import TimePassed
+from headrace.controller.core.run.run_base import WORKING
+from headrace.controller.core.run.run_states import RunState
+from tests.kits.controller.core import Stand
+
+
+@pytest.mark.parametrize("state", [state for state in RunState if state not in WORKING])
+def test_a_worker_that_has_not_come_back_is_not_waited_for_once_the_work_is_over(state: RunState) -> None:
+    stand = Stand()
+    stand.join("one")
+    started = stand.apply()
+    assert started
+    run = stand.run
+    run.state, run._rejoin_at = state, stand.now + 1.0
+    stand.now += 2.0
+    stand.tell(TimePassed())
+    wake_at = run.wake_at()
+    assert wake_at is None or wake_at > stand.now

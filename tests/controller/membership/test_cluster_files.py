@@ -1,0 +1,37 @@
+"""A join token that was spent is spent behind a power failure, too."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from headrace.client.new_cluster import make_cluster
+from headrace.controller.core.cluster.members import SPENT
+from headrace.controller.membership.cluster_files import ClusterFiles
+from tests.kits.store.power_cut import Disk
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ClusterFiles:
+    return make_cluster(tmp_path / "cluster", "test", ["127.0.0.1:7420"])
+
+
+def test_a_token_that_was_spent_is_durable_with_its_folder(
+    files: ClusterFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = Disk(monkeypatch)
+    assert asyncio.run(files.spend("token", "worker", "key")) == ""
+    assert recorded.has_name(files.folder / "spent")
+    assert recorded.has_name(files.folder / "spent" / "token")
+
+
+def test_whoever_is_told_that_its_key_spent_a_token_before_may_rely_on_it(
+    files: ClusterFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asyncio.run(files.spend("token", "worker", "key")) == ""
+    recorded = Disk(monkeypatch)
+    assert asyncio.run(files.spend("token", "worker", "key")) == ""
+    assert recorded.has_name(files.folder / "spent" / "token")
+    assert asyncio.run(files.spend("token", "another", "other")) == SPENT

@@ -1,0 +1,1 @@
+"""Decoders under a fuzzer: targets, and what runs them."""

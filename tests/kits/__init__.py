@@ -1,0 +1,1 @@
+"""What tests share. Benchmarks and fuzz targets use it too."""

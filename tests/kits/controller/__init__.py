@@ -1,0 +1,1 @@
+"""Controllers whose logs answer at once."""

@@ -1,0 +1,1 @@
+"""The host: users, rights, disks and silent servers."""

@@ -1,0 +1,1 @@
+"""Input files, what reads them, and readers of other formats."""

@@ -1,0 +1,1 @@
+"""Datasets and stores for loaders, and training loops."""

@@ -1,0 +1,1 @@
+"""Whole runs: their pipelines, commands, clusters and datasets."""

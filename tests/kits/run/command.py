@@ -1,0 +1,43 @@
+"""The pipeline that these tests run, and the command that runs it."""
+
+from pathlib import Path
+
+from tests.kits.run.kill import headrace
+from tests.kits.run.small_tokenizer import small_tokenizer
+
+#: Seconds after which a command hangs.
+DEADLINE_S = 120.0
+PIPELINE = '''"""Plain text to tokens, in shards so small that a short run has many ledger entries."""
+
+from headrace.pipeline.graph import Pipeline
+from headrace.stages.library.stages import map_records, read_jsonl, tokenize, write_tokens
+
+
+def has_many_lines(record):
+    if record["text"].count("import") == 13:
+        raise ValueError("thirteen imports")
+    return record if record["text"].count("\\n") >= 10 else None
+
+
+def build(input: str, output: str, tokenizer: str = "TOKENIZER", seq_len: int = 512) -> Pipeline:
+    tokens = tokenize(tokenizer)
+    return Pipeline.chain(
+        "small",
+        output,
+        read_jsonl(input, fragment_bytes=1 << 20, batch_bytes=1 << 16),
+        map_records(has_many_lines),
+        tokens,
+        write_tokens(tokens, seq_len=seq_len, shard_bytes=1 << 17),
+    )
+'''
+
+
+def pipeline() -> str:
+    """The text of the pipeline file."""
+    return PIPELINE.replace("TOKENIZER", small_tokenizer())
+
+
+def run_command(home: Path, output: str, *arguments: str) -> list[str]:
+    return headrace(
+        "run", "small.py", "-p", f"input={home}/corpus/*.jsonl", "-p", f"output={output}", *arguments, "--json"
+    )

@@ -1,0 +1,1 @@
+"""Batches through stages, and models for them."""

@@ -1,0 +1,1 @@
+"""Stores, datasets and power failures."""

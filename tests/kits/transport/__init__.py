@@ -1,0 +1,1 @@
+"""Ends of links, and networks between them."""

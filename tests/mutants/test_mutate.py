@@ -1,0 +1,86 @@
+"""The tool that changes the cores: what `make mutants` plants."""
+
+import ast
+
+import pytest
+
+from tests.mutants import mutate
+from tests.mutants.mutate import ROOT, Name, changes, cores, drawn, equivalent, is_simulated, mutants_of, mutated
+
+TEXT = '''
+LIMIT = 3
+
+def first(items: list[int] | None, limit: int = 2) -> int:
+    """A function."""
+    if not items or len(items) > limit:
+        raise ValueError(f"more than {limit + 1}")
+    items.append(1)
+    return max(items) - 1
+'''
+
+
+def told() -> set[tuple[str, str]]:
+    return {(item.before, item.after) for item in changes(ast.parse(TEXT))}
+
+
+def test_conditions_operators_numbers_calls_and_statements_are_changed() -> None:
+    assert told() == {
+        ("not items or len(items) > limit", "not items and len(items) > limit"),
+        ("not items or len(items) > limit", "len(items) > limit"),
+        ("not items or len(items) > limit", "not items"),
+        ("not items", "not not items"),
+        ("len(items) > limit", "len(items) >= limit"),
+        ("items.append(1)", "pass"),
+        ("1", "2"),
+        ("max(items) - 1", "max(items) + 1"),
+        ("max(items)", "min(items)"),
+    }
+
+
+def test_each_change_gives_another_program_and_no_two_the_same() -> None:
+    texts = [mutated(TEXT, number) for number in range(len(changes(ast.parse(TEXT))))]
+    for text in texts:
+        compile(text, "mutant", "exec")
+    assert len({*texts, ast.unparse(ast.parse(TEXT))}) == len(texts) + 1
+
+
+def test_the_same_seed_draws_the_same_mutants() -> None:
+    assert drawn(30, 5) == drawn(30, 5) != drawn(30, 6)
+    assert len(drawn(30, 5)) == 30
+
+
+@pytest.mark.parametrize("module", cores())
+def test_every_core_is_there(module: str) -> None:
+    assert (ROOT / module).is_file()
+
+
+def test_a_module_is_asked_of_the_tests_that_import_it() -> None:
+    direct, others = mutate.tests_of("controller/core/cluster/leader.py")
+    assert "tests/controller/core/cluster/test_leadership.py" in direct
+    assert "tests/controller/core/cluster/test_leadership.py" not in others
+
+
+@pytest.mark.parametrize("name", equivalent(), ids=lambda name: f"{name[0]} {name[1]}: {name[3]}")
+def test_a_mutant_that_is_known_to_do_the_same_is_one_of_the_code_as_it_stands(name: Name) -> None:
+    assert name in {mutant.name for mutant in mutants_of(name[0])}
+    assert equivalent()[name], "it has a reason"
+
+
+def test_a_mutant_is_named_by_its_function_and_line_of_code() -> None:
+    tree = ast.parse("class Some:\n    def first(self):\n        def inner():\n            return 1\n")
+    assert [item.function for item in changes(tree)] == ["Some.first.inner"]
+
+
+def test_what_the_simulator_imports_is_simulated() -> None:
+    assert is_simulated("controller/core/cluster/leader.py")
+    assert not is_simulated("store/s3/xml.py")
+
+
+def test_what_is_known_to_do_the_same_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    known = next(iter(equivalent()))
+    numbers = [item.name for item in drawn(10**6, 1, known[0])]
+    assert (
+        mutate.main(["--mutants", "1000000", "--only", known[0], "--skip", str(numbers.index(known)), "--take", "1"])
+        == 0
+    )
+    assert "0 mutants, 0 noticed, 0 not; 1 more are known to do the same" in capsys.readouterr().out
