@@ -46,16 +46,17 @@ def reading_one_by_one(stage: Stage) -> Stage:
 
 
 class Sentences:
-    """Which records of a fragment are condemned, at which stage, and why."""
+    """Which records of a fragment are condemned, at which stages, and why."""
 
     def __init__(self) -> None:
-        self._by_record: dict[tuple[bytes, int], tuple[str, str]] = {}
+        #: By fragment, ordinal and stage: a record may kill several stages.
+        self._stories: dict[tuple[bytes, int, str], str] = {}
         self._tried: set[bytes] = set()
 
     def learn(self, message: pb.ReadFragment) -> None:
         """Take what comes with an order to read."""
         for item in message.condemned:
-            self._by_record[message.fragment.id, item.ordinal] = (item.stage, item.story)
+            self._stories[message.fragment.id, item.ordinal, item.stage] = item.story
         if message.trial:
             self._tried.add(message.fragment.id)
 
@@ -65,8 +66,8 @@ class Sentences:
 
     def at(self, stage: str, batch: Batch) -> Batch:
         """The batch of one record, without that record where it is condemned at this stage."""
-        sentenced, story = self._by_record.get((batch.fragment, batch.first), ("", ""))
-        if sentenced != stage or not batch.rows.num_rows:
+        story = self._stories.get((batch.fragment, batch.first, stage))
+        if story is None or not batch.rows.num_rows:
             return batch
         # One row, unless a stage before has split the record.
         cut: list[tuple[str, bytes]] = []
@@ -86,9 +87,7 @@ class Sentences:
 
     def around(self, stage: str, fragment: Fragment, gaps: Sequence[Gap]) -> Iterator[Gap | Batch]:
         """The gaps without the records that are condemned at the source, and a batch for each of those, in order."""
-        condemned = sorted(
-            ordinal for (name, ordinal), (at, _) in self._by_record.items() if name == fragment.id and at == stage
-        )
+        condemned = sorted(ordinal for name, ordinal, at in self._stories if name == fragment.id and at == stage)
         for gap in gaps:
             first, offset = gap.first, gap.offset
             for ordinal in condemned:
@@ -96,7 +95,7 @@ class Sentences:
                     continue
                 if first < ordinal:
                     yield Gap(first, ordinal, offset)
-                yield _unread(stage, fragment, ordinal, self._by_record[fragment.id, ordinal][1])
+                yield _unread(stage, fragment, ordinal, self._stories[fragment.id, ordinal, stage])
                 first, offset = ordinal + 1, UNKNOWN
             if first < gap.end:
                 yield Gap(first, gap.end, offset)

@@ -83,7 +83,7 @@ class SimulatedSource:
         end = min(gaps[0].end, count, first + wanted)
         item, everyone = Range(fragment.id, first, end - first), (1 << (end - first)) - 1
         writing = self._reader.read(fragment, first, end)
-        dead = everyone if task.condemned(fragment.id, first) == SOURCE else 0
+        dead = everyone if task.condemned(fragment.id, first, SOURCE) else 0
         # A source that reads one record at a time says so; any other does not know how many it will read.
         hand = Range(fragment.id, first, 1 if task.alone else 0)
         if not dead and not task.outlives(SOURCE, [Part(item, everyone, 0)], hand):

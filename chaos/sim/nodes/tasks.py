@@ -67,8 +67,8 @@ class SimulatedTask:
         self._outputs: dict[str, SimulatedLink] = {}
         #: What waits to be sent: a batch for the best link to a stage, or a marker for one certain link.
         self._outbox: deque[tuple[str, Frame]] = deque()
-        #: In the solitary task: the stage at which a record is condemned, and fragments whose sink died.
-        self._sentences: dict[tuple[bytes, int], str] = {}
+        #: In the solitary task: the records that are condemned, by stage, and fragments whose sink died.
+        self._sentences: set[tuple[bytes, int, str]] = set()
         self._trials: set[bytes] = set()
         self._told_at = 0.0
         self._awake = False
@@ -124,9 +124,9 @@ class SimulatedTask:
         self.die(-9 if hangs else -11, f"killed by a record in {stage}")
         return False
 
-    def condemned(self, fragment: bytes, ordinal: int) -> str:
-        """The stage at which a record is condemned, or an empty string."""
-        return self._sentences.get((fragment, ordinal), "") if self._sentences else ""
+    def condemned(self, fragment: bytes, ordinal: int, stage: str) -> bool:
+        """Whether a record is condemned at a stage."""
+        return (fragment, ordinal, stage) in self._sentences
 
     def say(self, event: core.Event) -> None:
         """Send an event to the controller."""
@@ -165,7 +165,7 @@ class SimulatedTask:
                 self.source.list(message)
             case core.ReadFragment() if self.source is not None:
                 for item in message.condemned:
-                    self._sentences[message.fragment.id, item.ordinal] = item.stage
+                    self._sentences.add((message.fragment.id, item.ordinal, item.stage))
                 if message.trial:
                     self._trials.add(message.fragment.id)
                 self.source.give(message)
@@ -288,9 +288,8 @@ class SimulatedTask:
         """Take a batch through the stages; False if one died of it, or it waits for what another task decides."""
         if self.decider is not None and self.decider.fenced:
             return True  # it is open and held by nobody, and read again when the epoch is raised
-        sentence = self.condemned(frame.fragment, frame.first)
         if FILTER in self.stages:
-            dead = frame.quarantined | (sentence == FILTER)
+            dead = frame.quarantined | self.condemned(frame.fragment, frame.first, FILTER)
             if self._corpus.dies(FILTER) and not self.outlives(FILTER, [_part(frame, frame.kept & ~dead, dead)]):
                 return False
             passed = self._corpus.passed(self.version, frame.fragment, frame.first, frame.records)
@@ -304,11 +303,10 @@ class SimulatedTask:
 
     def _gather(self, frame: Frame) -> bool:
         """Hand a batch on, or to the sink; False if that died of it."""
-        sentence = self.condemned(frame.fragment, frame.first)
         if self.sink is None:
             self._outbox.extend((stage, frame) for stage in self._following)
             return True
-        if sentence == self.sink.name:
+        if self.condemned(frame.fragment, frame.first, self.sink.name):
             frame = frame._replace(kept=0, quarantined=frame.quarantined | frame.kept)
         elif frame.fragment in self._trials and not self.outlives(self.sink.name, [_part(frame, frame.kept, 0)]):
             return False

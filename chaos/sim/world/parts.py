@@ -151,8 +151,8 @@ class Member(Protocol):
         """Whether the process lives on after a stage has had these records; `hand` is what it said that it took."""
         ...
 
-    def condemned(self, fragment: bytes, ordinal: int) -> str:
-        """The stage at which a record is condemned, or an empty string."""
+    def condemned(self, fragment: bytes, ordinal: int, stage: str) -> bool:
+        """Whether a record is condemned at a stage."""
         ...
 
     def process(self, frame: Frame) -> bool:

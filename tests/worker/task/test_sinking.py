@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from headrace.protos import control_pb2 as pb
 from headrace.protos.codec import counts_from, counts_to
 from headrace.stages.runtime.batch import ROW, Batch, no_verdicts
 from headrace.stages.runtime.records import Columns, Draft, batch_of
@@ -19,9 +20,8 @@ from headrace.stages.sinks.texts import DocumentSink, JsonlSink
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.objects import open_store
 from headrace.worker.processes.in_flight import Hands
-from headrace.worker.task import sink as sinking
 from headrace.worker.task.core.sink import SealPolicy
-from headrace.worker.task.isolation import try_writing
+from headrace.worker.task.isolation import Sentences, try_writing
 from headrace.worker.task.sink import Sinking
 
 PATIENCE_S = 60.0
@@ -60,6 +60,19 @@ def test_a_sink_may_be_tried_on_one_record_without_a_store(kind: type[DocumentSi
     try_writing(sink, batch(1))
 
 
+def test_a_record_that_kills_two_stages_is_quarantined_at_the_first_of_them_that_it_comes_to() -> None:
+    condemned = [pb.Condemned(ordinal=0, stage=stage, story=f"died in {stage}") for stage in ("write", "clean")]
+    sentences = Sentences()
+    sentences.learn(pb.ReadFragment(fragment=pb.Fragment(id=bytes(16)), condemned=condemned))
+    assert sentences.at("tokenize", batch(1)).rows.num_rows == 1
+    for stage in ("clean", "write"):
+        cut = sentences.at(stage, batch(1))
+        assert cut.rows.num_rows == 0
+        assert cut.verdicts.column("reason").to_pylist() == [f"killed its process: died in {stage}"]
+    once = sentences.at("write", sentences.at("clean", batch(1)))
+    assert once.verdicts.column("stage").to_pylist() == ["clean"]
+
+
 def test_who_is_woken_by_the_writer_finds_its_shard_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sinks = writing_to(tmp_path)
     looked = threading.Event()
@@ -70,7 +83,7 @@ def test_who_is_woken_by_the_writer_finds_its_shard_written(tmp_path: Path, monk
         # What the writer does behind it, it does once the task has looked.
         assert looked.wait(PATIENCE_S)
 
-    monkeypatch.setattr(sinking.os, "eventfd_write", wake_and_linger)
+    monkeypatch.setattr(os, "eventfd_write", wake_and_linger)
     try:
         sinks.add(batch())
         sinks.seal("asked")

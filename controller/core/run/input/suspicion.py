@@ -37,7 +37,8 @@ class _File:
     struck: IntervalSet = field(default_factory=IntervalSet)
     suspects: IntervalSet = field(default_factory=IntervalSet)
     alone: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
-    condemned: dict[int, Condemned] = field(default_factory=dict[int, Condemned])
+    #: By ordinal and stage: a record may kill several stages, as each of two sinks.
+    condemned: dict[int, dict[str, Condemned]] = field(default_factory=dict[int, dict[str, Condemned]])
     trial: bool = False
 
 
@@ -61,9 +62,11 @@ class Suspicion:
         return [name for name, file in self._files.items() if len(file.suspects)]
 
     def condemned(self, fragment: bytes) -> tuple[Condemned, ...]:
-        """The condemned records of a fragment."""
+        """The condemned records of a fragment, each at every stage that it kills."""
         file = self._files.get(fragment)
-        return tuple(file.condemned[ordinal] for ordinal in sorted(file.condemned)) if file else ()
+        return (
+            tuple(one for ordinal in sorted(file.condemned) for one in file.condemned[ordinal].values()) if file else ()
+        )
 
     def trial(self, fragment: bytes) -> bool:
         """Whether a sink died of records of this fragment."""
@@ -96,12 +99,14 @@ class Suspicion:
                 continue
             key = (item.first, hand.stage)
             file.alone[key] = file.alone.get(key, 0) + 1
-            if (certain or file.alone[key] >= DEATHS_ALONE) and item.first not in file.condemned:
-                file.condemned[item.first] = Condemned(item.first, hand.stage, story)
-                self._condemned += 1
+            sentences = file.condemned.get(item.first, {})
+            if (certain or file.alone[key] >= DEATHS_ALONE) and hand.stage not in sentences:
+                sentences[hand.stage] = last = Condemned(item.first, hand.stage, story)
+                self._condemned += item.first not in file.condemned
+                file.condemned[item.first] = sentences
                 if hand.stage in self._sources:
                     self._narrow(file, item.first)
-                if wrong := self._wrong(file, item.first):
+                if wrong := self._wrong(file, last):
                     return wrong
         return ""
 
@@ -130,9 +135,8 @@ class Suspicion:
             suspects.add(first, ordinal + 1 if narrowed else end, offset, UNKNOWN if narrowed else stop)
         file.suspects = suspects
 
-    def _wrong(self, file: _File, ordinal: int) -> str:
-        last = file.condemned[ordinal]
-        if all(ordinal - step in file.condemned for step in range(NEIGHBOURS_MAX)):
+    def _wrong(self, file: _File, last: Condemned) -> str:
+        if all(last.ordinal - step in file.condemned for step in range(NEIGHBOURS_MAX)):
             return (
                 f"stage {last.stage} killed its process on {NEIGHBOURS_MAX} records in a row, each alone in a process "
                 f"of its own; the last time: {last.story}"

@@ -48,6 +48,16 @@ def test_a_record_that_is_alone_in_hand_twice_is_condemned_once() -> None:
     assert (sentence.ordinal, sentence.stage, sentence.story) == (7, "keep", "signal 11")
 
 
+def test_a_record_that_kills_each_of_two_sinks_is_condemned_at_both_and_counts_once() -> None:
+    suspicion = Suspicion(["read"], ["write", "archive"])
+    for stage in ("write", "archive"):
+        for _ in range(2):
+            suspicion.died_alone(hand(7, 1, stage), "signal 11", certain=False)
+    assert [(item.ordinal, item.stage) for item in suspicion.condemned(FILE)] == [(7, "write"), (7, "archive")]
+    others = range(9, 9 + 2 * (CONDEMNED_MAX - 1), 2)
+    assert not any(suspicion.died_alone(hand(at, 1), "exit 3", certain=True) for at in others)
+
+
 @pytest.mark.parametrize("certain", [True, False])
 def test_a_record_in_a_shard_beside_those_of_other_files_is_not_alone_in_hand(certain: bool) -> None:
     suspicion = Suspicion(["read"], ["write"])
