@@ -281,7 +281,7 @@ class Shell:
         message.term, message.cause = self.term, current_cause()
         if message.WhichOneof("message") == "task":
             message.task.cause = message.cause
-        given = authority(self.core.log, run)
+        given = authority(self.core.log, run, command)
         message.log, message.log_term = given.log, given.log_term
         session.outbox.put_nowait(message)
 

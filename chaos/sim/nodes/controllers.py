@@ -197,7 +197,7 @@ class SimulatedController:
 
     def _send(self, command: core.Command) -> None:
         run = self.run()
-        given = authority(self.core.log, run)
+        given = authority(self.core.log, run, command)
         self.cluster.checker.commanded(self, command, given)
         if run is not None:
             self.cluster.checker.rereading.commanded(self, run, command)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.controller.core.cluster.leader import Leadership
+from headrace.controller.core.messages import Command, KillTask
 from headrace.controller.core.run import Run
 
 
@@ -18,13 +19,13 @@ class Authority:
     log_term: int = 0
 
 
-def authority(cluster: Leadership[Any] | None, run: Run | None) -> Authority:
+def authority(cluster: Leadership[Any] | None, run: Run | None, command: Command) -> Authority:
     """The authority of a command about `run`.
 
-    A run that leads no log has no term that could be compared: what is said of it, to kill what an earlier leader left,
-    rests on the cluster's term alone. With term 0 of that log every worker that had obeyed its leader would refuse it.
+    A cluster's leader kills what other leaders left by the cluster's term alone: the worker may have obeyed a later
+    term of the run's log, of a leader of the cluster that woke late. A run that leads no log has no term to compare.
     """
     term = cluster.term if cluster is not None else 0
-    if run is None or not run.leadership.term:
+    if run is None or not run.leadership.term or (term and isinstance(command, KillTask)):
         return Authority(term)
     return Authority(term, run.leadership.log, run.leadership.term)

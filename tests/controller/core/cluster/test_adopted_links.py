@@ -121,12 +121,17 @@ def test_a_worker_that_obeyed_a_leader_obeys_when_what_that_left_behind_is_to_be
     (run,) = leader.core.runs.values()
     obedience = Obedience()
     assert obedience.obeys(1, LOG, 1)
+    kill, sweep = m.KillTask("w1", "run/read.0", 1, "it was left behind"), m.SweepTask("w1", "run/read.0", 1, 1)
     run.leadership.term = 0
-    given = authority(leader.core.log, run)
-    assert given == Authority(2)
-    assert obedience.obeys(given.term, given.log, given.log_term)
+    for command in (kill, sweep):
+        assert authority(leader.core.log, run, command) == Authority(2)
     run.leadership.term = 2
-    assert authority(leader.core.log, run) == Authority(2, LOG, 2)
+    assert authority(leader.core.log, run, sweep) == Authority(2, LOG, 2)
+    # An earlier leader of the cluster woke late, and has led the run's log behind this one.
+    assert obedience.obeys(1, LOG, 3)
+    given = authority(leader.core.log, run, kill)
+    assert obedience.obeys(given.term, given.log, given.log_term)
+    assert authority(None, run, kill) == Authority(0, LOG, 2), "without a cluster's log only this log's term tells"
 
 
 class Stuck(Bench):
