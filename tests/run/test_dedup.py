@@ -88,7 +88,7 @@ def victim(run: Marked, stage: str) -> int:
 
 
 BEGUN = "created"
-LOST = "the dedup index was lost"
+LOST = "the dedup index begins anew"
 
 
 @pytest.mark.parametrize(

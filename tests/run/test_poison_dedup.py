@@ -129,7 +129,7 @@ def test_it_is_found_all_the_same_where_the_index_dies_while_it_is_asked(tmp_pat
     os.close(ended)
     assert process.returncode == 0, errors.decode()
     check(tmp_path, out.decode())
-    assert epochs(tmp_path / "out") == ["created", "the dedup index was lost"]
+    assert epochs(tmp_path / "out") == ["created", "the dedup index begins anew"]
     assert not run.alive()
 
 

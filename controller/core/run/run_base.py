@@ -143,7 +143,7 @@ class RunBase:
         self._relisted = False
         #: Those that a failed device keeps from being read.
         self._unreadable: set[bytes] = set()
-        #: The epoch that is being raised since an index was lost.
+        #: The epoch that is being raised for a new index.
         self._renewed_from: int | None = None
         #: Ends of its tasks and workers that nobody had asked for.
         self.deaths = Deaths()

@@ -91,11 +91,11 @@ class Changes(Opening):
         return commands
 
     def _renew(self, now: float) -> list[Command]:
-        """An index was lost, and nothing is on its way: raise the epoch, and when that is durable begin anew in it."""
+        """Nothing is on its way: raise the epoch for a new index, and when that is durable begin anew in it."""
         assert self.crew is not None
         if self._renewed_from is None:
             self._renewed_from = self.ledger.epoch
-            self.leadership.submit(EpochRaised("the dedup index was lost"))
+            self.leadership.submit(EpochRaised("the dedup index begins anew"))
         if self.ledger.epoch == self._renewed_from:
             return []
         self._renewed_from = None

@@ -196,11 +196,14 @@ class Input(Altered):
             # What is queued may be in no sink's hands any more, and be kept: while anything is, nothing is called lost.
             # Verdicts that lean on what is halted would be read again and again, so that nothing ever settles.
             still_open, lost = self.intake.parted_halted(event.sink, still_open)
-        never = tuple(item for item in lost if item[0] in self._changed)
+        if any(fragment in self._changed for fragment, _ in lost):
+            # This run reads them no more, and a sink that was given up may hold them still and come back: only a new
+            # epoch refuses what it proposes, and only there may a duplicate of them be kept.
+            self.crew.index_lost = True
         commands: list[Command] = []
-        if (gone or never) and (decider := self.crew.decider) is not None:
+        if gone and (decider := self.crew.decider) is not None:
             place = decider.plan.worker, decider.plan.name, decider.attempt
-            commands.append(ReleaseClaims(*place, (*gone, *never)))
+            commands.append(ReleaseClaims(*place, gone))
         if gone or lost:
             self._dirty, self._settled = True, False
         answer = AnswerNeeds(task.plan.worker, event.task, event.attempt, event.proposal, still_open, (*gone, *lost))

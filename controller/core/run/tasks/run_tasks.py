@@ -39,7 +39,7 @@ class Crew:
         self.joints = Joints(plan)
         #: Whom each attempt was given to, by task and attempt.
         self._born: dict[str, dict[int, Born]] = {}
-        #: The stage that remembers, if there is one; whether an index of this epoch has been there, and was lost.
+        #: The stage that remembers, if there is one; whether an index of this epoch has served, and is to begin anew.
         stateful = pipeline.stateful
         self._stateful = stateful.name if stateful is not None else ""
         self.index_served = self.index_lost = False

@@ -264,6 +264,31 @@ def test_while_a_shard_is_queued_for_the_log_nothing_is_called_lost() -> None:
     assert (answer.open, answer.gone) == (((B.id, (7,)),), ())
 
 
+def test_a_claim_of_halted_input_that_no_sink_holds_ends_with_its_epoch_and_no_sooner() -> None:
+    stand = Stand()
+    begun(stand)
+    first, epoch = stand.task(WRITE), stand.run.ledger.epoch
+    # A sink that is given up has a record of A, and A changes before that is read again.
+    stand.tell(m.TaskExited(*first, -9))
+    stand.tell(m.FragmentWasRead(*stand.task(READ), A.id, -1, "it changed", changed=True))
+    sweep = stand.ready(stand.later(1.0))
+    swept(stand, sweep)
+    commands = ask(stand, (A.id, (3,)))
+    (answer,) = of(m.AnswerNeeds, commands)
+    assert answer.gone == ((A.id, (3,)),), "what leans on it is read again"
+    assert of(m.ReleaseClaims, commands) == [], "that sink may come back and have it closed"
+    assert {order.halt for order in of(m.SweepTask, commands)} == {True}
+    starts = of(m.StartTask, [*swept(stand, commands), *stand.later(0.1)])
+    assert stand.run.ledger.epoch > epoch
+    assert {start.epoch for start in starts} == {stand.run.ledger.epoch}
+    late = proposal([Range(A.id, 3, 1)], version=stand.run.version, epoch=epoch, task=first[0], attempt=first[1])
+    assert (
+        Committer(stand.run.ledger).judge(late, stand.run.version, stand.run.ledger.epoch).outcome is m.Outcome.REFUSED
+    )
+    orders = of(m.ReadFragment, [*stand.ready(starts), *stand.later(0.1)])
+    assert {order.fragment.id for order in orders} == {B.id}
+
+
 def test_a_run_begins_one_epoch_with_its_pipeline() -> None:
     stand = Stand()
     begun(stand)
