@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     )
     from headrace.client.client import (
         ENDED as ENDED,
+        Applied as Applied,
         ApplyRefused as ApplyRefused,
         Client as Client,
         ControllerAt as ControllerAt,

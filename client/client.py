@@ -39,6 +39,8 @@ WATCH_S = 0.25
 MESSAGE_BYTES_MAX = 64 << 20
 #: States in which a run stays.
 ENDED = ("completed", "stopped", "cancelled", "failed")
+#: States of a run that an apply of the same pipeline joins.
+JOINABLE = ("opening", "running", "pausing", "paused", "publishing")
 #: No pipeline: a status of it is short.
 _NOBODY = "/"
 
@@ -71,6 +73,16 @@ class RunOptions:
     #: Stage to place, and stage to the transport of the links that lead to it.
     places: Mapping[str, str] = field(default_factory=dict[str, str])
     transports: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A pipeline that a controller runs, and the controller's warnings."""
+
+    pipeline: str
+    dataset: str
+    version: str
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +126,23 @@ class Client:
     def apply(self, pipeline: Pipeline, options: RunOptions) -> tuple[str, ...]:
         """Have the pipeline run; the controller's warnings. Raises ApplyRefused."""
         return tuple(self._apply(pipeline, options, dry_run=False).warnings)
+
+    def apply_or_join(self, pipeline: Pipeline, options: RunOptions) -> Applied:
+        """Apply, or join the run of the same pipeline, so that an interrupted command can be repeated.
+
+        Raises ApplyRefused.
+        """
+        version = pipeline.version()
+        try:
+            warnings = self.apply(pipeline, options)
+        except ApplyRefused:
+            found = pipeline_of(self.status(pipeline.name), pipeline.name)
+            if found is None or options.amend or found.state not in JOINABLE:
+                raise
+            if (found.version, found.dataset) != (version, pipeline.dataset):
+                raise
+            warnings = (f"pipeline {pipeline.name} is {found.state} already, and is run as it was applied before",)
+        return Applied(pipeline.name, pipeline.dataset, version, warnings)
 
     def plan(self, pipeline: Pipeline, options: RunOptions) -> pb.PlanReply:
         """The plan that `apply` would make; nothing is started. Raises ApplyRefused."""

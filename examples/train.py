@@ -32,7 +32,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from headrace.loader import Loader, TorchLoader
+from headrace import Loader, TorchLoader
 
 Mask = torch.Tensor
 

@@ -1,8 +1,9 @@
 """What a user declares: graphs, stages, parameters. Pure."""
 
-from typing import TYPE_CHECKING
-
 from headrace.pipeline.door import door
+
+#: As `typing` has it, whose import takes longer than all of `import headrace`.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from headrace.pipeline.code import fingerprint as fingerprint

@@ -1,11 +1,15 @@
 """The doors of rooms: a package names what others may use, and loads a module when something of it is asked for."""
 
-import ast
+from __future__ import annotations
+
 import importlib
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False  # that of `typing` takes longer to import than all rooms together
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Callable
+    from typing import Any
 
 
 def door(room: str) -> Callable[[str], Any]:
@@ -18,18 +22,27 @@ def door(room: str) -> Callable[[str], Any]:
 
     def find(name: str) -> Any:
         if not names:
-            names.update(named(ast.parse(Path(str(sys.modules[room].__file__)).read_text(encoding="utf-8"))))
+            import ast
+
+            with open(str(sys.modules[room].__file__), encoding="utf-8") as file:
+                names.update(named(ast.parse(file.read())))
         if name not in names:
             raise AttributeError(f"{room} has no {name} for others")
         home, own = names[name]
-        held = vars(importlib.import_module(home)) if home != room else {}
-        return held[own] if own in held else importlib.import_module(f"{home}.{own}")
+        if home != room:
+            try:
+                return getattr(importlib.import_module(home), own)
+            except AttributeError:
+                pass  # a module of that package
+        return importlib.import_module(f"{home}.{own}")
 
     return find
 
 
 def named(tree: ast.Module) -> dict[str, tuple[str, str]]:
     """What an `__init__` names for others: each name, the module that it comes from, and its name there."""
+    import ast
+
     blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
     return {alias.asname or alias.name: (node.module or "", alias.name) for node in imports for alias in node.names}

@@ -7,10 +7,12 @@ And what runs beside what, where pytest-xdist runs the suite in two processes, a
 the tests that start whole runs and clusters, the other with those that are one process, until they meet. So for most of
 the time there is one whole run at a time, and neither process is idle at the end.
 
-And which signals are heard. A shell without job control has what it starts in the background ignore Ctrl-C, and what
-that starts in turn. The programs that tests start are to meet signals as a user's do, however the suite was started.
+And that this tree is what is installed. And which signals are heard. A shell without job control has what it starts in
+the background ignore Ctrl-C, and what that starts in turn. The programs that tests start are to meet signals as a
+user's do, however the suite was started.
 """
 
+import importlib.util
 import signal
 from typing import TYPE_CHECKING
 
@@ -40,6 +42,13 @@ def be_heard() -> None:
             signal.signal(number, lambda *_: None)
 
 
+def check_installation() -> None:
+    """Refuse an editable installation that is older than `setup.py`, by which `import headrace` finds nothing."""
+    if importlib.util.find_spec("headrace.version") is None:
+        pytest.exit("install the package again: .venv/bin/python -m pip install --no-deps -e .", returncode=4)
+
+
+check_installation()
 be_heard()
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=1_000, deadline=None)

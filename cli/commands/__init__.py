@@ -10,6 +10,6 @@ if TYPE_CHECKING:
     from headrace.cli.commands.preview import preview_file as preview_file
     from headrace.cli.commands.quality import train_tokenizer as train_tokenizer
     from headrace.cli.commands.quickstart_steps import quickstart as quickstart
-    from headrace.cli.commands.run import run_file as run_file
+    from headrace.cli.commands.run import Interrupts as Interrupts, run_embedded as run_embedded, run_file as run_file
 else:
     __getattr__ = door(__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.text import Text
@@ -30,7 +31,6 @@ from headrace.cli.ui import (
 )
 from headrace.client import (
     EXIT_INTERRUPTED,
-    ApplyRefused,
     Client,
     CliError,
     ControllerAt,
@@ -39,13 +39,10 @@ from headrace.client import (
     pipeline_of,
     plain,
 )
-from headrace.pipeline import Pipeline
 from headrace.protos import codec, control_pb2 as pb
 from headrace.stages.runtime import ENVIRONMENT_OF
 from headrace.store.ledger import balance_of
 
-#: States of a run that the same command again may join.
-GOING_ON = ("opening", "running", "pausing", "paused", "publishing")
 #: Distributions of another version that `status` names for a worker; `--json` has all of them.
 DIFFERENCES_SHOWN = 5
 
@@ -68,13 +65,12 @@ def apply_file(
         if dry_run:
             show_plan(pipeline.name, client.plan(pipeline, options), as_json=as_json)
             return 0
-        warnings = _applied(client, pipeline, options)
-        for line in warnings:
+        applied = client.apply_or_join(pipeline, options)
+        for line in applied.warnings:
             print(f"headrace: {line}", file=sys.stderr)
         if not wait:
-            applied = {"pipeline": pipeline.name, "dataset": pipeline.dataset, "version": pipeline.version()}
             line = f"pipeline {pipeline.name} runs; see `headrace status {pipeline.name}`"
-            print(json.dumps({**applied, "warnings": list(warnings)}) if as_json else line)
+            print(json.dumps(asdict(applied)) if as_json else line)
             return 0
         with catch_signals() as interrupts:
             status = _wait(client, pipeline.name, interrupts)
@@ -82,19 +78,6 @@ def apply_file(
         raise CliError(status.failure or "the run failed and did not say why")
     _show_end(status, as_json=as_json)
     return EXIT_INTERRUPTED if interrupts.asked and status.state != "completed" else 0
-
-
-def _applied(client: Client, pipeline: Pipeline, options: RunOptions) -> tuple[str, ...]:
-    """Apply; warnings. The very pipeline that runs already is let be: a command that died can be given again."""
-    try:
-        return client.apply(pipeline, options)
-    except ApplyRefused:
-        found = pipeline_of(client.status(pipeline.name), pipeline.name)
-        if found is None or options.amend or found.state not in GOING_ON:
-            raise
-        if (found.version, found.dataset) != (pipeline.version(), pipeline.dataset):
-            raise
-        return (f"pipeline {pipeline.name} is {found.state} already, and is run as it was applied before",)
 
 
 def _wait(client: Client, name: str, interrupts: Interrupts) -> pb.PipelineStatus:

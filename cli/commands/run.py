@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from headrace.cli import AGAIN, DEATH_S, START_S, Embedded, begun_or_new, seconds_since_start
 from headrace.cli.ui import DeathBook, DeathRow
@@ -45,17 +45,6 @@ class Interrupts:
     ends: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A run that has come to its end."""
-
-    status: pb.PipelineStatus
-    warnings: tuple[str, ...]
-    applied_after_s: float
-    interrupted: bool
-    deaths: tuple[DeathRow, ...] = ()
-
-
 def run_file(
     path: Path, given: list[str], make_options: Callable[[], RunOptions], *, follow_links: bool = False, as_json: bool
 ) -> int:
@@ -77,9 +66,16 @@ def run_file(
 
 
 def run_embedded(
-    read: Callable[[], Pipeline], make_options: Callable[[], RunOptions], interrupts: Interrupts
+    read: Callable[[], Pipeline],
+    make_options: Callable[[], RunOptions],
+    interrupts: Interrupts,
+    *,
+    output: IO[str] | None = None,
+    elapsed_s: Callable[[], float] = seconds_since_start,
 ) -> tuple[RunReport, bool]:
     """Run the pipeline that `read` gives with a controller and a worker of its own.
+
+    Progress goes to `output`, else to standard error.
 
     The report, and whether the user ended it. Raises CliError where the run fails or a process dies.
     """
@@ -91,36 +87,28 @@ def run_embedded(
         parsed.clear()
         embedded.start_controller()
 
+        from headrace.cli.ui import progress_on
         from headrace.client import Client
 
         with Client(embedded.address()) as client, _deaths_explained(embedded):
             client.wait_for_worker(START_S, embedded.check)
             options = make_options()
             interrupts.ends = False
-            ended = _carry(client, pipeline, options, embedded, interrupts)
+            applied_after_s = elapsed_s()
+            warnings = client.apply(pipeline, options)
+            book = DeathBook()
+            with progress_on(output or sys.stderr, pipeline.name) as progress:
+                for line in warnings:
+                    progress.note(f"headrace: {line}")
+                status = _watch_through_deaths(client, pipeline, options, embedded, progress, interrupts, book)
+            if status.state == "failed":
+                embedded.check(within_s=DEATH_S if "worker" in status.failure else 0.0)
+            interrupted = interrupts.asked > 0 and status.state != "completed"
             interrupts.ends = True
-    if ended.status.state == "failed":
-        raise CliError(ended.status.failure or "the run failed and did not say why")
-    return _report(pipeline, ended), ended.interrupted
-
-
-def _carry(
-    client: Client, pipeline: Pipeline, options: RunOptions, embedded: Embedded, interrupts: Interrupts
-) -> Ended:
-    """Apply the pipeline and see it through to its end."""
-    from headrace.cli.ui import progress_on
-
-    applied_after_s = seconds_since_start()
-    warnings = client.apply(pipeline, options)
-    with progress_on(sys.stderr, pipeline.name) as progress:
-        for line in warnings:
-            progress.note(f"headrace: {line}")
-        book = DeathBook()
-        status = _watch_through_deaths(client, pipeline, options, embedded, progress, interrupts, book)
     if status.state == "failed":
-        embedded.check(within_s=DEATH_S if "worker" in status.failure else 0.0)
-    interrupted = interrupts.asked > 0 and status.state != "completed"
-    return Ended(status, warnings, applied_after_s, interrupted, tuple(book.rows()))
+        raise CliError(status.failure or "the run failed and did not say why")
+    first_s = applied_after_s + status.first_batch_s if status.first_batch_s > 0 else 0.0
+    return _report(pipeline, status, warnings, tuple(book.rows()), elapsed_s(), first_s), interrupted
 
 
 def _watch_through_deaths(
@@ -267,12 +255,17 @@ def catch_signals() -> Iterator[Interrupts]:
         restore(before)
 
 
-def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
+def _report(
+    pipeline: Pipeline,
+    status: pb.PipelineStatus,
+    warnings: tuple[str, ...],
+    deaths: tuple[DeathRow, ...],
+    seconds: float,
+    first_batch_s: float,
+) -> RunReport:
     from headrace.cli.ui import Recipes, RunReport, input_bytes_read, passed_unseen, read_ledger, speeds
     from headrace.store.ledger import balance_of
 
-    status = ended.status
-    first = ended.applied_after_s + status.first_batch_s if status.first_batch_s > 0 else 0.0
     facts, ledger = dict(status.facts), read_ledger(pipeline.dataset)
     return RunReport(
         pipeline=pipeline.name,
@@ -282,13 +275,13 @@ def _report(pipeline: Pipeline, ended: Ended) -> RunReport:
         balance=balance_of(ledger),
         recipes=Recipes.of(ledger).to_json(),
         bytes_read=input_bytes_read(status),
-        seconds=seconds_since_start(),
-        first_batch_s=first,
+        seconds=seconds,
+        first_batch_s=first_batch_s,
         records_resumed=int(status.records_resumed),
         tokenizer_engine=facts.get("tokenizer_engine", ""),
         stages=speeds(status.stages),
-        deaths=ended.deaths,
-        warnings=(*ended.warnings, *status.notes, *passed_unseen(ledger)),
+        deaths=deaths,
+        warnings=(*warnings, *status.notes, *passed_unseen(ledger)),
         facts=facts,
     )
 

@@ -14,18 +14,29 @@ if TYPE_CHECKING:
         gopher_quality as gopher_quality,
         gopher_repetition as gopher_repetition,
         language as language,
+        normalize as normalize,
         redact_pii as redact_pii,
+        remove_junk as remove_junk,
         url_filter as url_filter,
     )
+    from headrace.stages.library.scores import (
+        fasttext_classifier as fasttext_classifier,
+        onnx_classifier as onnx_classifier,
+        perplexity as perplexity,
+    )
     from headrace.stages.library.stages import (
+        command as command,
+        map_batches as map_batches,
         map_records as map_records,
         read as read,
         read_files as read_files,
         read_jsonl as read_jsonl,
         read_parquet as read_parquet,
+        read_spool as read_spool,
         read_warc as read_warc,
         tokenize as tokenize,
         write_documents as write_documents,
+        write_jsonl as write_jsonl,
         write_tokens as write_tokens,
     )
 else:

@@ -25,7 +25,8 @@ def folders() -> list[Path]:
 def shipped_files() -> set[str]:
     """Every file below the folders that a wheel should hold, under its name there."""
     files = (file for folder in folders() for file in folder.rglob("*") if "__pycache__" not in file.parts)
-    return {f"headrace/{file.relative_to(ROOT).as_posix()}" for file in files if file.suffix in SHIPPED}
+    names = (file.relative_to(ROOT).as_posix() for file in files if file.suffix in SHIPPED or file.name == "py.typed")
+    return {f"headrace/{name.removeprefix('api/')}" for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         shutil.copy(ROOT / name, tree / name)
     for folder in folders():
         shutil.copytree(folder, tree / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / ".typing", tree / ".typing", symlinks=True)
     build = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
     run(sys.executable, "-c", build, str(tree / "dist"), cwd=tree)
     (path,) = (tree / "dist").glob("*.whl")
@@ -75,7 +77,8 @@ def test_each_subfolder_with_code_is_a_package() -> None:
 
 def test_each_folder_has_its_link_for_the_checkers() -> None:
     links = {link.name: link.resolve() for link in (ROOT / ".typing" / "headrace").iterdir()}
-    assert links == {folder.name: folder for folder in folders()}
+    face = {file.name: file for file in (ROOT / "api").glob("*.*")}
+    assert links == {folder.name: folder for folder in folders() if folder.name != "api"} | face
 
 
 def test_the_stubs_are_those_of_the_protocol(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("pipeline", "protos", "daemon", "cluster", "store", "transport", "stages", "loader"),
         *("controller", "worker", "client", "chaos"),
     },
+    # The package `headrace` itself.
+    "api": {"pipeline", "store", "stages", "loader", "client", "cli"},
 }
 
 #: What a pure module imports neither itself nor through another module of ours: I/O, clocks, randomness.
@@ -80,8 +82,9 @@ class House:
         self.imports = {module: list(self._imports(module, file)) for module, file in self.files.items()}
 
     def module_of(self, file: Path) -> str:
-        """`headrace.store.fold` for `store/fold.py`."""
-        parts = ("headrace", *file.relative_to(self.root).with_suffix("").parts)
+        """`headrace.store.fold` for `store/fold.py`; `api/` is `headrace` itself."""
+        inner = file.relative_to(self.root).with_suffix("").parts
+        parts = ("headrace", *(inner[1:] if inner[0] == "api" else inner))
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     def path_of(self, module: str) -> str:
@@ -92,7 +95,7 @@ class House:
         """Every import that goes through a wall."""
         found: list[str] = []
         for module, imports in self.imports.items():
-            folder = module.split(".")[1]
+            folder = self.path_of(module).partition("/")[0]
             for item in imports:
                 first, *rest = item.name.split(".")
                 if first in MAY_IMPORT:
@@ -159,7 +162,10 @@ class House:
 
 
 #: What an `__init__` imports for its door.
-DOOR_IMPORTS = ("from typing import TYPE_CHECKING", "from headrace.pipeline.door import door")
+DOOR_IMPORTS = (
+    *("from typing import TYPE_CHECKING", "TYPE_CHECKING = False"),
+    "from headrace.pipeline.door import door",
+)
 
 
 def is_door(node: ast.stmt) -> bool:
@@ -251,7 +257,10 @@ def test_importing_a_folder_makes_its_door_and_nothing_else(house: House) -> Non
     for module, file in house.files.items():
         body = ast.parse(file.read_text(encoding="utf-8")).body if file.name == "__init__.py" else []
         text = [node for node in body if not is_door(node) and ast.unparse(node) not in DOOR_IMPORTS]
-        if any(not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)) for node in text):
+        # The face finds the rooms of a checkout; tests/api holds what importing it costs.
+        if module != "headrace" and any(
+            not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)) for node in text
+        ):
             full.append(house.path_of(module))
     assert full == [], "an __init__.py holds a docstring and the door of its room"
 

@@ -6,7 +6,7 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.stages.quality.scorecard.card_page import card as card
-    from headrace.stages.quality.scorecard.judge import score as score
+    from headrace.stages.quality.scorecard.judgement import judge as judge, score as score
     from headrace.stages.quality.scorecard.measurement import gate as gate
 else:
     __getattr__ = door(__name__)

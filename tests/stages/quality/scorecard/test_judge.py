@@ -6,7 +6,7 @@ import pytest
 
 from headrace.pipeline.graph import Stage
 from headrace.stages.library import stages as library
-from headrace.stages.quality.scorecard.judge import Judgement, judge, score
+from headrace.stages.quality.scorecard.judgement import Judgement, judge, score
 
 LETTER = (
     "Dear neighbour, the wall between our gardens fell in last night's storm. "

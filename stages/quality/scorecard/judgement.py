@@ -1,7 +1,7 @@
 """Filters on texts at hand, without a pipeline: texts in, verdicts with reasons out.
 
 from headrace.stages.library.stages import fineweb_quality, gopher_repetition
-from headrace.stages.quality.scorecard.judge import judge, score
+from headrace.stages.quality.scorecard.judgement import judge, score
 
 judge(["One text.", "Another."], [gopher_repetition(), fineweb_quality()])
 score(["One text."], gopher_repetition())

@@ -1,0 +1,80 @@
+"""Headrace: raw text in, token shards out, every record accounted for.
+
+Importing this loads nothing: each name is loaded when it is asked for.
+"""
+
+import os
+
+# In a checkout this file is reached by a link, and the rooms are the folders beside the one that it lies in.
+if os.path.islink(__file__):
+    __path__.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
+from headrace.pipeline.door import door
+
+#: As `typing` has it, whose import takes longer than all of `import headrace`.
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from headrace.client import (
+        Applied as Applied,
+        ApplyRefused as ApplyRefused,
+        CliError as CliError,
+        ControllerSilent as ControllerSilent,
+        Interrupted as Interrupted,
+        ProcessDied as ProcessDied,
+        RunOptions as RunOptions,
+        UsageError as UsageError,
+    )
+    from headrace.loader import (
+        DatasetGrew as DatasetGrew,
+        Loader as Loader,
+        LoaderClosed as LoaderClosed,
+        LoaderError as LoaderError,
+        StateMismatch as StateMismatch,
+        TorchLoader as TorchLoader,
+    )
+    from headrace.loader.dataset import Source as Source, open_dataset as open_dataset
+    from headrace.pipeline import Pipeline as Pipeline, PipelineError as PipelineError, Stage as Stage
+    from headrace.runs import apply as apply, preview as preview, run as run
+    from headrace.stages.library import (
+        c4_quality as c4_quality,
+        command as command,
+        dedup as dedup,
+        duplicate_lines as duplicate_lines,
+        fasttext_classifier as fasttext_classifier,
+        fineweb_quality as fineweb_quality,
+        gopher_quality as gopher_quality,
+        gopher_repetition as gopher_repetition,
+        language as language,
+        map_batches as map_batches,
+        map_records as map_records,
+        normalize as normalize,
+        onnx_classifier as onnx_classifier,
+        perplexity as perplexity,
+        read as read,
+        read_files as read_files,
+        read_jsonl as read_jsonl,
+        read_parquet as read_parquet,
+        read_spool as read_spool,
+        read_warc as read_warc,
+        redact_pii as redact_pii,
+        remove_junk as remove_junk,
+        tokenize as tokenize,
+        url_filter as url_filter,
+        write_documents as write_documents,
+        write_jsonl as write_jsonl,
+        write_tokens as write_tokens,
+    )
+    from headrace.stages.quality.scorecard import judge as judge, score as score
+    from headrace.stages.runtime import InputError as InputError, StageContractError as StageContractError
+    from headrace.store import (
+        ChecksumMismatch as ChecksumMismatch,
+        DatasetBusy as DatasetBusy,
+        FormatError as FormatError,
+        NoDataset as NoDataset,
+        StoreError as StoreError,
+        StoreUnavailable as StoreUnavailable,
+    )
+    from headrace.version import __version__ as __version__
+else:
+    __getattr__ = door(__name__)

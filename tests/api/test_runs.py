@@ -1,0 +1,119 @@
+"""Pipelines run from Python, as a notebook or a script does it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace import Pipeline, read, write_documents
+from headrace.client import Client
+
+TEXTS = [f"Text number {number} is long enough to be kept." for number in range(50)]
+#: Limit on the start of a daemon, in seconds.
+START_S = 30
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Pipeline:
+    lines = [json.dumps({"id": str(number), "text": text}) for number, text in enumerate(TEXTS)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join([*lines, "no record", ""]))
+    return Pipeline.chain("texts", str(tmp_path / "out"), read(str(tmp_path / "corpus.jsonl")), write_documents())
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[str]:
+    """The address of a controller whose only worker has registered and is frozen: what is applied goes on."""
+    address = f"unix:{tmp_path}/c"
+    serve, work = ("controller", "--listen", address), ("worker", "--controller", address, "--cores", "1")
+    with ended(*serve) as process, ended(*work) as worker:
+        assert process.stderr is not None
+        assert any("serves on" in line for line in process.stderr), "the controller ended before it served"
+        with Client(address) as client:
+            client.wait_for_worker(START_S, lambda: None)
+        worker.send_signal(signal.SIGSTOP)
+        yield address
+
+
+@contextlib.contextmanager
+def ended(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A daemon that is killed at the end."""
+    command = [sys.executable, "-m", "headrace", *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=START_S)
+
+
+def test_run_gives_a_report(pipeline: Pipeline, capfd: pytest.CaptureFixture[str]) -> None:
+    report = headrace.run(pipeline, progress=False)
+    assert report.state == "completed"
+    assert report.balance.counts.kept == len(TEXTS)
+    assert report.balance.counts.quarantined == 1
+    assert report.seconds < 60, "seconds of the run and not of the process"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_same_run_again_reads_nothing(pipeline: Pipeline, capfd: pytest.CaptureFixture[str]) -> None:
+    headrace.run(pipeline)
+    assert "texts: completed" in capfd.readouterr().err
+    again = headrace.run(pipeline, headrace.RunOptions(replicas=1))
+    assert again.bytes_read == 0
+    assert again.balance.counts.kept == len(TEXTS)
+
+
+def test_a_run_that_fails_raises(pipeline: Pipeline) -> None:
+    with pytest.raises(headrace.CliError, match="quarantined"):
+        headrace.run(pipeline, headrace.RunOptions(quarantined_max=0), progress=False)
+
+
+def test_a_pipeline_without_input_raises_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(headrace.InputError, match="no file matches"):
+        headrace.run(Pipeline.chain("none", str(tmp_path), read(str(tmp_path / "*.jsonl")), write_documents()))
+
+
+def test_a_preview_counts_and_writes_nothing(pipeline: Pipeline, tmp_path: Path) -> None:
+    shown = headrace.preview(pipeline, limit=10)
+    assert (shown.records_read, shown.kept) == (10, 10)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_applied_pipeline_is_joined_by_the_same_call(pipeline: Pipeline, controller: str) -> None:
+    applied = headrace.apply(pipeline, controller=controller)
+    assert (applied.pipeline, applied.warnings) == ("texts", ())
+    again = headrace.apply(pipeline, controller=controller)
+    assert again.version == applied.version
+    assert "already" in again.warnings[0]
+
+
+def test_another_pipeline_for_the_same_dataset_is_refused(pipeline: Pipeline, controller: str, tmp_path: Path) -> None:
+    headrace.apply(pipeline, controller=controller)
+    source = read(str(tmp_path / "corpus.jsonl"), id_key="other")
+    other = Pipeline.chain("texts", pipeline.dataset, source, write_documents())
+    with pytest.raises(headrace.ApplyRefused):
+        headrace.apply(other, controller=controller)
+
+
+def test_an_absent_controller_is_a_typed_error(pipeline: Pipeline, tmp_path: Path) -> None:
+    with pytest.raises(headrace.ControllerSilent, match="no controller answers"):
+        headrace.apply(pipeline, controller=f"unix:{tmp_path}/none")
+
+
+def test_what_a_run_wrote_is_opened_and_loaded(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps({"id": text, "text": text}) for text in TEXTS))
+    tokens = headrace.tokenize("deepseek")
+    sink = headrace.write_tokens(tokens, seq_len=64)
+    headrace.run(Pipeline.chain("t", str(tmp_path / "out"), read(str(tmp_path / "corpus.jsonl")), tokens, sink))
+    assert headrace.open_dataset(str(tmp_path / "out")).seq_len == 64
+    loader = headrace.Loader(str(tmp_path / "out"), batch_size=2, seed=1)
+    assert next(iter(loader))["tokens"].shape == (2, 64)
+    loader.close()
