@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from headrace.transport.contract import (
         LinkEnd as LinkEnd,
         LinkStatistics as LinkStatistics,
-        Received as Received,
         Receiver as Receiver,
         Sender as Sender,
     )

@@ -7,18 +7,42 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle, islice
+from typing import Generic, Protocol, TypeVar
 
 import msgpack
 
 from headrace.protos import control_pb2 as pb
 from headrace.stages.runtime import StageContractError
-from headrace.transport import LinkAborted, LinkClosed, Received, Receiver, Sender
-from headrace.transport.core import Frame
+from headrace.transport import LinkAborted, LinkClosed, Receiver, Sender
 from headrace.transport.pipe import PipeHandles, PipeReceiver, PipeSender
 from headrace.transport.ring import RingHandles, RingReceiver, RingSender
 
+F = TypeVar("F")
+F_co = TypeVar("F_co", covariant=True)
 
-class Inbox:
+
+class Lent(Protocol[F_co]):
+    """As much of a `Received` as an inbox needs."""
+
+    @property
+    def frame(self) -> F_co:
+        """See `Received`."""
+        ...
+
+    def try_release(self) -> bool:
+        """See `Received`."""
+        ...
+
+
+class InputEnd(Protocol[F_co]):
+    """As much of a `Receiver` as an inbox needs."""
+
+    def try_receive(self) -> Lent[F_co] | None:
+        """See `Receiver`."""
+        ...
+
+
+class Inbox(Generic[F]):
     """The receiving side of a task: its input links, read in turn.
 
     A frame whose memory is still in use when `take` returns (its batch waits for credit, further on) is given back
@@ -26,18 +50,18 @@ class Inbox:
     """
 
     def __init__(self, closed: Callable[[str], None], cut: Callable[[str, str], None]) -> None:
-        self._links: dict[str, Receiver] = {}
+        self._links: dict[str, InputEnd[F]] = {}
         self._closed = closed
         self._cut = cut
         self._turn = 0
         #: The link and the frame of the batch that is on its way through this task.
-        self._lent: tuple[str, Received] | None = None
+        self._lent: tuple[str, Lent[F]] | None = None
 
-    def receivers(self) -> list[Receiver]:
+    def receivers(self) -> list[InputEnd[F]]:
         """Every receiver, to wait on."""
         return list(self._links.values())
 
-    def open(self, link: str, receiver: Receiver) -> None:
+    def open(self, link: str, receiver: InputEnd[F]) -> None:
         """A link stands."""
         self._links[link] = receiver
 
@@ -48,7 +72,7 @@ class Inbox:
         if self._links.pop(link, None) is not None:
             self._closed(link)
 
-    def receive(self, take: Callable[[str, Frame], None]) -> bool:
+    def receive(self, take: Callable[[str, F], None]) -> bool:
         """Give the next frame of some link to `take`, and release it; False if there is none anywhere.
 
         Raises StageContractError if what was built on the frame before it is still in use, now that nothing waits.

@@ -7,7 +7,7 @@ A record goes through the stages before dedup. Its keys travel to the decider's 
 from __future__ import annotations
 
 import logging
-import time
+from typing import TYPE_CHECKING
 
 from headrace.protos import control_pb2 as pb
 from headrace.stages.runtime import Batch
@@ -15,72 +15,32 @@ from headrace.store.ledger import Range
 from headrace.store.shards import RecordName
 from headrace.worker.processes import STAGES, Hands
 from headrace.worker.task.chain import Chain
-from headrace.worker.task.core.dedup_client import Asking
+
+if TYPE_CHECKING:
+    from headrace.stages.dedup import Match
 
 logger = logging.getLogger("headrace.task")
 
 
-class Inquiry:
-    """The record that waits before dedup, if one does."""
+def question_of(chain: Chain, number: int, batch: Batch) -> pb.DecisionAsked:
+    """The question whether the one record of a batch is a duplicate."""
+    assert chain.dedup is not None
+    keys = chain.dedup.question(batch)
+    return pb.DecisionAsked(number=number, fragment=batch.fragment, row=batch.first, keys=keys)
 
-    def __init__(self, chain: Chain) -> None:
-        self._chain = chain
-        self._asking = Asking()
-        self._batch: Batch | None = None
-        self._question = pb.DecisionAsked()
-        self._decision: pb.Decision | None = None
 
-    @property
-    def waiting(self) -> bool:
-        """Whether a record waits; no other may be begun."""
-        return self._batch is not None
+def match_of(decision: pb.Decision) -> Match | None:
+    """What a record is a duplicate of, if of any."""
+    # Here, since it comes with a compiler, which few tasks need.
+    from headrace.stages.dedup import Match
 
-    def wake_at(self) -> float | None:
-        """When the question is to be put, by the monotonic clock."""
-        return self._asking.wake_at()
-
-    def begin(self, batch: Batch) -> Batch:
-        """Take a batch of one record through the stages before dedup; where it is kept there, it waits."""
-        batch = self._chain.before_dedup(batch)
-        if batch.rows.num_rows and self._chain.dedup is not None:
-            number = self._asking.ask(time.monotonic())
-            keys = self._chain.dedup.question(batch)
-            self._question = pb.DecisionAsked(number=number, fragment=batch.fragment, row=batch.first, keys=keys)
-            self._batch = batch
-        return batch
-
-    def due(self) -> pb.DecisionAsked | None:
-        """The question, if it is to be put now."""
-        return self._question if self._asking.due(time.monotonic()) else None
-
-    def answered(self, decision: pb.Decision) -> None:
-        """An answer came from the controller."""
-        if self._asking.answered(decision.number):
-            self._decision = decision
-
-    def take(self) -> Batch | None:
-        """The batch behind all stages, once it is decided."""
-        batch, decision = self._batch, self._decision
-        if batch is None or decision is None:
-            return None
-        self._batch = self._decision = None
-        # Here, since it comes with a compiler, which few tasks need.
-        from headrace.stages.dedup import Match
-
-        match = Match(RecordName(decision.fragment, decision.row), decision.near) if decision.duplicate else None
-        return self._chain.from_dedup(batch, match)
-
-    def let_go(self) -> None:
-        """The record that waits is to be read again."""
-        self._asking.let_go()
-        self._batch = self._decision = None
+    return Match(RecordName(decision.fragment, decision.row), decision.near) if decision.duplicate else None
 
 
 def decide(chain: Chain, hands: Hands, message: pb.AskDecision) -> pb.DecisionMade | None:
-    """What this task's dedup stage decides on a record of a solitary task; None where it is fenced, or none is here."""
+    """What this task's dedup stage decides on a record of a solitary task; None where the question is none."""
     dedup, asked = chain.dedup, message.question
-    if dedup is None or dedup.fenced:
-        return None
+    assert dedup is not None
     if len(asked.keys) != dedup.question_bytes:
         # The asker's worker may be anybody's, and this task decides for all of them.
         logger.warning(

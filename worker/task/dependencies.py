@@ -1,4 +1,4 @@
-"""What the verdicts of a sink behind dedup lean on, and what dedup let through to it: read from the batches' tables."""
+"""Duplicate dependencies: the records that the verdicts of a sink behind dedup name, read from the batches' tables."""
 
 from __future__ import annotations
 
@@ -22,17 +22,15 @@ from headrace.stages.runtime import (
     ordinals_of,
 )
 from headrace.store import FormatError, ObjectStore, open_store
-from headrace.store.ledger import Closed, Range, StoredObject
+from headrace.store.ledger import Closed, StoredObject
 from headrace.store.shards import ROLE, SUFFIX, RecordName, encode_keys, read_table
 from headrace.worker.task.chain import Chain
+from headrace.worker.task.core.held import Name
 from headrace.worker.task.isolation import KILLED
-
-#: Ordinals by fragment.
-Rows = dict[bytes, set[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Leaning:
+class DuplicateDependencies:
     """A dedup stage and those behind it, as a sink sees them."""
 
     stage: str
@@ -40,14 +38,14 @@ class Leaning:
     scheme: Scheme
 
     @staticmethod
-    def of(pipeline: Pipeline, sink: str) -> Leaning | None:
+    def of(pipeline: Pipeline, sink: str) -> DuplicateDependencies | None:
         """The dedup stage that leads to a sink; None if none does."""
         stage = pipeline.stateful
         behind = pipeline.behind(stage.name) if stage is not None else ()
         if stage is None or sink not in {other.name for other in behind}:
             return None
         scheme = Scheme(**{name: stage.parameters[name] for name in ("ngram", "bands", "rows")})
-        return Leaning(stage.name, frozenset(other.name for other in behind), scheme)
+        return DuplicateDependencies(stage.name, frozenset(other.name for other in behind), scheme)
 
     def check(self, batch: Batch) -> None:
         """StageContractError where a stage behind dedup has dropped a record, or its keys."""
@@ -61,36 +59,18 @@ class Leaning:
                 "put the stage before it"
             )
 
-    def needs(self, batches: Iterable[Batch]) -> Rows:
-        """The records that duplicates among these batches name and that are not kept here."""
-        held = list(batches)
-        named: Rows = {}
-        for batch in held:
-            for name in self._names(batch):
-                named.setdefault(name.fragment, set()).add(name.row)
-        for batch in held:
-            if batch.fragment in named:
-                named[batch.fragment].difference_update(ordinals_of(batch.rows.column(ROW)).tolist())
-        return {fragment: rows for fragment, rows in named.items() if rows}
+    def duplicates(self, batch: Batch) -> list[tuple[int, Name]]:
+        """The ordinals that dedup found to be duplicates, and the record that each names."""
+        found = self._duplicates(batch)
+        texts: list[Any] = found.column("duplicate_of").to_pylist()
+        names = [RecordName.parse(text) for text in texts]
+        rows: list[int] = ordinals_of(found.column("row")).tolist()
+        return [(row, (name.fragment, name.row)) for row, name in zip(rows, names, strict=True)]
 
-    def released(self, batches: Iterable[Batch]) -> Rows:
+    def released(self, batch: Batch) -> set[int]:
         """The records that dedup let through, or may have before they killed their process, and that are not kept."""
-        found: Rows = {}
-        for batch in batches:
-            lost = {*self._lost_behind(batch, QUARANTINED), *_killers(batch)}
-            if rows := lost - set(ordinals_of(batch.rows.column(ROW)).tolist()):
-                found.setdefault(batch.fragment, set()).update(rows)
-        return found
-
-    def leaning_on(self, batches: Iterable[Batch], records: Rows) -> list[Range]:
-        """The duplicates among these batches that name one of these records."""
-        found: list[Range] = []
-        for batch in batches if records else ():
-            rows = ordinals_of(self._duplicates(batch).column("row")).tolist()
-            for row, name in zip(rows, self._names(batch), strict=True):
-                if name.row in records.get(name.fragment, ()):
-                    found.append(Range(batch.fragment, row, 1))
-        return found
+        lost = {*self._lost_behind(batch, QUARANTINED), *_killers(batch)}
+        return lost - set(ordinals_of(batch.rows.column(ROW)).tolist())
 
     def write_keys(self, batches: Iterable[Batch], store: ObjectStore, prefix: str) -> tuple[StoredObject, ...]:
         """Write the keys of what is kept; nothing where nothing is."""
@@ -123,10 +103,6 @@ class Leaning:
 
         mine = pc.equal(lost.column("stage"), pa.scalar(self.stage, pa.string()))
         return lost.filter(pc.and_(mine, pc.equal(lost.column("verdict"), pa.scalar(DUPLICATE, pa.string()))))
-
-    def _names(self, batch: Batch) -> list[RecordName]:
-        texts: list[Any] = self._duplicates(batch).column("duplicate_of").to_pylist()
-        return [RecordName.parse(text) for text in texts]
 
 
 def _killers(batch: Batch) -> list[int]:

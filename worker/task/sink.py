@@ -6,31 +6,61 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.daemon import OneThread, about
 from headrace.protos import codec, control_pb2 as pb
-from headrace.stages.runtime import QUARANTINED, Batch, Shard, Shelving, Sink, give_back
+from headrace.stages.runtime import QUARANTINED, ROW, Batch, Shard, Shelving, Sink, give_back, ordinals_of
 from headrace.store import ObjectStore, StoreStalled
 from headrace.store.ledger import Range
 from headrace.worker.processes import STAGES, WRITER, Hands
 from headrace.worker.task.chain import StageStatistics, Watch
-from headrace.worker.task.core import sink as core
+from headrace.worker.task.core import held
+from headrace.worker.task.core.sink import SealAsked, SealPolicy, ShardStalled, TimePassed
 from headrace.worker.task.coverage import fates, join, part
-from headrace.worker.task.dependencies import Leaning, Rows
+from headrace.worker.task.dependencies import DuplicateDependencies
 from headrace.worker.task.merge import apart, ranges_of
 
 logger = logging.getLogger("headrace.task")
 
-#: A batch, and which of its records are kept.
-_Held = tuple[Batch, npt.NDArray[np.bool_]]
+
+@dataclass(frozen=True, slots=True)
+class SinkBatch:
+    """A batch, and which of its records are kept: what `HeldBatches` holds in a task."""
+
+    item: Range
+    batch: Batch
+    mask: npt.NDArray[np.bool_]
+    dependencies: DuplicateDependencies | None = None
+
+    def cut(self, item: Range) -> SinkBatch:
+        """The records of `item`, which lies within; the batch itself where that is all of it."""
+        if (item.first, item.count) == (self.item.first, self.item.count):
+            return self
+        start = item.first - self.item.first
+        return SinkBatch(item, part(self.batch, item), self.mask[start : start + item.count], self.dependencies)
+
+    def duplicate_names(self) -> Sequence[tuple[int, held.Name]]:
+        """See `Holdable`."""
+        return self.dependencies.duplicates(self.batch) if self.dependencies is not None else ()
+
+    def kept_rows(self) -> Iterable[int]:
+        """See `Holdable`."""
+        rows: list[int] = ordinals_of(self.batch.rows.column(ROW)).tolist()
+        return rows
+
+    def released_rows(self) -> Iterable[int]:
+        """See `Holdable`."""
+        return self.dependencies.released(self.batch) if self.dependencies is not None else ()
 
 
-class Sinking:
+class TaskSink:
     """One sink of a task. Called on the task's thread; only `Sink.write` runs on the writer's."""
 
     def __init__(
@@ -41,9 +71,9 @@ class Sinking:
         *,
         version: str,
         epoch: int,
-        policy: core.SealPolicy,
+        policy: SealPolicy,
         hands: Hands,
-        leaning: Leaning | None = None,
+        dependencies: DuplicateDependencies | None = None,
     ):
         self.name = name
         #: The time of the writer's thread, and when it began what it is at now (seconds, of perf_counter); 0: nothing.
@@ -54,11 +84,8 @@ class Sinking:
         self._store = store
         self._version = version
         self._epoch = epoch
-        self._leaning = leaning
-        self._core = core.Gathering(policy, leans=leaning is not None)
-        self._batches: dict[tuple[bytes, int], _Held] = {}
-        self._parts: dict[int, list[_Held]] = {}
-        self._written: dict[int, Shard] = {}
+        self._dependencies = dependencies
+        self.core = held.HeldBatches[SinkBatch, Shard](policy, dependent=dependencies is not None)
         self._writing: dict[int, Future[Shard]] = {}
         self._proposals: list[pb.Proposed] = []
         self._questions: list[pb.NeedsAsked] = []
@@ -74,70 +101,41 @@ class Sinking:
         return time.perf_counter() - since if since else 0.0
 
     @property
-    def accepts(self) -> bool:
-        """Whether another batch may come."""
-        return self._core.accepts
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes in memory of all batches that are not closed."""
-        return self._core.held_bytes
-
-    @property
-    def open_ranges(self) -> int:
-        """Ranges of all batches that are not closed."""
-        return len(self._core.held())
-
-    @property
-    def held_records(self) -> int:
-        """Records of all batches that are not closed."""
-        return sum(item.count for item in self._core.held())
-
-    @property
     def trouble(self) -> str:
         """Why a shard waits for its store; "" while none does."""
-        return self._core.trouble or (str(getattr(self._store, "trouble", "")) if self._writing else "")
-
-    def wake_at(self) -> float | None:
-        """When `tick` is wanted next."""
-        return self._core.wake_at()
+        return self.core.trouble or (str(getattr(self._store, "trouble", "")) if self._writing else "")
 
     def add(self, batch: Batch) -> None:
-        """Take a batch. Raises ConservationError if a record has not exactly one fate.
-
-        What this sink holds already is left out: another sink's loss has the same range read again for both.
-        """
+        """Take a batch, less what is held. Raises ConservationError if a record has not exactly one fate."""
         mask = fates(batch)
         if batch.members:
             self._add_joint(batch, mask)
             return
-        if self._leaning is not None:
-            self._leaning.check(batch)
-        whole = Range(batch.fragment, batch.first, batch.count, batch.offset, batch.length)
-        doubtful = _quarantined(batch) if self._core.doubt.lasts else 0
-        for item in core.without((whole,), self._core.held(batch.fragment)):
-            fresh = part(batch, item)
-            start = item.first - batch.first
-            fresh, sizes = self._shelved(fresh, (item,))
-            self._batches[item.fragment, item.first] = (fresh, mask[start : start + item.count])
-            self._do(core.BatchGathered(item, *sizes, min(item.count, doubtful)))
+        if self._dependencies is not None:
+            self._dependencies.check(batch)
+        whole = SinkBatch(ranges_of(batch)[0], batch, mask, self._dependencies)
+        doubtful = _quarantined(batch) if self.core.doubtful else 0
+        for item in self.core.missing(whole.item):
+            fresh = whole.cut(item)
+            spilled, sizes = self._shelved(fresh.batch, (item,))
+            self.do(held.BatchHeld(replace(fresh, batch=spilled), *sizes, min(item.count, doubtful)))
 
     def _add_joint(self, batch: Batch, mask: npt.NDArray[np.bool_]) -> None:
         """Take a joint batch: measured and shelved as one, and held as one of each member."""
         ranges = ranges_of(batch)
-        if self._leaning is not None or any(self._core.held(item.fragment) for item in ranges):
+        if self._dependencies is not None or any(self.core.ranges(item.fragment) for item in ranges):
             for alone in apart(batch):
                 self.add(alone)
             return
-        doubtful = _quarantined(batch) if self._core.doubt.lasts else 0
+        doubtful = _quarantined(batch) if self.core.doubtful else 0
         batch, whole = self._shelved(batch, ranges)
         start = 0
         for item, alone in zip(ranges, apart(batch), strict=True):
-            self._batches[item.fragment, item.first] = (alone, mask[start : start + item.count])
+            member = SinkBatch(item, alone, mask[start : start + item.count])
             start += item.count
             # All of it counts with the last, behind which it is whole.
             sizes = (*whole, doubtful) if item is ranges[-1] else (0, 0, 0)
-            self._do(core.BatchGathered(item, *sizes))
+            self.do(held.BatchHeld(member, *sizes))
 
     def _shelved(self, batch: Batch, ranges: tuple[Range, ...]) -> tuple[Batch, tuple[int, int, int]]:
         """A batch as the sink keeps it; its size by the sink's measure, and bytes of it in memory and on the shelf."""
@@ -151,54 +149,38 @@ class Sinking:
         self._hands.put_down(STAGES)
         return batch, (size, held, shelved)
 
-    def seal(self, reason: str) -> None:
-        """Write what is gathered."""
-        self._do(core.SealAsked(reason))
-
     def tick(self) -> None:
         """Let timers run and take what the writer has finished. Raises what the writer raised, but for a stall."""
         for number in [number for number, future in self._writing.items() if future.done()]:
             try:
-                self._written[number] = self._writing.pop(number).result()
+                shard = self._writing.pop(number).result()
             except StoreStalled as error:
-                self._do(core.ShardStalled(number, str(error)))
+                self.do(ShardStalled(number, str(error)))
             else:
-                self._do(core.ShardWritten(number))
-        self._do(core.TimePassed())
+                self.do(held.ShardWritten(number, shard))
+        self.do(TimePassed())
 
     def obey(self, message: pb.TaskCommand) -> None:
         """Take a command that is for a sink. Raises RuntimeError where it says that a proposal is refused."""
         match message.WhichOneof("command"):
             case "seal":
-                self.seal(message.seal.reason)
+                self.do(SealAsked(message.seal.reason))
             case "answer":
-                self.answered(message.answer)
-            case _:
-                self.needs_answered(message.needs)
+                self._answered(message.answer)
+            case "needs":
+                asked = message.needs
+                answer = codec.records_from(asked.open), codec.records_from(asked.gone)
+                self.do(held.DependenciesAnswered(asked.proposal, *answer))
+            case other:
+                raise ValueError(f"a sink knows no command {other!r}")
 
-    def answered(self, answer: pb.Answer) -> None:
-        """Take the controller's answer to a proposal. Raises RuntimeError if it was refused."""
+    def _answered(self, answer: pb.Answer) -> None:
         if answer.outcome == pb.Answer.ACCEPTED:
-            self._do(core.ShardAccepted(answer.proposal))
+            self.do(held.ProposalAccepted(answer.proposal))
         elif answer.outcome == pb.Answer.OVERLAPS:
-            self._do(core.ShardOverlapped(answer.proposal, codec.ranges_from(answer.overlaps)))
+            self.do(held.ProposalOverlaps(answer.proposal, codec.ranges_from(answer.overlaps)))
         else:
             raise RuntimeError(f"sink {self.name}: the controller refused a shard: {answer.reason}")
-
-    def needs_answered(self, answer: pb.NeedsAnswer) -> None:
-        """Take the controller's answer about what the duplicates of a shard lean on."""
-        held = [batch for batch, _ in self._parts.get(answer.proposal, ())]
-        if self._leaning is None or not held:
-            return
-        waiting = self._leaning.leaning_on(held, _rows_from(answer.open))
-        void = self._leaning.leaning_on(held, _rows_from(answer.gone))
-        if self._core.asks(answer.proposal):
-            parts = _by_fragment(self._parts[answer.proposal])
-            for item in waiting:
-                batch, mask = _holder(parts, item)
-                start = item.first - batch.first
-                self._batches[item.fragment, item.first] = part(batch, item), mask[start : start + 1]
-        self._do(core.NeedsAnswered(answer.proposal, tuple(waiting), tuple(void)))
 
     def take_questions(self) -> list[pb.NeedsAsked]:
         """Questions to ask the controller since the last call."""
@@ -210,64 +192,30 @@ class Sinking:
         let_go, self._let_go = self._let_go, False
         return let_go
 
-    def held(self) -> pb.HeldRanges:
-        """What is in this sink's hands, for a sweep."""
-        message = pb.HeldRanges(sink=self.name)
-        for item in self._core.held():
-            message.ranges.append(codec.range_to(item))
-        return message
-
     def take_proposals(self) -> list[pb.Proposed]:
         """Proposals to send since the last call."""
         ready, self._proposals = self._proposals, []
         return ready
 
-    def _do(self, event: core.Event) -> None:
-        for command in self._core.handle(event, time.monotonic()):
+    def do(self, event: held.Event) -> None:
+        """Give the core an event, and carry out what follows from it."""
+        for command in self.core.handle(event, time.monotonic()):
             match command:
-                case core.WriteShard():
-                    self._write(command)
-                case core.AskNeeds():
-                    self._ask(command)
-                case core.ProposeShard():
-                    self._proposals.append(self._proposal(command.shard))
-                case core.LetGo():
+                case held.WriteBatches():
+                    wake = functools.partial(os.eventfd_write, self.wake_fd, 1)
+                    batches = [item.batch for item in command.batches]
+                    self._writing[command.shard] = self._thread.submit(
+                        functools.partial(self._write_now, batches), wake
+                    )
+                case held.AskDependencies():
+                    records = codec.records_to(command.records)
+                    self._questions.append(pb.NeedsAsked(proposal=command.shard, sink=self.name, records=records))
+                case held.ProposeBatches():
+                    self._proposals.append(self._proposal(command))
+                case held.ReportLetGo():
                     self._let_go = True
-                    for item in command.ranges:
-                        del self._batches[item.fragment, item.first]
-                case core.RenewShard():
-                    self._parts[command.into] = self._parts.pop(command.shard)
-                    self._written.pop(command.shard, None)
-                case core.ReleaseShard():
-                    self._parts.pop(command.shard, None)
-                    self._written.pop(command.shard, None)
-
-    def _ask(self, command: core.AskNeeds) -> None:
-        assert self._leaning is not None
-        needs = self._leaning.needs(batch for batch, _ in self._taken(command.shard, command.ranges))
-        if needs:
-            self._questions.append(pb.NeedsAsked(proposal=command.shard, sink=self.name, records=_records_of(needs)))
-        else:
-            self._do(core.NeedsAnswered(command.shard))
-
-    def _taken(self, shard: int, ranges: Sequence[Range]) -> list[_Held]:
-        """The batches of a shard, which gather no longer; of those that it had, what these ranges leave."""
-        if shard in self._parts:
-            held = _by_fragment(self._parts[shard])
-            parts: list[_Held] = []
-            for item in ranges:
-                batch, mask = _holder(held, item)
-                start = item.first - batch.first
-                parts.append((part(batch, item), mask[start : start + item.count]))
-        else:
-            parts = [self._batches.pop((item.fragment, item.first)) for item in ranges]
-        self._parts[shard] = parts
-        return parts
-
-    def _write(self, command: core.WriteShard) -> None:
-        batches = [batch for batch, _ in self._taken(command.shard, command.ranges)]
-        told = functools.partial(os.eventfd_write, self.wake_fd, 1)
-        self._writing[command.shard] = self._thread.submit(functools.partial(self._write_now, batches), told)
+                case _:
+                    assert_never(command)
 
     def _write_now(self, batches: list[Batch]) -> Shard:
         watch = Watch()
@@ -277,8 +225,8 @@ class Sinking:
         try:
             prefix = f"shards/{self._epoch}/"
             shard = self._sink.write(batches, self._store, prefix)
-            if self._leaning is not None:
-                shard.objects = (*shard.objects, *self._leaning.write_keys(batches, self._store, prefix))
+            if self._dependencies is not None:
+                shard.objects = (*shard.objects, *self._dependencies.write_keys(batches, self._store, prefix))
             return shard
         finally:
             give_back()
@@ -286,26 +234,20 @@ class Sinking:
             self._writes_since = 0.0
             watch.stop(self.writer)
 
-    def _proposal(self, number: int) -> pb.Proposed:
-        shard = self._written[number]
+    def _proposal(self, command: held.ProposeBatches[SinkBatch, Shard]) -> pb.Proposed:
+        shard = command.result
         message = pb.Proposed(
-            proposal=number,
+            proposal=command.shard,
             sink=self.name,
             version=self._version,
             epoch=self._epoch,
             objects=codec.objects_to(shard.objects),
             counts=codec.counts_to(shard.counts),
+            needs=codec.records_to(command.needs),
+            released=codec.records_to(command.released),
         )
-        covered = [
-            (Range(batch.fragment, batch.first, batch.count, batch.offset, batch.length), mask)
-            for batch, mask in self._parts[number]
-        ]
-        for item, kept, verdicts in join(covered):
+        for item, kept, verdicts in join([(batch.item, batch.mask) for batch in command.batches]):
             message.ranges.append(codec.range_to(item, kept, verdicts))
-        if self._leaning is not None:
-            batches = [batch for batch, _ in self._parts[number]]
-            message.needs.extend(_records_of(self._leaning.needs(batches)))
-            message.released.extend(_records_of(self._leaning.released(batches)))
         return message
 
 
@@ -318,35 +260,10 @@ def _quarantined(batch: Batch) -> int:
     return batch.verdicts.column("verdict").to_pylist().count(QUARANTINED)
 
 
-def _by_fragment(held: Iterable[_Held]) -> dict[bytes, list[_Held]]:
-    """Batches by their fragments: of small files a shard holds tens of thousands."""
-    found: dict[bytes, list[_Held]] = {}
-    for pair in held:
-        found.setdefault(pair[0].fragment, []).append(pair)
-    return found
-
-
-def _holder(held: Mapping[bytes, Sequence[_Held]], item: Range) -> _Held:
-    """The batch that a range is of, with its mask."""
-    return next(
-        pair
-        for pair in held[item.fragment]
-        if pair[0].first <= item.first and item.end <= pair[0].first + pair[0].count
-    )
-
-
-def _records_of(rows: Rows) -> list[pb.Records]:
-    return codec.records_to((fragment, sorted(found)) for fragment, found in sorted(rows.items()))
-
-
-def _rows_from(messages: Iterable[pb.Records]) -> Rows:
-    return {fragment: set(rows) for fragment, rows in codec.records_from(messages)}
-
-
-def policy_of(order: pb.StartTask, sink: Sink) -> core.SealPolicy:
+def policy_of(order: pb.StartTask, sink: Sink) -> SealPolicy:
     """What the request asks for, else what the sink was declared with, else the default."""
-    default = core.SealPolicy()
-    return core.SealPolicy(
+    default = SealPolicy()
+    return SealPolicy(
         target_bytes=order.seal.target_bytes or sink.shard_bytes or default.target_bytes,
         held_bytes_max=order.seal.held_bytes_max or default.held_bytes_max,
         age_s=order.seal.age_s or default.age_s,

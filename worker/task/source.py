@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from headrace.protos import codec, control_pb2 as pb
+from headrace.protos import control_pb2 as pb
 from headrace.stages.runtime import (
     Batch,
     Compared,
@@ -41,11 +41,11 @@ TOLD_BYTES = 1 << 20
 _NOTHING = FragmentEnd(UNKNOWN)
 
 
-class Sourcing:
+class TaskSource:
     """The source of one task."""
 
-    def __init__(self, chain: Chain) -> None:
-        self.core = Reading()
+    def __init__(self, chain: Chain, reading: Reading) -> None:
+        self.core = reading
         self._chain = chain
         self._open: tuple[Fragment, Iterator[Batch | Draft | FragmentEnd | Compared | None]] | None = None
         #: The version under which what is open is compared; None: it is read.
@@ -55,16 +55,8 @@ class Sourcing:
         self._reads: list[pb.FragmentRead] = []
         self._read_bytes = 0
 
-    def give(self, message: pb.ReadFragments) -> None:
-        """The controller asks for the gaps of fragments."""
-        for item in message.reads:
-            if self._chain.sentences is not None:
-                self._chain.sentences.learn(item)
-            self.core.give(codec.fragment_from(item.fragment), codec.gaps_from(item.gaps))
-
     def halt(self) -> None:
-        """Let go of what has not been sent."""
-        self.core.halt()
+        """Let go of what was read ahead."""
         self._open = self._next = None
 
     @property
@@ -73,7 +65,7 @@ class Sourcing:
         return not self.core.fragments
 
     def read(self) -> Batch | None:
-        """The next batch, which `sent` is to be told of; None where there is none yet, as behind a fragment's end."""
+        """The next batch; None where there is none yet, as behind a fragment's end."""
         joint: list[Draft] = []
         size, records, until = 0, 0, time.monotonic() + JOINT_S
         size_max, records_max = min(JOINT_BYTES, self._chain.batch_bytes), self._chain.batch_records
@@ -93,15 +85,11 @@ class Sourcing:
                 joint.append(item)
                 size, records = size + item.length, records + item.count
                 # At once, since the reader goes on: it is sent before anybody can ask.
-                self._note(item.fragment.id, item.first, item.count, item.offset, item.length)
+                stop = item.offset + item.length if item.offset >= 0 and item.length >= 0 else UNKNOWN
+                self.core.sent(item.fragment.id, item.first, item.first + item.count, stop)
             if size >= size_max or records >= records_max or len(joint) == JOINT_DRAFTS or time.monotonic() >= until:
                 break
         return batch_of(joint) if joint else None
-
-    def sent(self, batch: Batch) -> None:
-        """A batch is on its way. Of a joint one that was noted when it was made."""
-        if not batch.members:
-            self._note(batch.fragment, batch.first, batch.count, batch.offset, batch.length)
 
     def take_reads(self, *, all_of_them: bool) -> pb.FragmentsRead | None:
         """What is to be told of fragments that were read: when that is enough, when there is nothing more to read, or
@@ -154,7 +142,3 @@ class Sourcing:
             read.changed, read.unreadable = isinstance(error, FragmentChanged), isinstance(error, DeviceFailed)
         self._reads.append(read)
         self._read_bytes += fragment.size
-
-    def _note(self, fragment: bytes, first: int, count: int, offset: int, length: int) -> None:
-        stop = offset + length if offset >= 0 and length >= 0 else UNKNOWN
-        self.core.sent(fragment, first, first + count, stop)

@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, assert_never, cast
 
 import setproctitle
 
@@ -28,17 +28,22 @@ from headrace.store import StoreError, StoreRefused, open_store
 from headrace.store.ledger import Fragment
 from headrace.transport import LinkEnd, Receiver, Sender, TransportError
 from headrace.transport.core import Frame, FrameKind
-from headrace.worker.core import arrivals
 from headrace.worker.links import DESCRIPTORS, Attached, Inbox, Outbox, attach
 from headrace.worker.processes import Channel, ChannelClosed, Hands
 from headrace.worker.task.chain import Chain, StageStatistics, Watch
-from headrace.worker.task.codec import batch_to_frame, frame_to_batch, sweep_frame
-from headrace.worker.task.core.sweep import Sweeping
+from headrace.worker.task.codec import (
+    batch_to_frame,
+    frame_to_batch,
+    sweep_frame,
+)
+from headrace.worker.task.core import messages
+from headrace.worker.task.core.task import Dedup, TaskCore, TaskState
 from headrace.worker.task.coverage import ConservationError
-from headrace.worker.task.dedup_client import Inquiry, decide
-from headrace.worker.task.dependencies import Leaning, begin_dedup, names_from
-from headrace.worker.task.sink import Sinking, log_proposal, policy_of
-from headrace.worker.task.source import Sourcing
+from headrace.worker.task.dedup_client import decide, match_of, question_of
+from headrace.worker.task.dependencies import DuplicateDependencies, begin_dedup, names_from
+from headrace.worker.task.merge import ranges_of
+from headrace.worker.task.sink import TaskSink, log_proposal, policy_of
+from headrace.worker.task.source import TaskSource
 
 if TYPE_CHECKING:
     from headrace.worker.links import Remote
@@ -49,8 +54,6 @@ logger = logging.getLogger("headrace.task")
 PROGRESS_S = 0.2
 #: Fragments in one page of a listing.
 PAGE_FRAGMENTS = 512
-#: Seconds after which a source that had nothing more to list is asked again.
-LIVE_LOOK_S = 0.5
 #: Seconds that a task which ends gives its worker to take what it has said.
 LAST_WORDS_S = 2.0
 #: What a task says in answer to a command bears the command's cause.
@@ -76,25 +79,21 @@ class Task:
         self._chain = Chain(pipeline, list(order.stages), hands, alone=order.alone)
         if unlike_here := unlike(pipeline.environment):
             self._chain.facts[f"{ENVIRONMENT_OF}{self._task}"] = "; ".join(unlike_here)
-        self._sourcing = Sourcing(self._chain)
-        self._sweeping = Sweeping()
         self._remote = _remote(order)
         #: Links between workers, and which making of each this task has an end of.
         self._generations: dict[str, int] = {}
-        self._inbox = Inbox(self._sweeping.closed, self._cut)
-        self._outbox = Outbox(self._chain.downstream, self._cut)
-        self._listing: Iterator[Fragment | None] | None = None
-        self._listing_number = 0
-        #: When a source that had nothing more to list is asked again.
-        self._listing_at = 0.0
+        self._inbox = Inbox[Frame](self._input_closed, self._cut)
+        self._outbox = Outbox[Frame](self._chain.downstream, self._cut)
+        #: The frame that has arrived.
+        self._frame: Frame | None = None
+        self._listing: Iterator[Fragment | None] = iter(())
         self._links: dict[str, Attached] = {}
         self._progress_at = 0.0
         self._has_read = False
-        self._stopping = False
-        self._sink: Sinking | None = None
+        self._sink: TaskSink | None = None
         if self._chain.sink is not None:
             self._chain.sink.begin(pipeline.name, order.version)
-            self._sink = Sinking(
+            self._sink = TaskSink(
                 self._chain.sink_name,
                 self._chain.sink,
                 open_store(pipeline.dataset),
@@ -102,12 +101,20 @@ class Task:
                 epoch=order.epoch,
                 policy=policy_of(order, self._chain.sink),
                 hands=hands,
-                leaning=Leaning.of(pipeline, self._chain.sink_name),
+                dependencies=DuplicateDependencies.of(pipeline, self._chain.sink_name),
             )
-        self._inquiry: Inquiry | None = None
-        if (dedup := self._chain.dedup) is not None:
-            begin_dedup(dedup, pipeline, order)
-            self._inquiry = Inquiry(self._chain) if order.alone else None
+        if self._chain.dedup is not None:
+            begin_dedup(self._chain.dedup, pipeline, order)
+        dedup = _dedup_of(order) if self._chain.dedup is not None else Dedup.NONE
+        self._asks = dedup is Dedup.ASKS
+        self._core = TaskCore[Batch, pb.Decision](
+            order.epoch,
+            reads=self._chain.source is not None,
+            sink=self._sink.core if self._sink is not None else None,
+            outputs=bool(self._chain.downstream),
+            dedup=dedup,
+        )
+        self._source = TaskSource(self._chain, self._core.reading)
 
     def run(self) -> int:
         """Work until told to stop; the exit code."""
@@ -115,11 +122,11 @@ class Task:
         with caused_by(self._causes["start"]):
             logger.info("is ready", extra=about(**self._chain.facts))
         self._say(ready=pb.TaskReady(facts=self._chain.facts, addresses=addresses))
-        while not self._stopping:
+        while self._state() is not TaskState.STOPPED:
             self._take_commands()
-            moved = self._step()
+            moved = self._do(messages.Turned(unsent=not self._outbox.empty))
             self._finish_up()
-            if not moved and not self._stopping:
+            if not moved:
                 self._sleep()
         self._outbox.finish()
         if self._remote is not None:
@@ -128,115 +135,121 @@ class Task:
 
     # -- one turn of the loop --
 
-    def _step(self) -> bool:
-        if not self._outbox.empty:
-            return self._outbox.flush()
-        if (sweep := self._sweeping.due()) is not None:
-            # Nothing is read past a marker that waits for room: what came behind it would be counted as lost.
-            return self._sweep(sweep)
-        if self._sink is not None and not self._sink.accepts:
-            return False
-        if self._inquiry is not None and self._inquiry.waiting:
-            return self._inquire(self._inquiry)
-        if self._chain.source is not None:
-            return self._list() or self._read()
-        return self._inbox.receive(self._received)
+    def _state(self) -> TaskState:
+        return self._core.state(time.monotonic(), unsent=not self._outbox.empty)
 
-    def _sweep(self, sweep: int) -> bool:
-        if self._sweeping.halting:
-            self._sourcing.halt()
-            if self._inquiry is not None:
-                self._inquiry.let_go()
-        if self._chain.downstream and not self._outbox.mark(sweep_frame(sweep, self._epoch), sweep):
-            return False
-        self._sweeping.passed(sweep)
-        self._report(time.monotonic())
-        answer = pb.Swept(sweep=sweep)
-        for fragment, gaps in self._sourcing.core.pending():
-            answer.pending.append(pb.PendingFragment(fragment=fragment, gaps=codec.gaps_to(gaps)))
-        if self._sink is not None:
-            answer.held.append(self._sink.held())
-        self._say(swept=answer)
+    def _do(self, event: messages.Event) -> bool:
+        """Give the core an event and carry out what follows; whether anything moved."""
+        moved = False
+        for command in self._core.handle(event, time.monotonic()):
+            moved = self._carry_out(command) or moved
+        return moved
+
+    def _carry_out(self, command: messages.Command) -> bool:
+        match command:
+            case messages.ReceiveFrame():
+                return self._inbox.receive(self._received)
+            case messages.ReadNext():
+                self._read()
+            case messages.ListPage():
+                self._list(command.listing)
+            case messages.SendUnsent():
+                return self._outbox.flush()
+            case messages.SendMarkers():
+                marker = sweep_frame(command.sweep, self._epoch)
+                return self._outbox.mark(marker, command.sweep) and self._do(messages.MarkersSent(command.sweep))
+            case messages.DropInput():
+                self._source.halt()
+                return False
+            case messages.AnswerSweep():
+                self._swept(command)
+            case messages.PutQuestion():
+                self._say(asked=question_of(self._chain, command.number, command.batch))
+                return False
+            case messages.Decide():
+                if (decided := decide(self._chain, self._hands, command.question)) is not None:
+                    self._say(decided=decided)
+            case _:
+                self._process(command)
         return True
 
-    def _list(self) -> bool:
-        if self._listing is None or time.monotonic() < self._listing_at:
-            return False
-        page = pb.FragmentsListed(stage=self._chain.source_name, listing=self._listing_number)
+    def _process(self, command: messages.BatchCommand) -> None:
+        match command:
+            case messages.ReceiveBatch():
+                assert self._frame is not None
+                self._do(messages.BatchReceived(frame_to_batch(self._frame, borrow=self._chain.borrows)))
+            case messages.RefuseFrame():
+                raise TransportError(command.reason)
+            case messages.RunStages():
+                batch = command.batch
+                giving_back.meets(batch.rows.nbytes, time.monotonic())
+                batch = self._chain.before_dedup(batch) if self._asks else self._chain.process(batch)
+                self._do(messages.BatchProcessed(batch, kept=batch.rows.num_rows > 0))
+            case messages.ResumeStages():
+                self._do(messages.BatchDecided(self._chain.from_dedup(command.batch, match_of(command.decision))))
+            case messages.HoldBatch():
+                self._hold(command.batch)
+            case messages.SendBatch():
+                self._outbox.put(batch_to_frame(command.batch, self._epoch))
+            case _:
+                assert_never(command)
+
+    def _swept(self, command: messages.AnswerSweep) -> None:
+        self._report(time.monotonic())
+        answer = pb.Swept(sweep=command.sweep)
+        for fragment, gaps in command.pending:
+            answer.pending.append(pb.PendingFragment(fragment=fragment, gaps=codec.gaps_to(gaps)))
+        if self._sink is not None:
+            answer.held.append(pb.HeldRanges(sink=self._sink.name, ranges=map(codec.range_to, command.held)))
+        self._say(swept=answer)
+
+    def _list(self, listing: int) -> None:
+        page = pb.FragmentsListed(stage=self._chain.source_name, listing=listing)
+        last = False
         try:
             for fragment in self._listing:
                 if fragment is None:
-                    self._listing_at = time.monotonic() + LIVE_LOOK_S
+                    self._do(messages.ListingPaused())
                     if not page.fragments:
-                        return False
+                        return
                     break
                 page.fragments.append(codec.fragment_to(fragment))
                 if len(page.fragments) == PAGE_FRAGMENTS:
                     break
             else:
-                page.last, self._listing, page.passed_over = True, None, self._chain.passed_over()
+                page.last = last = True
+                page.passed_over = self._chain.passed_over()
         except InputError as error:
-            page.error, self._listing = str(error), None
+            page.error, last = str(error), True
         self._say(listed=page)
-        return True
+        self._do(messages.PageListed(last))
 
-    def _read(self) -> bool:
-        if self._sourcing.idle:
-            return False
-        batch = self._sourcing.read()
+    def _read(self) -> None:
+        batch = self._source.read()
         if batch is not None:
             if not self._has_read:
                 # The first is told at once, and not with the others every PROGRESS_S: it ends the start of a run.
                 self._has_read = True
                 self._report(time.monotonic())
-            self._deliver(batch)
-            if self._inquiry is None or not self._inquiry.waiting:
-                self._sourcing.sent(batch)
+            self._do(messages.BatchRead(batch, None if batch.members else ranges_of(batch)[0]))
         self._tell_reads(all_of_them=False)
-        return True
 
     def _tell_reads(self, *, all_of_them: bool) -> None:
-        if (reads := self._sourcing.take_reads(all_of_them=all_of_them)) is not None:
+        if (reads := self._source.take_reads(all_of_them=all_of_them)) is not None:
             self._send(reads=reads)
 
-    def _inquire(self, inquiry: Inquiry) -> bool:
-        """Put the question of the record that waits, or take the record on, once it is decided."""
-        if (question := inquiry.due()) is not None:
-            self._say(asked=question)
-        if (batch := inquiry.take()) is None:
-            return False
-        self._gather(batch)
-        self._sourcing.sent(batch)
-        return True
-
     def _received(self, link: str, frame: Frame) -> None:
-        if fault := arrivals.epoch_fault(link, frame.epoch, self._epoch):
-            raise TransportError(fault)
-        if frame.kind is FrameKind.SWEEP:
-            self._sweeping.arrived(link, frame.first)
-        elif frame.kind is FrameKind.DATA:
-            self._deliver(frame_to_batch(frame, borrow=self._chain.borrows))
+        self._frame = frame
+        sweep = frame.first if frame.kind is FrameKind.SWEEP else None
+        self._do(messages.FrameArrived(link, frame.epoch, sweep))
+        self._frame = None
 
-    def _deliver(self, batch: Batch) -> None:
-        if self._chain.dedup is not None and self._chain.dedup.fenced:
-            # It is open and held by nobody, and read again when the epoch is raised.
-            return
-        giving_back.meets(batch.rows.nbytes, time.monotonic())
-        if self._inquiry is None:
-            self._gather(self._chain.process(batch))
-            return
-        batch = self._inquiry.begin(batch)
-        if not self._inquiry.waiting:
-            self._gather(batch)
-
-    def _gather(self, batch: Batch) -> None:
-        if self._sink is not None:
-            batch = self._chain.taste(batch)
-            watch = Watch()
-            self._sink.add(batch)
-            self._chain.gathered(batch, watch)
-        else:
-            self._outbox.put(batch_to_frame(batch, self._epoch))
+    def _hold(self, batch: Batch) -> None:
+        assert self._sink is not None
+        batch = self._chain.taste(batch)
+        watch = Watch()
+        self._sink.add(batch)
+        self._chain.gathered(batch, watch)
 
     def _finish_up(self) -> None:
         """Timers, proposals, progress."""
@@ -258,20 +271,19 @@ class Task:
 
     def _sleep(self) -> None:
         """Until a command, a frame, credit, the writer or a timer."""
-        now = time.monotonic()
+        now, state = time.monotonic(), self._state()
+        if state in (TaskState.STOPPED, TaskState.READING):
+            return
         deadline = self._progress_at
-        if self._listing is not None and self._listing_at > now:
-            deadline = min(deadline, self._listing_at)
-        for waiting in (self._sink, self._inquiry):
-            if waiting is not None and (wake_at := waiting.wake_at()) is not None:
-                deadline = min(deadline, wake_at)
+        if (wake_at := self._core.wake_at(now)) is not None:
+            deadline = min(deadline, wake_at)
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN | (select.POLLOUT if self._channel.wants_to_write else 0))
         ends: list[LinkEnd] = []
-        if not self._outbox.empty or self._sweeping.due() is not None:
-            ends += self._outbox.awaited()
-        elif self._sink is None or self._sink.accepts:
-            ends += self._inbox.receivers()
+        if state in (TaskState.SENDING, TaskState.SWEEPING):
+            ends += cast("list[LinkEnd]", self._outbox.awaited())
+        elif state is not TaskState.FULL:
+            ends += cast("list[LinkEnd]", self._inbox.receivers())
         if self._sink is not None:
             poll.register(self._sink.wake_fd, select.POLLIN)
         armed: list[LinkEnd] = []
@@ -305,17 +317,20 @@ class Task:
         match message.WhichOneof("command"):
             case "list":
                 assert self._chain.source is not None
-                self._listing, self._listing_number = self._chain.source.list(), message.list.listing
-                self._listing_at = 0.0
+                self._listing = self._chain.source.list()
+                self._do(messages.ListAsked(message.list.listing))
             case "reads":
-                self._sourcing.give(message.reads)
+                for item in message.reads.reads:
+                    if self._chain.sentences is not None:
+                        self._chain.sentences.learn(item)
+                    self._do(messages.ReadAsked(codec.fragment_from(item.fragment), codec.gaps_from(item.gaps)))
             case "sweep":
-                self._sweeping.asked(message.sweep.sweep, halt=message.sweep.halt)
+                self._do(messages.SweepAsked(message.sweep.sweep, message.sweep.halt))
             case "seal" | "answer" | "needs":
                 if self._sink is not None:
                     self._sink.obey(message)
-            case "release" | "decide" | "decision" as kind:
-                self._obey_about_claims(kind, message)
+            case "release" | "decide" | "decision":
+                self._obey_about_duplicates(message)
             case "expelled":
                 if self._remote is not None:
                     self._remote.expel(message.expelled)
@@ -325,17 +340,21 @@ class Task:
                 self._close_link(message.close.link)
             case "stop":
                 logger.info("ends: %s", message.stop.reason)
-                self._stopping = True
+                self._do(messages.StopAsked())
             case other:
                 raise ValueError(f"a task knows no command {other!r}")
 
-    def _obey_about_claims(self, kind: str, message: pb.TaskCommand) -> None:
-        if kind == "decision" and self._inquiry is not None:
-            self._inquiry.answered(message.decision)
-        elif kind == "decide" and (decided := decide(self._chain, self._hands, message.decide)) is not None:
-            self._say(decided=decided)
-        elif kind == "release" and self._chain.dedup is not None:
+    def _obey_about_duplicates(self, message: pb.TaskCommand) -> None:
+        kind = message.WhichOneof("command")
+        if kind == "decide":
+            self._do(messages.DecisionAsked(message.decide))
+        elif kind == "decision":
+            self._do(messages.DecisionArrived(message.decision.number, message.decision))
+        elif self._chain.dedup is not None:
             self._chain.dedup.release(names_from(message.release))
+
+    def _input_closed(self, link: str) -> None:
+        self._do(messages.LinkClosed(link))
 
     def _open_link(self, message: pb.OpenLink) -> None:
         name = message.link.link
@@ -356,7 +375,7 @@ class Task:
             self._outbox.open(message.link.stage, name, cast("Sender", end))
         else:
             self._inbox.open(name, cast("Receiver", end))
-            self._sweeping.opened(name)
+            self._do(messages.LinkOpened(name))
 
     def _close_link(self, name: str) -> None:
         if name in self._links:
@@ -379,12 +398,13 @@ class Task:
     def _report(self, now: float) -> None:
         self._progress_at = now + PROGRESS_S
         progress = pb.Progress()
+        held = self._sink.core.ranges() if self._sink else []
         writer = (self._sink.writer, self._sink.writing_s) if self._sink else (StageStatistics(), 0.0)
         progress.stages.extend(self._chain.progress(*writer))
-        progress.held_bytes = self._sink.held_bytes if self._sink else 0
-        progress.open_ranges = self._sink.open_ranges if self._sink else 0
-        progress.held_records = self._sink.held_records if self._sink else 0
-        progress.pending_fragments = self._sourcing.core.fragments
+        progress.held_bytes = self._sink.core.held_bytes if self._sink else 0
+        progress.open_ranges = len(held) if self._sink else 0
+        progress.held_records = sum(item.count for item in held) if self._sink else 0
+        progress.pending_fragments = self._core.reading.fragments
         progress.trouble = self._sink.trouble if self._sink else ""
         for name, attached in self._links.items():
             seen = attached.end.statistics()
@@ -418,6 +438,12 @@ def _remote(order: pb.StartTask) -> Remote | None:
     from headrace.worker.links import Remote
 
     return Remote(order.network)
+
+
+def _dedup_of(order: pb.StartTask) -> Dedup:
+    if order.alone:
+        return Dedup.ASKS
+    return Dedup.FENCED if order.fenced else Dedup.DECIDES
 
 
 def _drain(descriptor: int) -> None:

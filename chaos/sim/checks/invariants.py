@@ -14,9 +14,9 @@ from headrace.chaos.sim.checks.history import History
 from headrace.chaos.sim.checks.provenance import Provenance
 from headrace.chaos.sim.checks.rereading import Rereading
 from headrace.chaos.sim.checks.verdicts import Verdicts
-from headrace.chaos.sim.nodes import BATCH_RECORDS_MAX, HELD_BYTES, SimulatedSink, dependencies, ghosts
+from headrace.chaos.sim.nodes import BATCH_RECORDS_MAX, HELD_BYTES, SimulatedSink, ghosts
 from headrace.chaos.sim.storage import SHARD
-from headrace.chaos.sim.world import CLUSTER, Asked, Cluster, Folding, Name, Part, Texts, ViolationError, Wish
+from headrace.chaos.sim.world import CLUSTER, Asked, Cluster, Folding, Name, Part, Texts, ViolationError, Wish, keys_of
 from headrace.controller.core.cluster import Authority
 from headrace.controller.core.messages import messages as core
 from headrace.store.ledger import ClaimsReleased, Closed, Entry, LedgerState
@@ -114,8 +114,9 @@ class Checker:
             self._check_part(number, closed, part)
         if self._cluster.corpus.texts is not None:
             self.verdicts.closed(number, closed.epoch, parts)
-            for fragment, rows in dependencies.released(parts):
-                for row in rows:
+            for part in parts:
+                fragment = part.item.fragment
+                for row in part.released_rows():
                     if (closed.sink, (fragment, row)) not in freed:
                         raise ViolationError(
                             9, f"entry {number} quarantines record {row} of {fragment.hex()[:8]} and keeps its claim"
@@ -151,7 +152,7 @@ class Checker:
                 )
         if SHARD not in found:
             raise ViolationError(13, "a shard without an object")
-        keys = dependencies.keys_of(found[SHARD]) if self._cluster.corpus.texts is not None else ()
+        keys = keys_of(found[SHARD]) if self._cluster.corpus.texts is not None else ()
         if found.get(KEYS_ROLE, ()) != keys:
             raise ViolationError(13, "the keys beside a shard are not those of the records that it keeps")
         return found[SHARD]
@@ -214,7 +215,7 @@ class Checker:
     def held(self, task: str, sink: SimulatedSink) -> None:
         """16: held bytes are within the budget; a verdict that waits counts more than it did as part of its batch."""
         held, budget = sink.core.held_bytes, HELD_TIMES_MAX * sink.policy.held_bytes_max + BATCH_BYTES_MAX
-        if held > budget and held > budget + NEED_BYTES * sink.leaning():
+        if held > budget and held > budget + NEED_BYTES * sink.waiting():
             raise ViolationError(16, f"{task} holds {held} bytes, its budget is {budget}")
 
     def deleted(self, key: str) -> None:

@@ -84,8 +84,8 @@ class Rereading:
     def _pending(self, run: Run, command: ReadFragment) -> Iterator[Gap]:
         """What other living sources were given of it and have not sent."""
         for task in self._cluster.living(run):
-            if task.source is not None and task.name != command.task and not task.alone:
-                for name, gaps in task.source.core.pending():
+            if task.name != command.task and not task.alone:
+                for name, gaps in task.core.reading.pending():
                     yield from gaps if name == command.fragment.id else ()
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from headrace.chaos.sim.network.frames import Frame
 from headrace.chaos.sim.world import ViolationError, World
-from headrace.transport import CreditError, TransportError
+from headrace.transport import CreditError, LinkAborted, TransportError
 from headrace.transport.core import (
     FRAGMENT_BYTES,
     FRAME_LIMIT_BYTES,
@@ -40,6 +42,19 @@ class Harm(Enum):
     SPOILT = "spoilt"
 
 
+@dataclass(frozen=True, slots=True)
+class _Lent:
+    """A frame on loan."""
+
+    link: SimulatedLink
+    frame: Frame
+
+    def try_release(self) -> bool:
+        """See `Received`."""
+        self.link.released(self.frame)
+        return True
+
+
 class SimulatedLink:
     """One link between two attempts. An end that has not been told of it yet is None."""
 
@@ -60,6 +75,8 @@ class SimulatedLink:
         #: Whether both ends are there and have met: before that the sender has no credit.
         self.stands = sender is not None and receiver is not None
         self._last_arrival = self._last_grant = 0.0
+        #: What the receiver has not taken yet.
+        self._arrived: deque[Frame] = deque()
         #: What befalls the next frame, whether anything has befallen one, and who cuts the link for it.
         self.spoils: Harm | None = None
         self._harmed = self._stuck = False
@@ -80,9 +97,17 @@ class SimulatedLink:
         if self.sender is not None:
             self.sender.wake()
 
+    def credit_bytes(self) -> int:
+        """See `Sender`."""
+        if not self.open:
+            raise LinkAborted(self.name, "owner", "it was cut")
+        return self.credit.available if self.stands else 0
+
     def try_send(self, frame: Frame) -> bool:
-        """Send, where there is credit."""
-        if not self.open or not self.stands or not self.credit.can_send(frame.size):
+        """See `Sender`."""
+        if not self.open:
+            raise LinkAborted(self.name, "owner", "it was cut")
+        if not self.stands or not self.credit.can_send(frame.size):
             return False
         try:
             self.credit.sent(frame.size)
@@ -116,7 +141,14 @@ class SimulatedLink:
         if harm is Harm.DOUBLED:
             self._world.after(self._world.between(0.02, 1.0), self._arrive, frame)
 
-    def taken(self, frame: Frame) -> None:
+    def close(self) -> None:
+        """See `Sender`; a simulated task ends without it."""
+
+    def try_receive(self) -> _Lent | None:
+        """See `Receiver`."""
+        return _Lent(self, self._arrived.popleft()) if self._arrived else None
+
+    def released(self, frame: Frame) -> None:
         """The receiver has the frame in its own memory."""
         grant = self._window.released(frame.size)
         if grant:
@@ -132,7 +164,8 @@ class SimulatedLink:
             self._refuse(error)
             return
         if self.receiver is not None:
-            self.receiver.arrived(self, frame)
+            self._arrived.append(frame)
+            self.receiver.wake()
 
     def _grant(self, grant: int) -> None:
         if self.open and self.sender is not None:

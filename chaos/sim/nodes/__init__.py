@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.chaos.sim.nodes import dependencies as dependencies, ghosts as ghosts
+    from headrace.chaos.sim.nodes import ghosts as ghosts
     from headrace.chaos.sim.nodes.controllers import SimulatedController as SimulatedController
     from headrace.chaos.sim.nodes.operator import Operator as Operator
     from headrace.chaos.sim.nodes.sinks import HELD_BYTES as HELD_BYTES, SimulatedSink as SimulatedSink

@@ -89,11 +89,9 @@ class SimulatedDecider:
         bits = sum(1 << row - frame.first for row, _ in lost)
         return frame._replace(kept=frame.kept & ~bits, duplicates=(*frame.duplicates, *lost))
 
-    def asked(self, message: dedup.AskDecision) -> dedup.DecisionMade | None:
-        """What is decided on a record of a solitary task; None where it is fenced."""
+    def asked(self, message: dedup.AskDecision) -> dedup.DecisionMade:
+        """What is decided on a record of a solitary task."""
         question = message.question
-        if self.fenced:
-            return None
         frame = self.decide(Frame(self._task.epoch, 0, question.fragment, question.row, 1, 1))
         target = frame.duplicates[0][1] if frame.duplicates else None
         made = dedup.Decision(question.number, target)

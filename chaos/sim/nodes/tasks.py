@@ -1,21 +1,21 @@
-"""A simulated task: the real cores of reading, gathering and sweeping, in a shell that acts out worker/task/task.py."""
+"""A simulated task: the core, the inbox and the outbox that tasks run, in a shell of virtual time."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import assert_never
 
 from headrace.chaos.sim.network import MARKER_BYTES, Frame, SimulatedLink
 from headrace.chaos.sim.nodes.deciders import SimulatedDecider
-from headrace.chaos.sim.nodes.dedup_clients import SimulatedInquiry
 from headrace.chaos.sim.nodes.sinks import SimulatedSink
 from headrace.chaos.sim.nodes.sources import SimulatedSource
-from headrace.chaos.sim.world import DEDUP, FILTER, SOURCE, Cluster, Host, Input, Part
+from headrace.chaos.sim.world import DEDUP, FILTER, SOURCE, Cluster, Host, Part
 from headrace.controller.core.messages import dedup, messages as core
 from headrace.pipeline import Pipeline
 from headrace.store.ledger import Range
-from headrace.worker.core import arrivals
-from headrace.worker.task import Sweeping
+from headrace.worker.links import Inbox, Outbox
+from headrace.worker.task import Dedup, TaskCore, TaskState, messages, sink_core
 
 #: Seconds that a source takes for a batch, and any stage for a step.
 READ_S, STEP_S = (0.05, 0.4), (0.001, 0.05)
@@ -49,28 +49,30 @@ class SimulatedTask:
         #: What its stages had in hand when it died, and why its worker killed it, if it did.
         self.in_hand: tuple[core.InHand, ...] = ()
         self.killed_for = ""
-        self.source = SimulatedSource(self) if SOURCE in order.stages else None
         sinks = [stage for stage in order.stages if stage in self._corpus.sinks]
         self.sink = SimulatedSink(self, sinks[0]) if sinks else None
         self.decider: SimulatedDecider | None = None
-        self._inquiry: SimulatedInquiry | None = None
-        if DEDUP in order.stages and order.alone:
-            self._inquiry = SimulatedInquiry(self)
-        elif DEDUP in order.stages and self._corpus.texts is not None:
+        if DEDUP in order.stages and self._corpus.texts is not None and not order.alone:
             self.decider = SimulatedDecider(self, self._corpus.texts, self._corpus.sinks[0], fenced=order.fenced)
-        #: The stages that read from the last one of this task.
-        self._following = _following(order)
-        self._sweeping = Sweeping()
+        self._inbox = Inbox[Frame](self._input_closed, _cut)
+        self._outbox = Outbox[Frame](_following(order), _cut)
+        self.core = TaskCore[Frame, dedup.Decision](
+            order.epoch,
+            reads=SOURCE in order.stages,
+            sink=self.sink.core if self.sink is not None else None,
+            outputs=bool(_following(order)),
+            dedup=_dedup_of(order),
+        )
+        self._source = SimulatedSource(self, self.core.reading)
         self._worker = worker
-        self._inbox: deque[tuple[Input, Frame]] = deque()
-        self._inputs: dict[str, SimulatedLink] = {}
-        self._outputs: dict[str, SimulatedLink] = {}
-        #: What waits to be sent: a batch for the best link to a stage, or a marker for one certain link.
-        self._outbox: deque[tuple[str, Frame]] = deque()
+        self._links: dict[str, SimulatedLink] = {}
+        #: The frame that has arrived.
+        self._frame: Frame | None = None
         #: In the solitary task: the records that are condemned, by stage, and fragments whose sink died.
         self._sentences: set[tuple[bytes, int, str]] = set()
         self._trials: set[bytes] = set()
         self._told_at = 0.0
+        self._timer_at: float | None = None
         self._awake = False
 
     # -- its life --
@@ -144,175 +146,199 @@ class SimulatedTask:
         if not self._awake and self.alive and self.ready:
             self._awake = True
             # A batch costs a source more time than a stage behind it: so faults meet all of a run's life.
-            slow = self.source is not None and not self._outbox and not self.alone
+            slow = SOURCE in self.stages and self._outbox.empty and not self.alone
             self.cluster.world.within(*(READ_S if slow else STEP_S), self._turn)
-
-    def arrived(self, link: Input, frame: Frame) -> None:
-        """A frame came in on an input."""
-        if self.alive and not self.sleeps(self.arrived, link, frame):
-            if not link.open and self._inputs.get(link.name) is not link:
-                return  # this end has closed it
-            self._inbox.append((link, frame))
-            self.wake()
-
-    # -- commands --
-
-    def _told(self, message: object) -> None:
-        if not self.alive or self.sleeps(self._told, message):
-            return
-        match message:
-            case core.ListSource() if self.source is not None:
-                self.source.list(message)
-            case core.ReadFragment() if self.source is not None:
-                for item in message.condemned:
-                    self._sentences.add((message.fragment.id, item.ordinal, item.stage))
-                if message.trial:
-                    self._trials.add(message.fragment.id)
-                self.source.give(message)
-            case core.SweepTask():
-                self._sweeping.asked(message.sweep, halt=message.halt)
-            case core.SealSink() if self.sink is not None:
-                self.sink.seal(message.reason)
-            case core.AnswerProposal() if self.sink is not None:
-                self.sink.answered(message)
-            case core.AnswerNeeds() if self.sink is not None:
-                self.sink.needs_answered(message)
-            case core.StopTask():
-                self.die(0, "was told to stop")
-            case ("open", SimulatedLink() as link):
-                self._open(link)
-            case ("close", SimulatedLink() as link):
-                self._close(link)
-            case _:
-                self._told_of_claims(message)
-        self.wake()
-
-    def _told_of_claims(self, message: object) -> None:
-        match message:
-            case core.ReleaseClaims() if self.decider is not None:
-                self.decider.release(message.records)
-            case dedup.AskDecision() if self.decider is not None:
-                made = self.decider.asked(message)
-                if made is not None:
-                    self.say(made)
-            case dedup.AnswerDecision() if self._inquiry is not None:
-                decided = self._inquiry.answered(message.decision)
-                if decided is not None and self._gather(decided) and self.source is not None:
-                    self.source.sent(decided)
-            case _:
-                raise TypeError(f"{self.label} understands no {message}")
-
-    def _open(self, link: SimulatedLink) -> None:
-        if link.sender is self:
-            self._outputs[link.name] = link
-        else:
-            self._inputs[link.name] = link
-            self._sweeping.opened(link.name)
-
-    def _close(self, link: SimulatedLink) -> None:
-        if self._outputs.get(link.name) is link:
-            del self._outputs[link.name]
-        if self._inputs.get(link.name) is link:
-            del self._inputs[link.name]
-            self._sweeping.closed(link.name)
-            # What was on the link and not taken dies with it.
-            self._inbox = deque(item for item in self._inbox if item[0] is not link)
-
-    # -- one turn of the loop --
 
     def _turn(self) -> None:
         if self.alive and self.sleeps(self._turn):
             return
         self._awake = False
-        if self.alive and self._step():
+        if not self.alive:
+            return
+        unsent = not self._outbox.empty
+        if self.core.state(self._now(), unsent=unsent) is TaskState.STOPPED:
+            self.die(0, "was told to stop")
+        elif self.do(messages.Turned(unsent)):
             self.wake()
+        self._set_timer()
 
-    def _step(self) -> bool:
-        if self._outbox:
-            return self._flush()
-        sweep = self._sweeping.due()
-        if sweep is not None:
-            self._sweep(sweep)
-            return True
-        if self.sink is not None and not self.sink.core.accepts:
-            return False
-        if self._inquiry is not None and self._inquiry.waiting:
-            return False
-        if self.source is not None:
-            return self.source.step()
-        return self._receive()
+    def _set_timer(self) -> None:
+        wake_at = self.core.wake_at(self._now())
+        if wake_at is not None and (self._timer_at is None or wake_at < self._timer_at):
+            self._timer_at = wake_at
+            self.cluster.world.at(self.clock.when(wake_at), self._tick)
 
-    def _flush(self) -> bool:
-        target, frame = self._outbox[0]
-        if frame.sweep >= 0:
-            link = self._outputs.get(target)
-            sent = link is None or link.try_send(frame)
+    def _tick(self) -> None:
+        if self.alive and self.sleeps(self._tick):
+            return
+        self._timer_at = None
+        if self.alive and self.sink is not None:
+            self.sink.do(sink_core.TimePassed())
+        self.wake()
+
+    def _now(self) -> float:
+        return self.clock.at(self.cluster.world.now)
+
+    # -- what the controller and the worker tell it --
+
+    def _told(self, message: object) -> None:
+        if not self.alive or self.sleeps(self._told, message):
+            return
+        match message:
+            case core.ListSource():
+                self._source.list(message)
+                self.do(messages.ListAsked(message.listing))
+            case core.ReadFragment():
+                for item in message.condemned:
+                    self._sentences.add((message.fragment.id, item.ordinal, item.stage))
+                if message.trial:
+                    self._trials.add(message.fragment.id)
+                self._source.check(message)
+                self.do(messages.ReadAsked(message.fragment, message.gaps))
+            case core.SweepTask():
+                self.do(messages.SweepAsked(message.sweep, message.halt))
+            case core.StopTask():
+                self.do(messages.StopAsked())
+            case ("open", SimulatedLink() as link):
+                self._open(link)
+            case ("close", SimulatedLink() as link):
+                self._close(link)
+            case _ if self.sink is not None and self.sink.told(message):
+                pass
+            case _:
+                self._told_of_duplicates(message)
+        self.wake()
+
+    def _told_of_duplicates(self, message: object) -> None:
+        match message:
+            case core.ReleaseClaims() if self.decider is not None:
+                self.decider.release(message.records)
+            case dedup.AskDecision():
+                self.do(messages.DecisionAsked(message))
+            case dedup.AnswerDecision():
+                self.do(messages.DecisionArrived(message.decision.number, message.decision))
+            case _:
+                raise TypeError(f"{self.label} understands no {message}")
+
+    def _open(self, link: SimulatedLink) -> None:
+        if link.name in self._links:
+            self._close(self._links[link.name])
+        self._links[link.name] = link
+        if link.sender is self:
+            self._outbox.open(link.stage, link.name, link)
         else:
-            fit = [link for link in self._outputs.values() if link.stage == target]
-            if len(fit) > 1:
-                fit.sort(key=lambda link: (-link.credit.available, link.name))
-            sent = any(link.try_send(frame) for link in fit)
-        if sent:
-            self._outbox.popleft()
-        return sent
+            self._inbox.open(link.name, link)
+            self.do(messages.LinkOpened(link.name))
 
-    def _sweep(self, sweep: int) -> None:
-        if self._sweeping.halting and self.source is not None:
-            self.source.halt()
-            if self._inquiry is not None:
-                self._inquiry.let_go()
-        for name in self._outputs:
-            self._outbox.append((name, Frame(self.epoch, MARKER_BYTES, sweep=sweep)))
-        self._sweeping.passed(sweep)
-        held = ((self.sink.name, tuple(self.sink.core.held())),) if self.sink is not None else ()
-        pending = tuple(self.source.core.pending()) if self.source is not None else ()
-        self.say(core.TaskSwept(self.name, self.attempt, sweep, pending, held))
+    def _close(self, link: SimulatedLink) -> None:
+        if self._links.get(link.name) is link:
+            del self._links[link.name]
+            self._outbox.close(link.name)
+            self._inbox.close(link.name)
 
-    def _receive(self) -> bool:
-        if not self._inbox:
-            return False
-        link, frame = self._inbox.popleft()
-        link.taken(frame)
-        if fault := arrivals.epoch_fault(link.name, frame.epoch, self.epoch):
-            self.cluster.checker.frame_refused(self.label)
-            self.die(1, fault)
-            return True
-        self.cluster.checker.frame_taken(self.label, frame.epoch, self.epoch)
-        if frame.sweep >= 0:
-            self._sweeping.arrived(link.name, frame.sweep)
-        else:
-            self.process(frame)
+    def _input_closed(self, link: str) -> None:
+        self.do(messages.LinkClosed(link))
+
+    # -- what the core has it do --
+
+    def do(self, event: messages.Event) -> bool:
+        """Give the core an event and carry out what follows; whether anything moved."""
+        moved = False
+        for command in self.core.handle(event, self._now()):
+            if self.alive:
+                moved = self._carry_out(command) or moved
+        return moved
+
+    def _carry_out(self, command: messages.Command) -> bool:
+        match command:
+            case messages.ReceiveFrame():
+                return self._inbox.receive(self._received)
+            case messages.ReadNext():
+                self._source.read()
+            case messages.ListPage():
+                self._source.page(command.listing)
+            case messages.SendUnsent():
+                return self._outbox.flush()
+            case messages.SendMarkers():
+                marker = Frame(self.epoch, MARKER_BYTES, sweep=command.sweep)
+                return self._outbox.mark(marker, command.sweep) and self.do(messages.MarkersSent(command.sweep))
+            case messages.DropInput():
+                self._source.close()
+                return False
+            case messages.AnswerSweep():
+                mine = ((self.sink.name, command.held),) if self.sink is not None else ()
+                self.say(core.TaskSwept(self.name, self.attempt, command.sweep, command.pending, mine))
+            case messages.PutQuestion():
+                question = dedup.Question(command.number, command.batch.fragment, command.batch.first, b"")
+                self.say(dedup.DecisionAsked(self.name, self.attempt, question))
+                return False
+            case messages.Decide():
+                if self.decider is not None:
+                    self.say(self.decider.asked(command.question))
+            case _:
+                self._process(command)
         return True
 
-    def process(self, frame: Frame) -> bool:
-        """Take a batch through the stages; False if one died of it, or it waits for what another task decides."""
-        if self.decider is not None and self.decider.fenced:
-            return True  # it is open and held by nobody, and read again when the epoch is raised
+    def _process(self, command: messages.BatchCommand) -> None:
+        match command:
+            case messages.ReceiveBatch():
+                assert self._frame is not None
+                self.do(messages.BatchReceived(self._frame))
+            case messages.RefuseFrame():
+                self.cluster.checker.frame_refused(self.label)
+                self.die(1, command.reason)
+            case messages.RunStages():
+                self._run_stages(command.batch)
+            case messages.ResumeStages():
+                frame, target = command.batch, command.decision.duplicate_of
+                if target is not None:
+                    frame = frame._replace(kept=0, duplicates=((frame.first, target),))
+                self.do(messages.BatchDecided(frame))
+            case messages.HoldBatch():
+                self._hold(command.batch)
+            case messages.SendBatch():
+                self._outbox.put(command.batch)
+            case _:
+                assert_never(command)
+
+    def _received(self, link: str, frame: Frame) -> None:
+        self._frame = frame
+        event = messages.FrameArrived(link, frame.epoch, frame.sweep if frame.sweep >= 0 else None)
+        self.do(event)
+        if self.alive:
+            self.cluster.checker.frame_taken(self.label, frame.epoch, self.epoch)
+
+    def _run_stages(self, frame: Frame) -> None:
         if FILTER in self.stages:
             dead = frame.quarantined | self.condemned(frame.fragment, frame.first, FILTER)
             if self._corpus.dies(FILTER) and not self.outlives(FILTER, [_part(frame, frame.kept & ~dead, dead)]):
-                return False
+                return
             passed = self._corpus.passed(self.version, frame.fragment, frame.first, frame.records)
             frame = frame._replace(kept=passed & frame.kept & ~dead, quarantined=dead)
         if self.decider is not None:
             frame = self.decider.decide(frame)
-        if self._inquiry is not None and frame.kept:
-            self._inquiry.begin(frame)
-            return False
-        return self._gather(frame)
+        self.do(messages.BatchProcessed(frame, kept=frame.kept > 0))
 
-    def _gather(self, frame: Frame) -> bool:
-        """Hand a batch on, or to the sink; False if that died of it."""
-        if self.sink is None:
-            self._outbox.extend((stage, frame) for stage in self._following)
-            return True
+    def _hold(self, frame: Frame) -> None:
+        assert self.sink is not None
         if self.condemned(frame.fragment, frame.first, self.sink.name):
             frame = frame._replace(kept=0, quarantined=frame.quarantined | frame.kept)
         elif frame.fragment in self._trials and not self.outlives(self.sink.name, [_part(frame, frame.kept, 0)]):
-            return False
+            return
         self.sink.add(frame)
         self.cluster.checker.held(self.label, self.sink)
-        return True
+
+
+def _dedup_of(order: core.StartTask) -> Dedup:
+    if DEDUP not in order.stages:
+        return Dedup.NONE
+    if order.alone:
+        return Dedup.ASKS
+    return Dedup.FENCED if order.fenced else Dedup.DECIDES
+
+
+def _cut(_link: str, _reason: str) -> None:
+    """The worker is told by the network."""
 
 
 def _part(frame: Frame, kept: int, quarantined: int) -> Part:

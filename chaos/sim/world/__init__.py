@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         RECORD_BYTES as RECORD_BYTES,
         SOURCE as SOURCE,
         Part as Part,
+        keys_of as keys_of,
         make_pipeline as make_pipeline,
         ordinals as ordinals,
     )
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         Cluster as Cluster,
         Folding as Folding,
         Host as Host,
-        Input as Input,
         Member as Member,
         Wish as Wish,
     )

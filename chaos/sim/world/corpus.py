@@ -9,6 +9,7 @@ closes it as quarantined.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import xxhash
@@ -95,9 +96,28 @@ class Part(NamedTuple):
         alike = tuple(pair for pair in self.duplicates if item.first <= pair[0] < item.end) if self.duplicates else ()
         return Part(item, kept & everyone, other & everyone, dead & everyone, alike, self.read_from)
 
+    def duplicate_names(self) -> tuple[tuple[int, Name], ...]:
+        """See `Holdable`."""
+        return self.duplicates
+
+    def kept_rows(self) -> list[int]:
+        """See `Holdable`."""
+        return ordinals(self.kept, self.item.first)
+
+    def released_rows(self) -> list[int]:
+        """See `Holdable`: those that killed their task."""
+        return ordinals(self.quarantined, self.item.first)
+
     def holds(self, item: Range) -> bool:
         """Whether `item` lies within."""
         return self.item.fragment == item.fragment and self.item.first <= item.first and item.end <= self.item.end
+
+
+def keys_of(content: Sequence[Part]) -> tuple[Part, ...]:
+    """What lies in the file of keys beside a shard: who is kept; the keys follow from that. Empty if nobody is."""
+    # Of two who write the same, one may have lost the offsets at a cut.
+    kept = [part for part in content if part.kept]
+    return tuple(Part(Range(part.item.fragment, part.item.first, part.item.count), part.kept, 0) for part in kept)
 
 
 def ordinals(bits: int, first: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.chaos.sim.network import Frame, Order
+from headrace.chaos.sim.network import Order
 from headrace.chaos.sim.storage import SimulatedLog, SimulatedManifest, SimulatedObjects
 from headrace.chaos.sim.world.corpus import Corpus, Part
 from headrace.chaos.sim.world.inputs import InputObjects
@@ -13,6 +13,7 @@ from headrace.chaos.sim.world.world import Clock, World
 from headrace.controller.core.cluster import Controller, LogLimits, TokenOffered
 from headrace.controller.core.messages import messages as core
 from headrace.store.ledger import Range
+from headrace.worker.task import messages
 
 if TYPE_CHECKING:
     from headrace.chaos.sim.checks import Checker
@@ -155,17 +156,6 @@ class Member(Protocol):
         """Whether a record is condemned at a stage."""
         ...
 
-    def process(self, frame: Frame) -> bool:
-        """Take a batch through the stages; False if one died of it."""
-        ...
-
-
-class Input(Protocol):
-    """A link, as its receiver sees it."""
-
-    name: str
-    open: bool
-
-    def taken(self, frame: Frame) -> None:
-        """The receiver has the frame in its own memory."""
+    def do(self, event: messages.Event) -> bool:
+        """Give its core an event and carry out what follows; whether anything moved."""
         ...

@@ -15,6 +15,8 @@ from headrace.transport.errors import TransportError
 from headrace.worker.processes.channel import Channel
 from headrace.worker.processes.in_flight import Hands
 from headrace.worker.task.codec import sweep_frame
+from headrace.worker.task.core import messages
+from headrace.worker.task.core.task import TaskState
 from headrace.worker.task.task import Task
 
 EPOCH = 3
@@ -41,7 +43,7 @@ def test_a_frame_of_another_epoch_ends_the_task(task: Task, kind: FrameKind, epo
 
 
 def test_a_marker_of_the_tasks_own_epoch_is_taken(task: Task) -> None:
-    task._sweeping.opened("l")
+    task._do(messages.LinkOpened("l"))
     task._received("l", sweep_frame(7, EPOCH))
-    task._sweeping.asked(7, halt=False)
-    assert task._sweeping.due() == 7
+    task._do(messages.SweepAsked(7))
+    assert task._state() is TaskState.SWEEPING

@@ -11,6 +11,7 @@ from headrace.stages.runtime.batch import Batch, join_verdicts, make_verdicts, n
 from headrace.stages.runtime.errors import StageContractError
 from headrace.store.ledger.core.entries import Range
 from headrace.store.shards.key_files import RecordName
+from headrace.worker.task.core.held import dependents, needs, released
 from headrace.worker.task.core.sink import (
     NEED_BYTES,
     NEEDS_AGAIN_S,
@@ -31,8 +32,10 @@ from headrace.worker.task.core.sink import (
     TimePassed,
     WriteShard,
 )
-from headrace.worker.task.dependencies import Leaning
+from headrace.worker.task.dependencies import DuplicateDependencies
 from headrace.worker.task.isolation import KILLED
+from headrace.worker.task.merge import ranges_of
+from headrace.worker.task.sink import SinkBatch
 
 A, B = b"a" * 16, b"b" * 16
 POLICY = SealPolicy(target_bytes=100, held_bytes_max=4 * NEED_BYTES, age_s=30.0)
@@ -169,8 +172,10 @@ def test_what_waits_behind_an_overlap_is_soon_asked_for_again_where_all_is_to_be
 # ---- what the tables say ----
 
 
-def leaning() -> Leaning:
-    found = Leaning.of(Pipeline.chain("p", "d", read_jsonl("/in"), *dedup(), redact_pii(), write_jsonl()), "lines")
+def dependencies() -> DuplicateDependencies:
+    found = DuplicateDependencies.of(
+        Pipeline.chain("p", "d", read_jsonl("/in"), *dedup(), redact_pii(), write_jsonl()), "lines"
+    )
     assert found is not None
     return found
 
@@ -192,6 +197,10 @@ def batch(
     return Batch(fragment, "u", 0, count, -1, -1, rows, join_verdicts(no_verdicts(), *verdicts))
 
 
+def at_sink(batch: Batch) -> SinkBatch:
+    return SinkBatch(ranges_of(batch)[0], batch, np.ones(batch.count, np.bool_), dependencies())
+
+
 def duplicate(fragment: bytes, row: int) -> tuple[str, str, str]:
     return "dedup", "duplicate", str(RecordName(fragment, row))
 
@@ -199,36 +208,37 @@ def duplicate(fragment: bytes, row: int) -> tuple[str, str, str]:
 def test_a_shard_needs_what_its_duplicates_name_and_it_does_not_keep() -> None:
     mine = batch(A, [0, 1], {2: duplicate(A, 0), 3: duplicate(B, 5), 4: duplicate(B, 1)})
     other = batch(B, [1], {0: duplicate(A, 3)})
-    assert leaning().needs([mine, other]) == {A: {3}, B: {5}}
-    assert leaning().leaning_on([mine, other], {B: {5}}) == [Range(A, 3, 1)]
+    held = [at_sink(mine), at_sink(other)]
+    assert needs(held) == ((A, (3,)), (B, (5,)))
+    assert dependents(held, ((B, (5,)),)) == (Range(A, 3, 1),)
 
 
 def test_what_dedup_let_through_and_another_stage_quarantined_is_released() -> None:
     lost = {1: ("pii", "quarantined", None), 2: ("lines", "quarantined", None), 3: ("read", "quarantined", None)}
-    assert leaning().released([batch(A, [0], {**lost, 4: duplicate(A, 0)})]) == {A: {1, 2}}
+    assert released([at_sink(batch(A, [0], {**lost, 4: duplicate(A, 0)}))]) == ((A, (1, 2)),)
 
 
 def test_what_killed_its_process_before_dedup_is_released_too_since_it_may_have_come_through_once() -> None:
     lost = {1: ("read", "quarantined", None), 2: ("lines", "quarantined", None)}
-    assert leaning().released([batch(A, [0], lost, f"{KILLED}signal 11")]) == {A: {1, 2}}
-    assert leaning().released([batch(A, [0], lost, "it is no record")]) == {A: {2}}
+    assert released([at_sink(batch(A, [0], lost, f"{KILLED}signal 11"))]) == ((A, (1, 2)),)
+    assert released([at_sink(batch(A, [0], lost, "it is no record"))]) == ((A, (2,)),)
 
 
 def test_a_stage_behind_dedup_that_filters_is_found_out() -> None:
     with pytest.raises(StageContractError, match="put the stage before it"):
-        leaning().check(batch(A, [0], {1: ("pii", "filtered", None)}))
-    leaning().check(batch(A, [0], {1: ("read", "filtered", None)}))
+        dependencies().check(batch(A, [0], {1: ("pii", "filtered", None)}))
+    dependencies().check(batch(A, [0], {1: ("read", "filtered", None)}))
 
 
 def test_a_stage_behind_dedup_that_loses_the_keys_is_found_out() -> None:
     whole = batch(A, [0], {})
     bare = Batch(A, "u", 0, 1, -1, -1, whole.rows.select(["__row", "id"]), whole.verdicts)
     with pytest.raises(StageContractError, match="it must keep all columns"):
-        leaning().check(bare)
+        dependencies().check(bare)
 
 
 def test_a_sink_without_dedup_before_it_leans_on_nothing() -> None:
-    assert Leaning.of(Pipeline.chain("p", "d", read_jsonl("/in"), write_jsonl()), "lines") is None
+    assert DuplicateDependencies.of(Pipeline.chain("p", "d", read_jsonl("/in"), write_jsonl()), "lines") is None
 
 
 def test_the_keys_of_what_is_kept_are_those_that_the_records_carry() -> None:

@@ -20,9 +20,9 @@ from headrace.stages.sinks.texts import DocumentSink, JsonlSink
 from headrace.store.ledger.core.entries import Fragment
 from headrace.store.objects import open_store
 from headrace.worker.processes.in_flight import Hands
-from headrace.worker.task.core.sink import SealPolicy
+from headrace.worker.task.core.sink import SealAsked, SealPolicy
 from headrace.worker.task.isolation import Sentences, try_writing
-from headrace.worker.task.sink import Sinking
+from headrace.worker.task.sink import TaskSink
 
 PATIENCE_S = 60.0
 
@@ -33,17 +33,17 @@ def batch(rows: int = 3) -> Batch:
     return Batch(bytes(16), "file:///x", 0, rows, -1, -1, pa.RecordBatch.from_pydict(columns), no_verdicts())
 
 
-def writing_to(folder: Path) -> Sinking:
+def writing_to(folder: Path) -> TaskSink:
     sink = JsonlSink("write")
     sink.begin("dataset", "version")
     store = open_store(folder.as_uri())
-    return Sinking("write", sink, store, version="version", epoch=1, policy=SealPolicy(), hands=Hands.private())
+    return TaskSink("write", sink, store, version="version", epoch=1, policy=SealPolicy(), hands=Hands.private())
 
 
 def test_a_proposal_holds_what_stages_counted(tmp_path: Path) -> None:
     sinks = writing_to(tmp_path)
     sinks.add(replace(batch(), edits={"upper": 1}).counted("urls", "without a URL", 2))
-    sinks.seal("asked")
+    sinks.do(SealAsked("asked"))
     assert select.select([sinks.wake_fd], [], [], PATIENCE_S)[0]
     sinks.tick()
     [proposal] = sinks.take_proposals()
@@ -86,7 +86,7 @@ def test_who_is_woken_by_the_writer_finds_its_shard_written(tmp_path: Path, monk
     monkeypatch.setattr(os, "eventfd_write", wake_and_linger)
     try:
         sinks.add(batch())
-        sinks.seal("asked")
+        sinks.do(SealAsked("asked"))
         assert select.select([sinks.wake_fd], [], [], PATIENCE_S)[0]
         sinks.tick()
         [proposal] = sinks.take_proposals()
@@ -100,18 +100,18 @@ def test_a_joint_batch_is_held_as_a_range_of_each_member_and_what_is_held_alread
     sink = JsonlSink("write")
     sink.begin("dataset", "version")
     store = open_store(tmp_path.as_uri())
-    sinks = Sinking(
-        "write", sink, store, version="version", epoch=1, policy=SealPolicy(), hands=Hands.private(), leaning=None
+    sinks = TaskSink(
+        "write", sink, store, version="version", epoch=1, policy=SealPolicy(), hands=Hands.private(), dependencies=None
     )
     sinks.add(joint(0, 1))
-    assert [item.fragment for item in sinks.held().ranges] == [bytes([0]) * 16, bytes([1]) * 16]
+    assert [item.fragment for item in sinks.core.ranges()] == [bytes([0]) * 16, bytes([1]) * 16]
     sinks.add(joint(1, 2))
-    assert [(item.fragment[0], item.first, item.count) for item in sinks.held().ranges] == [
+    assert [(item.fragment[0], item.first, item.count) for item in sinks.core.ranges()] == [
         (0, 5, 2),
         (1, 5, 2),
         (2, 5, 2),
     ]
-    sinks.seal("asked")
+    sinks.do(SealAsked("asked"))
     assert select.select([sinks.wake_fd], [], [], PATIENCE_S)[0]
     sinks.tick()
     [proposal] = sinks.take_proposals()

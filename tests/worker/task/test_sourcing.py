@@ -7,8 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.protos import control_pb2 as pb
-from headrace.protos.codec import fragment_to
 from headrace.stages.runtime.batch import Batch
 from headrace.stages.runtime.contract import Compared, FragmentChanged, FragmentEnd
 from headrace.stages.runtime.records import Columns, Draft
@@ -16,7 +14,8 @@ from headrace.store.ledger.core.entries import Fragment
 from headrace.store.ledger.core.intervals import UNBOUNDED, UNKNOWN, Gap
 from headrace.worker.task import source as sourcing
 from headrace.worker.task.chain import Chain
-from headrace.worker.task.source import JOINT_BYTES, JOINT_DRAFTS, SMALL_BYTES, TOLD_BYTES, TOLD_FRAGMENTS, Sourcing
+from headrace.worker.task.core.source import Reading
+from headrace.worker.task.source import JOINT_BYTES, JOINT_DRAFTS, SMALL_BYTES, TOLD_BYTES, TOLD_FRAGMENTS, TaskSource
 
 
 class Files:
@@ -51,15 +50,13 @@ def number_of(fragment: bytes) -> int:
     return int.from_bytes(fragment, "big")
 
 
-def given(files: Files, size: int = 1) -> Sourcing:
+def given(files: Files, size: int = 1) -> TaskSource:
     """A source that was told to read all of these files, of which each has `size` bytes for the controller."""
-    source = Sourcing(cast("Chain", files))
-    orders = pb.ReadFragments()
+    source = TaskSource(cast("Chain", files), Reading())
     for number in range(len(files.sizes)):
         name = number.to_bytes(16, "big")
         fragment = Fragment(name, "read", f"file:///{number}", "1", 0, -1, "jsonl/1", size)
-        orders.reads.add(fragment=fragment_to(fragment), gaps=[pb.Gap(first=0, end=UNBOUNDED, offset=0)])
-    source.give(orders)
+        source.core.give(fragment, [Gap(0, UNBOUNDED, 0)])
     return source
 
 
@@ -68,7 +65,7 @@ def files_of(batch: Batch | None) -> list[int]:
     return [number_of(member.fragment) for member in batch.members] or [number_of(batch.fragment)]
 
 
-def told(source: Sourcing, *, all_of_them: bool = False) -> list[tuple[int, int]]:
+def told(source: TaskSource, *, all_of_them: bool = False) -> list[tuple[int, int]]:
     found = source.take_reads(all_of_them=all_of_them)
     return [(number_of(item.fragment), item.count) for item in found.reads] if found else []
 
@@ -126,7 +123,7 @@ def test_a_large_draft_comes_alone_behind_the_small_ones_and_is_pending_until_it
     assert files_of(large) == [1]
     assert [number_of(name) for name, _ in source.core.pending()] == [1, 2]
     assert large is not None
-    source.sent(large)
+    source.core.sent(large.fragment, large.first, large.first + large.count)
     assert source.read() is None, "its end comes by itself"
     assert files_of(source.read()) == [2]
 
@@ -134,6 +131,7 @@ def test_a_large_draft_comes_alone_behind_the_small_ones_and_is_pending_until_it
 def test_who_halts_lets_go_of_what_was_read_and_not_sent() -> None:
     source = given(Files(10, SMALL_BYTES + 1))
     source.read()
+    source.core.halt()
     source.halt()
     assert source.idle
     assert source.read() is None
@@ -187,7 +185,7 @@ def test_a_fragment_that_is_read_and_compared_is_told_of_twice() -> None:
     source = given(Files(-1))
     name = (0).to_bytes(16, "big")
     there = Fragment(name, "read", "file:///0", "2", 0, -1, "jsonl/1", 1)
-    source.give(pb.ReadFragments(reads=[pb.ReadFragment(fragment=fragment_to(there))]))
+    source.core.give(there, ())
     while not source.idle:
         assert source.read() is None
     told = source.take_reads(all_of_them=True)

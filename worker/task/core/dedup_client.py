@@ -23,6 +23,11 @@ class Asking:
         """Whether a question has no answer yet."""
         return self._due_at is not None
 
+    @property
+    def number(self) -> int:
+        """The number of the last question."""
+        return self._number
+
     def ask(self, now: float) -> int:
         """There is a question, to be put at once; its number."""
         self._number += 1

@@ -1,0 +1,142 @@
+"""The core of a task: what comes first in a turn, the way of a batch, the answer to a sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.store.ledger.core.entries import Fragment, Range
+from headrace.store.ledger.core.intervals import UNBOUNDED, Gap
+from headrace.worker.task.core import messages
+from headrace.worker.task.core.dedup_client import ASK_AGAIN_S
+from headrace.worker.task.core.held import HeldBatches
+from headrace.worker.task.core.sink import SealPolicy
+from headrace.worker.task.core.task import LISTING_AGAIN_S, ORDER, Dedup, TaskCore, TaskState
+
+FILE = Fragment.named("read", "a", "1", start=0, end=-1, reader="lines", size=1)
+FIRST = Range(FILE.id, 0, 3, 0, 30)
+ALL = (FILE.id, (Gap(0, UNBOUNDED, 0),))
+REST = (FILE.id, (Gap(3, UNBOUNDED, 30),))
+TURNED = messages.Turned(unsent=False)
+
+
+def source(**options: Any) -> TaskCore[str, str]:
+    """A source that was told to read one file."""
+    core = TaskCore[str, str](7, reads=True, **options)
+    core.handle(messages.ReadAsked(FILE, [Gap(0, UNBOUNDED, 0)]), 0.0)
+    return core
+
+
+def solitary() -> TaskCore[str, str]:
+    """A solitary task whose one record waits for a decision."""
+    core = source(sink=HeldBatches[Any, Any](SealPolicy()), dedup=Dedup.ASKS)
+    assert core.handle(messages.BatchRead("batch", FIRST), 0.0) == [messages.RunStages("batch")]
+    assert core.handle(messages.BatchProcessed("staged", kept=True), 1.0) == []
+    return core
+
+
+def pending(core: TaskCore[str, str], sweep: int, *, halt: bool = False) -> tuple[Any, ...]:
+    core.handle(messages.SweepAsked(sweep, halt), 2.0)
+    answer = core.handle(TURNED, 2.0)[-1]
+    assert isinstance(answer, messages.AnswerSweep)
+    return answer.pending
+
+
+def test_each_state_stands_once_in_the_order_of_a_turn() -> None:
+    assert [state for state, _ in ORDER] == list(TaskState)
+
+
+def test_a_batch_that_waits_for_credit_comes_before_a_sweep_and_a_sweep_before_reading() -> None:
+    core = source(outputs=True)
+    core.handle(messages.SweepAsked(1), 0.0)
+    assert core.handle(messages.Turned(unsent=True), 0.0) == [messages.SendUnsent()]
+    assert core.handle(TURNED, 0.0) == [messages.SendMarkers(1)]
+    assert core.handle(TURNED, 0.0) == [messages.SendMarkers(1)], "until each link has taken its marker"
+    assert core.handle(messages.MarkersSent(1), 0.0) == [messages.AnswerSweep(1, (ALL,), ())]
+    assert core.handle(TURNED, 0.0) == [messages.ReadNext()]
+
+
+def test_a_batch_is_pending_until_it_is_passed_on() -> None:
+    core = source(outputs=True)
+    assert core.handle(messages.BatchRead("batch", FIRST), 0.0) == [messages.RunStages("batch")]
+    assert core.reading.pending() == [ALL]
+    assert core.handle(messages.BatchProcessed("after", kept=True), 0.0) == [messages.SendBatch("after")]
+    assert core.reading.pending() == [REST]
+
+
+def test_a_fenced_task_lets_nothing_through_and_does_not_read_it_again_by_itself() -> None:
+    core = source(outputs=True, dedup=Dedup.FENCED)
+    assert core.handle(messages.BatchRead("batch", FIRST), 0.0) == []
+    assert core.reading.pending() == [REST]
+    assert core.handle(messages.DecisionAsked("question"), 0.0) == []
+
+
+def test_who_decides_answers_a_solitary_task() -> None:
+    core = source(outputs=True, dedup=Dedup.DECIDES)
+    assert core.handle(messages.DecisionAsked("question"), 0.0) == [messages.Decide("question")]
+
+
+def test_a_record_that_waits_for_a_decision_is_asked_for_again_and_holds_up_all_others() -> None:
+    core = solitary()
+    assert core.handle(TURNED, 1.0) == [messages.PutQuestion(1, "staged")]
+    assert core.handle(TURNED, 1.5) == []
+    assert core.wake_at(1.5) == 1.0 + ASK_AGAIN_S
+    assert core.handle(TURNED, 1.0 + ASK_AGAIN_S) == [messages.PutQuestion(1, "staged")]
+    core.handle(messages.DecisionArrived(1, "kept"), 2.5)
+    assert core.handle(TURNED, 2.5) == [messages.ResumeStages("staged", "kept")]
+    assert core.handle(messages.BatchDecided("after"), 2.5) == [messages.HoldBatch("after")]
+    assert core.reading.pending() == [REST]
+
+
+def test_a_record_that_waits_for_a_decision_is_pending_and_is_let_go_of_when_the_source_halts() -> None:
+    core = solitary()
+    assert pending(core, 1) == (ALL,)
+    assert pending(core, 2, halt=True) == ()
+    core.handle(messages.DecisionArrived(1, "kept"), 2.5)
+    assert core.state(2.5, unsent=False) is TaskState.IDLE
+
+
+def test_a_source_that_halts_drops_what_it_has_read_ahead() -> None:
+    core = source()
+    core.handle(messages.SweepAsked(1, halt=True), 0.0)
+    assert core.handle(TURNED, 0.0) == [messages.DropInput(), messages.AnswerSweep(1, (), ())]
+
+
+def test_a_sweep_that_another_overtakes_while_its_marker_waits_is_not_answered() -> None:
+    core = TaskCore[str, str](7, reads=False, outputs=True)
+    core.handle(messages.LinkOpened("in"), 0.0)
+    core.handle(messages.FrameArrived("in", 7, 1), 0.0)
+    core.handle(messages.SweepAsked(1), 0.0)
+    assert core.handle(TURNED, 0.0) == [messages.SendMarkers(1)]
+    core.handle(messages.SweepAsked(2), 0.0)
+    assert core.handle(TURNED, 0.0) == [messages.ReceiveFrame()]
+    core.handle(messages.FrameArrived("in", 7, 2), 0.0)
+    assert core.handle(TURNED, 0.0) == [messages.SendMarkers(2)]
+
+
+@pytest.mark.parametrize("sweep", [None, 1])
+def test_a_frame_of_another_epoch_is_refused(sweep: int | None) -> None:
+    core = TaskCore[str, str](7, reads=False)
+    [refusal] = core.handle(messages.FrameArrived("in", 6, sweep), 0.0)
+    assert refusal == messages.RefuseFrame("link in: a frame of epoch 6, this task is of 7")
+    assert core.handle(messages.FrameArrived("in", 7, None), 0.0) == [messages.ReceiveBatch()]
+
+
+def test_a_page_is_listed_before_a_batch_is_read_and_a_listing_that_pauses_is_taken_up_again() -> None:
+    core = source()
+    core.handle(messages.ListAsked(4), 0.0)
+    assert core.handle(TURNED, 0.0) == [messages.ListPage(4)]
+    core.handle(messages.ListingPaused(), 0.0)
+    assert core.handle(TURNED, 0.0) == [messages.ReadNext()]
+    assert core.wake_at(0.0) == LISTING_AGAIN_S
+    assert core.handle(TURNED, LISTING_AGAIN_S) == [messages.ListPage(4)]
+    core.handle(messages.PageListed(last=True), LISTING_AGAIN_S)
+    assert core.handle(TURNED, 1.0) == [messages.ReadNext()]
+
+
+def test_a_task_that_is_stopped_does_nothing_more() -> None:
+    core = source()
+    core.handle(messages.StopAsked(), 0.0)
+    assert core.state(0.0, unsent=True) is TaskState.STOPPED
+    assert core.handle(TURNED, 0.0) == []
