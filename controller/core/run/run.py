@@ -197,6 +197,7 @@ class Run(Changes, Input, Ending):
         commands += [*self._rejoin_over(now), *self._manifest_again(now)]
         if self.crew and self.state in WORKING:
             commands += self._given_up(now)
+        self._relist_if_due()
         if self.crew and self.state in WORKING:
             commands += self._change_if_due(now)
             commands += self.crew.start_due(now, self.ledger.epoch, self._workers)

@@ -137,10 +137,9 @@ class RunBase:
         self._changed: dict[bytes, str] = {}
         #: Objects that were read, hold other bytes now, and are not read for it.
         self._altered: list[Compared] = []
-        #: Fragments of which this run gave up the rest; sources to be listed again for it, and whether one was.
-        self._dropped: set[bytes] = set()
+        #: Sources to be listed again for what this run gave up; whether that is due, and whether one was.
         self._stale: set[str] = set()
-        self._relisted = False
+        self._relist = self._relisted = False
         #: Those that a failed device keeps from being read.
         self._unreadable: set[bytes] = set()
         #: The epoch that is being raised for a new index.

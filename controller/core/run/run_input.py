@@ -50,8 +50,7 @@ class Input(Altered):
             self.leadership.submit(self.listing.back.popitem()[1])
         self._take_compared()
         for gone in self.listing.vanished(event.stage) if event.last else ():
-            if gone.id not in self._dropped:
-                self._halt_fragment(gone.id, self.listing.why_open(gone))
+            self._halt_fragment(gone.id, self.listing.why_open(gone))
         return []
 
     def _was_read(self, event: FragmentWasRead) -> list[Command]:
@@ -107,13 +106,16 @@ class Input(Altered):
             return self._fail("; and ".join(filter(None, (self._why_open(), self._why_altered()))))
         for fragment, why in self._changed.items():
             self.leadership.submit(FragmentDropped(fragment, why, reread))
-        self._dropped.update(self._changed)
         self._changed.clear()
-        if reread and self._stale:
-            self._relisted = True
+        self._relist = reread and bool(self._stale)
+        return []
+
+    def _relist_if_due(self) -> None:
+        """What was given up is in the log: before that it would be taken for open, and compared and given up again."""
+        if self._relist and self.leadership.quiet:
+            self._relist, self._relisted = False, True
             self.listing.again(self._stale)
             self._stale.clear()
-        return []
 
     def _why_open(self) -> str:
         """What is said at the end of a run whose input changed, vanished or could not be read while it was open."""

@@ -113,6 +113,20 @@ def test_an_object_that_changes_while_it_is_read_is_listed_once_more_and_not_for
     assert "it changed again" in report.reason
 
 
+def test_a_source_is_listed_again_when_what_was_given_up_is_in_the_log() -> None:
+    stand = Stand()
+    stand.changed_input = ChangedInput.REREAD
+    stand.begin(B)
+    task, attempt = stand.task()
+    said = stand.tell(m.FragmentWasRead(task, attempt, B.id, -1, "it changed", changed=True))
+    stand.unresolved = True
+    assert of(m.ListSource, sweep(stand, said)) == [], "B would be compared, and given up a second time"
+    stand.unresolved = False
+    (ask,) = of(m.ListSource, stand.later(10.0))
+    assert len(dropped(stand)) == 1
+    assert [order.fragment for order in of(m.ReadFragment, stand.listed([ask], NEW_B))] == [NEW_B]
+
+
 @pytest.mark.parametrize("choice", ChangedInput)
 def test_nothing_is_given_up_of_a_fragment_that_was_closed_to_its_end_after_all(choice: ChangedInput) -> None:
     stand = Stand()
