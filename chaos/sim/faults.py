@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headrace.chaos.sim.cluster import SimulatedCluster
 from headrace.chaos.sim.network import MARKER_BYTES, Frame, Harm
 from headrace.chaos.sim.nodes import SimulatedController, SimulatedTask
 from headrace.chaos.sim.storage import CALM, TROUBLE
-from headrace.chaos.sim.world import SimulatedCluster
 from headrace.controller.core.messages import messages as core
 from headrace.store.datasets import collection
 from headrace.store.ledger import LedgerState

@@ -13,8 +13,9 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headrace.chaos.sim.cluster import SimulatedCluster
 from headrace.chaos.sim.faults import Faults
-from headrace.chaos.sim.world import SimulatedCluster, ViolationError
+from headrace.chaos.sim.world import ViolationError
 
 #: Seconds after the last fault within which everything must be closed, and then every task be gone.
 CLOSE_S = 240.0

@@ -11,8 +11,9 @@ from typing import Any
 import orjson
 
 from headrace.chaos.sim.checks.history import History
+from headrace.chaos.sim.checks.observed import Asked, Folding, Wish
 from headrace.chaos.sim.storage import SimulatedLog
-from headrace.chaos.sim.world import Asked, Folding, ViolationError, Wish
+from headrace.chaos.sim.world import ViolationError
 from headrace.controller.core.cluster import LeaderState, TokenOffered, plan_from_plain
 from headrace.controller.core.messages import messages as core
 from headrace.controller.core.plan import Plan

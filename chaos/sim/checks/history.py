@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from headrace.chaos.sim.checks.observed import Asked, Folding
 from headrace.chaos.sim.storage import SimulatedLog
-from headrace.chaos.sim.world import Asked, Folding, ViolationError
+from headrace.chaos.sim.world import ViolationError
 from headrace.controller.core.messages import WriteEntry
 from headrace.store.ledger import Entry, FoldError, Led, LogState
 

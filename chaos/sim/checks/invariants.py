@@ -11,12 +11,22 @@ from typing import Any
 
 from headrace.chaos.sim.checks.assignments import Assignments
 from headrace.chaos.sim.checks.history import History
+from headrace.chaos.sim.checks.observed import Asked, Folding, Observed, ObservedSink, Wish
 from headrace.chaos.sim.checks.provenance import Provenance
 from headrace.chaos.sim.checks.rereading import Rereading
 from headrace.chaos.sim.checks.verdicts import Verdicts
-from headrace.chaos.sim.nodes import BATCH_RECORDS_MAX, HELD_BYTES, SimulatedSink, ghosts
 from headrace.chaos.sim.storage import SHARD
-from headrace.chaos.sim.world import CLUSTER, Asked, Cluster, Folding, Name, Part, Texts, ViolationError, Wish, keys_of
+from headrace.chaos.sim.world import (
+    BATCH_RECORDS_MAX,
+    CLUSTER,
+    GHOST_PROPOSALS,
+    HELD_BYTES,
+    Name,
+    Part,
+    Texts,
+    ViolationError,
+    keys_of,
+)
 from headrace.controller.core.cluster import Authority
 from headrace.controller.core.messages import messages as core
 from headrace.store.ledger import ClaimsReleased, Closed, Entry, LedgerState
@@ -30,13 +40,13 @@ BATCH_BYTES_MAX = BATCH_RECORDS_MAX * HELD_BYTES
 class Checker:
     """The judge of one simulated run."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Observed) -> None:
         self._cluster = cluster
         self.dataset = History(cluster.log, LedgerState(), summary)
         #: The fold of all that is durable in the dataset's log.
         self.ledger = self.dataset.ledger
         self.provenance = Provenance(cluster, self.ledger)
-        self.rereading = Rereading(cluster)
+        self.rereading = Rereading(cluster, self.ledger)
         #: What is asked of the cluster's own log, where it has one.
         self.assignments = Assignments(cluster.cluster_log) if cluster.cluster_log is not None else None
         #: What is asked of duplicates, where there is a dedup stage.
@@ -192,7 +202,7 @@ class Checker:
     def said(self, worker: str, event: core.Event) -> None:
         """9: a sink proposes no duplicate of a record that the ledger does not keep. Remember what was proposed."""
         if isinstance(event, core.ShardProposed):
-            if event.proposal < ghosts.FIRST:
+            if event.proposal < GHOST_PROPOSALS:
                 self.verdicts.proposed(event.task, event.needs)
             closed = Closed(event.sink, event.version, event.epoch, event.ranges, event.objects, event.counts)
             self._proposals.setdefault((event.task, event.attempt, event.proposal), set()).add(closed.identity())
@@ -200,7 +210,7 @@ class Checker:
 
     def heard(self, event: core.ShardProposed) -> None:
         """A controller believes that this was proposed: count what came late, so that a test sees that it does."""
-        self.ghosts += event.proposal >= ghosts.FIRST
+        self.ghosts += event.proposal >= GHOST_PROPOSALS
         self.repeats += id(event) in self._heard
         self._heard.add(id(event))
 
@@ -212,9 +222,9 @@ class Checker:
             if sum(end - first for first, end in closed) < item.count:
                 raise ViolationError(3, f"{task} lets go of records {item.first}..{item.end - 1}, which are open")
 
-    def held(self, task: str, sink: SimulatedSink) -> None:
+    def held(self, task: str, sink: ObservedSink) -> None:
         """16: held bytes are within the budget; a verdict that waits counts more than it did as part of its batch."""
-        held, budget = sink.core.held_bytes, HELD_TIMES_MAX * sink.policy.held_bytes_max + BATCH_BYTES_MAX
+        held, budget = sink.core.held_bytes, HELD_TIMES_MAX * sink.core.policy.held_bytes_max + BATCH_BYTES_MAX
         if held > budget and held > budget + NEED_BYTES * sink.waiting():
             raise ViolationError(16, f"{task} holds {held} bytes, its budget is {budget}")
 

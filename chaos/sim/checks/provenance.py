@@ -6,7 +6,8 @@ closed under two names unless somebody asked for it, and only what was open of a
 
 from __future__ import annotations
 
-from headrace.chaos.sim.world import Cluster, Part, ViolationError
+from headrace.chaos.sim.checks.observed import Observed
+from headrace.chaos.sim.world import Part, ViolationError
 from headrace.controller.core.run.input import ChangedInput
 from headrace.store.ledger import Fragment, FragmentDropped, FragmentsListed, FragmentState, LedgerState, VersionSeen
 
@@ -14,7 +15,7 @@ from headrace.store.ledger import Fragment, FragmentDropped, FragmentsListed, Fr
 class Provenance:
     """Where what the ledger names has come from."""
 
-    def __init__(self, cluster: Cluster, ledger: LedgerState) -> None:
+    def __init__(self, cluster: Observed, ledger: LedgerState) -> None:
         self._cluster, self._ledger = cluster, ledger
         self._by_uri: dict[str, list[FragmentState]] = {}
 

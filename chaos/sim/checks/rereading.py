@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.chaos.sim.world import Asked, Cluster, ViolationError
+from headrace.chaos.sim.checks.observed import Asked, Observed
+from headrace.chaos.sim.world import ViolationError
 from headrace.controller.core.messages import Command, ReadFragment, SweepTask, TaskSwept
 from headrace.controller.core.run import Run
-from headrace.store.ledger import UNBOUNDED, Fragment, Gap, IntervalSet
+from headrace.store.ledger import UNBOUNDED, Fragment, Gap, IntervalSet, LedgerState
 
 #: Sweeps that are looked through for the newest that was not broken off.
 SWEEPS_BACK = 20
@@ -23,8 +24,8 @@ SWEEPS_BACK = 20
 class Rereading:
     """The orders to read of one seed, and what sinks said in sweeps."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Observed, ledger: LedgerState) -> None:
+        self._cluster, self._ledger = cluster, ledger
         #: By controller and sweep: the tasks that were asked, and what each answered.
         self._asked: dict[tuple[str, int], set[str]] = {}
         self._answers: dict[tuple[str, int], dict[str, TaskSwept]] = {}
@@ -43,7 +44,7 @@ class Rereading:
     def _ordered(self, controller: Asked, run: Run, command: ReadFragment) -> None:
         """19: a source is told to read these gaps: each record in them is missing at a sink."""
         fragment = command.fragment
-        if fragment.id in self._cluster.wires.strayed or run.leadership.term < self._cluster.checker.ledger.term:
+        if fragment.id in self._cluster.wires.strayed or run.leadership.term < self._ledger.term:
             return  # of a leader that another has replaced no worker takes an order
         state = run.ledger.fragments[fragment.id]
         alone = _alone(run, command)

@@ -7,9 +7,12 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.chaos.sim.network import connections as connections
     from headrace.chaos.sim.network.connections import Wires as Wires
-    from headrace.chaos.sim.network.frames import MARKER_BYTES as MARKER_BYTES, Frame as Frame
-    from headrace.chaos.sim.network.links import Harm as Harm, SimulatedLink as SimulatedLink
-    from headrace.chaos.sim.network.orders import Order as Order
-    from headrace.chaos.sim.network.sessions import Session as Session
+    from headrace.chaos.sim.network.links import (
+        MARKER_BYTES as MARKER_BYTES,
+        Frame as Frame,
+        Harm as Harm,
+        SimulatedLink as SimulatedLink,
+    )
+    from headrace.chaos.sim.network.sessions import Order as Order, Session as Session
 else:
     __getattr__ = door(__name__)

@@ -11,15 +11,12 @@ from __future__ import annotations
 import functools
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from headrace.chaos.sim.network.links import SimulatedLink
-from headrace.chaos.sim.world import Cluster, Member, ViolationError
+from headrace.chaos.sim.network.links import LinkedTask, SimulatedLink
+from headrace.chaos.sim.world import ViolationError, World
 from headrace.cluster import TicketError, match_ticket
 from headrace.controller.core.messages import messages as core
-
-if TYPE_CHECKING:
-    from headrace.chaos.sim.nodes import SimulatedTask
 
 #: Seconds after which an end that hears nothing of the other gives up.
 DIAL_S = 5.0
@@ -30,9 +27,12 @@ class Joined(Protocol):
 
     name: str
     alive: bool
-    tasks: dict[tuple[str, int], SimulatedTask]
 
-    def link_cut(self, task: Member, link: str, generation: int, reason: str) -> None:
+    def living_task(self, task: str, attempt: int) -> LinkedTask | None:
+        """The task of that name and attempt, if it lives here."""
+        ...
+
+    def link_cut(self, task: str, attempt: int, link: str, generation: int, reason: str) -> None:
         """An end of a link found it cut."""
         ...
 
@@ -40,7 +40,7 @@ class Joined(Protocol):
 @dataclass(slots=True)
 class _End:
     worker: Joined
-    task: SimulatedTask
+    task: LinkedTask
     ticket: bytes
 
 
@@ -57,8 +57,8 @@ class _Wire:
 class Wires:
     """All links between workers of one cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, world: World, window_bytes: int) -> None:
+        self._world, self._window_bytes = world, window_bytes
         #: By link and attempts: another leader may join other attempts under the same name.
         self._wires: dict[tuple[str, int, int], _Wire] = {}
         #: Every ticket that was given to an end, with the name of its link.
@@ -72,7 +72,7 @@ class Wires:
         """A worker is told to make its end of a link."""
         mine = command.sender_worker == worker.name
         name = (command.sender, command.sender_attempt) if mine else (command.receiver, command.receiver_attempt)
-        task = worker.tasks.get(name)
+        task = worker.living_task(*name)
         if task is None:
             return
         key = command.link, command.sender_attempt, command.receiver_attempt
@@ -82,8 +82,8 @@ class Wires:
             if wire is not None:
                 # Whoever is told first of another making, an end of the one before finds that nobody is there.
                 self._lose(wire, "another making takes its place")
-            window = self._cluster.window_bytes
-            link = SimulatedLink(self._cluster.world, command.link, None, None, command.receiver_stage, window)
+            window = self._window_bytes
+            link = SimulatedLink(self._world, command.link, None, None, command.receiver_stage, window)
             wire = self._wires[key] = _Wire(command, {}, link)
             link.strayed = self.strayed
             link.cut = functools.partial(self._lose, wire)
@@ -91,13 +91,13 @@ class Wires:
         wire.link.join(task, sends=mine)
         task.deliver(("open", wire.link))
         self._tickets.append((command.link, ticket))
-        world = self._cluster.world
+        world = self._world
         if len(wire.ends) == 2 and not self._parted(wire) and self._matched(wire):
             wire.link.meet()
         else:
             world.after(world.between(1.0, DIAL_S), self._give_up, wire)
 
-    def _replace(self, worker: Joined, task: SimulatedTask, key: tuple[str, int, int], command: core.MakeLink) -> None:
+    def _replace(self, worker: Joined, task: LinkedTask, key: tuple[str, int, int], command: core.MakeLink) -> None:
         """A task has one end of that name: the one before is closed without a word, and its peer finds that out."""
         for other, wire in self._wires.items():
             end = wire.ends.get(worker.name) if other[0] == command.link and not wire.over else None
@@ -142,7 +142,7 @@ class Wires:
 
     def part(self, pair: frozenset[str], for_s: float) -> None:
         """Two workers cannot reach each other for a while; links between them are cut."""
-        self._apart[pair] = self._cluster.world.now + for_s
+        self._apart[pair] = self._world.now + for_s
         for wire in list(self._wires.values()):
             if frozenset(wire.ends) == pair:
                 self._lose(wire, "parted by a fault")
@@ -170,7 +170,7 @@ class Wires:
                 self._lose(wire, f"{worker} is silent")
 
     def _parted(self, wire: _Wire) -> bool:
-        return self._cluster.world.now < self._apart.get(frozenset(wire.ends), 0.0)
+        return self._world.now < self._apart.get(frozenset(wire.ends), 0.0)
 
     def _give_up(self, wire: _Wire) -> None:
         if not wire.link.stands:
@@ -181,13 +181,13 @@ class Wires:
         if wire.over:
             return
         self._close(wire)
-        world = self._cluster.world
+        world = self._world
         for end in wire.ends.values():
             world.after(world.between(0.01, 2.0), self._found_cut, wire, end, reason)
 
     def _found_cut(self, wire: _Wire, end: _End, reason: str) -> None:
         if end.task.alive and end.worker.alive:
-            end.worker.link_cut(end.task, wire.command.link, wire.command.generation, reason)
+            end.worker.link_cut(end.task.name, end.task.attempt, wire.command.link, wire.command.generation, reason)
 
     def _close(self, wire: _Wire) -> None:
         wire.over = True

@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import NamedTuple, Protocol
 
-from headrace.chaos.sim.network.frames import Frame
-from headrace.chaos.sim.world import ViolationError, World
+from headrace.chaos.sim.world import Name, ViolationError, World
 from headrace.transport import CreditError, LinkAborted, TransportError
 from headrace.transport.core import (
     FRAGMENT_BYTES,
@@ -25,12 +24,47 @@ from headrace.transport.core import (
 )
 from headrace.transport.quic import FrameAssembler
 
-if TYPE_CHECKING:
-    from headrace.chaos.sim.nodes import SimulatedTask
-
-
 #: Seconds within which a transport gives up a link on which something never arrives.
 STUCK_S = 10.0
+
+
+#: What the marker of a sweep counts as.
+MARKER_BYTES = 8
+
+
+class Frame(NamedTuple):
+    """A batch on its way (`sweep` -1), or marker `sweep` of a sweep. `kept` has one bit a record,
+    `quarantined` one for each that killed its task; `duplicates` are ordinals and what each is a duplicate of.
+    `read_from` is the writing of the object whose bytes they are.
+    """
+
+    epoch: int
+    size: int
+    fragment: bytes = b""
+    first: int = 0
+    records: int = 0
+    kept: int = 0
+    sweep: int = -1
+    quarantined: int = 0
+    duplicates: tuple[tuple[int, Name], ...] = ()
+    read_from: int = 0
+
+
+class LinkedTask(Protocol):
+    """A task, as its links see it."""
+
+    name: str
+    attempt: int
+    epoch: int
+    alive: bool
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        ...
+
+    def deliver(self, message: object) -> None:
+        """Something comes down its control channel."""
+        ...
 
 
 class Harm(Enum):
@@ -62,8 +96,8 @@ class SimulatedLink:
         self,
         world: World,
         name: str,
-        sender: SimulatedTask | None,
-        receiver: SimulatedTask | None,
+        sender: LinkedTask | None,
+        receiver: LinkedTask | None,
         stage: str,
         window_bytes: int,
     ) -> None:
@@ -84,7 +118,7 @@ class SimulatedLink:
         #: Fragments with a frame that arrives late, or twice.
         self.strayed: set[bytes] = set()
 
-    def join(self, task: SimulatedTask, *, sends: bool) -> None:
+    def join(self, task: LinkedTask, *, sends: bool) -> None:
         """An end has been told of the link, and has it from now on."""
         if sends:
             self.sender = task

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import NamedTuple, Protocol
 
-from headrace.chaos.sim.network.orders import Order
-from headrace.chaos.sim.world import Attendant
+from headrace.chaos.sim.world import World
+from headrace.controller.core.cluster import Authority
 from headrace.controller.core.messages import messages as core
-
-if TYPE_CHECKING:
-    from headrace.chaos.sim.nodes import SimulatedController
 
 #: Share of messages that are lost; each one takes its session with it.
 LOSS = 0.002
@@ -19,10 +16,68 @@ UNNOTICED_S = 10.0
 DOUBLED_SHARE = 0.3
 
 
+class Order(NamedTuple):
+    """A command on its way, in whose name it is given, and the ticket of a link."""
+
+    command: core.Command
+    given: Authority
+    ticket: bytes = b""
+
+
+class SessionWorld(Protocol):
+    """A cluster, as a session sees it."""
+
+    world: World
+    quiet: bool
+
+
+class ControllerEnd(Protocol):
+    """A controller, as its sessions see it."""
+
+    name: str
+    frozen: bool
+
+    @property
+    def leads(self) -> bool:
+        """Whether it leads."""
+        ...
+
+    def hear(self, worker: str, event: object) -> None:
+        """An event came by a worker's session."""
+        ...
+
+    def session_over(self, session: Session, reason: str) -> None:
+        """The session broke."""
+        ...
+
+
+class WorkerEnd(Protocol):
+    """A worker, as its session sees it."""
+
+    name: str
+
+    @property
+    def cluster(self) -> SessionWorld:
+        """What it is a part of."""
+        ...
+
+    def take(self, order: Order) -> None:
+        """A command has come."""
+        ...
+
+    def session_left(self, session: Session) -> None:
+        """The session broke at this end alone."""
+        ...
+
+    def session_over(self, session: Session) -> None:
+        """The session broke."""
+        ...
+
+
 class Session:
     """One session. What is under way when it breaks is lost, or where only the worker knows of it, comes late."""
 
-    def __init__(self, controller: SimulatedController, worker: Attendant, life: int) -> None:
+    def __init__(self, controller: ControllerEnd, worker: WorkerEnd, life: int) -> None:
         self.controller, self.worker, self.life = controller, worker, life
         self.open = True
         #: Seconds by which what the worker had said before it left comes later than the rest.

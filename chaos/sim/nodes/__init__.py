@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.chaos.sim.nodes import ghosts as ghosts
     from headrace.chaos.sim.nodes.controllers import SimulatedController as SimulatedController
     from headrace.chaos.sim.nodes.operator import Operator as Operator
-    from headrace.chaos.sim.nodes.sinks import HELD_BYTES as HELD_BYTES, SimulatedSink as SimulatedSink
-    from headrace.chaos.sim.nodes.sources import BATCH_RECORDS_MAX as BATCH_RECORDS_MAX
+    from headrace.chaos.sim.nodes.sinks import SimulatedSink as SimulatedSink
     from headrace.chaos.sim.nodes.tasks import SimulatedTask as SimulatedTask
     from headrace.chaos.sim.nodes.workers import SimulatedWorker as SimulatedWorker
 else:

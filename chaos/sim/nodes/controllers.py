@@ -6,8 +6,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from headrace.chaos.sim.network import Order, Session
+from headrace.chaos.sim.nodes.parts import Cluster, core_of
 from headrace.chaos.sim.storage import SimulatedLog
-from headrace.chaos.sim.world import Cluster, ViolationError
+from headrace.chaos.sim.world import ViolationError
 from headrace.cluster import KEY_BYTES_MIN
 from headrace.controller.core.cluster import Controller, LeaderState, authority
 from headrace.controller.core.messages import messages as core
@@ -148,14 +149,11 @@ class SimulatedController:
         self.cluster.checker.stirred(self)
         if isinstance(event, core.TaskSwept):
             self.cluster.checker.rereading.answered(self, event)
-        try:
-            commands = self.core.handle(event, self._clock.at(world.now), worker)
-        except FoldError as error:
-            raise ViolationError(4, f"{self.name} cannot fold its ledger: {error}") from error
-        except ViolationError:
-            raise
-        except Exception as error:
-            raise ViolationError(0, f"{self.name} on {event}: {type(error).__name__}: {error}") from error
+        with core_of(self.name, event):
+            try:
+                commands = self.core.handle(event, self._clock.at(world.now), worker)
+            except FoldError as error:
+                raise ViolationError(4, f"{self.name} cannot fold its ledger: {error}") from error
         self._execute(commands)
         self._set_timer()
         self._step_down()

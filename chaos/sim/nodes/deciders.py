@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.chaos.sim.network import Frame
-from headrace.chaos.sim.world import DATASET, Member, Name, Texts, ordinals
+from headrace.chaos.sim.nodes.parts import Member
+from headrace.chaos.sim.world import DATASET, Name, Texts, ordinals
 from headrace.controller.core.messages import dedup
 from headrace.controller.core.run import Records
 from headrace.stages.dedup import decider as core, kept

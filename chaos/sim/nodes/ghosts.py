@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from headrace.chaos.sim.nodes.parts import Member
 from headrace.chaos.sim.storage import CALM
-from headrace.chaos.sim.world import Member, Name, Part
+from headrace.chaos.sim.world import GHOST_PROPOSALS, Name, Part
 from headrace.controller.core.messages import ShardProposed
 from headrace.store.ledger import Range
 
-#: The first number of a ghost's proposals, which asks nobody what is kept.
-FIRST = 1 << 30
 #: Share of ghosts whose record killed them, and of those that meet a log that does not answer; for seconds.
 KILLED_SHARE, SILENT_SHARE, SILENT_S = 0.5, 0.5, (0.3, 2.0)
 
@@ -49,8 +48,8 @@ def wake(task: Member, content: Sequence[Part], make: Make) -> bool:
         cluster.log.error_share = 1.0
         world.after(world.between(*SILENT_S), _answer_again, task)
     world.note(task.name, "is haunted: a ghost proposes", (kept, duplicate))
-    task.say(make(FIRST, (kept,)))
-    task.say(make(FIRST + 1, (_one(content, duplicate),)))
+    task.say(make(GHOST_PROPOSALS, (kept,)))
+    task.say(make(GHOST_PROPOSALS + 1, (_one(content, duplicate),)))
     return True
 
 

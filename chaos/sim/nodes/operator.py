@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.chaos.sim.world import PIPELINE, Asked, Cluster, Wish, make_pipeline
+from headrace.chaos.sim.checks import Asked, Wish
+from headrace.chaos.sim.nodes.parts import Cluster
+from headrace.chaos.sim.world import PIPELINE, make_pipeline
 from headrace.controller.core.cluster import TokenOffered
 from headrace.controller.core.messages import messages as core
 from headrace.controller.core.run.input import ChangedInput

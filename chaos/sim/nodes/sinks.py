@@ -7,7 +7,8 @@ from typing import assert_never
 
 from headrace.chaos.sim.network import Frame
 from headrace.chaos.sim.nodes import ghosts
-from headrace.chaos.sim.world import Member, Part, keys_of
+from headrace.chaos.sim.nodes.parts import Member, core_of
+from headrace.chaos.sim.world import GHOST_PROPOSALS, HELD_BYTES, Part, keys_of
 from headrace.controller.core.messages import AnswerProposal, Coverage, Outcome, SealSink, ShardProposed
 from headrace.controller.core.run import AnswerNeeds, NeedsAsked, VerdictsLetGo
 from headrace.store.ledger import Counts, Range, StoredObject
@@ -16,7 +17,7 @@ from headrace.worker.task import NEED_BYTES, HeldBatches, SealPolicy, held as co
 
 #: Seals by size, by held bytes and by age all happen within a simulated run.
 POLICY = SealPolicy(target_bytes=120, held_bytes_max=200, age_s=2.0)
-TARGET_BYTES, HELD_BYTES = 8, 10
+TARGET_BYTES = 8
 #: Behind dedup a sink has room for so many verdicts that wait for the records that they name.
 WAITING = 16
 LEANING_POLICY = SealPolicy(target_bytes=120, held_bytes_max=200 + WAITING * NEED_BYTES, age_s=2.0)
@@ -72,7 +73,7 @@ class SimulatedSink:
         return True
 
     def _answered(self, answer: AnswerProposal) -> None:
-        if answer.proposal >= ghosts.FIRST:
+        if answer.proposal >= GHOST_PROPOSALS:
             return
         if answer.outcome is Outcome.ACCEPTED:
             self._task.cluster.checker.released(self._task.name, self.name, self.core.batches_of(answer.proposal))
@@ -85,7 +86,9 @@ class SimulatedSink:
     def do(self, event: core.Event) -> None:
         """Give the core an event, and carry out what follows from it."""
         world, task = self._task.cluster.world, self._task
-        for command in self.core.handle(event, task.clock.at(world.now)):
+        with core_of(task.label, event):
+            commands = self.core.handle(event, task.clock.at(world.now))
+        for command in commands:
             match command:
                 case core.WriteBatches():
                     world.note(task.label, "seals a shard", command)

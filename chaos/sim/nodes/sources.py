@@ -7,14 +7,13 @@ from dataclasses import replace
 from itertools import islice
 
 from headrace.chaos.sim.network import Frame
-from headrace.chaos.sim.world import RECORD_BYTES, SOURCE, InputReader, Member, Part, ViolationError
+from headrace.chaos.sim.nodes.parts import Member
+from headrace.chaos.sim.world import BATCH_RECORDS_MAX, RECORD_BYTES, SOURCE, InputReader, Part, ViolationError
 from headrace.controller.core.messages import messages as core
 from headrace.stages.runtime import FragmentChanged
 from headrace.store.ledger import UNKNOWN, Fragment, Gap, Range
 from headrace.worker.task import Reading, messages
 
-#: Records that a source puts into a batch.
-BATCH_RECORDS_MAX = 8
 #: Fragments in a page of a listing.
 PAGE_FRAGMENTS = 3
 

@@ -8,9 +8,10 @@ from typing import assert_never
 
 from headrace.chaos.sim.network import MARKER_BYTES, Frame, SimulatedLink
 from headrace.chaos.sim.nodes.deciders import SimulatedDecider
+from headrace.chaos.sim.nodes.parts import Cluster, Host, core_of
 from headrace.chaos.sim.nodes.sinks import SimulatedSink
 from headrace.chaos.sim.nodes.sources import SimulatedSource
-from headrace.chaos.sim.world import DEDUP, FILTER, SOURCE, Cluster, Host, Part
+from headrace.chaos.sim.world import DEDUP, FILTER, SOURCE, Part
 from headrace.controller.core.messages import dedup, messages as core
 from headrace.pipeline import Pipeline
 from headrace.store.ledger import Range
@@ -244,7 +245,9 @@ class SimulatedTask:
     def do(self, event: messages.Event) -> bool:
         """Give the core an event and carry out what follows; whether anything moved."""
         moved = False
-        for command in self.core.handle(event, self._now()):
+        with core_of(self.label, event):
+            commands = self.core.handle(event, self._now())
+        for command in commands:
             if self.alive:
                 moved = self._carry_out(command) or moved
         return moved

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.chaos.sim.network import Order, Session, SimulatedLink
+from headrace.chaos.sim.nodes.parts import Cluster, Member
 from headrace.chaos.sim.nodes.tasks import SimulatedTask
-from headrace.chaos.sim.world import Cluster, Member
 from headrace.controller.core.messages import dedup, messages as core
 from headrace.worker.core import Obedience, Roll, supervisor
 
@@ -44,6 +44,10 @@ class SimulatedWorker:
         #: Until when the daemon is stopped and does not know it, and what waits for it meanwhile, in order.
         self.frozen_until = 0.0
         self._waiting: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+
+    def living_task(self, task: str, attempt: int) -> SimulatedTask | None:
+        """The task of that name and attempt, if it lives here."""
+        return self.tasks.get((task, attempt))
 
     def links(self) -> list[SimulatedLink]:
         """The links that stand."""
@@ -236,12 +240,12 @@ class SimulatedWorker:
         if living is not None:
             living.deliver(message)
 
-    def link_cut(self, task: Member, link: str, generation: int, reason: str) -> None:
+    def link_cut(self, task: str, attempt: int, link: str, generation: int, reason: str) -> None:
         """An end of a link between workers found it cut."""
-        if self._postponed(self.link_cut, task, link, generation, reason):
+        if self._postponed(self.link_cut, task, attempt, link, generation, reason):
             return
         self._roll.cut(link, generation)
-        self.said(core.LinkLost(task.name, task.attempt, link, generation, reason))
+        self.said(core.LinkLost(task, attempt, link, generation, reason))
 
     def _make_link(self, command: core.MakeLink, ticket: bytes) -> None:
         if command.sender_worker != command.receiver_worker:

@@ -13,17 +13,20 @@ class Worker:
 
     def __init__(self, name: str, task: str) -> None:
         self.name, self.alive = name, True
-        told = SimpleNamespace(name=task, attempt=1, alive=True, deliver=lambda _message: None, wake=lambda: None)
-        self.tasks: dict[tuple[str, int], Any] = {(task, 1): told}
+        self._task: Any = SimpleNamespace(name=task, attempt=1, epoch=1, alive=True)
+        self._task.deliver, self._task.wake = lambda _message: None, lambda: None
         self.cut: list[int] = []
 
-    def link_cut(self, _task: object, _link: str, generation: int, _reason: str) -> None:
+    def living_task(self, task: str, _attempt: int) -> Any:
+        return self._task if task == self._task.name else None
+
+    def link_cut(self, _task: str, _attempt: int, _link: str, generation: int, _reason: str) -> None:
         self.cut.append(generation)
 
 
 def test_an_end_learns_that_its_peer_was_told_of_another_making() -> None:
     world = World(0)
-    wires = Wires(SimpleNamespace(world=world, window_bytes=100))  # type: ignore[arg-type]
+    wires = Wires(world, 100)
     sender, receiver = Worker("one", "read"), Worker("two", "write")
 
     def told(worker: Worker, generation: int) -> None:

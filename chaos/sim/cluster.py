@@ -6,9 +6,7 @@ from headrace.chaos.sim.checks import Checker
 from headrace.chaos.sim.network import Wires
 from headrace.chaos.sim.nodes import Operator, SimulatedController, SimulatedTask, SimulatedWorker
 from headrace.chaos.sim.storage import SimulatedLog, SimulatedManifest, SimulatedObjects
-from headrace.chaos.sim.world.corpus import CLUSTER, CLUSTER_SHARE, DATASET, TIERS, Corpus
-from headrace.chaos.sim.world.inputs import InputObjects
-from headrace.chaos.sim.world.world import World
+from headrace.chaos.sim.world import CLUSTER, CLUSTER_SHARE, DATASET, TIERS, Corpus, InputObjects, World
 from headrace.controller.core.cluster import CHANGES_MAX, LogLimits
 from headrace.controller.core.run import Run
 
@@ -38,7 +36,7 @@ class SimulatedCluster:
         self.log_limits = LogLimits(world.rng.choice((3, 8, 1 << 30)), world.rng.choice((1, 2, CHANGES_MAX)))
         #: Whether a leader's death can be proved, as on one host.
         self.provable = world.chance(0.4)
-        self.wires = Wires(self)
+        self.wires = Wires(world, self.window_bytes)
         self.operator = Operator(self, fuse=fuse, replicas=world.rng.choice((0, 1, 2, 3)))
         names = ["alpha", "beta", "gamma"][: world.rng.randint(1, 3)]
         self.controllers = [

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.chaos.sim.network import Order
+from headrace.chaos.sim.checks import Checker
+from headrace.chaos.sim.network import Wires
 from headrace.chaos.sim.storage import SimulatedLog, SimulatedManifest, SimulatedObjects
-from headrace.chaos.sim.world.corpus import Corpus, Part
-from headrace.chaos.sim.world.inputs import InputObjects
-from headrace.chaos.sim.world.world import Clock, World
-from headrace.controller.core.cluster import Controller, LogLimits, TokenOffered
+from headrace.chaos.sim.world import Clock, Corpus, InputObjects, Part, ViolationError, World
+from headrace.controller.core.cluster import LogLimits
 from headrace.controller.core.messages import messages as core
 from headrace.store.ledger import Range
 from headrace.worker.task import messages
 
 if TYPE_CHECKING:
-    from headrace.chaos.sim.checks import Checker
-    from headrace.chaos.sim.network import Session, Wires
-    from headrace.chaos.sim.nodes import Operator, SimulatedController, SimulatedTask, SimulatedWorker
+    from headrace.chaos.sim.nodes.controllers import SimulatedController
+    from headrace.chaos.sim.nodes.operator import Operator
+    from headrace.chaos.sim.nodes.tasks import SimulatedTask
+    from headrace.chaos.sim.nodes.workers import SimulatedWorker
     from headrace.controller.core.run import Run
 
-#: What people ask of a controller, and are answered.
-Wish = core.PipelineRequested | core.SteerRequested | core.DrainRequested | TokenOffered
+
+@contextmanager
+def core_of(who: str, event: object) -> Iterator[None]:
+    """0: no core raises, whatever it is told."""
+    try:
+        yield
+    except ViolationError:
+        raise
+    except Exception as error:
+        raise ViolationError(0, f"{who} on {event}: {type(error).__name__}: {error}") from error
 
 
 class Cluster(Protocol):
@@ -54,51 +63,6 @@ class Cluster(Protocol):
 
     def leader_alive(self, uri: str) -> bool | None:
         """What this host can prove of the process that leads a log."""
-        ...
-
-
-class Asked(Protocol):
-    """A controller, as whoever asks it for something sees it."""
-
-    name: str
-    identity: str
-    life: int
-    alive: bool
-
-    @property
-    def token(self) -> str:
-        """The name of the wish that its newest run came from; empty where there is no run."""
-        ...
-
-    def post(self, event: object) -> None:
-        """Give it an event."""
-        ...
-
-
-class Folding(Protocol):
-    """A controller, as the checker looks into it."""
-
-    name: str
-    identity: str
-    core: Controller
-
-
-class Attendant(Protocol):
-    """A worker, as its session sees it."""
-
-    cluster: Cluster
-    name: str
-
-    def take(self, order: Order) -> None:
-        """A command has come."""
-        ...
-
-    def session_left(self, session: Session) -> None:
-        """The session broke at this end alone."""
-        ...
-
-    def session_over(self, session: Session) -> None:
-        """The session broke."""
         ...
 
 
