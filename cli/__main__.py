@@ -1,7 +1,7 @@
 """The first lines of the `headrace` command: what a run waits for longest is started before anything is imported.
 
 The command line is not understood yet. Where it turns out to be wrong, controller and worker see this process end and
-go as well (`headrace.cli.embedded`).
+go as well (`headrace.client.embedded`).
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ def _main() -> None:
         end_with_starter()
         be_interrupted()
     if sys.platform == "linux" and _starts_processes(sys.argv[1:]):
-        from headrace.cli.embedded import begin
+        from headrace.client import begin
 
         with contextlib.suppress(OSError):
             begin()
-        from headrace.cli.shortcut import plain_run
+        from headrace.cli.run_options import parse_run, run_command
 
-        if (run := plain_run(sys.argv[1:])) is not None:
+        if (given := parse_run(sys.argv[1:])) is not None:
             from headrace.cli.ending import leave, outcome
 
             gc.enable()
-            leave(outcome(run))
+            leave(outcome(lambda: run_command(given)))
     from headrace.cli.main import main as command
 
     gc.enable()

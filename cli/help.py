@@ -15,14 +15,13 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from headrace.cli.examples import EXAMPLES
 from headrace.client import Interrupted
 
 #: The commands in the order in which `headrace --help` and docs/reference/commands.md have them.
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Run on this machine": ("quickstart", "run"),
-    "Serve": ("controller", "worker", "cluster"),
-    "Steer what a controller runs": (
+    "Daemons": ("controller", "worker", "cluster"),
+    "Control pipelines": (
         "apply",
         "status",
         "top",
@@ -38,7 +37,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
         "clear",
     ),
     "Datasets": ("dataset", "tokenizer"),
-    "Prove": ("simulate", "chaos"),
+    "Test": ("simulate", "chaos"),
     "This program": ("version",),
 }
 #: Columns of a line, at most: longer ones are hard to read.
@@ -48,6 +47,91 @@ COLUMNS_MIN = 40
 NAME_COLUMNS_MAX = 30
 _UNSAID: Sequence[object] = (None, "", 0, False, [], ())
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+#: Examples of each command, by what follows `headrace`; a test holds each to what the command takes.
+EXAMPLES: Mapping[str, Sequence[str]] = {
+    "": (
+        "headrace quickstart",
+        "headrace run examples/plain.py -p input='corpus/*.jsonl' -p output=data/plain -p tokenizer=deepseek",
+        "headrace dataset show data/plain",
+    ),
+    "quickstart": ("headrace quickstart", "headrace quickstart --data /scratch --fresh --steps 200"),
+    "run": (
+        "headrace run examples/fineweb.py -p input='corpus/*.jsonl' -p output=data/fineweb -p tokenizer=deepseek",
+        "headrace run examples/fineweb.py -p input='corpus/*.jsonl' -p output=data/fineweb --limit 1000",
+        (
+            "headrace run examples/plain.py -p input='s3://corpus/*.zst?endpoint=http://10.0.0.5:9000' \\\n"
+            "    -p output=data/plain -p tokenizer=tokenizer.json --max-quarantined 1% --json"
+        ),
+    ),
+    "controller": (
+        "headrace controller",
+        "headrace controller --cluster cluster --listen 10.77.0.1:7420 --root s3://bucket/cluster",
+    ),
+    "worker": (
+        "headrace worker --name one",
+        "headrace worker --join token --state member --label disk=ssd",
+        "headrace worker --state member",
+    ),
+    "cluster init": ("headrace cluster init cluster --controller 10.77.0.1:7420 --name press",),
+    "cluster token": ("headrace cluster token cluster --name one", "headrace cluster token cluster --days 7"),
+    "cluster operator": ("headrace cluster operator cluster anna --name anna",),
+    "cluster expel": ("headrace cluster expel one --yes", "headrace cluster expel anna --operator --yes"),
+    "apply": (
+        "headrace apply examples/plain.py -p input='corpus/*.jsonl' -p output=/data/plain --wait",
+        (
+            "headrace apply examples/plain.py -p input='corpus/*.jsonl' -p output=/data/plain --dry-run \\\n"
+            "    --place read=disk=ssd --place write=two --transport write=quic"
+        ),
+    ),
+    "status": ("headrace status", "headrace status plain --json"),
+    "top": ("headrace top", "headrace top plain --once"),
+    "logs": (
+        "headrace logs --pipeline plain --since 10m",
+        "headrace logs --cause apply.3f2a.17",
+        "headrace logs --level warning --follow",
+    ),
+    "pause": ("headrace pause plain --wait",),
+    "resume": ("headrace resume plain",),
+    "scale": ("headrace scale plain tokenize 8 --wait",),
+    "move": ("headrace move plain write two", "headrace move plain read disk=ssd --wait"),
+    "relink": ("headrace relink plain write quic",),
+    "drain": ("headrace drain one --wait", "headrace drain one --back"),
+    "stop": ("headrace stop plain --wait",),
+    "cancel": ("headrace cancel plain",),
+    "clear": ("headrace clear plain", "headrace clear"),
+    "dataset ls": ("headrace dataset ls data", "headrace dataset ls s3://bucket/data --json"),
+    "dataset show": (
+        "headrace dataset show data/plain",
+        "headrace dataset show data/plain --samples --quarantine",
+        "headrace dataset show data/plain --card card",
+    ),
+    "dataset verify": ("headrace dataset verify data/plain", "headrace dataset verify data/plain --gate gate.toml"),
+    "dataset trace": (
+        "headrace dataset trace data/plain doc-000042",
+        "headrace dataset trace --checkpoint loader.json --step 1000",
+        "headrace dataset trace --checkpoint loader.json --document doc-000042",
+        "headrace dataset trace --checkpoint loader.json --step 1000 --moved web=s3://lake/web",
+        "headrace dataset trace --checkpoint loader.json --step 1000 --trust-uris",
+    ),
+    "dataset export": ("headrace dataset export data/plain out --format mds",),
+    "dataset rebuild": ("headrace dataset rebuild data/plain 3f2a91 --trust-code --restore",),
+    "dataset retract": (
+        "headrace dataset retract data/plain doc-000042 doc-000077",
+        "headrace dataset retract data/plain --source file:///corpus/leaked.jsonl",
+    ),
+    "dataset gc": ("headrace dataset gc data/plain --dry-run",),
+    "dataset compact": ("headrace dataset compact data/plain data/plain-large --shard-mib 512",),
+    "dataset rm": ("headrace dataset rm data/plain --yes",),
+    "tokenizer train": ("headrace tokenizer train 'corpus/*.jsonl' tokenizer.json --vocab-size 32000",),
+    "simulate": (
+        "headrace simulate --seeds 1000",
+        "headrace simulate --seed 417",
+        "headrace simulate --mutant overlap-ignored",
+    ),
+    "chaos run": ("headrace chaos run examples/chaos/tasks.toml examples/plain.py -p input='corpus/*.jsonl' --seed 7",),
+    "version": ("headrace version",),
+}
 
 
 class _Command(TyperCommand):
@@ -91,7 +175,7 @@ def help_of(command: Any, path: str, columns: int) -> str:
     if examples:
         lines += ["", "Examples:", *(f"  {line}" for example in examples for line in example.splitlines())]
     if path == "headrace":
-        lines += ["", "`headrace COMMAND --help` says more of each, with examples; docs/guide/cli.md says the rest."]
+        lines += ["", "`headrace COMMAND --help` shows options and examples; docs/guide/cli.md is the guide."]
     return "\n".join(lines)
 
 
@@ -105,14 +189,14 @@ def usage_of(command: Any, path: str) -> str:
 def tables_of(command: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """The parts of a command's help: each with its title, and a name and a meaning a row."""
     commands: dict[str, Any] = getattr(command, "commands", None) or {}
-    sections = SECTIONS if set(commands) >= set(SECTIONS["Serve"]) else {"Commands": tuple(commands)}
+    sections = SECTIONS if set(commands) >= set(SECTIONS["Daemons"]) else {"Commands": tuple(commands)}
     for title, names in sections.items() if commands else ():
         yield title, [(name, _summary(commands[name])) for name in names]
     if arguments := [(_argument(param), str(param.help or "")) for param in _arguments(command)]:
         yield "Arguments", arguments
     options = [param for param in command.params if param.param_type_name == "option" and not param.hidden]
     rows = [(_option(param), _meaning(param)) for param in options]
-    yield "Options", [*rows, ("--help", "Show this, and end.")]
+    yield "Options", [*rows, ("--help", "Show this help.")]
 
 
 def reference(command: Any) -> str:

@@ -6,23 +6,23 @@ anything heavy is imported here.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from headrace.cli.arguments import ClusterFolder, ControllerAddress, Json
-from headrace.cli.commands import daemons, dataset_commands, operate
+from headrace.cli.commands import ClusterFolder, ControllerAddress, Json, daemons, dataset_commands, operate
 from headrace.cli.ending import leave, outcome
 from headrace.cli.help import Application
+from headrace.cli.run_options import PARAMETER, PLACES, RUN, SHARED, Option, run_command, run_options
 from headrace.client import EXIT_FAULT, CliError, UsageError
 from headrace.pipeline import SecretShownError, check_arguments
 
-if TYPE_CHECKING:
-    from headrace.client import RunOptions
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 app = Application(
     "Raw text in, token shards out, every record accounted for.",
@@ -30,183 +30,109 @@ app = Application(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-tokenizer_app = Application("Make tokenizers.")
+tokenizer_app = Application("Train tokenizers.")
 app.add_typer(tokenizer_app, name="tokenizer")
-chaos_app = Application("Break a run, and prove what comes of it.")
+chaos_app = Application("Inject faults into a run, and check its dataset.")
 app.add_typer(chaos_app, name="chaos")
 
-daemons.add_to(app)
+daemons.add_to(app, Application("Make clusters and admit nodes."))
 operate.add_to(app)
-dataset_commands.add_to(app)
+dataset_commands.add_to(app, Application("Inspect, verify and change datasets."))
 
+Parameters = Annotated[list[str], typer.Option(*PARAMETER.flags, metavar=PARAMETER.metavar, help=PARAMETER.help)]
 PipelineFile = Annotated[
-    Path, typer.Argument(metavar="PIPELINE.py", help="A file that defines build(...) -> Pipeline.")
-]
-Parameters = Annotated[
-    list[str], typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="A parameter of build(); may be repeated.")
-]
-Fuse = Annotated[
-    bool, typer.Option("--fuse/--no-fuse", help="Run neighbours in one task, as without it, or each in its own.")
-]
-Replicas = Annotated[int, typer.Option(min=0, metavar="N", help="Tasks of each stage; without it one a core.")]
-Amend = Annotated[
-    bool,
-    typer.Option("--amend", help="Go on with a dataset that another pipeline began: this one processes what is open."),
-]
-Places = Annotated[
-    list[str],
-    typer.Option(
-        "--place", metavar="STAGE=PLACE", help="Run a stage on a worker, or on those of a label; may be repeated."
-    ),
-]
-Transports = Annotated[
-    list[str],
-    typer.Option(
-        "--transport", metavar="STAGE=ring|pipe|quic", help="Join a stage to the one before it so; may be repeated."
-    ),
+    Path, typer.Argument(metavar="PIPELINE.py", help="A Python file with a function build(...) -> Pipeline.")
 ]
 
 
-MaxQuarantined = Annotated[
-    str,
-    typer.Option(metavar="N|N%", help="End the run when more records are quarantined; 100% ends none."),
-]
+def takes(*options: Option) -> Callable[[_Function], _Function]:
+    """Give a command with `**given` these options, as typer reads a signature."""
 
-RecordSeconds = Annotated[
-    float,
-    typer.Option(
-        min=0, metavar="S", help="Seconds that a stage may be at one record; 60 without it. A batch: 10 times that."
-    ),
-]
-TaskMemory = Annotated[
-    int, typer.Option(min=0, metavar="MIB", help="Memory that one task may have; without it its core's share of 90 %.")
-]
-SealSeconds = Annotated[
-    float, typer.Option(min=0, metavar="S", help="Age at which a sink closes what it holds; 30 without it.")
-]
-ChangedInput = Annotated[
-    str,
-    typer.Option(
-        metavar="halt|drop|reread",
-        help="What becomes of input that changed since it was read, or vanished while it was open.",
-    ),
-]
+    def decorate(function: _Function) -> _Function:
+        own = [item for item in inspect.signature(function, eval_str=True).parameters.values() if item.name != "given"]
+        made = [parameter_of(option) for option in options]
+        function.__signature__ = inspect.Signature([*own[:1], *made, *own[1:]])  # type: ignore[attr-defined]
+        return function
 
-FollowLinks = Annotated[bool, typer.Option("--follow-links", help="Follow links that lead out of the input's folder.")]
+    return decorate
+
+
+def parameter_of(option: Option) -> inspect.Parameter:
+    """An option of the table as a parameter that typer understands."""
+    flags = "/".join([*option.flags, option.off]) if option.off else option.flags
+    names = (flags,) if isinstance(flags, str) else flags
+    shown = typer.Option(*names, metavar=option.metavar or None, min=option.minimum, help=option.help)
+    kind: Any = list[str] if option.repeated else option.kind
+    if option.default is None:
+        kind = kind | None
+    default = [] if option.repeated else option.default
+    return inspect.Parameter(
+        option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=Annotated[kind, shown]
+    )
 
 
 @app.command()
-def run(
-    pipeline: PipelineFile,
-    parameter: Parameters = [],  # noqa: B006 - typer copies it
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Preview the first N records, and write nothing.")
-    ] = None,
-    fuse: Fuse = True,
-    replicas: Replicas = 0,
-    amend: Amend = False,
-    max_quarantined: MaxQuarantined = "50%",
-    record_seconds: RecordSeconds = 0.0,
-    task_memory: TaskMemory = 0,
-    changed_input: ChangedInput = "halt",
-    seal_seconds: SealSeconds = 0.0,
-    follow_links: FollowLinks = False,
-    json: Json = False,
-) -> int:
-    """Run a pipeline on this machine; the same command again goes on where it stopped."""
-    if limit is not None:
-        from headrace.cli.commands import preview_file
-
-        return preview_file(pipeline, parameter, limit, follow_links=follow_links, as_json=json)
-    from headrace.cli.commands import run_file
-
-    def options() -> RunOptions:
-        from headrace.cli.options import make_options
-
-        return make_options(
-            amend,
-            fuse,
-            replicas,
-            max_quarantined,
-            record_seconds=record_seconds,
-            task_memory=task_memory,
-            changed_input=changed_input,
-            seal_seconds=seal_seconds,
-        )
-
-    return run_file(pipeline, parameter, options, follow_links=follow_links, as_json=json)
+@takes(*RUN)
+def run(pipeline: PipelineFile, **given: Any) -> int:
+    """Run a pipeline on this machine; the same command again continues where it stopped."""
+    return run_command({"pipeline": pipeline, **given})
 
 
 @app.command()
+@takes(PARAMETER, *SHARED, *PLACES)
 def apply(
     pipeline: PipelineFile,
-    parameter: Parameters = [],  # noqa: B006 - typer copies it
     controller: ControllerAddress = "",
-    wait: Annotated[bool, typer.Option("--wait", help="Watch it to its end, and show the balance.")] = False,
-    fuse: Fuse = True,
-    replicas: Replicas = 0,
-    amend: Amend = False,
-    max_quarantined: MaxQuarantined = "50%",
-    record_seconds: RecordSeconds = 0.0,
-    task_memory: TaskMemory = 0,
-    changed_input: ChangedInput = "halt",
-    seal_seconds: SealSeconds = 0.0,
-    follow_links: FollowLinks = False,
-    place: Places = [],  # noqa: B006 - typer copies it
-    transport: Transports = [],  # noqa: B006 - typer copies it
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and why, and start nothing.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Show progress until the pipeline ends, then the balance.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan with its reasons; start nothing.")] = False,
     cluster: ClusterFolder = "",
     json: Json = False,
+    **given: Any,
 ) -> int:
     """Give a pipeline to a controller."""
     from headrace.cli.commands import apply_file
-    from headrace.cli.options import make_options
     from headrace.client import controller_at
 
-    options = make_options(
-        amend,
-        fuse,
-        replicas,
-        max_quarantined,
-        place,
-        transport,
-        record_seconds,
-        task_memory,
-        changed_input,
-        seal_seconds,
-    )
-    at = controller_at(controller, cluster)
     return apply_file(
-        pipeline, parameter, at, options, wait=wait, dry_run=dry_run, follow_links=follow_links, as_json=json
+        pipeline,
+        given["parameter"],
+        controller_at(controller, cluster),
+        run_options(given),
+        wait=wait,
+        dry_run=dry_run,
+        follow_links=given["follow_links"],
+        as_json=json,
     )
 
 
 @app.command()
 def quickstart(
     data: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write to.")] = Path("data"),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin again: remove an earlier quickstart there.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Remove an earlier quickstart in the folder first.")] = False,
     steps: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Training steps; without it what fits 20 seconds.")
+        int | None, typer.Option(min=1, metavar="N", help="Training steps; default: as many as fit 20 seconds.")
     ] = None,
     json: Json = False,
 ) -> int:
-    """Filter, tokenize and pack the text that is on this machine, and train on it."""
-    from headrace.cli.commands import quickstart as start
+    """Filter, tokenize and pack text of this machine, and train a tiny model on it."""
+    from headrace.cli.demo import quickstart as start
 
     return start(data, fresh=fresh, steps=steps, as_json=json)
 
 
 @app.command()
 def simulate(
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="How many seeds to run.")] = 100,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Number of seeds.")] = 100,
     seed: Annotated[int | None, typer.Option(metavar="SEED", help="Replay this one seed.")] = None,
-    start: Annotated[int, typer.Option(min=0, metavar="SEED", help="The first seed; 0 without it.")] = 0,
-    jobs: Annotated[int, typer.Option(min=0, metavar="N", help="Processes that simulate; without it one a core.")] = 0,
+    start: Annotated[int, typer.Option(min=0, metavar="SEED", help="The first seed.")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, metavar="N", help="Processes; default: one a core.")] = 0,
     mutant: Annotated[
-        str, typer.Option(metavar="NAME", help="Plant this defect, which the simulator is to find; ? lists them.")
+        str, typer.Option(metavar="NAME", help="Plant this defect, to see the simulator find it; ? lists all.")
     ] = "",
 ) -> int:
-    """Run the controller's and the worker's own cores in virtual time, with faults, and check every invariant."""
+    """Run the cores of controller and worker in virtual time with faults, and check every invariant."""
     from headrace.chaos.sim import MUTANTS, main as run_seeds
 
     if mutant == "?":
@@ -236,7 +162,7 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def _everywhere(
     shown: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version, and end.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Raw text in, token shards out, every record accounted for."""
@@ -244,43 +170,45 @@ def _everywhere(
 
 @chaos_app.command("run")
 def chaos_run(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="What goes wrong, and when.")],
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="The faults and their times.")],
     pipeline: PipelineFile,
     parameter: Parameters = [],  # noqa: B006 - typer copies it
-    seed: Annotated[
-        int, typer.Option(metavar="SEED", help="Draws every range and choice of the scenario; 0 without it.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(metavar="SEED", help="Seed of the scenario's ranges and choices.")] = 0,
     output: Annotated[
-        str, typer.Option(metavar="NAME", help="The parameter of build() that is the output.")
+        str, typer.Option(metavar="NAME", help="The parameter of build() that names the output.")
     ] = "output",
-    id_key: Annotated[str, typer.Option(metavar="KEY", help="The field of JSON Lines that is a record's id.")] = "id",
+    id_key: Annotated[str, typer.Option(metavar="KEY", help="The JSON Lines field of the record id.")] = "id",
     reference: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A dataset of the same pipeline, made without faults; else one is made."),
+        typer.Option(metavar="DIR", help="A dataset of the same pipeline without faults; default: made first."),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where both datasets are made; else the temporary folder.")
+        Path | None, typer.Option(metavar="DIR", help="Folder for both datasets; default: the temporary folder.")
     ] = None,
     store: Annotated[
-        str, typer.Option(metavar="s3://...?endpoint=...", help="Make the dataset of the run with faults there.")
+        str, typer.Option(metavar="s3://...?endpoint=...", help="Store for the dataset of the run with faults.")
     ] = "",
     controller: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Do it to the cluster of this controller, which lives.")
+        str, typer.Option(metavar="HOST:PORT", help="Inject faults into the running cluster of this controller.")
     ] = "",
-    cluster: Annotated[str, typer.Option(metavar="DIR", help="The folder of that cluster, for mutual TLS.")] = "",
-    here: Annotated[bool, typer.Option("--here", help="Hit only what of that cluster runs on this host.")] = False,
-    report: Annotated[Path, typer.Option(metavar="DIR", help="The folder of report.md and report.json.")] = Path(
+    cluster: Annotated[str, typer.Option(metavar="DIR", help="Folder of that cluster, for mutual TLS.")] = "",
+    here: Annotated[
+        bool, typer.Option("--here", help="Inject faults only into processes of that cluster on this host.")
+    ] = False,
+    report: Annotated[Path, typer.Option(metavar="DIR", help="Folder for report.md and report.json.")] = Path(
         "chaos-report"
     ),
-    rebuilds: Annotated[int, typer.Option(min=0, metavar="N", help="Shards that are made again from the source.")] = 3,
+    rebuilds: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Shards to rebuild from the source and compare.")
+    ] = 3,
     rounds: Annotated[
         int,
-        typer.Option(min=1, metavar="N", help="Runs with faults, at most, until all that is planned has been done."),
+        typer.Option(min=1, metavar="N", help="Maximum runs with faults until every planned fault was injected."),
     ] = 5,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep datasets and logs when all is well too.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep datasets and logs even if every check passes.")] = False,
     json: Json = False,
 ) -> int:
-    """Run a pipeline without faults and with them, on outputs of its own, and compare record by record."""
+    """Run a pipeline without faults and with faults, on separate outputs, and compare record by record."""
     from headrace.chaos.live import Request, chaos_run as start
 
     request = Request(
@@ -306,17 +234,28 @@ def chaos_run(
 
 @tokenizer_app.command("train")
 def tokenizer_train(
-    source: Annotated[str, typer.Argument(metavar="INPUT", help="A glob, as `-p input=` takes it.")],
+    source: Annotated[
+        str, typer.Argument(metavar="INPUT", help="Input as in `-p input=`: a path, glob, folder or s3:// URI.")
+    ],
     output: Annotated[str, typer.Argument(metavar="TOKENIZER.json", help="The file to write.")],
-    vocab_size: Annotated[int, typer.Option(metavar="N", help="Tokens of the vocabulary.")] = 32_000,
-    sample_mb: Annotated[int, typer.Option(min=1, metavar="MIB", help="Text to train on, at most.")] = 256,
-    text_key: Annotated[str, typer.Option(metavar="KEY", help="The field that holds the text.")] = "text",
+    vocab_size: Annotated[int, typer.Option(metavar="N", help="Size of the vocabulary.")] = 32_000,
+    sample_mb: Annotated[int, typer.Option(min=1, metavar="MIB", help="Maximum size of the sample.")] = 256,
+    text_key: Annotated[str, typer.Option(metavar="KEY", help="The field of the text.")] = "text",
     json: Json = False,
 ) -> int:
     """Train a byte-level BPE tokenizer on a sample of a source."""
-    from headrace.cli.commands import train_tokenizer
+    from dataclasses import asdict
+    from json import dumps
 
-    return train_tokenizer(source, output, vocab_size=vocab_size, sample_mb=sample_mb, text_key=text_key, as_json=json)
+    from headrace.stages.library import read
+    from headrace.stages.tokenizer import train
+    from headrace.store import counted
+
+    trained = train(read(source, text_key=text_key), output, vocab_size=vocab_size, sample_bytes=sample_mb << 20)
+    sample = f"{counted(trained.records, 'record')}, {trained.sample_bytes / 1e6:.1f} MB"
+    line = f"{trained.path}: {trained.vocab_size:,} tokens, trained on {sample}"
+    print(dumps(asdict(trained)) if json else line)
+    return 0
 
 
 def invoke(arguments: Sequence[str] | None = None) -> int:

@@ -5,11 +5,6 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.client.arguments import (
-        check_address as check_address,
-        check_pairs as check_pairs,
-        check_without_cluster as check_without_cluster,
-    )
     from headrace.client.client import (
         ENDED as ENDED,
         Applied as Applied,
@@ -24,6 +19,16 @@ if TYPE_CHECKING:
         pipeline_of as pipeline_of,
         plain as plain,
     )
+    from headrace.client.embedded import (
+        AGAIN as AGAIN,
+        DEATH_S as DEATH_S,
+        START_S as START_S,
+        Embedded as Embedded,
+        begin as begin,
+        begun_or_new as begun_or_new,
+        seconds_since_start as seconds_since_start,
+        usable_cores as usable_cores,
+    )
     from headrace.client.errors import (
         EXIT_FAULT as EXIT_FAULT,
         EXIT_INTERRUPTED as EXIT_INTERRUPTED,
@@ -33,6 +38,9 @@ if TYPE_CHECKING:
         Interrupted as Interrupted,
         ProcessDied as ProcessDied,
         UsageError as UsageError,
+        check_address as check_address,
+        check_pairs as check_pairs,
+        check_without_cluster as check_without_cluster,
         explain as explain,
     )
     from headrace.client.new_cluster import (

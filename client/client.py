@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
-from headrace.client.errors import CliError
+from headrace.client.errors import CliError, check_without_cluster
 from headrace.daemon import INSECURE, AddressError, to_call, usual_address
 from headrace.pipeline import Pipeline
 from headrace.protos import control_pb2 as pb, control_pb2_grpc as rpc
@@ -352,9 +352,6 @@ def controller_at(address: str, cluster: str) -> ControllerAt:
     """The controller that is meant, and an operator's credentials for it. Raises CliError."""
     folder = cluster_folder(cluster)
     if not folder:
-        # Here, since it imports the parser of the command line, for which a plain run has no use.
-        from headrace.client.arguments import check_without_cluster
-
         found = usual_address(address)
         for part in found.split(","):
             check_without_cluster("--controller", part.strip())

@@ -1,7 +1,8 @@
-"""What ends a command, as a line for people and an exit code for scripts."""
+"""Errors of commands, each a line for people with an exit code for scripts, and the checks of arguments."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 #: Faults of a file, the store, a pipeline or a daemon.
@@ -10,6 +11,9 @@ EXIT_FAULT = 1
 EXIT_USAGE = 2
 #: Ended by Ctrl-C: 128 and the number of SIGINT, as shells have it.
 EXIT_INTERRUPTED = 130
+
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\s\[\]]+):([0-9]{1,5})")
+_PORT_MAX = 65535
 
 
 class CliError(Exception):
@@ -69,3 +73,28 @@ def _is_ours(error: BaseException) -> bool:
 
     kinds = (PipelineError, InputError, StageContractError, StoreError, LoaderError, EntryError, FoldError)
     return isinstance(error, kinds)
+
+
+def check_address(option: str, address: str, *, host_needed: bool = True) -> None:
+    """Raises UsageError unless this is HOST:PORT, or PORT alone where no host is needed."""
+    found = _ADDRESS.fullmatch(address if host_needed or ":" in address else f"127.0.0.1:{address}")
+    if found is None or int(found[2]) > _PORT_MAX:
+        raise UsageError(f"{option} {address!r}: give HOST:PORT, such as 127.0.0.1:7420")
+
+
+def check_without_cluster(option: str, address: str) -> None:
+    """Raises UsageError for an address at which nothing is said without mutual TLS."""
+    from headrace.daemon import AddressError, check_plain
+
+    try:
+        check_plain(address)
+    except AddressError as error:
+        raise UsageError(f"{option} {error}") from error
+
+
+def check_pairs(option: str, given: Sequence[str]) -> None:
+    """Raises UsageError unless each is KEY=VALUE."""
+    for item in given:
+        key, _, value = item.partition("=")
+        if not key or not value:
+            raise UsageError(f"{option} {item!r}: give it as KEY=VALUE, such as disk=ssd")

@@ -10,8 +10,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from headrace.client.arguments import check_address
-from headrace.client.errors import CliError, UsageError
+from headrace.client.errors import CliError, UsageError, check_address
 from headrace.cluster import (
     AUTHORITY,
     IDENTIFIER_BYTES,

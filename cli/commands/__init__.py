@@ -7,9 +7,17 @@ from headrace.pipeline.door import door
 if TYPE_CHECKING:
     from headrace.cli.commands import daemons as daemons, dataset_commands as dataset_commands, operate as operate
     from headrace.cli.commands.apply import apply_file as apply_file
+    from headrace.cli.commands.operate import (
+        ClusterFolder as ClusterFolder,
+        ControllerAddress as ControllerAddress,
+        Json as Json,
+    )
     from headrace.cli.commands.preview import preview_file as preview_file
-    from headrace.cli.commands.quality import train_tokenizer as train_tokenizer
-    from headrace.cli.commands.quickstart_steps import quickstart as quickstart
-    from headrace.cli.commands.run import Interrupts as Interrupts, run_embedded as run_embedded, run_file as run_file
+    from headrace.cli.commands.run import (
+        Interrupts as Interrupts,
+        catch_signals as catch_signals,
+        run_embedded as run_embedded,
+        run_file as run_file,
+    )
 else:
     __getattr__ = door(__name__)

@@ -1,6 +1,6 @@
-"""The commands that serve, and those that make a cluster of them.
+"""The commands that start daemons, and the group `cluster`.
 
-Like those of `main`, they import what they need when they run.
+They import what they need when they run.
 """
 
 from __future__ import annotations
@@ -11,41 +11,46 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import Application, ClusterFolder, ControllerAddress, Json
+from headrace.cli.commands.operate import ClusterFolder, ControllerAddress, Json
 from headrace.client import UsageError, check_address, check_pairs, check_without_cluster
 
-Metrics = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="Serve metrics for Prometheus there; loopback if no host is given.")
-]
+Metrics = Annotated[str, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics; default host: loopback.")]
 
 LogsFolder = Annotated[
-    str, typer.Option(metavar="DIR", help="Keep its log in files there, of bounded size; else below HEADRACE_LOGS.")
+    str, typer.Option(metavar="DIR", help="Folder for log files of bounded size; default: below HEADRACE_LOGS.")
 ]
 
-cluster_app = Application("Make clusters, and let nodes into them.")
 
-
-def add_to(app: typer.Typer) -> None:
-    """Give an application these commands."""
+def add_to(app: typer.Typer, cluster: typer.Typer) -> None:
+    """Give an application these commands, and the group `cluster`."""
     app.command()(controller)
     app.command()(worker)
-    app.add_typer(cluster_app, name="cluster")
+    for command in (cluster_init, cluster_token, cluster_operator, cluster_expel):
+        cluster.command(command.__name__.removeprefix("cluster_"))(command)
+    app.add_typer(cluster, name="cluster")
 
 
 def controller(
     listen: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where: unix:PATH, or HOST:PORT of a cluster; else HEADRACE_LISTEN.")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Address: unix:PATH, or HOST:PORT with --cluster; default: HEADRACE_LISTEN."
+        ),
     ] = "",
     cluster: ClusterFolder = "",
-    root: Annotated[str, typer.Option(metavar="URI", help="Store of the cluster's log; others of it stand by.")] = "",
+    root: Annotated[
+        str, typer.Option(metavar="URI", help="Store of the cluster's log; further controllers on it stand by.")
+    ] = "",
     metrics: Metrics = "",
-    advertise: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where workers find it behind a forwarder.")] = "",
+    advertise: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address for workers, if it is behind a forwarder.")
+    ] = "",
     logs: LogsFolder = "",
     allow_chaos: Annotated[
-        bool, typer.Option("--allow-chaos", help="Let `headrace chaos run` on another host kill and freeze it.")
+        bool, typer.Option("--allow-chaos", help="Allow `headrace chaos run` on another host to kill and freeze it.")
     ] = False,
 ) -> int:
-    """Serve as the controller: plan pipelines, write ledgers."""
+    """Start a controller: it plans pipelines and writes ledgers."""
     from headrace.client import cluster_folder
     from headrace.controller import main as serve
     from headrace.daemon import logs_folder
@@ -66,35 +71,38 @@ def controller(
 
 def worker(
     controller: ControllerAddress = "",
-    name: Annotated[str, typer.Option(metavar="NAME", help="The worker's name; else the host's.")] = "",
-    cores: Annotated[int, typer.Option(min=0, metavar="N", help="Cores to offer; without it all that it may use.")] = 0,
+    name: Annotated[str, typer.Option(metavar="NAME", help="The worker's name; default: the host name.")] = "",
+    cores: Annotated[int, typer.Option(min=0, metavar="N", help="Cores to offer; default: all usable cores.")] = 0,
     label: Annotated[
-        list[str], typer.Option("--label", metavar="KEY=VALUE", help="What stages may ask for; may be repeated.")
+        list[str], typer.Option("--label", metavar="KEY=VALUE", help="A label for placement of stages; repeatable.")
     ] = [],  # noqa: B006 - typer copies it
     join: Annotated[
         str,
         typer.Option(
             metavar="FILE",
-            help="Join a cluster first, by the token there; - is standard input. Else HEADRACE_JOIN_TOKEN.",
+            help="Join a cluster by the token in this file; - is standard input. Default: HEADRACE_JOIN_TOKEN.",
         ),
     ] = "",
-    state: Annotated[str, typer.Option(metavar="DIR", help="Where a member keeps its key; else HEADRACE_STATE.")] = "",
+    state: Annotated[
+        str, typer.Option(metavar="DIR", help="Folder of the member's key; default: HEADRACE_STATE.")
+    ] = "",
     metrics: Metrics = "",
     logs: LogsFolder = "",
     relay_port: Annotated[
         int,
-        typer.Option(
-            min=-1, max=65535, metavar="PORT", help="UDP port to relay on; without it any, -1: relay for none."
-        ),
+        typer.Option(min=-1, max=65535, metavar="PORT", help="UDP port of its relay; default: any; -1: no relay."),
     ] = 0,
     allow_chaos: Annotated[
-        bool, typer.Option("--allow-chaos", help="Let `headrace chaos run` kill, freeze and cut off it and its tasks.")
+        bool,
+        typer.Option(
+            "--allow-chaos", help="Allow `headrace chaos run` to kill, freeze and cut off the worker and its tasks."
+        ),
     ] = False,
 ) -> int:
-    """Serve as a worker: run the tasks that the controller gives it."""
+    """Start a worker: it runs the tasks of a controller."""
     import socket
 
-    from headrace.cli import usable_cores
+    from headrace.client import usable_cores
     from headrace.daemon import logs_folder, usual_address
     from headrace.worker import main as work
     from headrace.worker.membership import SHOWN, is_token
@@ -124,58 +132,52 @@ def _metrics_of(given: str, variable: str) -> str:
     return address
 
 
-@cluster_app.command("init")
 def cluster_init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make; keep it with the controllers.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create; keep it with the controllers.")],
     controller: Annotated[
         list[str],
-        typer.Option("--controller", metavar="HOST:PORT", help="Where workers find the controller; once for each one."),
+        typer.Option("--controller", metavar="HOST:PORT", help="Address of a controller for workers; repeatable."),
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="The cluster's name.")] = "headrace",
 ) -> int:
-    """Make a cluster: its authority and keys. Prints a token for the first worker."""
+    """Create a cluster: authority and keys. Prints a token for the first worker."""
     from headrace.client import init
 
     return init(folder, name, controller)
 
 
-@cluster_app.command("token")
 def cluster_token(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of `headrace cluster init`.")],
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="What the worker is called; else its key gives it a name.")
-    ] = "",
-    days: Annotated[int, typer.Option(min=1, metavar="N", help="Days for which the token is good.")] = 1,
+    name: Annotated[str, typer.Option(metavar="NAME", help="The worker's name; default: derived from its key.")] = "",
+    days: Annotated[int, typer.Option(min=1, metavar="N", help="Days until the token expires.")] = 1,
 ) -> int:
-    """Print a token with which one more worker can join."""
+    """Print a token for one more worker."""
     from headrace.client import token
 
     return token(folder, name, days)
 
 
-@cluster_app.command("operator")
 def cluster_operator(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of `headrace cluster init`.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make, for that operator's machine.")],
-    name: Annotated[str, typer.Option(metavar="NAME", help="What the operator is called.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to create, for the operator's machine.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="The operator's name.")],
 ) -> int:
-    """Make a certificate for one more operator, and the folder with which he asks."""
+    """Create the folder and certificate of one more operator."""
     from headrace.client import operator
 
     return operator(folder, out, name)
 
 
-@cluster_app.command("expel")
 def cluster_expel(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The worker's name, as in its certificate.")],
-    operator: Annotated[bool, typer.Option("--operator", help="NAME is an operator's, not a worker's.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Expel it. Without this, only say what would end.")] = False,
+    operator: Annotated[bool, typer.Option("--operator", help="NAME is an operator.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Expel the member; without it only say what would end.")] = False,
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",
     json: Json = False,
 ) -> int:
     """Revoke the certificates of a worker or an operator: it is cut off at once and refused from then on."""
-    from headrace.cli.commands.expulsion import expel
+    from headrace.cli.commands.reconfigure import expel
     from headrace.client import controller_at
 
     return expel(controller_at(controller, cluster), name, operator=operator, agreed=yes, as_json=json)

@@ -1,4 +1,4 @@
-"""`headrace dataset`: what stands in the store, read from the ledger."""
+"""`headrace dataset ls`, `show` and `verify`: datasets as their ledgers describe them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 import sys
 import urllib.parse
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from headrace.cli.commands.samples import print_samples
+from headrace.cli.commands.preview import print_samples
 from headrace.cli.ui import (
     FAINT,
     Recipes,
@@ -267,3 +268,30 @@ def _ledgers(store: ObjectStore) -> Iterator[str]:
             raise CliError(f"{store.uri} holds more than {OBJECTS_MAX:,} objects: name a folder below it")
         if info.key == first or info.key.endswith("/" + first):
             yield info.key.removesuffix(first)
+
+
+def write_card(uri: str, folder: Path) -> int:
+    """Write card.md and card.html of a dataset into a folder; the exit code."""
+    from headrace.stages.quality.scorecard import card
+
+    markdown, html = card(uri)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in (("card.md", markdown), ("card.html", html)):
+        (folder / name).write_text(text, encoding="utf-8")
+        print(folder / name)
+    return 0
+
+
+def pass_gate(uri: str, path: str) -> int:
+    """Hold a dataset against the limits of a gate file; exit code 1 with the rows that it breaks."""
+    from headrace.stages.quality.scorecard import gate
+
+    try:
+        broken = gate(uri, path)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise CliError(f"gate file {path!r}: {why}") from error
+    for row in broken:
+        print(row)
+    print(f"{uri} {'does not pass' if broken else 'passes'} {path}")
+    return EXIT_FAULT if broken else 0

@@ -1,6 +1,6 @@
-"""The commands of an operator: what a controller's pipelines do, and what they are to do otherwise.
+"""The commands of an operator: the state of a controller's pipelines, and changes to them.
 
-Like those of `main`, they import what they need when they run.
+They import what they need when they run.
 """
 
 from __future__ import annotations
@@ -9,12 +9,24 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import ClusterFolder, ControllerAddress, Json
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+ControllerAddress = Annotated[
+    str,
+    typer.Option(
+        "--controller",
+        metavar="ADDRESS",
+        help="The controller; default: HEADRACE_CONTROLLER, else this user's on this host.",
+    ),
+]
+ClusterFolder = Annotated[
+    str,
+    typer.Option("--cluster", metavar="DIR", help="The cluster's folder, for mutual TLS; default: HEADRACE_CLUSTER."),
+]
 
 Name = Annotated[str, typer.Argument(metavar="PIPELINE", help="The pipeline's name.")]
-Maybe = Annotated[str, typer.Argument(metavar="PIPELINE", help="One pipeline; else all.")]
+Maybe = Annotated[str, typer.Argument(metavar="PIPELINE", help="One pipeline; default: all.")]
 Stage = Annotated[str, typer.Argument(metavar="STAGE", help="The stage's name.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Return when it has come true.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when it is done.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -38,12 +50,12 @@ def status(
 
 def top(
     pipeline: Maybe = "",
-    once: Annotated[bool, typer.Option("--once", help="Show it once, after a second's look, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Measure for a second, show the page once, and exit.")] = False,
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",
     json: Json = False,
 ) -> int:
-    """Show rates, credit, and who holds whom up, until Ctrl-C."""
+    """Show rates, credit and bottlenecks until Ctrl-C."""
     from headrace.cli.commands.top import show_top
     from headrace.client import controller_at
 
@@ -52,27 +64,23 @@ def top(
 
 def logs(
     pipeline: Annotated[str, typer.Option(metavar="NAME", help="Lines about this pipeline.")] = "",
-    stage: Annotated[
-        str, typer.Option(metavar="NAME", help="Lines of the tasks of this stage; name the pipeline too.")
-    ] = "",
+    stage: Annotated[str, typer.Option(metavar="NAME", help="Lines of this stage's tasks; needs --pipeline.")] = "",
     task: Annotated[str, typer.Option(metavar="NAME", help="Lines about this task, such as plain/read.0.")] = "",
     cause: Annotated[
         str,
-        typer.Option(metavar="NAME", help="What a cause led to, on every node; it stands at the end of a line."),
+        typer.Option(metavar="NAME", help="All lines with this cause, on every node; a line ends with its cause."),
     ] = "",
-    level: Annotated[
-        str, typer.Option(metavar="LEVEL", help="Lines of debug, info, warning or error, and of what is worse.")
-    ] = "",
+    level: Annotated[str, typer.Option(metavar="LEVEL", help="Lowest level: debug, info, warning or error.")] = "",
     since: Annotated[
-        str, typer.Option(metavar="AGO|TIME", help="Lines since 30s, 10m, 2h or 1d ago, or 2026-05-04T12:30.")
+        str, typer.Option(metavar="AGO|TIME", help="Lines of the last 30s, 10m, 2h or 1d, or since 2026-05-04T12:30.")
     ] = "",
-    lines: Annotated[int, typer.Option(min=1, metavar="N", help="The newest N lines of those.")] = 500,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option(min=1, metavar="N", help="Only the newest N lines.")] = 500,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C.")] = False,
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",
     json: Json = False,
 ) -> int:
-    """Show what the controller, the workers and the tasks say, in the order of time."""
+    """Show log lines of controller, workers and tasks in time order."""
     from headrace.cli.commands.logs import search_for, show_logs
     from headrace.client import controller_at
 
@@ -87,7 +95,7 @@ def pause(
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """Have a pipeline stand still; what its sinks hold is committed first."""
+    """Pause a pipeline; its sinks commit what they hold first."""
     from headrace.cli.commands import reconfigure
     from headrace.client import controller_at
 
@@ -101,7 +109,7 @@ def resume(
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """Have a paused pipeline go on."""
+    """Resume a paused pipeline."""
     from headrace.cli.commands import reconfigure
     from headrace.client import controller_at
 
@@ -111,13 +119,13 @@ def resume(
 def scale(
     pipeline: Name,
     stage: Stage,
-    tasks: Annotated[int, typer.Argument(metavar="N", min=1, help="How many tasks it is to have.")],
+    tasks: Annotated[int, typer.Argument(metavar="N", min=1, help="Number of tasks.")],
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """Give a stage, and those that are fused with it, another number of tasks."""
+    """Change the number of tasks of a stage and the stages fused with it."""
     from headrace.cli.commands import reconfigure
     from headrace.client import controller_at
 
@@ -133,7 +141,7 @@ def move(
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """Bind a stage to a worker, or to those of a label."""
+    """Move a stage to a worker, or to workers with a label."""
     from headrace.cli.commands import reconfigure
     from headrace.client import controller_at
 
@@ -143,15 +151,13 @@ def move(
 def relink(
     pipeline: Name,
     stage: Stage,
-    transport: Annotated[
-        str, typer.Argument(metavar="ring|pipe|quic", help="What is to join it to the one before it.")
-    ],
+    transport: Annotated[str, typer.Argument(metavar="ring|pipe|quic", help="Transport of the links into the stage.")],
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """Join a stage to the one before it by another transport."""
+    """Change the transport of the links into a stage."""
     from headrace.cli.commands import reconfigure
     from headrace.client import controller_at
 
@@ -160,13 +166,13 @@ def relink(
 
 def drain(
     worker: Annotated[str, typer.Argument(metavar="WORKER", help="The worker's name.")],
-    back: Annotated[bool, typer.Option("--back", help="Let it have tasks again.")] = False,
+    back: Annotated[bool, typer.Option("--back", help="Admit tasks to it again.")] = False,
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """Take the tasks of every pipeline off a worker."""
+    """Move all tasks off a worker."""
     from headrace.cli.commands import reconfigure
     from headrace.client import controller_at
 
@@ -177,11 +183,11 @@ def stop(
     pipeline: Name,
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",
-    now: Annotated[bool, typer.Option("--now", help="As `cancel`.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Same as `cancel`.")] = False,
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """Stop a pipeline; what its sinks hold is committed first."""
+    """Stop a pipeline; its sinks commit what they hold first."""
     from headrace.cli.commands import reconfigure
     from headrace.client import controller_at
 
@@ -195,7 +201,7 @@ def cancel(
     wait: Wait = False,
     json: Json = False,
 ) -> int:
-    """End a pipeline at once; what its sinks hold is read again by the next run."""
+    """Stop a pipeline at once; the next run reads again what its sinks hold."""
     from headrace.cli.commands import reconfigure
     from headrace.client import controller_at
 
@@ -203,12 +209,14 @@ def cancel(
 
 
 def clear(
-    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE", help="One that has ended; else all that have.")] = "",
+    pipeline: Annotated[
+        str, typer.Argument(metavar="PIPELINE", help="An ended pipeline; default: every ended pipeline.")
+    ] = "",
     controller: ControllerAddress = "",
     cluster: ClusterFolder = "",
     json: Json = False,
 ) -> int:
-    """Take pipelines that have ended out of `status`; their datasets stay as they are."""
+    """Remove ended pipelines from `status`; their datasets stay."""
     from headrace.cli.commands import reconfigure
     from headrace.client import controller_at
 

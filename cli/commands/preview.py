@@ -1,4 +1,4 @@
-"""`headrace run --limit N`: the first records through the stages, in this process, with what each stage removed."""
+"""Previews: `headrace run --limit`, and the samples that `headrace dataset show --samples` prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from headrace.cli.ui import ACCENT, FAINT, GOOD, console, number, percent, safe, title
 from headrace.client import UsageError, load
 from headrace.pipeline import Pipeline
-from headrace.stages.shipping import Preview, Removed, Sample, preview
+from headrace.stages.shipping import SAMPLE_CHARACTERS_MAX, Preview, Removed, Sample, preview
 from headrace.store import counted
 
 #: Records of a preview; more is a run.
@@ -83,3 +83,16 @@ def show_samples(out: Console, samples: list[Sample]) -> None:
         out.print(
             Text.assemble(f"    {safe(name)}  ", (text, FAINT)), no_wrap=True, overflow="ellipsis", soft_wrap=False
         )
+
+
+def print_samples(samples: dict[str, list[dict[str, Any]]], counts: dict[str, int]) -> None:
+    """Print them below the page of their dataset; `counts` are all records by `stage/reason`."""
+    out = console(sys.stdout)
+    for key, rows in sorted(samples.items(), key=lambda item: (-counts.get(item[0], 0), item[0])):
+        out.print()
+        count = f"  {number(counts[key])}" if key in counts else ""
+        out.print(Text.assemble(f"  {rows[0]['verdict']} ", (safe(key), ACCENT), (count, FAINT)))
+        show_samples(out, [Sample(row["id"], row["text"][:SAMPLE_CHARACTERS_MAX]) for row in rows])
+    if not samples:
+        out.print()
+        out.print(Text("  no samples: nothing was filtered", style=FAINT))

@@ -16,9 +16,17 @@ from pathlib import Path
 from queue import Empty
 from typing import IO, TYPE_CHECKING, Any
 
-from headrace.cli import AGAIN, DEATH_S, START_S, Embedded, begun_or_new, seconds_since_start
 from headrace.cli.ui import DeathBook, DeathRow
-from headrace.client import EXIT_INTERRUPTED, CliError
+from headrace.client import (
+    AGAIN,
+    DEATH_S,
+    EXIT_INTERRUPTED,
+    START_S,
+    CliError,
+    Embedded,
+    begun_or_new,
+    seconds_since_start,
+)
 from headrace.daemon import SECOND_S, end_within, hear, restore
 from headrace.stages.shipping import inherited_by
 from headrace.stages.tokenizer import keep_parsed

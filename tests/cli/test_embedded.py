@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.embedded import Embedded, seconds_since_start
 from headrace.client.client import Client, ControllerSilent, RunOptions
+from headrace.client.embedded import Embedded, seconds_since_start
 from headrace.client.errors import CliError, ProcessDied
 from headrace.pipeline.graph import Pipeline
 
 STARTER = """
-from headrace.cli.embedded import Embedded
+from headrace.client.embedded import Embedded
 embedded = Embedded(1)
 print(embedded.address(), *embedded.pids(), flush=True)
 input()
@@ -68,7 +68,7 @@ def test_an_embedded_run_leaves_no_descriptor_behind() -> None:
 
 
 def test_the_age_of_this_process_counts_from_its_start() -> None:
-    code = "from headrace.cli.embedded import seconds_since_start as s; print(s())"
+    code = "from headrace.client.embedded import seconds_since_start as s; print(s())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert 0 < float(done.stdout) < DEADLINE_S
     assert seconds_since_start() > 0

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from headrace.cli.examples import EXAMPLES
-from headrace.cli.help import COLUMNS_MAX, SECTIONS, help_of, reference
+from headrace.cli.help import COLUMNS_MAX, EXAMPLES, SECTIONS, help_of, reference
 from headrace.cli.main import app
 
 ROOT = Path(__file__).parents[2]

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.commands import run as embedded_run
-from headrace.cli.embedded import SHARED
 from headrace.cli.main import invoke
-from headrace.cli.shortcut import plain_run
+from headrace.cli.run_options import parse_run, run_command
 from headrace.client.client import RunOptions
+from headrace.client.embedded import SHARED
 
 RUN_S_MAX = 60
 MARK = "HEADRACE_TEST_START"
@@ -33,7 +33,7 @@ def loaded(code: str, names: tuple[str, ...]) -> list[str]:
 
 def test_a_run_imports_neither_the_controllers_core_nor_what_reads_records() -> None:
     names = (
-        "headrace.cli.shortcut",
+        "headrace.cli.run_options",
         "headrace.cli.commands.run",
         "headrace.client.client",
         "headrace.cli.ui.progress_lines",
@@ -104,6 +104,10 @@ USUAL = [
     "run x.py --json",
     "run --no-fuse x.py -p input=a*.jsonl --parameter output=out --json",
     "run -p text=a=b --amend --no-fuse --fuse x.py",
+    "run x.py -p input",
+    "run x.py --parameter=input=a",
+    "run x.py --replicas 2 --replicas=3 --max-quarantined 1% --changed-input drop",
+    "run x.py --record-seconds 0.5 --task-memory 100 --seal-seconds 1e1 --follow-links",
 ]
 UNUSUAL = [
     "",
@@ -111,13 +115,13 @@ UNUSUAL = [
     "run",
     "run x.py y.py",
     "run x.py -p",
-    "run x.py -p input",
     "run x.py -p --json",
     "run x.py -pinput=a",
-    "run x.py --parameter=input=a",
-    "run x.py --replicas 2",
-    "run x.py --limit 3",
     "run -- x.py",
+    "run x.py --replicas two",
+    "run x.py --replicas -1",
+    "run x.py --record-seconds nan",
+    "run x.py --json=true",
     "run x.py --help",
     "run x.py --jso",
 ]
@@ -141,15 +145,15 @@ def test_the_usual_runs_are_understood_as_the_parser_of_all_commands_does(
         return 7
 
     monkeypatch.setattr(embedded_run, "run_file", note)
-    run = plain_run(line.split())
-    assert run is not None
-    assert run() == invoke(line.split()) == 7
+    given = parse_run(line.split())
+    assert given is not None
+    assert run_command(given) == invoke(line.split()) == 7
     assert understood[0] == understood[1]
 
 
 @pytest.mark.parametrize("line", UNUSUAL)
 def test_what_is_not_usual_is_left_to_that_parser(line: str) -> None:
-    assert plain_run(line.split()) is None
+    assert parse_run(line.split()) is None
 
 
 PLAIN_STAGES = """

@@ -40,7 +40,7 @@ def test_wrong_usage_is_refused_at_once(
 
 
 def test_metrics_may_be_served_at_a_port_alone() -> None:
-    from headrace.client.arguments import check_address
+    from headrace.client.errors import check_address
 
     check_address("--metrics", "9420", host_needed=False)
     check_address("--listen", "[::1]:7420")
@@ -68,17 +68,16 @@ def test_a_time_that_no_clock_shows_is_wrong_usage(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["-1", "9" * 20, "nan%", "inf%", "101%", "-1%"])
 def test_an_allowance_that_nobody_can_keep_is_wrong_usage(text: str) -> None:
-    from headrace.cli.options import make_options
+    from headrace.cli.run_options import RUN, defaults, run_options
     from headrace.client.errors import UsageError
 
     with pytest.raises(UsageError, match="--max-quarantined"):
-        make_options(amend=False, fuse=True, replicas=0, max_quarantined=text)
+        run_options({**defaults(RUN), "max_quarantined": text})
 
 
 @pytest.mark.parametrize("text", ["localhost:\u0661\u0662", "localhost:65536", "localhost:-1", ":1"])
 def test_a_port_that_is_none_is_wrong_usage(text: str) -> None:
-    from headrace.client.arguments import check_address
-    from headrace.client.errors import UsageError
+    from headrace.client.errors import UsageError, check_address
 
     with pytest.raises(UsageError, match="--listen"):
         check_address("--listen", text)

@@ -14,11 +14,10 @@ import orjson
 
 from headrace.chaos.live.scenario_file import read_scenario
 from headrace.cli.commands.logs import line_text, since_of
-from headrace.cli.commands.trace_checkpoint import loader_state_in, where_now
-from headrace.cli.options import make_options
+from headrace.cli.commands.trace import loader_state_in, where_now
+from headrace.cli.run_options import PLACES, RUN, defaults, run_options
 from headrace.cli.ui.progress_lines import input_bytes_stored
-from headrace.client.arguments import check_address, check_pairs
-from headrace.client.errors import CliError, UsageError
+from headrace.client.errors import CliError, UsageError, check_address, check_pairs
 from headrace.daemon.log_lines import parse
 from headrace.loader.cache.head import parse_blocks
 from headrace.loader.dataset.dataset import open_dataset
@@ -332,7 +331,7 @@ def run_words(data: bytes) -> object | None:
                 assert 0 <= found < 1e12
                 pb.LogSearch(since=found).SerializeToString()
             case b"q":
-                options = make_options(amend=False, fuse=True, replicas=0, max_quarantined=text)
+                options = run_options({**defaults(RUN), "max_quarantined": text})
                 found = options.quarantined_max, options.quarantined_share_max
                 pb.ApplyRequest(quarantined_max=found[0], quarantined_share_max=found[1]).SerializeToString()
             case b"a":
@@ -342,7 +341,7 @@ def run_words(data: bytes) -> object | None:
                 found = host, int(port)
             case b"p":
                 check_pairs("--label", [text])
-                options = make_options(amend=False, fuse=True, replicas=0, places=[text])
+                options = run_options({**defaults((*RUN, *PLACES)), "place": [text]})
                 found = dict(options.places)
             case b"m":
                 moved = text.splitlines()
@@ -391,9 +390,7 @@ TARGETS = [
     Target(
         "resume", ("headrace.loader.state.resumption",), run_resume, lambda: list(state_seeds())[:2], mutate=within_json
     ),
-    Target(
-        "checkpoint", ("headrace.cli.commands.trace_checkpoint",), run_checkpoint, checkpoint_seeds, mutate=within_json
-    ),
+    Target("checkpoint", ("headrace.cli.commands.trace",), run_checkpoint, checkpoint_seeds, mutate=within_json),
     Target("world", ("headrace.loader.world",), run_world, lambda: ENVIRONMENTS[:1], words=(b"RANK=", b"WORLD_SIZE=")),
     Target("loader_manifest", ("headrace.loader.dataset.manifest",), run_manifest, manifest_seeds, mutate=within_json),
     Target("shard_head", ("headrace.loader.cache.head",), run_head, head_seeds, mutate=mutate_head),
@@ -401,7 +398,10 @@ TARGETS = [
     Target("code", ("headrace.pipeline.code",), run_code, lambda: CODE, words=CODE_WORDS),
     Target("scenario", ("headrace.chaos.live.scenario_file",), run_scenario, lambda: SCENARIOS, words=SCENARIO_WORDS),
     Target(
-        "words", ("headrace.cli.options", "headrace.cli.commands.logs", "headrace.cli.arguments"), run_words, word_seeds
+        "words",
+        ("headrace.cli.run_options", "headrace.cli.commands.logs", "headrace.client.errors"),
+        run_words,
+        word_seeds,
     ),
     Target("log_text", ("headrace.cli.commands.logs",), run_log_text, lambda: LOG_LINES, mutate=within_json),
 ]

@@ -27,8 +27,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loader": {"pipeline", "store"},
     "controller": {"pipeline", "protos", "daemon", "cluster", "store"},
     "worker": {"pipeline", "protos", "daemon", "cluster", "store", "transport", "stages"},
-    # The client of a controller, which reads pipeline files and makes the folder of a cluster.
-    "client": {"pipeline", "protos", "daemon", "cluster", "store", "stages", "loader", "controller"},
+    # The client of a controller: pipeline files, the folder of a cluster, the processes of an embedded run.
+    "client": {
+        *("pipeline", "protos", "daemon", "cluster", "store", "transport", "stages", "loader"),
+        *("controller", "worker"),
+    },
     "chaos": {
         *("pipeline", "protos", "daemon", "cluster", "store", "transport", "stages"),
         *("controller", "worker", "client"),

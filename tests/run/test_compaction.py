@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.commands import compaction
+from headrace.cli.commands import maintenance
 from headrace.cli.main import invoke
 from headrace.store.datasets.dataset import Dataset
 from headrace.store.errors import InvalidUri
@@ -147,7 +147,7 @@ def test_a_retraction_in_the_meantime_is_made_in_the_new_dataset_too(
     shutil.copytree(undisturbed, old)
     kept, broken = one_of(old, "kept"), one_of(old, "quarantined")
     name = "_settled" if moment.startswith("between") else "_publish"
-    inner, calls = getattr(compaction, name), []
+    inner, calls = getattr(maintenance, name), []
 
     def retracting(*arguments: Any, **named: Any) -> Any:
         if not calls:
@@ -155,7 +155,7 @@ def test_a_retraction_in_the_meantime_is_made_in_the_new_dataset_too(
             retract(old, kept, broken)
         return inner(*arguments, **named)
 
-    monkeypatch.setattr(compaction, name, retracting)
+    monkeypatch.setattr(maintenance, name, retracting)
     code, _, complaint = call(capsys, "compact", str(old), str(large), "--shard-mib", "1")
     assert (code, complaint) == (0, "")
     assert shows_nothing_of(capsys, large, kept, broken)

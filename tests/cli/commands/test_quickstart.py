@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.commands.quickstart_corpus import quickstart_pipeline
-from headrace.cli.commands.quickstart_steps import Curve, _remove
+from headrace.cli.demo.corpus import quickstart_pipeline
+from headrace.cli.demo.steps import Curve, _remove
 from headrace.client.errors import CliError
 from headrace.client.pipeline_file import complete
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.commands.run import catch_signals, run_embedded
+from headrace.cli.commands import catch_signals, run_embedded
 from headrace.client import EXIT_INTERRUPTED, CliError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from headrace.cli.demo import TrainingResult
+    from headrace.cli.demo.demo import TrainingResult
     from headrace.cli.ui import RunReport
     from headrace.client import RunOptions
     from headrace.pipeline import Pipeline
@@ -56,7 +56,7 @@ def quickstart(data: Path, *, fresh: bool, steps: int | None, as_json: bool) -> 
 
 def _ingest(dataset: Path, interrupts: Any) -> tuple[RunReport, bool]:
     def read() -> Pipeline:
-        from headrace.cli.commands.quickstart_corpus import quickstart_pipeline
+        from headrace.cli.demo.corpus import quickstart_pipeline
         from headrace.client import complete
 
         return complete(quickstart_pipeline(str(dataset)), {})
@@ -112,7 +112,7 @@ def mean(values: list[float]) -> float:
 def _train(dataset: str, steps: int | None, stream: Any) -> TrainingResult:
     from rich.text import Text
 
-    from headrace.cli.demo import train
+    from headrace.cli.demo.demo import train
     from headrace.cli.ui import console
 
     out = console(stream, live=True)

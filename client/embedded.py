@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from headrace.client import CliError, ControllerDied, ProcessDied
+from headrace.client.errors import CliError, ControllerDied, ProcessDied
 from headrace.daemon import SOCKET, SOCKET_NAME, Nook, Process, fork, may_fork
 from headrace.stages.shipping import TERSE
 
