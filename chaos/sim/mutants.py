@@ -54,7 +54,19 @@ from headrace.store.ledger import (
 )
 from headrace.transport.core import CreditSender, frame
 from headrace.worker.core import arrivals
-from headrace.worker.task import AskNeeds, Gathering, NeedsAnswered, ShardOverlapped
+from headrace.worker.task import (
+    ORDER,
+    AskNeeds,
+    Gathering,
+    HeldBatches,
+    NeedsAnswered,
+    ShardOverlapped,
+    TaskCore,
+    TaskState,
+    held,
+    messages,
+    task_core,
+)
 
 
 def _nothing(*_arguments: Any) -> list[Any]:
@@ -300,7 +312,31 @@ def _no_epoch_fault(*_arguments: Any) -> str:
     return ""
 
 
-Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property]
+def _batch_not_told_from_fenced(self: TaskCore[Any, Any], batch: Any, item: Range | None) -> list[Any]:
+    self._item = item
+    return [messages.RunStages(batch)]
+
+
+def _unasked_alone(self: TaskCore[Any, Any], event: messages.BatchProcessed[Any], _now: float) -> list[Any]:
+    return self._pass_on(event.batch)
+
+
+def _first_page_only(self: TaskCore[Any, Any], event: Any, now: float) -> None:
+    _noted(self, messages.PageListed(last=True) if isinstance(event, messages.PageListed) else event, now)
+
+
+_noted = TaskCore._note
+
+
+def _all_of_it(_self: HeldBatches[Any, Any], item: Range) -> tuple[Range, ...]:
+    return (item,)
+
+
+def _no_dependents(*_arguments: Any) -> tuple[Range, ...]:
+    return ()
+
+
+Patch = tuple[type[Any] | Any, str, Callable[..., Any] | property | tuple[Any, ...]]
 
 #: Mutants by name: what is patched with what.
 MUTANTS: dict[str, tuple[Patch, ...]] = {
@@ -341,6 +377,12 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "snapshot-forgets-releases": ((log, "encode_snapshot", _without_releases),),
     "frame-epoch-not-looked-at": ((arrivals, "epoch_fault", _no_epoch_fault),),
     "manifest-not-fenced": ((manifest, "_is_later", _never),),
+    "full-sink-fed": ((task_core, "ORDER", tuple(row for row in ORDER if row[0] is not TaskState.FULL)),),
+    "solitary-does-not-ask": ((TaskCore, "_processed", _unasked_alone),),
+    "fenced-decider-fed": ((TaskCore, "_begin", _batch_not_told_from_fenced),),
+    "listing-ends-with-a-page": ((TaskCore, "_note", _first_page_only),),
+    "held-batch-taken-again": ((HeldBatches, "missing", _all_of_it),),
+    "void-verdicts-kept": ((held, "dependents", _no_dependents),),
     "neighbour-condemned": ((Suspicion, "died_alone", _neighbour_too),),
 }
 

@@ -1,10 +1,10 @@
 """One simulated run: a cluster, its faults, a quiet time, and the verdict.
 
-The cores are the very classes that run: Controller, Supervisor, Reading, Gathering, Sweeping, both halves of credit,
-the ledger's codec and fold. Shells, sockets, processes and the clock are acted out here (the other modules of this
-folder). Prior art: the simulators of FoundationDB and of TigerBeetle.
+The cores are the very classes that run: Controller, Supervisor, TaskCore with its parts, inbox and outbox, both halves
+of credit, the ledger's codec and fold. Shells, sockets, processes and the clock are simulated (the other modules of
+this folder). Prior art: the simulators of FoundationDB and of TigerBeetle.
 
-Known weakness: what a shell does wrong by itself is not found here, nor what is slow, nor what needs real memory.
+Known weakness: it finds no fault of a shell, nothing slow, and nothing that needs real memory.
 """
 
 from __future__ import annotations

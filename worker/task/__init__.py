@@ -6,7 +6,9 @@ from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
     from headrace.worker.task.chain import Chain as Chain
-    from headrace.worker.task.core import held as held, messages as messages, sink as sink_core  # noqa: F401 - `sink` is the shell of it
+
+    # `sink` and `task` are modules of this room.
+    from headrace.worker.task.core import held as held, messages as messages, sink as sink_core, task as task_core  # noqa: F401
     from headrace.worker.task.core.held import HeldBatches as HeldBatches
     from headrace.worker.task.core.sink import (
         HELD_TIMES_MAX as HELD_TIMES_MAX,
@@ -18,7 +20,12 @@ if TYPE_CHECKING:
         ShardOverlapped as ShardOverlapped,
     )
     from headrace.worker.task.core.source import Reading as Reading
-    from headrace.worker.task.core.task import Dedup as Dedup, TaskCore as TaskCore, TaskState as TaskState
+    from headrace.worker.task.core.task import (
+        ORDER as ORDER,
+        Dedup as Dedup,
+        TaskCore as TaskCore,
+        TaskState as TaskState,
+    )
     from headrace.worker.task.dependencies import (
         DuplicateDependencies as DuplicateDependencies,
         recall_verdicts as recall_verdicts,

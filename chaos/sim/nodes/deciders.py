@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headrace.chaos.sim.network import Frame
 from headrace.chaos.sim.nodes.parts import Member
-from headrace.chaos.sim.world import DATASET, Name, Texts, ordinals
+from headrace.chaos.sim.world import DATASET, Name, Texts, ViolationError, ordinals
 from headrace.controller.core.messages import dedup
 from headrace.controller.core.run import Records
 from headrace.stages.dedup import decider as core, kept
@@ -83,7 +83,8 @@ class SimulatedDecider:
         rows = ordinals(frame.kept, frame.first)
         keys = [self._texts.keys((frame.fragment, row)) for row in rows]
         (answer,) = self._do(core.BatchStamped(frame.fragment, rows, keys))
-        assert isinstance(answer, core.AnswerBatch)
+        if not isinstance(answer, core.AnswerBatch):
+            raise ViolationError(11, f"{self._who} is fenced and is given a batch")
         through = [(frame.fragment, row) for row, of in zip(rows, answer.duplicates_of, strict=True) if of is None]
         self._task.cluster.checker.verdicts.granted(self._who, self._task.epoch, through, self.index.held)
         lost = tuple((row, of) for row, of in zip(rows, answer.duplicates_of, strict=True) if of is not None)

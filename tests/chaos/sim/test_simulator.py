@@ -70,7 +70,8 @@ CAUGHT_BY = {
     "neighbour-condemned": {8},
     "needs-skipped": {9},
     "index-one-entry-short": {11},
-    "index-not-fenced": {11},
+    # At the end too: two deciders each name a record of the other, and neither is kept.
+    "index-not-fenced": {11, 18},
     "claims-not-released": {9},
     "changed-object-read-on": {4, 6},
     "other-version-listed": {6},
@@ -92,6 +93,13 @@ CAUGHT_BY = {
     "snapshot-forgets-releases": {1},
     "frame-epoch-not-looked-at": {20},
     "manifest-not-fenced": {23},
+    # In the core of a task.
+    "full-sink-fed": {16},
+    "solitary-does-not-ask": {11},
+    "fenced-decider-fed": {11},
+    "listing-ends-with-a-page": {18},
+    "held-batch-taken-again": {0},
+    "void-verdicts-kept": {9},
 }
 
 

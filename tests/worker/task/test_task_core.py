@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +46,9 @@ def pending(core: TaskCore[str, str], sweep: int, *, halt: bool = False) -> tupl
 
 def test_each_state_stands_once_in_the_order_of_a_turn() -> None:
     assert [state for state, _ in ORDER] == list(TaskState)
+    page = (Path(__file__).parents[3] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = page[page.index("### What a task does next") :].splitlines()
+    assert [row.split(" | ")[0][2:] for row in rows if row.startswith("| ")][1:] == [state.value for state in TaskState]
 
 
 def test_a_batch_that_waits_for_credit_comes_before_a_sweep_and_a_sweep_before_reading() -> None:
