@@ -46,9 +46,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.chaos.live.checks import Timeline
 from headrace.chaos.live.clusters import VICTIMS, Burnt, burn
 from headrace.chaos.live.faults import Marked
+from headrace.chaos.live.scenario import Timeline
 from headrace.cli.ui import input_bytes_read
 from headrace.client import ENDED, Client, ControllerSilent, RunOptions, load
 from headrace.daemon import as_text

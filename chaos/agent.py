@@ -24,8 +24,8 @@ from typing import Any
 import setproctitle
 
 from headrace.chaos.gates import Ill, NetworkGates, Storm, Struck, Way, holders
-from headrace.chaos.live import FAULT_S_MAX
 from headrace.chaos.live.faults import Handle, Process, Role, hold, parent_of
+from headrace.chaos.live.scenario import FAULT_S_MAX
 from headrace.chaos.process_faults import GRACE_S, PROCESS_KINDS, strike
 from headrace.protos import control_pb2 as pb
 from headrace.worker.membership import own_addresses

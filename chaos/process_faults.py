@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import setproctitle
 
-from headrace.chaos.live import FAULT_S_MAX, SLOW_RUNS_S, SLOW_TURN_S, Kind
 from headrace.chaos.live.faults import Handle, Process, Role, hold
+from headrace.chaos.live.scenario import FAULT_S_MAX, SLOW_RUNS_S, SLOW_TURN_S, Kind
 
 #: Seconds between the answer and a fault that may keep the answer from leaving.
 GRACE_S = 0.2

@@ -12,16 +12,25 @@ import pathlib
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.chaos.gates import Struck
-from headrace.chaos.live.checks import Commit, Timeline
 from headrace.chaos.live.clusters import House
 from headrace.chaos.live.faults import TOOLED, Begun, Handle, Marked, Process, Reach, Subjects, Tools, hold, matching
-from headrace.chaos.live.scenario import NETWORK, SLOW_RUNS_S, SLOW_TURN_S, Kind, Planned, Unit
+from headrace.chaos.live.scenario import (
+    NETWORK,
+    NOTHING_YET,
+    SLOW_RUNS_S,
+    SLOW_TURN_S,
+    Fired,
+    Kind,
+    Outcome,
+    Planned,
+    Start,
+    Timeline,
+    Unit,
+)
 from headrace.store import ObjectStore
 
 LOOK_S = 0.005
@@ -34,57 +43,6 @@ LIVED_S = 5.0
 REST_S = 15.0
 #: Seconds between two looks for a target that is not there yet.
 _SEARCH_S = 0.02
-
-
-@dataclass(slots=True)
-class Fired:
-    """A firing that took place. Times in seconds since the run began; `commits` is how many there had been."""
-
-    planned: Planned
-    at_s: float
-    commits: int
-    victims: tuple[str, ...]
-    ended_s: float
-    #: Until the first entry after its end that closed records; None where none was to come.
-    recovered_s: float | None = None
-    #: What a fault of the network did something to.
-    struck: Counter[Struck] = field(default_factory=Counter[Struck])
-
-
-@dataclass(slots=True)
-class Start:
-    """One start of the command."""
-
-    number: int
-    at_s: float
-    ended_s: float = 0.0
-    code: int | None = None
-    said: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How the run with faults went; `problem` is empty where it came to its end."""
-
-    fired: tuple[Fired, ...]
-    waiting: tuple[Planned, ...]
-    starts: tuple[Start, ...]
-    commits: tuple[Commit, ...]
-    answer: Mapping[str, Any]
-    left: tuple[str, ...]
-    seconds: float
-    problem: str = ""
-    #: How often the epoch of the dataset was raised; the first run over it raises it once.
-    epochs: int = 0
-
-    @property
-    def closes(self) -> int:
-        """How many entries closed records."""
-        return sum(commit.records > 0 for commit in self.commits)
-
-
-#: What has happened before the first round.
-NOTHING_YET = Outcome((), (), (), (), {}, (), 0.0)
 
 
 @dataclass(slots=True)

@@ -6,12 +6,11 @@ import json
 import pathlib
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.chaos.live.checks import Finding
-from headrace.chaos.live.conductor import Fired, Outcome, Start
-from headrace.chaos.live.scenario import Planned, Scenario
+from headrace.chaos.live.checks import Finding, numb_ways
+from headrace.chaos.live.scenario import NETWORK, Fired, Outcome, Planned, Scenario, Start
 
 #: Characters of a victim list that a table cell shows.
 CELL_MAX = 60
@@ -165,3 +164,64 @@ def _start(item: Start) -> dict[str, Any]:
         "code": item.code,
         "said": item.said,
     }
+
+
+def left_over(outcome: Outcome) -> tuple[Planned, ...]:
+    """What another round is for: firings that still wait, and those of the network that met nothing, once more each."""
+    often = [(item.planned.fault, item.planned.nth) for item in outcome.fired]
+    numb = (
+        item.planned
+        for item in outcome.fired
+        if item.planned.kind in NETWORK
+        and often.count((item.planned.fault, item.planned.nth)) == 1
+        and numb_ways(item.planned.target, item.struck)
+    )
+    return (*outcome.waiting, *numb)
+
+
+def joined(earlier: Outcome, later: Outcome) -> Outcome:
+    """Both as one: what was done, and what is left after the later one."""
+    return replace(
+        later,
+        fired=(*earlier.fired, *later.fired),
+        starts=(*earlier.starts, *later.starts),
+        commits=(*earlier.commits, *later.commits),
+        left=(*earlier.left, *later.left),
+        seconds=earlier.seconds + later.seconds,
+        problem=earlier.problem or later.problem,
+        epochs=max(earlier.epochs, later.epochs),
+    )
+
+
+def of_all_rounds(rounds: Sequence[Sequence[Finding]]) -> list[Finding]:
+    """The answers to the same questions in each round as one answer each: no if it was no once."""
+    if len(rounds) == 1:
+        return list(rounds[0])
+    by_name: dict[str, list[tuple[int, Finding]]] = {}
+    for number, findings in enumerate(rounds, 1):
+        for finding in findings:
+            by_name.setdefault(finding.name, []).append((number, finding))
+    return [_of_rounds(name, answers) for name, answers in by_name.items()]
+
+
+def _of_rounds(name: str, answers: Sequence[tuple[int, Finding]]) -> Finding:
+    passed = {finding.passed for _, finding in answers}
+    said: dict[str, list[int]] = {}
+    for number, finding in answers:
+        said.setdefault(finding.said, []).append(number)
+    return Finding(
+        name,
+        False if False in passed else None if None in passed else True,
+        "; ".join(f"{_named(numbers)}: {words}" for words, numbers in said.items()),
+        tuple(f"round {number}: {detail}" for number, finding in answers for detail in finding.details),
+    )
+
+
+def _named(numbers: Sequence[int]) -> str:
+    """`round 3`, `rounds 1 to 5`, or `rounds 1, 2 and 4`."""
+    first, last = numbers[0], numbers[-1]
+    if first == last:
+        return f"round {first}"
+    if len(numbers) > 2 and last - first == len(numbers) - 1:
+        return f"rounds {first} to {last}"
+    return f"rounds {', '.join(map(str, numbers[:-1]))} and {last}"

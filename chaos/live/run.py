@@ -34,12 +34,20 @@ from headrace.chaos.live.clusters import (
     place_for,
     places_in,
 )
-from headrace.chaos.live.conductor import NOTHING_YET, Conductor, Outcome
+from headrace.chaos.live.conductor import Conductor
 from headrace.chaos.live.faults import Disk, Marked, Reach, Tools, enter_namespace
-from headrace.chaos.live.report import ChaosReport
-from headrace.chaos.live.rounds import joined, left_over, of_all_rounds
-from headrace.chaos.live.scenario import NETWORK, STORE, Cluster, Planned, Scenario, draw
-from headrace.chaos.live.scenario_file import read_scenario
+from headrace.chaos.live.report import ChaosReport, joined, left_over, of_all_rounds
+from headrace.chaos.live.scenario import (
+    NETWORK,
+    NOTHING_YET,
+    STORE,
+    Cluster,
+    Outcome,
+    Planned,
+    Scenario,
+    draw,
+    read_scenario,
+)
 from headrace.client import EXIT_FAULT, CliError, UsageError, controller_at, load
 from headrace.daemon import ending_with_this
 from headrace.pipeline import Pipeline, StageKind

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from headrace.chaos.live.scenario_file import scenario_of
+from headrace.chaos.live.scenario.scenario_file import scenario_of
 from headrace.cli import __main__ as entry
 from headrace.cli.main import app, invoke
 from headrace.client.errors import UsageError

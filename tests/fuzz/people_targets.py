@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from headrace.chaos.live.scenario_file import read_scenario
+from headrace.chaos.live.scenario.scenario_file import read_scenario
 from headrace.cli.commands.logs import line_text, since_of
 from headrace.cli.commands.trace import loader_state_in, where_now
 from headrace.cli.run_options import PLACES, RUN, defaults, run_options
@@ -396,7 +396,13 @@ TARGETS = [
     Target("shard_head", ("headrace.loader.cache.head",), run_head, head_seeds, mutate=mutate_head),
     Target("pipeline", ("headrace.pipeline.graph",), run_pipeline, pipeline_seeds, mutate=within_json),
     Target("code", ("headrace.pipeline.code",), run_code, lambda: CODE, words=CODE_WORDS),
-    Target("scenario", ("headrace.chaos.live.scenario_file",), run_scenario, lambda: SCENARIOS, words=SCENARIO_WORDS),
+    Target(
+        "scenario",
+        ("headrace.chaos.live.scenario.scenario_file",),
+        run_scenario,
+        lambda: SCENARIOS,
+        words=SCENARIO_WORDS,
+    ),
     Target(
         "words",
         ("headrace.cli.run_options", "headrace.cli.commands.logs", "headrace.client.errors"),

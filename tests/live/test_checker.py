@@ -16,9 +16,9 @@ import pytest
 from headrace.chaos.gates.impairments import Struck
 from headrace.chaos.live.checks.checker import Finding, _same_fates, check_dataset, check_run, felt_on_network
 from headrace.chaos.live.checks.evidence import Fate, Fates, compare, read_fates
-from headrace.chaos.live.conductor import Fired, Outcome
-from headrace.chaos.live.scenario import Kind, Planned, Unit, draw
-from headrace.chaos.live.scenario_file import scenario_of
+from headrace.chaos.live.scenario.outcome import Fired, Outcome
+from headrace.chaos.live.scenario.scenario import Kind, Planned, Unit, draw
+from headrace.chaos.live.scenario.scenario_file import scenario_of
 from headrace.client.pipeline_file import load
 from headrace.store.objects import below, open_store
 from tests.kits.inputs import files

@@ -4,12 +4,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headrace.chaos.live.checks.timeline import Timeline
-from headrace.chaos.live.conductor import Conductor, Outcome
+from headrace.chaos.live.conductor import Conductor
 from headrace.chaos.live.faults.processes import Marked, Process, Role, matching
 from headrace.chaos.live.run import ways_of
-from headrace.chaos.live.scenario import draw
-from headrace.chaos.live.scenario_file import scenario_of
+from headrace.chaos.live.scenario.outcome import Outcome
+from headrace.chaos.live.scenario.scenario import draw
+from headrace.chaos.live.scenario.scenario_file import scenario_of
+from headrace.chaos.live.scenario.timeline import Timeline
 from headrace.pipeline.graph import Pipeline, Stage, StageKind
 from headrace.store.ledger.core.entries import Beat, Closed, Counts, Entry, Led, Range, encode_entry
 from headrace.store.ledger.log import Log

@@ -8,11 +8,12 @@ from typing import Any
 
 from headrace.chaos.gates.impairments import Struck
 from headrace.chaos.live.checks.checker import Finding
-from headrace.chaos.live.conductor import NOTHING_YET, Conductor, Fired, Outcome
+from headrace.chaos.live.conductor import Conductor
 from headrace.chaos.live.faults.processes import Marked
-from headrace.chaos.live.rounds import joined, left_over, of_all_rounds
-from headrace.chaos.live.scenario import Planned, draw
-from headrace.chaos.live.scenario_file import scenario_of
+from headrace.chaos.live.report import joined, left_over, of_all_rounds
+from headrace.chaos.live.scenario.outcome import NOTHING_YET, Fired, Outcome
+from headrace.chaos.live.scenario.scenario import Planned, draw
+from headrace.chaos.live.scenario.scenario_file import scenario_of
 from tests.kits.run.live import call, inputs
 
 #: A command that closes records in so many entries; it then waits for what is to come, until it is started again.

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from headrace.chaos.gates.namespaces import require_namespaces
-from headrace.chaos.live.clusters.layout import layout_options, places_in
-from headrace.chaos.live.scenario import Cluster, Kind, Unit, draw
-from headrace.chaos.live.scenario_file import FILE_BYTES_MAX, read_scenario, scenario_of
+from headrace.chaos.live.clusters.test_cluster import layout_options, places_in
+from headrace.chaos.live.scenario.scenario import Cluster, Kind, Unit, draw
+from headrace.chaos.live.scenario.scenario_file import FILE_BYTES_MAX, read_scenario, scenario_of
 from headrace.client.errors import CliError, UsageError
 from headrace.pipeline.graph import Pipeline
 from headrace.stages.library.stages import read_jsonl, tokenize, write_tokens

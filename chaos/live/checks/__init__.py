@@ -13,6 +13,5 @@ if TYPE_CHECKING:
         numb_ways as numb_ways,
     )
     from headrace.chaos.live.checks.evidence import Fates as Fates, compare as compare, read_fates as read_fates
-    from headrace.chaos.live.checks.timeline import Commit as Commit, Timeline as Timeline
 else:
     __getattr__ = door(__name__)

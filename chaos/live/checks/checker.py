@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.chaos.gates import Struck
-from headrace.chaos.live import NETWORK, Fired, Outcome
 from headrace.chaos.live.checks.evidence import Fates, compare, read_fates
 from headrace.chaos.live.checks.source_files import Servers
 from headrace.chaos.live.checks.source_records import SourceDamaged, read_source
+from headrace.chaos.live.scenario import NETWORK, Fired, Outcome
 from headrace.daemon import ending_with_this
 from headrace.pipeline import Pipeline
 from headrace.store import StoreError

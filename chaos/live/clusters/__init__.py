@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.chaos.live.clusters.attached import Attached as Attached
+    from headrace.chaos.live.clusters.attached import Attached as Attached, living as living, permit as permit
     from headrace.chaos.live.clusters.dataset_place import Place as Place, place_for as place_for
-    from headrace.chaos.live.clusters.layout import layout_options as layout_options, places_in as places_in
-    from headrace.chaos.live.clusters.running_cluster import living as living, permit as permit
     from headrace.chaos.live.clusters.standing_cluster import VICTIMS as VICTIMS, Burnt as Burnt, burn as burn
-    from headrace.chaos.live.clusters.test_cluster import OWNER as OWNER, House as House
+    from headrace.chaos.live.clusters.test_cluster import (
+        OWNER as OWNER,
+        House as House,
+        layout_options as layout_options,
+        places_in as places_in,
+    )
 else:
     __getattr__ = door(__name__)

@@ -9,9 +9,12 @@ import contextlib
 import os
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from headrace.chaos.gates import callers, callers_of_socket, holders, holders_of_socket
-from headrace.chaos.live.faults import Process, Role, every_process, parent_of
+from headrace.chaos.live.faults import Process, Reach, Role, every_process, parent_of
+from headrace.chaos.live.scenario import NETWORK, Scenario
 from headrace.client import Client, CliError, ControllerAt
 from headrace.daemon import INSECURE, SOCKET
 
@@ -106,3 +109,24 @@ def _descends(pid: int, ancestors: list[int]) -> bool:
         if pid in ancestors:
             return True
     return False
+
+
+@contextmanager
+def living(at: ControllerAt, *, here: bool) -> Iterator[tuple[Attached, Reach | None]]:
+    """Its processes on this host, and what runs elsewhere unless only what is `here` is meant."""
+    attached = Attached(at, needed=here)
+    if here:
+        yield attached, None
+        return
+    with Reach(at, {*attached.running_workers(), *attached.controllers}) as reach:
+        yield attached, reach
+
+
+def permit(at: ControllerAt, scenario: Scenario, *, here: bool) -> None:
+    """Raises CliError, a line, where there is nobody who may be hit, or one whom it may befall does not allow it."""
+    with living(at, here=here) as (_, reach):
+        if reach is None:
+            return
+        reach.check(scenario)
+        if not reach.alive() and not scenario.has(NETWORK):
+            Attached(at)  # refuses, where nothing runs here either

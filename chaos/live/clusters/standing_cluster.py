@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from headrace.chaos.live.checks import Fates, Timeline, compare, read_fates
+from headrace.chaos.live.checks import Fates, compare, read_fates
 from headrace.chaos.live.faults import Marked, Role
+from headrace.chaos.live.scenario import Timeline
 from headrace.client import ENDED, Client, ControllerSilent, RunOptions
 from headrace.daemon import as_text
 from headrace.pipeline import Pipeline

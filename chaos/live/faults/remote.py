@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from headrace.chaos.gates import Struck
-from headrace.chaos.live import NETWORK, Planned, Scenario
 from headrace.chaos.live.faults.processes import Process, Role
 from headrace.chaos.live.faults.tools import Begun
+from headrace.chaos.live.scenario import NETWORK, Planned, Scenario
 from headrace.client import Client, CliError, ControllerAt
 from headrace.protos import control_pb2 as pb
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.chaos.gates import Cables, Fault as StoreFault, Ill, NetworkGates, S3Proxy, Storm, Struck, Trouble, Way
-from headrace.chaos.live import NETWORK, STORE, Kind, Planned
 from headrace.chaos.live.faults.disk import Disk
+from headrace.chaos.live.scenario import NETWORK, STORE, Kind, Planned
 
 _TROUBLES = {
     Kind.STORE_ERRORS: (StoreFault.BUSY, ""),

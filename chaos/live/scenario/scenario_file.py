@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.chaos.live.scenario import (
+from headrace.chaos.live.scenario.scenario import (
     CABLE_TARGETS,
     DELAYS,
     FAULT_S_MAX,
