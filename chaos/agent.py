@@ -23,10 +23,10 @@ from typing import Any
 
 import setproctitle
 
-from headrace.chaos.gates import Ill, NetworkGates, Storm, Struck, Way, holders
+from headrace.chaos.gates import Affected, Impairment, NetworkFault, NetworkGates, Way, holders
 from headrace.chaos.live.faults import Handle, Process, Role, hold, parent_of
 from headrace.chaos.live.scenario import FAULT_S_MAX
-from headrace.chaos.process_faults import GRACE_S, PROCESS_KINDS, strike
+from headrace.chaos.process_faults import GRACE_S, PROCESS_KINDS, inject
 from headrace.protos import control_pb2 as pb
 from headrace.worker.membership import own_addresses
 from headrace.worker.processes import Channel, ChannelClosed, write_on
@@ -36,7 +36,7 @@ REMEMBERED_MAX = 4096
 #: Generations between a task and its worker that are looked through.
 ANCESTORS_MAX = 4
 _WAYS = {"links": Way.LINK, "control": Way.CONTROL, "ways": None}
-_ILLS = {ill.value for ill in Ill}
+_NETWORK_FAULTS = {fault.value for fault in NetworkFault}
 
 
 class Agent:
@@ -45,7 +45,7 @@ class Agent:
     def __init__(self, gates: NetworkGates, tell: Callable[[pb.FaultTold], None]) -> None:
         self._gates, self._tell = gates, tell
         self._known: dict[str, pb.FaultTold] = {}
-        self._struck: dict[str, Counter[Struck]] = {}
+        self._affected: dict[str, Counter[Affected]] = {}
         self._lasting: dict[str, asyncio.Task[None]] = {}
 
     def asked(self, fault: pb.FaultAsked) -> None:
@@ -55,17 +55,17 @@ class Agent:
             why = f"worker {fault.worker}: it knows nothing of this fault"
             told = pb.FaultTold(fault=fault.fault, reason=why) if fault.end else self._begin(fault)
         if fault.end and fault.fault in self._lasting:
-            self._lasting[fault.fault].add_done_callback(lambda _: self._say_struck(told))
+            self._lasting[fault.fault].add_done_callback(lambda _: self._say_affected(told))
             self._lasting[fault.fault].cancel()
         elif fault.end:
-            self._say_struck(told)
+            self._say_affected(told)
         else:
             self._tell(told)
 
-    def _say_struck(self, told: pb.FaultTold) -> None:
-        """It is over: no victims any more, but what it struck."""
+    def _say_affected(self, told: pb.FaultTold) -> None:
+        """It is over: no victims any more, but what it affected."""
         answer = pb.FaultTold(fault=told.fault, accepted=told.accepted, reason=told.reason)
-        for what, count in self._struck.get(told.fault, Counter[Struck]()).items():
+        for what, count in self._affected.get(told.fault, Counter[Affected]()).items():
             answer.struck[what.value] = count
         self._tell(answer)
 
@@ -76,10 +76,12 @@ class Agent:
 
     def _begin(self, fault: pb.FaultAsked) -> pb.FaultTold:
         told = pb.FaultTold(fault=fault.fault, accepted=True)
-        if fault.kind in _ILLS:
-            storm = Storm(Ill(fault.kind), fault.share, fault.delay_s, _WAYS.get(fault.target), tuple(fault.ends))
+        if fault.kind in _NETWORK_FAULTS:
+            impairment = Impairment(
+                NetworkFault(fault.kind), fault.share, fault.delay_s, _WAYS.get(fault.target), tuple(fault.ends)
+            )
             told.victims.append(f"{fault.kind} on {fault.target} of worker {fault.worker}")
-            self._last(fault.fault, self._storm(storm, fault), told)
+            self._last(fault.fault, self._impairment(impairment, fault), told)
             return told
         if fault.kind not in PROCESS_KINDS:
             return pb.FaultTold(fault=fault.fault, reason=f"worker {fault.worker}: there is no fault {fault.kind!r}")
@@ -98,21 +100,21 @@ class Agent:
         if len(self._known) > REMEMBERED_MAX:
             oldest = next(iter(self._known))
             del self._known[oldest]
-            self._struck.pop(oldest, None)
+            self._affected.pop(oldest, None)
 
-    async def _storm(self, storm: Storm, fault: pb.FaultAsked) -> None:
-        if storm.way is not Way.LINK:
+    async def _impairment(self, impairment: Impairment, fault: pb.FaultAsked) -> None:
+        if impairment.way is not Way.LINK:
             await asyncio.sleep(GRACE_S)
-        struck = self._struck[fault.fault] = self._gates.begin(storm)
+        affected = self._affected[fault.fault] = self._gates.begin(impairment)
         try:
             await asyncio.sleep(min(fault.for_s, FAULT_S_MAX))
         finally:
-            self._gates.end(struck)
+            self._gates.end(affected)
 
     async def _strike(self, handles: Sequence[Handle], fault: pb.FaultAsked) -> None:
         if fault.target != "task":
             await asyncio.sleep(GRACE_S)
-        await strike(handles, fault.kind, fault.for_s)
+        await inject(handles, fault.kind, fault.for_s)
 
 
 class Ends:

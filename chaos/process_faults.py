@@ -1,9 +1,9 @@
-"""What a fault does to processes: one signal, or a stop that ends.
+"""Process faults: one signal, or a stop that ends.
 
     python -m headrace.chaos.process_faults --pid N --kind freeze --for-s 2
 
-As a program it does one fault to one process, and is nobody's child that it could be waited for by: a controller that
-allows chaos starts it to have a fault done to itself (controller/faults/own.py), and may be stopped or dead meanwhile.
+The program injects one fault into one process. A controller that allows chaos starts it detached, to inject a fault
+into itself (controller/faults/own.py): the controller may be stopped or dead meanwhile.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROCESS_KINDS = frozenset(kind.value for kind in (Kind.KILL, Kind.RESTART, Kind.
 _SIGNALS = {Kind.KILL: signal.SIGKILL, Kind.RESTART: signal.SIGTERM}
 
 
-async def strike(handles: Sequence[Handle], kind: str, for_s: float) -> None:
+async def inject(handles: Sequence[Handle], kind: str, for_s: float) -> None:
     """Signal them; what is stopped goes on in the end. Closes the handles."""
     number, for_s = _SIGNALS.get(Kind(kind)), min(for_s, FAULT_S_MAX)
     try:
@@ -50,17 +50,17 @@ def _send(handles: Sequence[Handle], number: signal.Signals) -> None:
 
 async def _after_a_while(handles: Sequence[Handle], kind: str, for_s: float) -> None:
     await asyncio.sleep(GRACE_S)
-    await strike(handles, kind, for_s)
+    await inject(handles, kind, for_s)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do one fault to one process."""
-    parser = argparse.ArgumentParser(prog="headrace stroke")
+    parser = argparse.ArgumentParser(prog="headrace fault")
     parser.add_argument("--pid", type=int, required=True)
     parser.add_argument("--kind", choices=sorted(PROCESS_KINDS), required=True)
     parser.add_argument("--for-s", type=float, default=0.0)
     args = parser.parse_args(argv)
-    setproctitle.setproctitle(f"headrace stroke: {args.kind} {args.pid}")
+    setproctitle.setproctitle(f"headrace fault: {args.kind} {args.pid}")
     # What ends the process must leave time to let it go on.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

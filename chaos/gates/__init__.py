@@ -5,8 +5,16 @@ from typing import TYPE_CHECKING
 from headrace.pipeline.door import door
 
 if TYPE_CHECKING:
-    from headrace.chaos.gates.impairments import Ill as Ill, Storm as Storm, Struck as Struck, Way as Way
-    from headrace.chaos.gates.namespaces import Cables as Cables, require_namespaces as require_namespaces
+    from headrace.chaos.gates.impairments import (
+        Affected as Affected,
+        Impairment as Impairment,
+        NetworkFault as NetworkFault,
+        Way as Way,
+    )
+    from headrace.chaos.gates.namespaces import (
+        NetworkNamespaces as NetworkNamespaces,
+        require_namespaces as require_namespaces,
+    )
     from headrace.chaos.gates.network import NetworkGates as NetworkGates
     from headrace.chaos.gates.s3 import Fault as Fault, S3Proxy as S3Proxy, Trouble as Trouble
     from headrace.chaos.gates.sockets import (

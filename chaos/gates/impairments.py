@@ -1,6 +1,6 @@
-"""What befalls the bytes on a way: a datagram of a link, or a piece of a control session's stream.
+"""Impairments of datagrams on links, and of pieces of control sessions.
 
-Nothing here opens a socket: `Weather.passed` says for some bytes which copies arrive, and how late.
+Nothing here opens a socket: `Impairments.passed` returns the copies that arrive, with their delays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 OVERTAKEN_S_MAX = 0.05
 
 
-class Ill(Enum):
+class NetworkFault(Enum):
     """A fault of a network."""
 
     #: Everything arrives `delay_s` later.
@@ -35,89 +35,92 @@ class Way(Enum):
     CONTROL = "control"
 
 
-class Struck(Enum):
-    """What a storm did something to."""
+class Affected(Enum):
+    """The bytes that an impairment affected."""
 
     BETWEEN = "link datagrams between workers"
     INSIDE = "link datagrams inside a worker"
     CONTROL = "pieces of control sessions"
 
 
-def struck_on(way: Way, ends: frozenset[str]) -> Struck:
-    """What passes on this way between these ends."""
+def affected_on(way: Way, ends: frozenset[str]) -> Affected:
+    """The kind of bytes on this way between these ends."""
     if way is Way.CONTROL:
-        return Struck.CONTROL
-    return Struck.BETWEEN if len(ends) > 1 else Struck.INSIDE
+        return Affected.CONTROL
+    return Affected.BETWEEN if len(ends) > 1 else Affected.INSIDE
 
 
 @dataclass(frozen=True, slots=True)
-class Storm:
-    """A fault that goes on. It befalls `share` of what passes: of both ways where `way` is None.
+class Impairment:
+    """A lasting network fault. It affects `share` of the bytes: on both ways where `way` is None.
 
-    Where `ends` are given, workers or controllers by the names that the gates know them by, it is only what comes from
-    one of them or goes there; what stays inside passes.
+    With `ends`, names of workers or controllers at the gates, it affects only bytes between one of them and another
+    host.
     """
 
-    ill: Ill
+    fault: NetworkFault
     share: float = 1.0
     delay_s: float = 0.0
     way: Way | None = None
     ends: tuple[str, ...] = ()
 
     def meets(self, way: Way, ends: frozenset[str]) -> bool:
-        """Whether it befalls what passes between these ends on this way."""
+        """Whether it affects bytes between these ends on this way."""
         return self.way in (None, way) and (not self.ends or (len(ends) > 1 and not ends.isdisjoint(self.ends)))
 
 
-class Weather:
-    """All storms of now, and chance, from one seed."""
+class Impairments:
+    """All present impairments, with chance from one seed."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
-        self._storms: list[tuple[Storm, Counter[Struck]]] = []
-        #: All that passed, struck or not.
-        self.met: Counter[Struck] = Counter()
+        self._impairments: list[tuple[Impairment, Counter[Affected]]] = []
+        #: Everything that passed, affected or not.
+        self.met: Counter[Affected] = Counter()
 
-    def begin(self, storm: Storm) -> Counter[Struck]:
-        """A storm begins; what it strikes is counted in the answer, as it goes on."""
-        struck: Counter[Struck] = Counter()
-        self._storms.append((storm, struck))
-        return struck
+    def begin(self, impairment: Impairment) -> Counter[Affected]:
+        """Begin an impairment; the returned counter counts what it affects."""
+        affected: Counter[Affected] = Counter()
+        self._impairments.append((impairment, affected))
+        return affected
 
-    def end(self, struck: Counter[Struck]) -> None:
-        """The storm that counts there is over."""
-        self._storms = [item for item in self._storms if item[1] is not struck]
+    def end(self, affected: Counter[Affected]) -> None:
+        """End the impairment with this counter."""
+        self._impairments = [item for item in self._impairments if item[1] is not affected]
 
     def is_cut(self, way: Way, ends: frozenset[str]) -> bool:
-        """Whether nothing passes."""
-        return any(storm.ill is Ill.PARTITION and storm.meets(way, ends) for storm, _ in self._storms)
+        """Whether a partition lets nothing pass."""
+        return any(
+            impairment.fault is NetworkFault.PARTITION and impairment.meets(way, ends)
+            for impairment, _ in self._impairments
+        )
 
     def held(self, way: Way, ends: frozenset[str]) -> None:
-        """A piece waits for a cut to be over."""
-        for storm, struck in self._storms:
-            if storm.ill is Ill.PARTITION and storm.meets(way, ends):
-                struck[struck_on(way, ends)] += 1
+        """Count a piece that waits for the end of a partition."""
+        for impairment, affected in self._impairments:
+            if impairment.fault is NetworkFault.PARTITION and impairment.meets(way, ends):
+                affected[affected_on(way, ends)] += 1
 
     def passed(self, data: bytes, way: Way, ends: frozenset[str]) -> list[tuple[float, bool, bytes]]:
-        """The copies that arrive: seconds of delay, whether others may overtake it, and the bytes."""
+        """The copies that arrive: delay in seconds, whether others may overtake it, and the bytes."""
         delay_s, copies, is_late = 0.0, 1, False
-        what = struck_on(way, ends)
+        what = affected_on(way, ends)
         self.met[what] += 1
-        for storm, struck in self._storms:
-            if not storm.meets(way, ends) or self._chance.random() >= storm.share:
+        for impairment, affected in self._impairments:
+            if not impairment.meets(way, ends) or self._chance.random() >= impairment.share:
                 continue
-            struck[what] += 1
-            match storm.ill:
-                case Ill.PARTITION | Ill.LOSS:
+            affected[what] += 1
+            match impairment.fault:
+                case NetworkFault.PARTITION | NetworkFault.LOSS:
                     copies = 0
-                case Ill.DELAY:
-                    delay_s += storm.delay_s
-                case Ill.REORDER:
+                case NetworkFault.DELAY:
+                    delay_s += impairment.delay_s
+                case NetworkFault.REORDER:
                     delay_s += self._chance.uniform(0.0, OVERTAKEN_S_MAX)
                     is_late = True
-                case Ill.DUPLICATE:
+                case NetworkFault.DUPLICATE:
                     copies *= 2
-                case Ill.CORRUPT:
+                case NetworkFault.CORRUPT:
                     data = self._corrupted(data)
         return [(delay_s, is_late, data)] * copies
 

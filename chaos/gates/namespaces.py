@@ -1,6 +1,6 @@
-"""Hosts made of network namespaces on one bridge, which lies in a namespace too: their cables can be pulled out.
+"""Network namespaces as hosts on one bridge, in a namespace too: their cables can be unplugged.
 
-This host has a cable to the bridge as well, so that what runs here and what runs there reach each other. It takes root.
+This host has a cable to the bridge as well, so processes here and there reach each other. It needs root.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ NEEDS = (
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One namespace: a host with an address of its own. `port` is the bridge's end of its cable.
+    """One namespace: a host with its own address. `port` is the bridge's end of its cable.
 
-    One without a namespace is this host as it stands.
+    Without a namespace it is this host.
     """
 
     name: str
@@ -41,14 +41,14 @@ class Host:
     port: str
 
     def command(self, *arguments: str) -> list[str]:
-        """A command line that runs there."""
+        """The command line in this namespace."""
         return ["ip", "netns", "exec", self.namespace, *arguments] if self.namespace else list(arguments)
 
 
-class Cables:
-    """A bridge and the cables of the hosts on it. A context manager. Raises CliError where something cannot be made.
+class NetworkNamespaces:
+    """A bridge and the namespaces on it. A context manager. Raises CliError where something cannot be made.
 
-    `network` is the first three parts of the addresses; else one of those that are set aside for tests.
+    `network` is the first three parts of the addresses; default: a network for tests of devices.
     """
 
     def __init__(self, network: str = "") -> None:
@@ -69,7 +69,7 @@ class Cables:
         self.close()
 
     def join(self) -> str:
-        """Give this host a cable too; its address on it."""
+        """Connect this host to the bridge; its address there."""
         address = f"{self._network}.{_OWN}"
         ip("link", "add", self._own, "type", "veth", "peer", "name", "own", "netns", self.hub)
         self.in_hub("link", "set", "own", "master", "bridge", "up")
@@ -78,7 +78,7 @@ class Cables:
         return address
 
     def host(self, name: str) -> Host:
-        """One more host."""
+        """Add a host."""
         number = len(self.hosts) + 1
         host = Host(name, f"hr-{self.mark}-{name}", f"{self._network}.{number}", f"port{number}")
         ip("netns", "add", host.namespace)
@@ -91,18 +91,18 @@ class Cables:
         return host
 
     def unplug(self, name: str) -> None:
-        """Pull a host's cable out, so that its interface has no carrier; pulled twice it must be put back twice."""
+        """Unplug a host's cable, so its interface has no carrier; unplugged twice, it must be plugged in twice."""
         self._out[name] += 1
         self.in_hub("link", "set", self.hosts[name].port, "down")
 
     def plug(self, name: str) -> None:
-        """Put it back."""
+        """Plug the cable in again."""
         self._out[name] -= 1
         if not self._out[name]:
             self.in_hub("link", "set", self.hosts[name].port, "up")
 
     def close(self) -> None:
-        """Take all of it away; nothing is left of a cable whose other end is gone."""
+        """Remove everything; a cable is gone with either end."""
         with contextlib.suppress(CliError):
             ip("link", "del", self._own)
         for namespace in (*(host.namespace for host in self.hosts.values()), self.hub):

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar, cast
 
-from headrace.chaos.gates.impairments import Storm, Struck, Way, Weather
+from headrace.chaos.gates.impairments import Affected, Impairment, Impairments, Way
 from headrace.chaos.gates.sockets import owner_of, users_of
 from headrace.daemon import Nook, host_and_port, peer_user, short_path
 from headrace.transport.quic import every_address
@@ -45,7 +45,7 @@ Whose = Callable[[str, str, int], str]
 
 
 class NetworkGates:
-    """The gates of one cluster, and the weather in them. A context manager.
+    """The gates of one cluster, with their impairments. A context manager.
 
     `mark` is the environment variable whose value in a process names the worker that it belongs to; or `whose` names
     the ends, and tasks are reached from other hosts.
@@ -56,7 +56,7 @@ class NetworkGates:
         #: Whether the gates of tasks can be reached from other hosts, and where they are bound.
         self._outward = whose is not None
         self._bound = every_address() if whose else (HOST, 0)
-        self.weather = Weather(seed)
+        self.impairments = Impairments(seed)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="gates", daemon=True)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -65,7 +65,7 @@ class NetworkGates:
         self._registry = ""
         self._nook: Nook | None = None
         self._local = frozenset(own_addresses())
-        #: Set, and replaced, when the weather changes.
+        #: Set, and replaced, when the impairments change.
         self._changed = asyncio.Event()
 
     def __enter__(self) -> Self:
@@ -106,13 +106,13 @@ class NetworkGates:
         """A gate before the controller `name`, which listens on a port of loopback; where it is, as host:port."""
         return self._ask(self.before(name, HOST, port))
 
-    def begin(self, storm: Storm) -> Counter[Struck]:
-        """A storm begins; what it strikes is counted in the answer."""
-        return self._ask(self._change(self.weather.begin, storm))
+    def begin(self, impairment: Impairment) -> Counter[Affected]:
+        """Begin an impairment; the returned counter counts what it affects."""
+        return self._ask(self._change(self.impairments.begin, impairment))
 
-    def end(self, struck: Counter[Struck]) -> None:
-        """The storm that counts there is over."""
-        self._ask(self._change(self.weather.end, struck))
+    def end(self, affected: Counter[Affected]) -> None:
+        """End the impairment with this counter."""
+        self._ask(self._change(self.impairments.end, affected))
 
     # -- on the loop --
 
@@ -127,9 +127,9 @@ class NetworkGates:
 
     async def way(self, ends: frozenset[str]) -> None:
         """Wait while a control session between these is cut: TCP would hold the bytes, and lose none."""
-        if self.weather.is_cut(Way.CONTROL, ends):
-            self.weather.held(Way.CONTROL, ends)
-        while self.weather.is_cut(Way.CONTROL, ends):
+        if self.impairments.is_cut(Way.CONTROL, ends):
+            self.impairments.held(Way.CONTROL, ends)
+        while self.impairments.is_cut(Way.CONTROL, ends):
             await self._changed.wait()
 
     async def _shut(self) -> None:
@@ -200,7 +200,7 @@ class NetworkGates:
 
 
 class _Pump:
-    """One direction of a session. The order of the stream is kept, unless a storm says otherwise."""
+    """One direction of a session. The order of the stream is kept, unless an impairment reorders it."""
 
     def __init__(self, gates: NetworkGates, ends: frozenset[str], into: asyncio.StreamWriter) -> None:
         self._gates, self._ends, self._into = gates, ends, into
@@ -214,7 +214,7 @@ class _Pump:
             if not data:
                 return
             await self._gates.way(self._ends)
-            for delay_s, is_late, piece in self._gates.weather.passed(data, Way.CONTROL, self._ends):
+            for delay_s, is_late, piece in self._gates.impairments.passed(data, Way.CONTROL, self._ends):
                 due = loop.time() + delay_s
                 if not is_late:
                     due = self._not_before = max(due, self._not_before)
@@ -345,9 +345,9 @@ class _Back(asyncio.DatagramProtocol):
         self._front.transport.sendto(data, self._client)
 
     def carry(self, data: bytes, send: Callable[[bytes], None]) -> None:
-        """Send what the weather lets through."""
+        """Send what the impairments let through."""
         loop = asyncio.get_running_loop()
-        for delay_s, _, piece in self._gates.weather.passed(data, Way.LINK, self._ends):
+        for delay_s, _, piece in self._gates.impairments.passed(data, Way.LINK, self._ends):
             if not delay_s:
                 send(piece)
             elif self._flying < FLYING_MAX:

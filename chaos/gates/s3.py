@@ -27,7 +27,7 @@ SEEN_MAX = 100_000
 
 
 class Fault(enum.Enum):
-    """What befalls one request."""
+    """What affects one request."""
 
     BUSY = "answered 503 SlowDown, not passed on"
     FULL = "answered 507 XMinioStorageFull, not passed on"
@@ -57,7 +57,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A fault that goes on: it befalls `share` of the requests of a method ("": any). `delay_s` is for SLOW."""
+    """A fault that goes on: it affects `share` of the requests of a method ("": any). `delay_s` is for SLOW."""
 
     fault: Fault
     share: float = 1.0
@@ -66,15 +66,15 @@ class Trouble:
 
 
 class S3Proxy:
-    """A proxy to `upstream` (http://host:port, or https); a context manager. `seed` draws whom a trouble befalls."""
+    """A proxy to `upstream` (http://host:port, or https); a context manager. `seed` draws whom a trouble affects."""
 
     def __init__(self, upstream: str, seed: int = 0) -> None:
         self.upstream = urllib.parse.urlsplit(upstream)
         self.gate = threading.Event()
         #: `METHOD path?query` of each request, in order of arrival.
         self.seen: deque[str] = deque(maxlen=SEEN_MAX)
-        #: Requests that a trouble befell.
-        self.struck = 0
+        #: Requests that a trouble affected.
+        self.affected = 0
         self._rules: list[Rule] = []
         self._troubles: list[Trouble] = []
         self._chance = random.Random(seed)
@@ -90,7 +90,7 @@ class S3Proxy:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def plan(self, fault: Fault, method: str = "", part: str = "", times: int = 1) -> None:
-        """Let a fault befall the next matching requests."""
+        """Let a fault affect the next matching requests."""
         with self._lock:
             self._rules.append(Rule(fault, method, part, times))
 
@@ -130,7 +130,7 @@ class S3Proxy:
             delay_s, found = 0.0, None
             for trouble in self._troubles:
                 if trouble.method in ("", method) and self._chance.random() < trouble.share:
-                    self.struck += 1
+                    self.affected += 1
                     delay_s += trouble.delay_s
                     found = trouble.fault if trouble.fault is not Fault.SLOW else found
         if delay_s:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.chaos.live.clusters import House
+from headrace.chaos.live.clusters import LocalCluster
 from headrace.chaos.live.faults import TOOLED, Begun, Handle, Marked, Process, Reach, Subjects, Tools, hold, matching
 from headrace.chaos.live.scenario import (
     NETWORK,
@@ -79,8 +79,8 @@ class Conductor:
     limit_s: float
     tools: Tools = field(default_factory=Tools)
     #: The daemons that the command talks to; None for a run that brings its own, or a cluster of others.
-    house: House | None = None
-    #: The processes that faults befall; None: those of the command and of the house.
+    local: LocalCluster | None = None
+    #: The processes that faults affect; None: those of the command and the local cluster.
     subjects: Subjects | None = None
     #: The rounds before this one: times, commits and firings are counted on from them.
     earlier: Outcome = NOTHING_YET
@@ -102,7 +102,7 @@ class Conductor:
         self.logs.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> Outcome:
-        """See the command through to its end, whatever befalls it."""
+        """See the command through to its end, under all faults."""
         answer: dict[str, Any] = {}
         problem = ""
         running = self._start()
@@ -126,8 +126,8 @@ class Conductor:
             self._let_go()
             self.marked.kill()
             running.process.wait()
-            if self.house is not None:
-                self.house.reap()
+            if self.local is not None:
+                self.local.reap()
         return self._outcome(answer, left, problem)
 
     # -- the command --
@@ -196,8 +196,8 @@ class Conductor:
     def _rest(self) -> tuple[str, ...]:
         """What is still there when all should be gone. Faults that last are ended first."""
         self._let_go()
-        if self.house is not None:
-            self.house.close()
+        if self.local is not None:
+            self.local.close()
         deadline = time.monotonic() + REST_S
         while (living := self.marked.alive()) and time.monotonic() < deadline:
             time.sleep(_SEARCH_S)
@@ -209,8 +209,8 @@ class Conductor:
         """Take in what the ledger has, end what is over, fire what is due."""
         now = self._now()
         self._timeline.look(now)
-        if self.house is not None:
-            self.house.look()
+        if self.local is not None:
+            self.local.look()
         for lasting in list(self._lasting):
             self._carry(lasting, now)
         if now < self._search_at:
@@ -243,7 +243,7 @@ class Conductor:
         if self.reach is not None and self.reach.awaits(planned):
             return self._take(planned, self.reach)
         if self.reach is not None and planned.kind in NETWORK:
-            self.reach.storm(planned)
+            self.reach.impairment(planned)
             return False
         if planned.kind in TOOLED:
             begun = self.tools.begin(planned)
@@ -256,7 +256,7 @@ class Conductor:
         chosen = found if planned.target == "everything" else [found[int(planned.pick * len(found))]]
         if self.reach is not None and (elsewhere := [process for process in chosen if process.elsewhere]):
             # What is here follows when they have answered: it may hold the controller that asks them.
-            self.reach.strike(planned, elsewhere)
+            self.reach.fired_at(planned, elsewhere)
             return False
         victims, handles = self._strike(planned, chosen)
         if not victims:
@@ -292,7 +292,7 @@ class Conductor:
         now = self._now()
         fired = Fired(planned, now, self._closes(), victims, ended_s=now)
         if begun is not None:
-            fired.struck = begun.struck
+            fired.affected = begun.affected
         self._fired.append(fired)
         if planned.for_s:
             self._lasting.append(_Lasting(fired, handles, now + planned.for_s, begun=begun))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.chaos.live.checks import Finding, numb_ways
+from headrace.chaos.live.checks import Finding, unaffected_ways
 from headrace.chaos.live.scenario import NETWORK, Fired, Outcome, Planned, Scenario, Start
 
 #: Characters of a victim list that a table cell shows.
@@ -107,14 +107,14 @@ def page(facts: Mapping[str, Any], about: str = "") -> str:
     lines += ["", *details] if details else []
     lines += ["", "## What was done to it", ""]
     lines += _table(
-        ("at", "commits", "fault", "to", "struck", "lasted", "next close after"),
+        ("at", "commits", "fault", "to", "affected", "lasted", "next close after"),
         [
             (
                 f"{f['at_s']:.2f} s",
                 f["commits"],
                 f["kind"],
                 _cell(f["victims"]),
-                ", ".join(f"{count} {what}" for what, count in f["struck"].items()),
+                ", ".join(f"{count} {what}" for what, count in f["affected"].items()),
                 f"{f['lasted_s']:.2f} s" if f["lasted_s"] else "",
                 "none was left" if f["recovered_s"] is None else f"{f['recovered_s']:.2f} s",
             )
@@ -150,7 +150,9 @@ def _fired(item: Fired) -> dict[str, Any]:
         "at_s": round(item.at_s, 3),
         "commits": item.commits,
         "victims": list(item.victims),
-        "struck": {what.value: count for what, count in sorted(item.struck.items(), key=lambda pair: pair[0].value)},
+        "affected": {
+            what.value: count for what, count in sorted(item.affected.items(), key=lambda pair: pair[0].value)
+        },
         "lasted_s": round(item.ended_s - item.at_s, 3),
         "recovered_s": None if item.recovered_s is None else round(item.recovered_s, 3),
     }
@@ -169,14 +171,14 @@ def _start(item: Start) -> dict[str, Any]:
 def left_over(outcome: Outcome) -> tuple[Planned, ...]:
     """What another round is for: firings that still wait, and those of the network that met nothing, once more each."""
     often = [(item.planned.fault, item.planned.nth) for item in outcome.fired]
-    numb = (
+    unaffected = (
         item.planned
         for item in outcome.fired
         if item.planned.kind in NETWORK
         and often.count((item.planned.fault, item.planned.nth)) == 1
-        and numb_ways(item.planned.target, item.struck)
+        and unaffected_ways(item.planned.target, item.affected)
     )
-    return (*outcome.waiting, *numb)
+    return (*outcome.waiting, *unaffected)
 
 
 def joined(earlier: Outcome, later: Outcome) -> Outcome:

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from headrace.chaos.gates import Cables, NetworkGates, require_namespaces
+from headrace.chaos.gates import NetworkGates, NetworkNamespaces, require_namespaces
 from headrace.chaos.live.checks import Finding, check_dataset, check_run, felt_on_network
 from headrace.chaos.live.clusters import (
     OWNER,
     Attached,
-    House,
+    LocalCluster,
     Place,
     layout_options,
     living,
@@ -145,7 +145,7 @@ def carry_out(request: Request, scenario: Scenario, folder: pathlib.Path, *, say
         outcome = joined(outcome, work.round(left, outcome))
         left = left_over(outcome)
     rounds = len(work.findings)
-    findings = [*check_run(outcome, rounds), *_felt(outcome, work.struck)]
+    findings = [*check_run(outcome, rounds), *_felt(outcome, work.affected)]
     findings += [] if request.attaches else [_memory_left(before)]
     return ChaosReport(
         scenario=scenario,
@@ -184,14 +184,14 @@ def _refuse(request: Request, scenario: Scenario) -> None:
 
 @dataclass(slots=True)
 class _Work:
-    """The rounds of one request, with what comes of them: the findings of each, and requests that a fault befell."""
+    """The rounds of one request, with what comes of them: the findings of each, and requests that a fault affected."""
 
     request: Request
     scenario: Scenario
     folder: pathlib.Path
     say: Any
     findings: list[list[Finding]] = field(default_factory=list[list[Finding]])
-    struck: int = 0
+    affected: int = 0
     reference: pathlib.Path | None = None
     reference_s: float = 0.0
     pipeline_version: str = ""
@@ -217,8 +217,8 @@ class _Work:
                 dataset = place.fetch(folder / "faulted")
                 found = _dataset_findings(request, pipeline, reference, dataset, outcome)
             self.findings.append(found)
-            self.struck += stage.tools.store.struck if stage.tools.store else 0
-            self.facts = _facts(scenario, request, stage.house)
+            self.affected += stage.tools.store.affected if stage.tools.store else 0
+            self.facts = _facts(scenario, request, stage.local)
             stage.good = not outcome.problem and all(finding.passed is not False for finding in found)
             if stage.good and not request.keep:
                 place.remove()
@@ -252,7 +252,7 @@ class _Work:
             ways=ways_of(pipeline, fuse=self.scenario.fuse),
             limit_s=_limit_s(self.reference_s, schedule),
             tools=stage.tools,
-            house=stage.house,
+            local=stage.local,
             subjects=stage.attached,
             reach=stage.reach,
             earlier=earlier,
@@ -268,7 +268,7 @@ class _Stage:
 
     marked: Marked
     tools: Tools
-    house: House | None = None
+    local: LocalCluster | None = None
     attached: Attached | None = None
     reach: Reach | None = None
     good: bool = False
@@ -294,15 +294,15 @@ def _stage(
                     stage.attached, stage.reach = stack.enter_context(living(at, here=request.here))
                 yield stage
             return
-        with Cables() if scenario.cluster.namespaces else NetworkGates(request.seed, OWNER) as gates:
-            house = House(
+        with NetworkNamespaces() if scenario.cluster.namespaces else NetworkGates(request.seed, OWNER) as gates:
+            local = LocalCluster(
                 folder, scenario.cluster, marked, gates, place.root, clocks=scenario.clocks, seed=request.seed
             )
-            marked.command = _apply_command(request, scenario, place.uri, house, pipeline)
-            stage.house = house
-            cut, carry = (None, gates) if isinstance(gates, Cables) else (gates, None)
-            stage.tools = Tools(disk, cut, carry, place.gate, house.workers, house.controllers)
-            house.open()
+            marked.command = _apply_command(request, scenario, place.uri, local, pipeline)
+            stage.local = local
+            cut, carry = (None, gates) if isinstance(gates, NetworkNamespaces) else (gates, None)
+            stage.tools = Tools(disk, cut, carry, place.gate, local.workers, local.controllers)
+            local.open()
             yield stage
     finally:
         marked.kill()
@@ -310,12 +310,12 @@ def _stage(
             disk.close(keep=request.keep or not stage.good)
 
 
-def _felt(outcome: Outcome, struck: int) -> list[Finding]:
-    """Whether the faults of network and store befell anything, where there were any."""
+def _felt(outcome: Outcome, affected: int) -> list[Finding]:
+    """Whether the faults of network and store affected anything, where there were any."""
     found = felt_on_network(outcome.fired)
     if any(item.planned.kind in STORE for item in outcome.fired):
-        said = f"{struck} requests met one" if struck else "no requests came while one went on: nothing is proved"
-        found.append(Finding("the faults of the store were felt", struck > 0 or None, said))
+        said = f"{affected} requests met one" if affected else "no requests came while one went on: nothing is proved"
+        found.append(Finding("the faults of the store were felt", affected > 0 or None, said))
     return found
 
 
@@ -396,9 +396,11 @@ def _own_command(request: Request, scenario: Scenario, output: str) -> list[str]
     return [*_headrace("apply", request, scenario, output), *where, "--wait"]
 
 
-def _apply_command(request: Request, scenario: Scenario, output: str, house: House, pipeline: Pipeline) -> list[str]:
+def _apply_command(
+    request: Request, scenario: Scenario, output: str, local: LocalCluster, pipeline: Pipeline
+) -> list[str]:
     """The command for a cluster of our own, with its places and links."""
-    where = ["--controller", house.address, "--cluster", str(house.folder), "--wait"]
+    where = ["--controller", local.address, "--cluster", str(local.folder), "--wait"]
     where += layout_options(scenario.cluster or Cluster(), pipeline, fuse=scenario.fuse)
     return [*_headrace("apply", request, scenario, output), *where]
 
@@ -438,15 +440,15 @@ def _memory_left(before: frozenset[str]) -> Finding:
     return Finding("no shared memory is left", not left, said, tuple(left))
 
 
-def _facts(scenario: Scenario, request: Request, house: House | None) -> Mapping[str, str]:
+def _facts(scenario: Scenario, request: Request, local: LocalCluster | None) -> Mapping[str, str]:
     cores = len(os.sched_getaffinity(0))
     facts = {"headrace": version("headrace"), "python": platform.python_version(), "cores": str(cores)}
     if scenario.cluster is not None:
         shape = scenario.cluster
         facts["cluster"] = f"{shape.controllers} controllers, {shape.workers} workers, on this host"
         facts["cluster"] += ", each worker in a network namespace" if shape.namespaces else ""
-    if house is not None and house.clocks:
-        clocks = (f"{name} {offset_s:+.0f} s, times {rate:.3f}" for name, (offset_s, rate) in house.clocks.items())
+    if local is not None and local.clocks:
+        clocks = (f"{name} {offset_s:+.0f} s, times {rate:.3f}" for name, (offset_s, rate) in local.clocks.items())
         facts["clocks"] = "; ".join(clocks)
     if request.attaches:
         facts["cluster"] = f"one that lives, {request.controller or request.cluster}"

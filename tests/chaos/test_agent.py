@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from headrace.chaos.agent import Agent, Ends
-from headrace.chaos.gates.impairments import Struck, Way
+from headrace.chaos.gates.impairments import Affected, Way
 from headrace.chaos.gates.network import NetworkGates
 from headrace.protos import control_pb2 as pb
 from headrace.transport.errors import LinkRefusedError
@@ -111,14 +111,14 @@ def test_a_storm_strikes_what_passes_between_its_ends_and_what_it_struck_is_told
             made.asked(asked)
 
             def lost() -> bool:
-                return not gates.weather.passed(b"x", Way.LINK, frozenset({ONE, OTHER}))
+                return not gates.impairments.passed(b"x", Way.LINK, frozenset({ONE, OTHER}))
 
             await until(lost, "what passes to the other is lost")
-            assert gates.weather.passed(b"x", Way.LINK, frozenset({ONE, "10.1.2.4"}))
+            assert gates.impairments.passed(b"x", Way.LINK, frozenset({ONE, "10.1.2.4"}))
             made.asked(pb.FaultAsked(fault="x", worker=ONE, end=True))
             await until(lambda: len(told) == 2, "it is over")
-            assert told[1].struck[Struck.BETWEEN.value] >= 1
-            assert gates.weather.passed(b"x", Way.LINK, frozenset({ONE, OTHER}))
+            assert told[1].struck[Affected.BETWEEN.value] >= 1
+            assert gates.impairments.passed(b"x", Way.LINK, frozenset({ONE, OTHER}))
 
     run(scene)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.chaos.gates.impairments import Struck
+from headrace.chaos.gates.impairments import Affected
 from headrace.chaos.live.checks.checker import Finding, _same_fates, check_dataset, check_run, felt_on_network
 from headrace.chaos.live.checks.evidence import Fate, Fates, compare, read_fates
 from headrace.chaos.live.scenario.outcome import Fired, Outcome
@@ -164,19 +164,19 @@ def test_the_records_of_a_source_in_a_store_are_counted_too(home: Path, tmp_path
     assert "is gone from" in against_source().said
 
 
-def strike(kind: Kind, target: str, struck: dict[Struck, int]) -> Fired:
+def fired_at(kind: Kind, target: str, affected: dict[Affected, int]) -> Fired:
     planned = Planned(0, 0, kind, target, Unit.SECONDS, 0.0, 1.0, 0.0)
-    return Fired(planned, 0.0, 0, (target,), 1.0, struck=Counter(struck))
+    return Fired(planned, 0.0, 0, (target,), 1.0, affected=Counter(affected))
 
 
 def test_a_cut_that_no_link_datagram_met_is_said_to_prove_nothing_of_links() -> None:
-    late = strike(Kind.DELAY, "links", {Struck.INSIDE: 9})
-    cut = strike(Kind.PARTITION, "worker", {Struck.CONTROL: 3})
+    late = fired_at(Kind.DELAY, "links", {Affected.INSIDE: 9})
+    cut = fired_at(Kind.PARTITION, "worker", {Affected.CONTROL: 3})
     (finding,) = felt_on_network([late, cut])
     assert finding.passed is None
     assert "link datagrams between workers by a fault of worker" in finding.said
     assert "spread = true" in finding.said
-    cut.struck[Struck.BETWEEN] = 4
+    cut.affected[Affected.BETWEEN] = 4
     (finding,) = felt_on_network([late, cut])
     assert finding.passed
     assert "worker: 4 link datagrams between workers, 3 pieces of control sessions" in finding.said

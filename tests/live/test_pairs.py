@@ -25,7 +25,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "everything": {"kind": "kill", "target": "everything"},
 }
 PAIRS = tuple(combinations_with_replacement(PARTS, 2))
-#: What befalls one run, one pair behind the other: the small sibling of all pairs.
+#: What affects one run, one pair behind the other: the small sibling of all pairs.
 IN_ONE_RUN = (("task", "controller"), ("worker", "store"), ("task", "worker"))
 #: Commits from one pair of them to the next; they are counted on from round to round.
 APART_COMMITS = 8

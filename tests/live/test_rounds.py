@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from headrace.chaos.gates.impairments import Struck
+from headrace.chaos.gates.impairments import Affected
 from headrace.chaos.live.checks.checker import Finding
 from headrace.chaos.live.conductor import Conductor
 from headrace.chaos.live.faults.processes import Marked
@@ -43,8 +43,8 @@ def planned(*faults: dict[str, Any]) -> tuple[Planned, ...]:
     return draw(scenario_of({"fault": list(faults), "cluster": {}}, "x.toml"), 0)
 
 
-def met(item: Planned, struck: dict[Struck, int]) -> Outcome:
-    return Outcome((Fired(item, 0.0, 1, (), 1.0, struck=Counter(struck)),), (), (), (), {}, (), 1.0)
+def met(item: Planned, affected: dict[Affected, int]) -> Outcome:
+    return Outcome((Fired(item, 0.0, 1, (), 1.0, affected=Counter(affected)),), (), (), (), {}, (), 1.0)
 
 
 def test_commits_are_counted_on_from_round_to_round_until_the_fault_is_fired(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_nothing_is_fired_before_a_later_round_is_on_its_way(tmp_path: Path) -> 
 
 def test_a_fault_of_the_network_that_met_nothing_is_done_once_more(tmp_path: Path) -> None:
     (item,) = planned({"kind": "partition", "target": "worker", "after_commits": 1})
-    assert left_over(met(item, {Struck.CONTROL: 4})) == (item,), "it has to meet links between workers as well"
-    assert left_over(met(item, {Struck.CONTROL: 4, Struck.BETWEEN: 1})) == ()
+    assert left_over(met(item, {Affected.CONTROL: 4})) == (item,), "it has to meet links between workers as well"
+    assert left_over(met(item, {Affected.CONTROL: 4, Affected.BETWEEN: 1})) == ()
     assert left_over(joined(met(item, {}), met(item, {}))) == (), "not a third time"
 
 

@@ -45,8 +45,8 @@ def test_the_dataset_after_a_scenario_is_that_of_a_run_without_faults(
     assert answer["fired"]
     assert [finding["name"] for finding in answer["findings"] if finding["passed"] is None] == []
     if name == "network":
-        met = {fired["kind"]: fired["struck"] for fired in answer["fired"] if fired["target"] != "control"}
-        assert all(struck.get("link datagrams between workers") for struck in met.values()), met
+        met = {fired["kind"]: fired["affected"] for fired in answer["fired"] if fired["target"] != "control"}
+        assert all(affected.get("link datagrams between workers") for affected in met.values()), met
         assert len(met) == 6
     assert answer == json.loads((report / "report.json").read_text())
     assert answer["replay"] in (report / "report.md").read_text()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
         check_dataset as check_dataset,
         check_run as check_run,
         felt_on_network as felt_on_network,
-        numb_ways as numb_ways,
+        unaffected_ways as unaffected_ways,
     )
     from headrace.chaos.live.checks.evidence import Fates as Fates, compare as compare, read_fates as read_fates
 else:

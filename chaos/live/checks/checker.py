@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.chaos.gates import Struck
+from headrace.chaos.gates import Affected
 from headrace.chaos.live.checks.evidence import Fates, compare, read_fates
 from headrace.chaos.live.checks.source_files import Servers
 from headrace.chaos.live.checks.source_records import SourceDamaged, read_source
@@ -27,8 +27,8 @@ from headrace.worker.rebuild import own_key
 REBUILD_S_MAX = 600.0
 #: Problems of one kind that a finding lists.
 LISTED_MAX = 20
-#: What a fault of each target has to strike: one of each group.
-_LINKS, _BETWEEN, _SESSIONS = (Struck.BETWEEN, Struck.INSIDE), (Struck.BETWEEN,), (Struck.CONTROL,)
+#: What a fault of each target has to fired_at: one of each group.
+_LINKS, _BETWEEN, _SESSIONS = (Affected.BETWEEN, Affected.INSIDE), (Affected.BETWEEN,), (Affected.CONTROL,)
 _ASKED = {
     "links": (_LINKS,),
     "control": (_SESSIONS,),
@@ -85,33 +85,33 @@ def _all_fired(outcome: Outcome, rounds: int) -> Finding:
     )
 
 
-def numb_ways(target: str, struck: Counter[Struck]) -> list[tuple[Struck, ...]]:
-    """Of what a fault of the network with this target has to strike, what it did not: one of each group is enough."""
-    return [ways for ways in _ASKED[target] if not any(struck[what] for what in ways)]
+def unaffected_ways(target: str, affected: Counter[Affected]) -> list[tuple[Affected, ...]]:
+    """Of what a fault of the network with this target has to fired_at, what it did not: one of each group is enough."""
+    return [ways for ways in _ASKED[target] if not any(affected[what] for what in ways)]
 
 
 def felt_on_network(fired: Sequence[Fired]) -> list[Finding]:
-    """For each target of the network's faults what they struck; none where there were no such faults."""
-    struck: dict[str, Counter[Struck]] = {}
+    """For each target of the network's faults what they affected; none where there were no such faults."""
+    affected: dict[str, Counter[Affected]] = {}
     for item in fired:
         if item.planned.kind in NETWORK:
-            struck.setdefault(item.planned.target, Counter()).update(item.struck)
-    if not struck:
+            affected.setdefault(item.planned.target, Counter()).update(item.affected)
+    if not affected:
         return []
     name = "the faults of the network were felt"
-    numb = [
+    unaffected = [
         f"{' or '.join(what.value for what in ways)} by a fault of {target}"
-        for target in struck
-        for ways in numb_ways(target, struck[target])
+        for target in affected
+        for ways in unaffected_ways(target, affected[target])
     ]
-    if numb:
-        advice = (
-            "; for links between workers give [cluster] spread = true" if any("link" in item for item in numb) else ""
-        )
-        return [Finding(name, None, f"none of these was struck, so nothing is proved of it: {'; '.join(numb)}{advice}")]
+    if unaffected:
+        between = any("link" in item for item in unaffected)
+        advice = "; for links between workers give [cluster] spread = true" if between else ""
+        said = f"none of these was affected, so nothing is proved of it: {'; '.join(unaffected)}{advice}"
+        return [Finding(name, None, said)]
     told = (
-        f"{target}: {', '.join(f'{counts[what]} {what.value}' for what in Struck if counts[what])}"
-        for target, counts in struck.items()
+        f"{target}: {', '.join(f'{counts[what]} {what.value}' for what in Affected if counts[what])}"
+        for target, counts in affected.items()
     )
     return [Finding(name, True, "; ".join(told))]
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from headrace.chaos.live.clusters.standing_cluster import VICTIMS as VICTIMS, Burnt as Burnt, burn as burn
     from headrace.chaos.live.clusters.test_cluster import (
         OWNER as OWNER,
-        House as House,
+        LocalCluster as LocalCluster,
         layout_options as layout_options,
         places_in as places_in,
     )

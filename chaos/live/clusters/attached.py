@@ -123,7 +123,7 @@ def living(at: ControllerAt, *, here: bool) -> Iterator[tuple[Attached, Reach | 
 
 
 def permit(at: ControllerAt, scenario: Scenario, *, here: bool) -> None:
-    """Raises CliError, a line, where there is nobody who may be hit, or one whom it may befall does not allow it."""
+    """Raises CliError, a line, where there is nobody who may be hit, or one whom it may affect does not allow it."""
     with living(at, here=here) as (_, reach):
         if reach is None:
             return

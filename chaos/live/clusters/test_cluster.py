@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.chaos.gates import Cables, NetworkGates
+from headrace.chaos.gates import NetworkGates, NetworkNamespaces
 from headrace.chaos.live.faults import Marked
 from headrace.chaos.live.scenario import Clocks, Cluster
 from headrace.client import Client, CliError, ControllerSilent, UsageError, controller_at, make_cluster, make_token
@@ -60,7 +60,7 @@ class _Daemon:
     starts: int = 0
 
 
-class House:
+class LocalCluster:
     """The daemons of one run. `marked` is what finds their processes; `root` is the store of the cluster's log."""
 
     def __init__(
@@ -68,7 +68,7 @@ class House:
         folder: pathlib.Path,
         shape: Cluster,
         marked: Marked,
-        gates: NetworkGates | Cables,
+        gates: NetworkGates | NetworkNamespaces,
         root: str,
         *,
         clocks: Clocks | None = None,
@@ -80,13 +80,13 @@ class House:
         self.controllers = tuple(f"c{number}" for number in range(shape.controllers))
         #: The clock of each daemon, seconds ahead and rate, where they are not the host's.
         self.clocks = clocks.draw(seed, (*self.controllers, *self.workers)) if clocks else {}
-        host = gates.join() if isinstance(gates, Cables) else HOST
+        host = gates.join() if isinstance(gates, NetworkNamespaces) else HOST
         ports = {name: free_port(host) for name in self.controllers}
         #: Where operators find the controllers: not by the gates.
         self.address = ",".join(f"{host}:{port}" for port in ports.values())
         make_cluster(self.folder, "chaos", self.address.split(","))
         by_gates = {
-            name: f"{host}:{port}" if isinstance(gates, Cables) else gates.control(name, port)
+            name: f"{host}:{port}" if isinstance(gates, NetworkNamespaces) else gates.control(name, port)
             for name, port in ports.items()
         }
         logs = folder / "logs"
@@ -103,7 +103,7 @@ class House:
             arguments += ["--controller", ",".join(by_gates.values()), "--cores", str(shape.cores)]
             environment = {OWNER: name}
             inside: tuple[str, ...] = ()
-            if isinstance(gates, Cables):
+            if isinstance(gates, NetworkNamespaces):
                 inside = tuple(gates.host(name).command())
             else:
                 environment[LINK_GATE] = gates.registry

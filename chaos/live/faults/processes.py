@@ -132,7 +132,7 @@ class Marked:
 
 
 class Subjects(Protocol):
-    """The processes that faults befall."""
+    """The processes that faults affect."""
 
     def alive(self) -> list[Process]:
         """Those that live, by title."""

@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from headrace.chaos.gates import Struck
+from headrace.chaos.gates import Affected
 from headrace.chaos.live.faults.processes import Process, Role
 from headrace.chaos.live.faults.tools import Begun
 from headrace.chaos.live.scenario import NETWORK, Planned, Scenario
@@ -32,7 +32,7 @@ LOOK_S = 0.2
 ASKED_AT_ONCE = 16
 #: Seconds in which a worker must have answered: a leader may be gone, or the worker. Then others are asked.
 ASK_S = 60.0
-#: Seconds in which a worker must be found again to say what was struck.
+#: Seconds in which a worker must be found again to say what was affected.
 END_S = 20.0
 #: What a signal can be sent to that belongs to a worker.
 _OF_WORKERS = frozenset({"task", "sink", "worker", "everything"})
@@ -46,7 +46,7 @@ _LIVING = ("starting", "ready")
 class Asked:
     """One firing, on its way to the workers and controllers that it concerns; answers are by their names.
 
-    `there` are the workers that a fault of the network has found, with their process ids: it befalls those, too, that
+    `there` are the workers that a fault of the network has found, with their process ids: it affects those, too, that
     come or come back while it lasts.
     """
 
@@ -76,7 +76,7 @@ class Reach:
         self._pool = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="reach")
         self._asked: dict[tuple[int, int], Asked] = {}
         #: Faults of the network that last.
-        self._storms: list[Asked] = []
+        self._impairments: list[Asked] = []
         self._ending: list[Future[None]] = []
         self._over = threading.Event()
         self._looking = threading.Thread(target=self._look, name="reach", daemon=True)
@@ -137,7 +137,7 @@ class Reach:
         """Whether this firing is on its way."""
         return (planned.fault, planned.nth) in self._asked
 
-    def strike(self, planned: Planned, victims: Sequence[Process]) -> None:
+    def fired_at(self, planned: Planned, victims: Sequence[Process]) -> None:
         """Ask for a fault of processes: of a task, a worker or a controller, or of all that these are."""
         everything = planned.target == "everything"
         targets = {
@@ -159,7 +159,7 @@ class Reach:
         ]
         self._ask(planned, orders)
 
-    def storm(self, planned: Planned) -> None:
+    def impairment(self, planned: Planned) -> None:
         """Ask all workers for a fault of the network, also those that run here: each has gates of its own."""
         found = sorted(self._allowing(), key=lambda item: item.worker)
         if not found:
@@ -176,7 +176,7 @@ class Reach:
         asked = self._ask(planned, orders, (said,))
         asked.there.update((item.worker, item.pid) for item in found)
         asked.until = time.monotonic() + planned.for_s
-        self._storms.append(asked)
+        self._impairments.append(asked)
 
     def take(self, planned: Planned) -> Begun | None:
         """The fault that was asked for, once all have answered; None before, and where it has to be asked for anew."""
@@ -204,11 +204,11 @@ class Reach:
             for whom, answer in told.items()
             for title in answer.victims
         )
-        struck: Counter[Struck] = Counter()
-        return Begun(victims, lambda: self._end(asked, struck) if planned.for_s else None, struck)
+        affected: Counter[Affected] = Counter()
+        return Begun(victims, lambda: self._end(asked, affected) if planned.for_s else None, affected)
 
     def finish(self) -> None:
-        """Wait until what was struck is known of all faults that are over, as far as it can be asked."""
+        """Wait until what was affected is known of all faults that are over, as far as it can be asked."""
         wait(self._ending, timeout=END_S)
 
     # -- inside --
@@ -254,17 +254,17 @@ class Reach:
         """A connection to one controller, whether it leads or not; without an address, to the one that does."""
         return Client(replace(self._at, address=controller) if controller else self._at)
 
-    def _end(self, asked: Asked, struck: Counter[Struck]) -> None:
-        """Let it be over at all of them, and learn what it struck."""
+    def _end(self, asked: Asked, affected: Counter[Affected]) -> None:
+        """Let it be over at all of them, and learn what it affected."""
         self._forget(asked)
         latest = {order.worker: order for order in asked.orders if order.worker}
-        self._ending += [self._pool.submit(self._end_one, order, struck) for order in latest.values()]
+        self._ending += [self._pool.submit(self._end_one, order, affected) for order in latest.values()]
 
     def _forget(self, asked: Asked) -> None:
-        """It befalls nobody who comes from now on."""
-        self._storms = [storm for storm in self._storms if storm is not asked]
+        """It affects nobody who comes from now on."""
+        self._impairments = [impairment for impairment in self._impairments if impairment is not asked]
 
-    def _end_one(self, order: pb.FaultAsked, struck: Counter[Struck]) -> None:
+    def _end_one(self, order: pb.FaultAsked, affected: Counter[Affected]) -> None:
         """A worker that has died since knows nothing of it; one that is away is asked again."""
         deadline = time.monotonic() + END_S
         ending = pb.FaultAsked(fault=order.fault, worker=order.worker, end=True)
@@ -272,7 +272,7 @@ class Reach:
             with contextlib.suppress(CliError):
                 told = self._send(ending)
                 if not told.again:
-                    struck.update({Struck(what): count for what, count in told.struck.items()})
+                    affected.update({Affected(what): count for what, count in told.struck.items()})
                     return
             self._over.wait(LOOK_S)
 
@@ -281,22 +281,22 @@ class Reach:
             while not self._over.wait(LOOK_S):
                 with contextlib.suppress(CliError):
                     self._reply = client.status()
-                    for storm in list(self._storms):
-                        self._spread(storm)
+                    for impairment in list(self._impairments):
+                        self._spread(impairment)
 
-    def _spread(self, storm: Asked) -> None:
+    def _spread(self, impairment: Asked) -> None:
         """Ask for a fault of the network of workers that have come since it began."""
-        left_s = storm.until - time.monotonic()
+        left_s = impairment.until - time.monotonic()
         for item in self._allowing() if left_s > 0 else ():
-            if (item.worker, item.pid) in storm.there:
+            if (item.worker, item.pid) in impairment.there:
                 continue
-            storm.there.add((item.worker, item.pid))
+            impairment.there.add((item.worker, item.pid))
             order = pb.FaultAsked()
-            order.CopyFrom(storm.orders[0])
+            order.CopyFrom(impairment.orders[0])
             order.worker, order.for_s = item.worker, left_s
             with contextlib.suppress(CliError):
                 self._send(order)
-                storm.orders.append(order)
+                impairment.orders.append(order)
 
 
 def _whom(order: pb.FaultAsked) -> str:

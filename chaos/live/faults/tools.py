@@ -6,7 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.chaos.gates import Cables, Fault as StoreFault, Ill, NetworkGates, S3Proxy, Storm, Struck, Trouble, Way
+from headrace.chaos.gates import (
+    Affected,
+    Fault as StoreFault,
+    Impairment,
+    NetworkFault,
+    NetworkGates,
+    NetworkNamespaces,
+    S3Proxy,
+    Trouble,
+    Way,
+)
 from headrace.chaos.live.faults.disk import Disk
 from headrace.chaos.live.scenario import NETWORK, STORE, Kind, Planned
 
@@ -24,11 +34,11 @@ TOOLED = frozenset({Kind.FULL_DISK, Kind.UNPLUG}) | NETWORK | STORE
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A fault that goes on: what it befalls, in words, and what ends it. `struck` is counted as it goes on."""
+    """A fault that goes on: what it affects, in words, and what ends it. `affected` is counted as it goes on."""
 
     victims: tuple[str, ...]
     end: Callable[[], None]
-    struck: Counter[Struck] = field(default_factory=Counter[Struck])
+    affected: Counter[Affected] = field(default_factory=Counter[Affected])
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,7 @@ class Tools:
 
     disk: Disk | None = None
     gates: NetworkGates | None = None
-    cables: Cables | None = None
+    namespaces: NetworkNamespaces | None = None
     store: S3Proxy | None = None
     workers: Sequence[str] = ()
     controllers: Sequence[str] = ()
@@ -48,7 +58,7 @@ class Tools:
             return self._fill()
         if planned.kind is Kind.UNPLUG:
             return self._unplug(planned)
-        return self._trouble(planned) if planned.kind in STORE else self._storm(planned)
+        return self._trouble(planned) if planned.kind in STORE else self._impairment(planned)
 
     def _fill(self) -> Begun:
         disk = self.disk
@@ -57,11 +67,11 @@ class Tools:
         return Begun(("the disk of the output",), disk.free)
 
     def _unplug(self, planned: Planned) -> Begun:
-        cables = self.cables
-        assert cables is not None
+        namespaces = self.namespaces
+        assert namespaces is not None
         name = self.workers[int(planned.pick * len(self.workers))]
-        cables.unplug(name)
-        return Begun((f"the cable of worker {name}",), lambda: cables.plug(name))
+        namespaces.unplug(name)
+        return Begun((f"the cable of worker {name}",), lambda: namespaces.plug(name))
 
     def _trouble(self, planned: Planned) -> Begun:
         store = self.store
@@ -71,7 +81,7 @@ class Tools:
         store.begin(trouble)
         return Begun((f"{planned.share:.0%} of {method or 'all'} requests",), lambda: store.end(trouble))
 
-    def _storm(self, planned: Planned) -> Begun:
+    def _impairment(self, planned: Planned) -> Begun:
         gates = self.gates
         assert gates is not None
         way = _WAYS.get(planned.target)
@@ -79,8 +89,8 @@ class Tools:
         if way is None:
             names = self.workers if planned.target == "worker" else self.controllers
             ends = (names[int(planned.pick * len(names))],)
-        storm = Storm(Ill(planned.kind.value), planned.share, planned.delay_s, way, ends)
-        struck = gates.begin(storm)
+        impairment = Impairment(NetworkFault(planned.kind.value), planned.share, planned.delay_s, way, ends)
+        affected = gates.begin(impairment)
         what = " ".join((planned.target, *ends))
         said = what if planned.share == 1 else f"{planned.share:.1%} of {what}"
-        return Begun((said,), lambda: gates.end(struck), struck)
+        return Begun((said,), lambda: gates.end(affected), affected)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.chaos.gates import Struck
+from headrace.chaos.gates import Affected
 from headrace.chaos.live.scenario.scenario import Planned
 from headrace.chaos.live.scenario.timeline import Commit
 
@@ -24,7 +24,7 @@ class Fired:
     #: Until the first entry after its end that closed records; None where none was to come.
     recovered_s: float | None = None
     #: What a fault of the network did something to.
-    struck: Counter[Struck] = field(default_factory=Counter[Struck])
+    affected: Counter[Affected] = field(default_factory=Counter[Affected])
 
 
 @dataclass(slots=True)

@@ -75,7 +75,7 @@ LASTING = {
     Kind.UNPLUG: 5.0,
     **dict.fromkeys(STORE, 3.0),
 }
-#: The part that is befallen where the scenario gives none; the other kinds that have a share befall all.
+#: The part that is affected where the scenario gives none; the other kinds that have a share affect all.
 SHARES = {
     Kind.LOSS: 0.05,
     Kind.REORDER: 0.1,

@@ -103,10 +103,10 @@ def scenario_of(data: Mapping[str, Any], where: str) -> Scenario:
     if place and cluster is not None:
         raise UsageError(f"{where}: [run.place] is for a cluster that lives; with [cluster] write [cluster.place]")
     scenario = Scenario(name, about, faults, fuse, replicas, cluster, clocks, place)
-    cables = cluster is not None and cluster.namespaces
-    if cables and scenario.has(NETWORK):
+    namespaces = cluster is not None and cluster.namespaces
+    if namespaces and scenario.has(NETWORK):
         raise UsageError(f"{where}: with namespaces = true there are no gates; the fault of the network is unplug")
-    if not cables and scenario.has(frozenset({Kind.UNPLUG})):
+    if not namespaces and scenario.has(frozenset({Kind.UNPLUG})):
         raise UsageError(f"{where}: unplug needs a table [cluster] with namespaces = true: a gate has no cable")
     return scenario
 
@@ -185,7 +185,7 @@ def _target(table: Mapping[str, Any], kind: Kind, where: str) -> str:
     if kind is Kind.FULL_DISK or kind in STORE:
         target = table.get("target", "everything")
         if target != "everything":
-            raise UsageError(f"{where}: target means nothing for {kind.value!r}, which befalls the output of all")
+            raise UsageError(f"{where}: target means nothing for {kind.value!r}, which affects the output of all")
         return "everything"
     known = NETWORK_TARGETS if kind in NETWORK else CABLE_TARGETS if kind is Kind.UNPLUG else PROCESS_TARGETS
     target = table.get("target")
@@ -199,7 +199,7 @@ def _share(table: Mapping[str, Any], kind: Kind, where: str) -> Span:
     if "share" not in table:
         return Span(SHARES.get(kind, 1.0), SHARES.get(kind, 1.0))
     if kind not in SHARES:
-        raise UsageError(f"{where}: share means nothing for {kind.value!r}, which befalls everything")
+        raise UsageError(f"{where}: share means nothing for {kind.value!r}, which affects everything")
     share = _span(table["share"], f"{where}: share")
     if share.high > 1:
         raise UsageError(f"{where}: share is {share.high:g}, it is a part of what passes, from 0 to 1")

@@ -1,4 +1,4 @@
-"""Gates let through what the weather allows, know whose bytes they carry, and are gone with their run."""
+"""Gates let through what the impairments allows, know whose bytes they carry, and are gone with their run."""
 
 import http.client
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.chaos.gates.impairments import Ill, Storm, Struck, Way, Weather
+from headrace.chaos.gates.impairments import Affected, Impairment, Impairments, NetworkFault, Way
 from headrace.chaos.gates.network import CLIENTS_MAX, NetworkGates
 from headrace.chaos.gates.s3 import Fault, S3Proxy, Trouble
 from headrace.chaos.gates.sockets import owner_of, users_of
@@ -30,34 +30,39 @@ PATIENCE_S = 60.0
 NOBODY = frozenset({""})
 
 
-def passed(weather: Weather, count: int, way: Way = Way.LINK, ends: frozenset[str] = NOBODY) -> list[bytes]:
-    return [data for _ in range(count) for _, _, data in weather.passed(b"abcd", way, ends)]
+def passed(impairments: Impairments, count: int, way: Way = Way.LINK, ends: frozenset[str] = NOBODY) -> list[bytes]:
+    return [data for _ in range(count) for _, _, data in impairments.passed(b"abcd", way, ends)]
 
 
 def test_fair_weather_lets_everything_through_at_once() -> None:
-    assert Weather(1).passed(b"abcd", Way.LINK, NOBODY) == [(0.0, False, b"abcd")]
+    assert Impairments(1).passed(b"abcd", Way.LINK, NOBODY) == [(0.0, False, b"abcd")]
 
 
 def test_a_share_of_what_passes_is_lost_doubled_or_spoilt_by_one_bit() -> None:
-    lossy, doubling, spoiling = Weather(1), Weather(1), Weather(1)
-    lossy.begin(Storm(Ill.LOSS, 0.25))
-    doubling.begin(Storm(Ill.DUPLICATE, 0.25))
-    struck = spoiling.begin(Storm(Ill.CORRUPT, 0.25))
+    lossy, doubling, spoiling = Impairments(1), Impairments(1), Impairments(1)
+    lossy.begin(Impairment(NetworkFault.LOSS, 0.25))
+    doubling.begin(Impairment(NetworkFault.DUPLICATE, 0.25))
+    affected = spoiling.begin(Impairment(NetworkFault.CORRUPT, 0.25))
     assert 700 < len(passed(lossy, 1000)) < 800
     assert 1200 < len(passed(doubling, 1000)) < 1300
     spoilt = [data for data in passed(spoiling, 1000) if data != b"abcd"]
     assert 200 < len(spoilt) < 300
     flips = [int.from_bytes(data) ^ int.from_bytes(b"abcd") for data in spoilt]
     assert all(flip.bit_count() == 1 for flip in flips)
-    assert struck == {Struck.INSIDE: len(spoilt)}
+    assert affected == {Affected.INSIDE: len(spoilt)}
 
 
 def test_one_seed_is_one_weather() -> None:
     def drawn(seed: int) -> list[tuple[float, bool, bytes]]:
-        weather = Weather(seed)
-        for storm in (Storm(Ill.LOSS, 0.1), Storm(Ill.REORDER, 0.3), Storm(Ill.CORRUPT, 0.2), Storm(Ill.DELAY, 1, 0.1)):
-            weather.begin(storm)
-        return [item for _ in range(200) for item in weather.passed(b"abcd", Way.LINK, NOBODY)]
+        impairments = Impairments(seed)
+        for impairment in (
+            Impairment(NetworkFault.LOSS, 0.1),
+            Impairment(NetworkFault.REORDER, 0.3),
+            Impairment(NetworkFault.CORRUPT, 0.2),
+            Impairment(NetworkFault.DELAY, 1, 0.1),
+        ):
+            impairments.begin(impairment)
+        return [item for _ in range(200) for item in impairments.passed(b"abcd", Way.LINK, NOBODY)]
 
     assert drawn(3) == drawn(3)
     assert drawn(3) != drawn(4)
@@ -65,17 +70,17 @@ def test_one_seed_is_one_weather() -> None:
 
 
 def test_a_storm_meets_its_way_and_its_end_and_no_other() -> None:
-    weather = Weather(1)
-    storm = Storm(Ill.PARTITION, ends=("w1",))
-    struck = weather.begin(storm)
-    weather.begin(Storm(Ill.LOSS, way=Way.CONTROL))
-    assert passed(weather, 3, ends=frozenset({"w0", "w2"})) == [b"abcd"] * 3
-    assert passed(weather, 3, ends=frozenset({"w0", "w1"})) == []
-    assert passed(weather, 3, ends=frozenset({"w1"})) == [b"abcd"] * 3, "what stays inside a host is not cut off"
-    assert passed(weather, 3, Way.CONTROL, frozenset({"w0", "c0"})) == []
-    assert weather.is_cut(Way.CONTROL, frozenset({"w1", "c0"}))
-    weather.end(struck)
-    assert not weather.is_cut(Way.CONTROL, frozenset({"w1", "c0"}))
+    impairments = Impairments(1)
+    impairment = Impairment(NetworkFault.PARTITION, ends=("w1",))
+    affected = impairments.begin(impairment)
+    impairments.begin(Impairment(NetworkFault.LOSS, way=Way.CONTROL))
+    assert passed(impairments, 3, ends=frozenset({"w0", "w2"})) == [b"abcd"] * 3
+    assert passed(impairments, 3, ends=frozenset({"w0", "w1"})) == []
+    assert passed(impairments, 3, ends=frozenset({"w1"})) == [b"abcd"] * 3, "what stays inside a host is not cut off"
+    assert passed(impairments, 3, Way.CONTROL, frozenset({"w0", "c0"})) == []
+    assert impairments.is_cut(Way.CONTROL, frozenset({"w1", "c0"}))
+    impairments.end(affected)
+    assert not impairments.is_cut(Way.CONTROL, frozenset({"w1", "c0"}))
 
 
 @contextmanager
@@ -115,15 +120,15 @@ def test_a_cut_control_session_holds_its_bytes_and_goes_on_when_the_cut_is_over(
         host, _, front = gates.control("c0", port).rpartition(":")
         with socket.create_connection((host, int(front))) as guest:
             assert answered(guest, b"one", PATIENCE_S)
-            cut = Storm(Ill.PARTITION, ends=("c0",))
-            struck = gates.begin(cut)
+            cut = Impairment(NetworkFault.PARTITION, ends=("c0",))
+            affected = gates.begin(cut)
             guest.sendall(b"two")
             deadline = time.monotonic() + PATIENCE_S
-            while not struck and time.monotonic() < deadline:
+            while not affected and time.monotonic() < deadline:
                 assert not answered(guest, b"", 0.05)
             assert not answered(guest, b"", 0.3)
-            assert struck == {Struck.CONTROL: 1}
-            gates.end(struck)
+            assert affected == {Affected.CONTROL: 1}
+            gates.end(affected)
             assert answered(guest, b"", PATIENCE_S)
 
 
@@ -131,7 +136,7 @@ def test_a_delayed_session_keeps_its_order_also_when_the_delay_ends() -> None:
     with echoing() as port, NetworkGates(1, MARK) as gates:
         host, _, front = gates.control("c0", port).rpartition(":")
         with socket.create_connection((host, int(front))) as guest:
-            slow = Storm(Ill.DELAY, delay_s=0.1)
+            slow = Impairment(NetworkFault.DELAY, delay_s=0.1)
             late = gates.begin(slow)
             guest.sendall(b"first ")
             gates.end(late)
@@ -350,7 +355,7 @@ def test_a_trouble_of_the_store_befalls_a_share_of_the_requests_until_it_is_over
         statuses = [asked(proxy) for _ in range(40)]
         assert 10 < statuses.count(503) < 30
         assert statuses.count(503) + statuses.count(200) == 40
-        assert proxy.struck == statuses.count(503)
+        assert proxy.affected == statuses.count(503)
         proxy.end(busy)
         assert [asked(proxy) for _ in range(5)] == [200] * 5
 

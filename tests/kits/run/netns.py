@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.chaos.gates.namespaces import Cables, Host
+from headrace.chaos.gates.namespaces import Host, NetworkNamespaces
 from headrace.cluster.credential_files import write_secret
 from tests.kits.run.kill import MARK, headrace
 
@@ -41,7 +41,7 @@ def wait_for(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) 
     return answer
 
 
-class Net(Cables):
+class Net(NetworkNamespaces):
     """Hosts with the addresses of docs/guide/cluster.md, which may be kept from each other."""
 
     def __init__(self) -> None:
