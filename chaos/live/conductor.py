@@ -256,7 +256,7 @@ class Conductor:
         chosen = found if planned.target == "everything" else [found[int(planned.pick * len(found))]]
         if self.reach is not None and (elsewhere := [process for process in chosen if process.elsewhere]):
             # What is here follows when they have answered: it may hold the controller that asks them.
-            self.reach.fired_at(planned, elsewhere)
+            self.reach.inject(planned, elsewhere)
             return False
         victims, handles = self._strike(planned, chosen)
         if not victims:

@@ -27,7 +27,7 @@ from headrace.worker.rebuild import own_key
 REBUILD_S_MAX = 600.0
 #: Problems of one kind that a finding lists.
 LISTED_MAX = 20
-#: What a fault of each target has to fired_at: one of each group.
+#: What a fault of each target has to affect: one of each group.
 _LINKS, _BETWEEN, _SESSIONS = (Affected.BETWEEN, Affected.INSIDE), (Affected.BETWEEN,), (Affected.CONTROL,)
 _ASKED = {
     "links": (_LINKS,),
@@ -86,7 +86,7 @@ def _all_fired(outcome: Outcome, rounds: int) -> Finding:
 
 
 def unaffected_ways(target: str, affected: Counter[Affected]) -> list[tuple[Affected, ...]]:
-    """Of what a fault of the network with this target has to fired_at, what it did not: one of each group is enough."""
+    """Of what a fault of the network with this target has to affect, what it did not: one of each group is enough."""
     return [ways for ways in _ASKED[target] if not any(affected[what] for what in ways)]
 
 

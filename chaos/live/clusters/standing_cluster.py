@@ -163,7 +163,7 @@ class Standing:
                     raise TimeoutError(f"no leader has {len(self.workers)} workers within {START_S:.0f} s")
                 time.sleep(ASK_S)
 
-    def fired_at(self, victim: str, pipeline: str, leader: str, dice: random.Random) -> bool:
+    def inject(self, victim: str, pipeline: str, leader: str, dice: random.Random) -> bool:
         """Kill; False if nobody was met."""
         if victim == "task":
             return self._strike_task(pipeline, dice)
@@ -277,7 +277,7 @@ def _run(
             timeline.look(time.monotonic())
             if left and timeline.entries >= due:
                 killed_s = time.monotonic()
-                if standing.fired_at(victim, name, client.address, dice):
+                if standing.inject(victim, name, client.address, dice):
                     seen.kills += 1
                     seen.closed = (*seen.closed, sum(commit.records for commit in timeline.commits))
                 left, due = left - 1, timeline.entries + dice.randint(*NEXT_ENTRIES)

@@ -137,7 +137,7 @@ class Reach:
         """Whether this firing is on its way."""
         return (planned.fault, planned.nth) in self._asked
 
-    def fired_at(self, planned: Planned, victims: Sequence[Process]) -> None:
+    def inject(self, planned: Planned, victims: Sequence[Process]) -> None:
         """Ask for a fault of processes: of a task, a worker or a controller, or of all that these are."""
         everything = planned.target == "everything"
         targets = {
