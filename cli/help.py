@@ -17,6 +17,14 @@ from typer.core import TyperCommand, TyperGroup
 
 from headrace.client import Interrupted
 
+#: Options that mean the same for each command that has them.
+COMMON = (
+    "--help Show this help.",
+    "--json Print one JSON object on standard output.",
+    "--controller ADDRESS The controller; default: HEADRACE_CONTROLLER, else this user's on this host.",
+    "--cluster DIR The cluster's folder, for mutual TLS; default: HEADRACE_CLUSTER.",
+)
+
 #: The commands in the order in which `headrace --help` and docs/reference/commands.md have them.
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Run on this machine": ("quickstart", "run"),
@@ -205,6 +213,7 @@ def reference(command: Any) -> str:
         (
             "# Every command\n\n"
             "What `--help` prints, written by `make reference`. [The guide](../guide/cli.md) says what each is for.\n"
+            "Options that many commands share are left out below:\n\n```\n" + "\n".join(COMMON) + "\n```\n"
         )
     ]
     for title, names in SECTIONS.items():
@@ -219,7 +228,8 @@ def reference(command: Any) -> str:
 
 
 def _chapter(command: Any, path: str) -> str:
-    text = help_of(command, path, COLUMNS_MAX)
+    lines = help_of(command, path, COLUMNS_MAX).splitlines()
+    text = "\n".join(line for line in lines if " ".join(line.split()) not in COMMON)
     return f"\n### {path}\n```\n{text}\n```\n"
 
 

@@ -1,6 +1,6 @@
 """The inline link: both ends in one process, frames passed by reference and never copied.
 
-For a stage that wants a thread of its own, which no task gives one yet (`docs/decisions/0031`): fused stages call one
+For a stage that wants a thread of its own, which no task gives one yet (`docs/decisions/0024`): fused stages call one
 another. The ends may be in different threads; a lock guards what they share and is
 held for a few operations only. The sender must not write into a body after it was sent.
 """

@@ -126,6 +126,13 @@ def test_decisions_are_numbered_once_each_and_without_a_gap() -> None:
         assert first.startswith(f"# {int(record.name[:4])}. "), f"{record.name} begins with {first!r}"
 
 
+def test_a_decision_has_at_most_twenty_lines() -> None:
+    for record in (ROOT / "docs" / "decisions").glob("*.md"):
+        lines = record.read_text(encoding="utf-8").splitlines()
+        assert len(lines) <= 20, f"{record.name} has {len(lines)} lines"
+        assert max(map(len, lines)) <= 120, record.name
+
+
 def test_nobody_asks_for_the_scheme_of_a_stores_uri() -> None:
     asked = re.compile(r"store\.uri\.(lower|split|partition|startswith|removeprefix)\(")
     found = [name_of(path) for path in sources() if asked.search(path.read_text(encoding="utf-8"))]

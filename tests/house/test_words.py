@@ -1,0 +1,107 @@
+"""Words that gave way to the field's: where each may still stand. The table may only shrink.
+
+The glossary in docs/architecture.md holds the words that the code uses. A word is looked for as a part of an identifier
+(`keep_logbook`, `Logbook`) or of a module's name, in the folders of the house.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.house.test_walls import MAY_IMPORT, ROOT
+
+#: The word, and the folders in which it still stands.
+STILL: dict[str, set[str]] = {
+    "as before": {"cli", "stages", "worker"},
+    "asker": {"chaos", "controller", "store", "worker"},
+    "attendance": {"worker"},
+    "attends": {"chaos", "worker"},
+    "births": {"worker"},
+    "cables": {"chaos"},
+    "condemned": {"chaos", "controller", "worker"},
+    "cradle": set(),
+    "crew": {"chaos", "controller"},
+    "forked": {"daemon", "loader"},
+    "hands": {"chaos", "controller", "worker"},
+    "joint": {"chaos", "controller", "stages", "worker"},
+    "joints": {"chaos", "controller"},
+    "knock": {"controller", "transport", "worker"},
+    "leaning": {"chaos"},
+    "lenient": set(),
+    "logbook": {"controller", "daemon", "worker"},
+    "meaning": {"cli", "store"},
+    "metrics page": set(),
+    "nursery": {"chaos", "worker"},
+    "obedience": {"chaos", "worker"},
+    "passed over": {"controller", "stages", "worker"},
+    "patience": {"chaos", "cluster", "controller", "daemon", "stages", "store", "worker"},
+    "pen": {"cli", "controller"},
+    "roll": {"chaos", "cli", "worker"},
+    "roster": {"chaos", "controller"},
+    "shelf": {"stages"},
+    "shelve": {"stages", "worker"},
+    "steering": {"chaos", "controller"},
+    "strokes": {"controller"},
+    "tally": {"controller", "worker"},
+    "taste": {"worker"},
+    "telling": {"pipeline", "stages"},
+    "terse": {"client", "stages"},
+    "weather": {"chaos"},
+    "wish": {"chaos", "controller", "store"},
+    "wishes": {"chaos", "controller"},
+}
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def identifiers(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case _:
+                pass
+
+
+def parts(name: str) -> str:
+    """An identifier as words between spaces: ` keep logbook `."""
+    return f" {' '.join(part.lower() for part in _PART.findall(name))} "
+
+
+def found(root: Path, words: set[str]) -> dict[str, set[str]]:
+    """The folders in which each word stands."""
+    where: dict[str, set[str]] = {word: set() for word in words}
+    for folder in MAY_IMPORT:
+        for file in (root / folder).rglob("*.py"):
+            if "_pb2" in file.name:
+                continue
+            names = {file.stem, *identifiers(ast.parse(file.read_text(encoding="utf-8")))}
+            text = "".join(parts(name) for name in names)
+            for word in words:
+                if f" {word} " in text:
+                    where[word].add(folder)
+    return where
+
+
+def test_words_that_gave_way_come_back_nowhere() -> None:
+    back = {word: folders - STILL[word] for word, folders in found(ROOT, set(STILL)).items()}
+    assert {word: folders for word, folders in back.items() if folders} == {}, "docs/architecture.md has the word"
+
+
+def test_a_word_that_comes_back_is_found(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "keeper.py").write_text("class OldLogbook:\n    def keep(self, passed_over: int): ...\n")
+    where = found(tmp_path, {"logbook", "passed over", "nursery"})
+    assert where == {"logbook": {"store"}, "passed over": {"store"}, "nursery": set()}
+
+
+def test_each_word_of_the_glossary_stands_once() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    words = [word for line in re.findall(r"^- \*\*(.*?)\*\*:", page, re.MULTILINE) for word in line.split(", ")]
+    assert len(words) > 80
+    assert len(set(words)) == len(words)
+    assert not set(words) & set(STILL)
